@@ -1,0 +1,213 @@
+"""The three array libraries behind one interface: memory for the simulation, and what users hand in."""
+
+import sys
+from abc import ABC, abstractmethod
+from typing import Any, final
+
+import numpy as np
+
+Array = Any
+"""An array of NumPy, torch or CuPy."""
+
+
+def library_of(array: Any) -> str:
+    """Names the library of an array, ``""`` for what is none, without importing any."""
+    if isinstance(array, np.ndarray):
+        return "numpy"
+    module = type(array).__module__.partition(".")[0]
+    if module == "torch" and isinstance(array, sys.modules["torch"].Tensor):
+        return "torch"
+    if module == "cupy" and isinstance(array, sys.modules["cupy"].ndarray):
+        return "cupy"
+    return "dlpack" if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__") else ""
+
+
+def dimensions(value: Any) -> int:
+    """The number of dimensions of a scalar, a sequence or an array of any library."""
+    ndim = getattr(value, "ndim", None)
+    return int(ndim) if ndim is not None else np.ndim(value)
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """Copies or views an array of any library, on any device, or a sequence, as NumPy."""
+    library = library_of(array)
+    if library == "torch":
+        return np.asarray(array.detach().cpu().numpy())
+    if library == "cupy":
+        return np.asarray(array.get())
+    return np.asarray(array)
+
+
+class Arrays(ABC):
+    """Allocates the simulation's memory in one library, and reads addresses."""
+
+    name: str
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An uninitialised array."""
+
+    @abstractmethod
+    def fill(self, array: Array, value: float) -> None:
+        """Sets every element."""
+
+    @abstractmethod
+    def address(self, array: Array) -> int:
+        """Where the first element is, on the device."""
+
+    @abstractmethod
+    def write(self, array: Array, values: np.ndarray) -> None:
+        """Copies from the host into ``array``, in the order of the device's work."""
+
+    @abstractmethod
+    def read(self, array: Array) -> np.ndarray:
+        """Copies to the host, after all work before it."""
+
+    @abstractmethod
+    def stream(self) -> int:
+        """The handle of the stream to launch on."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits until all work on the stream is done."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An array of zeros."""
+        array = self.empty(shape, dtype)
+        self.fill(array, 0)
+        return array
+
+    def full_of(self, values: np.ndarray) -> Array:
+        """A new array with these values."""
+        array = self.empty(values.shape, values.dtype.name)
+        self.write(array, values)
+        return array
+
+
+@final
+class NumpyArrays(Arrays):
+    """Memory of the host."""
+
+    name = "numpy"
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An array whose first element begins a cache line, so that vectors do not straddle two."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        raw = np.empty(size + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + size].view(dtype).reshape(shape)
+
+    def fill(self, array: Array, value: float) -> None:
+        """Sets every element."""
+        array.fill(value)
+
+    def address(self, array: Array) -> int:
+        """Where the first element is."""
+        return int(array.__array_interface__["data"][0])
+
+    def write(self, array: Array, values: np.ndarray) -> None:
+        """Copies into ``array``."""
+        np.copyto(array, values)
+
+    def read(self, array: Array) -> np.ndarray:
+        """A copy."""
+        return np.array(array)
+
+    def stream(self) -> int:
+        """There is none on the host."""
+        return 0
+
+    def synchronize(self) -> None:
+        """The host has no work in flight."""
+
+
+@final
+class TorchArrays(Arrays):
+    """Tensors, on the CPU or on a CUDA device; kernels follow torch's current stream."""
+
+    name = "torch"
+
+    def __init__(self, device: str) -> None:
+        """Imports torch, and resolves the device."""
+        import torch
+
+        self._torch = torch
+        self._device = torch.device(device)
+        self._on_host = self._device.type == "cpu"
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An uninitialised tensor."""
+        return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=self._device)
+
+    def fill(self, array: Array, value: float) -> None:
+        """Sets every element."""
+        array.fill_(value)
+
+    def address(self, array: Array) -> int:
+        """Where the first element is."""
+        return int(array.data_ptr())
+
+    def write(self, array: Array, values: np.ndarray) -> None:
+        """Copies from the host."""
+        array.copy_(self._torch.from_numpy(np.ascontiguousarray(values)))
+
+    def read(self, array: Array) -> np.ndarray:
+        """Copies to the host."""
+        return np.array(array.detach().cpu().numpy())
+
+    def stream(self) -> int:
+        """Torch's current stream, asked anew each time: a remembered one would miss a graph under capture."""
+        if self._on_host:
+            return 0
+        return int(self._torch.cuda.current_stream(self._device).cuda_stream)
+
+    def synchronize(self) -> None:
+        """Waits for torch's current stream."""
+        if not self._on_host:
+            self._torch.cuda.current_stream(self._device).synchronize()
+
+
+@final
+class CupyArrays(Arrays):
+    """CuPy arrays on a CUDA device; kernels follow CuPy's current stream."""
+
+    name = "cupy"
+
+    def __init__(self, device: int) -> None:
+        """Imports CuPy."""
+        import cupy
+
+        self._cupy = cupy
+        self._device = cupy.cuda.Device(device)
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An uninitialised array."""
+        with self._device:
+            return self._cupy.empty(shape, dtype)
+
+    def fill(self, array: Array, value: float) -> None:
+        """Sets every element."""
+        with self._device:
+            array.fill(value)
+
+    def address(self, array: Array) -> int:
+        """Where the first element is."""
+        return int(array.data.ptr)
+
+    def write(self, array: Array, values: np.ndarray) -> None:
+        """Copies from the host."""
+        with self._device:
+            array.set(np.ascontiguousarray(values, array.dtype))
+
+    def read(self, array: Array) -> np.ndarray:
+        """Copies to the host."""
+        with self._device:
+            return np.asarray(array.get())
+
+    def stream(self) -> int:
+        """CuPy's current stream."""
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
+    def synchronize(self) -> None:
+        """Waits for CuPy's current stream."""
+        self._cupy.cuda.get_current_stream().synchronize()

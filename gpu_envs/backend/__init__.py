@@ -1,0 +1,61 @@
+"""The two backends, and the choice between them."""
+
+import importlib.util
+import re
+import warnings
+
+from gpu_envs.backend.base import Backend
+
+
+def resolve_device(device: str) -> str:
+    """Returns ``cpu`` or ``cuda:N`` for what the user asked for.
+
+    Args:
+        device: ``auto`` (a CUDA device where there is one), ``cpu``, ``cuda`` or ``cuda:N``. A ``torch.device`` too.
+    """
+    name = str(device)
+    if name == "cpu":
+        return name
+    if name == "auto":
+        from gpu_envs.backend.cuda import device_count
+
+        if device_count() == 0:
+            return "cpu"
+        if importlib.util.find_spec("cupy") is None:
+            warnings.warn(
+                "this machine has a CUDA device, but CuPy is missing: using the CPU. "
+                "pip install 'gpu_envs[cuda13]' (or cuda12), or say device='cpu'",
+                stacklevel=3,
+            )
+            return "cpu"
+        return f"cuda:{_current_device()}"
+    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if match is None:
+        raise ValueError(f"device is {device!r}; allowed: 'auto', 'cpu', 'cuda', 'cuda:0' and so on")
+    return name if match[1] else f"cuda:{_current_device()}"
+
+
+def _current_device() -> int:
+    from gpu_envs.backend.cuda import device_count, import_cupy
+
+    return int(import_cupy().cuda.runtime.getDevice()) if device_count() > 0 else 0
+
+
+def open_backend(device: str, threads: int | None = None, block_size: int | None = None) -> Backend:
+    """Opens the backend of a resolved device.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        threads: For the CPU: how many threads at most; None: all cores.
+        block_size: For CUDA: threads per block; None: the default.
+    """
+    if device == "cpu":
+        from gpu_envs.backend.host import HostBackend
+
+        return HostBackend(threads)
+    from gpu_envs.backend.cuda import CudaBackend
+
+    return CudaBackend(int(device.partition(":")[2]), block_size)
+
+
+__all__ = ["Backend", "open_backend", "resolve_device"]

@@ -1,0 +1,39 @@
+"""What a backend must do: give memory, compile a program, launch its kernels."""
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeAlias
+
+from gpu_envs.arrays import Arrays
+from gpu_envs.codegen import Program
+
+Launch: TypeAlias = Callable[[int], None]
+"""Runs a kernel on its struct as it stands now, on the stream with this handle."""
+
+
+class Kernels(ABC):
+    """The compiled kernels of one program."""
+
+    @abstractmethod
+    def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
+        """Prepares the launch of a kernel over ``count`` replicas with ``call``, which may change between launches."""
+
+
+class Backend(ABC):
+    """A device that runs kernels."""
+
+    device: str
+    """``cpu``, or ``cuda:`` and a number."""
+
+    @abstractmethod
+    def arrays(self, library: str) -> Arrays:
+        """Memory of this device, in the given array library."""
+
+    @abstractmethod
+    def load(self, program: Program, name: str) -> Kernels:
+        """Compiles a program, or finds what an earlier compilation of the same left."""
+
+    @abstractmethod
+    def memory(self) -> int:
+        """How many bytes this device could give at most."""

@@ -1,0 +1,91 @@
+"""The CPU backend: the same headers, compiled by the machine's C++ compiler, on all cores."""
+
+import ctypes
+import functools
+import importlib.resources
+import os
+from collections.abc import Sequence
+from typing import final
+
+from gpu_envs.arrays import Arrays, NumpyArrays, TorchArrays
+from gpu_envs.backend.base import Backend, Kernels, Launch
+from gpu_envs.backend.toolchain import build
+from gpu_envs.codegen import Program
+
+LEAST_PER_THREAD = 8192
+"""Steps of one replica below which waking a further thread costs more than it saves."""
+
+
+def available_threads() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _pool() -> ctypes.CDLL:
+    text = (importlib.resources.files("gpu_envs.backend") / "threads.cpp").read_text()
+    return build(text, "threads", ("-pthread",))
+
+
+@final
+class HostKernels(Kernels):
+    """Functions of a shared library."""
+
+    def __init__(self, library: ctypes.CDLL, threads: int, flush: bool) -> None:
+        """Keeps the library, and how to run it."""
+        self._library = library
+        self._threads = threads
+        self._flush = int(flush)
+        self._run = _pool().run
+        self._run.restype = None
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_int]
+
+    def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
+        """Prepares a call of the kernel; small batches stay on the calling thread."""
+        function = ctypes.cast(getattr(self._library, f"kernel_{kernel}"), ctypes.c_void_p)
+        argument, replicas = ctypes.c_void_p(ctypes.addressof(call)), ctypes.c_longlong(count)
+        flush, run = self._flush, self._run
+
+        if kernel == "rollout":
+
+            def launch_rollout(stream: int) -> None:
+                del stream
+                run(function, argument, replicas, self._worthwhile(count * call.steps), flush)
+
+            return launch_rollout
+        threads = self._worthwhile(count)
+
+        def launch(stream: int, _keep: ctypes.Structure = call) -> None:
+            del stream
+            run(function, argument, replicas, threads, flush)
+
+        return launch
+
+    def _worthwhile(self, steps: int) -> int:
+        return max(1, min(self._threads, steps // LEAST_PER_THREAD))
+
+
+@final
+class HostBackend(Backend):
+    """The machine's own cores."""
+
+    device = "cpu"
+
+    def __init__(self, threads: int | None = None, extra_flags: Sequence[str] = ()) -> None:
+        """Chooses the number of threads; None: every core this process may use."""
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise ValueError(f"threads is {threads!r}; give a whole number from 1 up, or None for all cores")
+        self.threads = threads or available_threads()
+        self._extra_flags = tuple(extra_flags)
+
+    def arrays(self, library: str) -> Arrays:
+        """Host memory as NumPy arrays or torch tensors."""
+        return TorchArrays("cpu") if library == "torch" else NumpyArrays()
+
+    def load(self, program: Program, name: str) -> Kernels:
+        """Compiles with the machine's compiler."""
+        return HostKernels(build(program.source, name, self._extra_flags), self.threads, program.flush_denormals)
+
+    def memory(self) -> int:
+        """The machine's memory."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,11 @@
+"""The environments of this package, one spec a file."""
+
+from gpu_envs.envs.acrobot import ACROBOT
+from gpu_envs.envs.cartpole import CARTPOLE_V0, CARTPOLE_V1
+from gpu_envs.envs.mountain_car import MOUNTAIN_CAR
+from gpu_envs.envs.mountain_car_continuous import MOUNTAIN_CAR_CONTINUOUS
+from gpu_envs.envs.pendulum import PENDULUM
+
+ALL = (CARTPOLE_V0, CARTPOLE_V1, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS, PENDULUM, ACROBOT)
+
+__all__ = ["ALL"]

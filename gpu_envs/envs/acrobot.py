@@ -1,0 +1,49 @@
+"""Acrobot, with the constants of Gymnasium's."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpu_envs.spec import EnvSpec, Param
+
+
+def _observation(params: Mapping[str, Any]) -> Box:
+    speeds = [np.max(params["max_vel_1"]), np.max(params["max_vel_2"])]
+    high = np.array([1.0, 1.0, 1.0, 1.0, *speeds], np.float32)
+    return Box(-high, high, dtype=np.float32)
+
+
+ACROBOT = EnvSpec(
+    id="Acrobot-v1",
+    header="acrobot.cuh",
+    description="Swing the tip of two hanging links above a line, by a torque on the joint between them.",
+    state=("theta1", "theta2", "theta1_dot", "theta2_dot"),
+    params={
+        "dt": Param(0.2, "seconds a step", positive=True),
+        "link_length_1": Param(1.0, "m", positive=True),
+        "link_length_2": Param(1.0, "m", positive=True),
+        "link_mass_1": Param(1.0, "kg", positive=True),
+        "link_mass_2": Param(1.0, "kg", positive=True),
+        "link_com_pos_1": Param(0.5, "centre of mass, from the joint, m", positive=True),
+        "link_com_pos_2": Param(0.5, "centre of mass, from the joint, m", positive=True),
+        "link_moi": Param(1.0, "moment of inertia of each link", positive=True),
+        "max_vel_1": Param(4 * math.pi, "rad/s", minimum=0),
+        "max_vel_2": Param(9 * math.pi, "rad/s", minimum=0),
+        "gravity": Param(9.8, "m/s^2"),
+        "torque": Param(1.0, "of a push, N m"),
+        "torque_noise_max": Param(0.0, "the greatest disturbance of the torque, either way", minimum=0),
+        "book_or_nips": Param("book", "dynamics of the book or of the 1996 paper", choices=("book", "nips")),
+    },
+    options={
+        "low": Param(-0.1, "the least of each start value"),
+        "high": Param(0.1, "the greatest of each start value"),
+    },
+    ordered=(("low", "high"),),
+    observation=_observation,
+    action=Discrete(3),
+    max_episode_steps=500,
+    reward_threshold=-100.0,
+)

@@ -1,0 +1,51 @@
+"""Cart-pole, with the constants of Gymnasium's."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpu_envs.spec import EnvSpec, Param
+
+
+def _observation(params: Mapping[str, Any]) -> Box:
+    """Twice the limits of a live episode, so that the observation that ends it lies within."""
+    x, theta = (2 * np.max(params[name]) for name in ("x_threshold", "theta_threshold_radians"))
+    high = np.array([x, np.inf, theta, np.inf], np.float32)
+    return Box(-high, high, dtype=np.float32)
+
+
+CARTPOLE_V1 = EnvSpec(
+    id="CartPole-v1",
+    header="cartpole.cuh",
+    description="Keep a pole upright on a cart that is pushed left or right.",
+    state=("x", "x_dot", "theta", "theta_dot"),
+    params={
+        "gravity": Param(9.8, "m/s^2"),
+        "cart_mass": Param(1.0, "kg", positive=True),
+        "pole_mass": Param(0.1, "kg", positive=True),
+        "length": Param(0.5, "half the pole's, m", positive=True),
+        "force_mag": Param(10.0, "of a push, N"),
+        "tau": Param(0.02, "seconds a step", positive=True),
+        "theta_threshold_radians": Param(12 * 2 * math.pi / 360, "an episode ends beyond", positive=True),
+        "x_threshold": Param(2.4, "an episode ends beyond, m", positive=True),
+        "kinematics_integrator": Param(
+            "euler", "positions move by the old velocities, or by the new", choices=("euler", "semi-implicit")
+        ),
+        "sutton_barto_reward": Param(False, "0 a step and -1 at the end, instead of 1 a step"),
+    },
+    options={
+        "low": Param(-0.05, "the least of each start value"),
+        "high": Param(0.05, "the greatest of each start value"),
+    },
+    ordered=(("low", "high"),),
+    observation=_observation,
+    action=Discrete(2),
+    max_episode_steps=500,
+    reward_threshold=475.0,
+)
+
+CARTPOLE_V0 = dataclasses.replace(CARTPOLE_V1, id="CartPole-v0", max_episode_steps=200, reward_threshold=195.0)

@@ -1,0 +1,45 @@
+"""Pendulum, with the constants of Gymnasium's."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from gpu_envs.spec import EnvSpec, Param
+
+
+def _observation(params: Mapping[str, Any]) -> Box:
+    high = np.array([1.0, 1.0, np.max(params["max_speed"])], np.float32)
+    return Box(-high, high, dtype=np.float32)
+
+
+def _action(params: Mapping[str, Any]) -> Box:
+    torque = float(np.max(params["max_torque"]))
+    return Box(-torque, torque, (1,), np.float32)
+
+
+PENDULUM = EnvSpec(
+    id="Pendulum-v1",
+    header="pendulum.cuh",
+    description="Swing a rod up and hold it there, with less torque than it takes to lift it.",
+    state=("theta", "theta_dot"),
+    params={
+        "g": Param(10.0, "gravity, m/s^2"),
+        "m": Param(1.0, "mass of the rod, kg", positive=True),
+        "l": Param(1.0, "length of the rod, m", positive=True),
+        "dt": Param(0.05, "seconds a step", positive=True),
+        "max_speed": Param(8.0, "of the rod, rad/s", minimum=0),
+        "max_torque": Param(2.0, "the action is clipped beyond, N m", minimum=0),
+        "speed_cost": Param(0.1, "of the squared speed"),
+        "torque_cost": Param(0.001, "of the squared torque"),
+    },
+    options={
+        "x_init": Param(math.pi, "the greatest start angle, either way", minimum=0),
+        "y_init": Param(1.0, "the greatest start speed, either way", minimum=0),
+    },
+    observation=_observation,
+    action=_action,
+    max_episode_steps=200,
+)

@@ -1,0 +1,22 @@
+"""The exceptions of this package, and the help its messages give."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class CompileError(RuntimeError):
+    """The rules of an environment did not compile; the message is the compiler's, with the header's line numbers."""
+
+
+class NoCompilerError(RuntimeError):
+    """There is no C++ compiler for the CPU backend; the message names the ways to get one."""
+
+
+class ActionError(ValueError):
+    """An action was out of range or not a number, or was given to a replica whose episode is over."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Ends a sentence: a full stop, and the closest known name where one is close."""
+    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
+    return f". Did you mean {close[0]!r}?" if close else "."

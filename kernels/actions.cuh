@@ -1,0 +1,118 @@
+// What a policy may say, read from arrays of several element types, checked, and drawn at random.
+
+// What can be wrong with an action.
+enum Offence : u32 { NO_OFFENCE = 0, ACTION_OUT_OF_RANGE = 1, ACTION_NAN = 2, EPISODE_OVER = 3 };
+
+enum ActionKind : int { INT64 = 0, INT32 = 1, UINT8 = 2, FLOAT32 = 3, FLOAT64 = 4 };
+
+// One of N whole numbers from START up. One out of range counts as the nearest.
+template <int N, int START> struct DiscreteActions {
+    using Action = int;
+    using Drawn  = i64;  // the element type of recorded random actions
+    static constexpr int  SIZE        = 1;
+    static constexpr bool BINARY      = (N & (N - 1)) == 0 && N <= 256;  // whole actions fit into the bits of a word
+    static constexpr int  BITS        = N <= 2 ? 1 : N <= 4 ? 2 : N <= 16 ? 4 : 8;
+    static constexpr u32  PER_WORD    = BINARY ? 32 / BITS : 1;
+    static constexpr u32  PER_BLOCK   = 4 * PER_WORD;  // actions from one call of philox
+
+    int value[LANES];
+
+    FN Action get(int k) const { return value[k]; }
+
+    template <class T, class Env> FN bool load_as(const T* actions, Index at, const Env& env) {
+        int clean = 1;
+        FOR_EACH_LANE(k, env) {
+            const T given = actions[at + k];
+            const T inside = clip(given, T(START), T(START + N - 1));
+            clean &= given == inside;
+            value[k] = int(inside);
+        }
+        return clean != 0;
+    }
+
+    template <class Env> FN bool load(const void* actions, int kind, Index at, const Env& env) {
+        switch (kind) {
+            case INT32: return load_as(static_cast<const int*>(actions), at, env);
+            case UINT8: return load_as(static_cast<const u8*>(actions), at, env);
+            default:    return load_as(static_cast<const i64*>(actions), at, env);
+        }
+    }
+
+    FN u32 offence(const void* actions, int kind, Index i) const {
+        const i64 given = kind == INT32   ? i64(static_cast<const int*>(actions)[i])
+                          : kind == UINT8 ? i64(static_cast<const u8*>(actions)[i])
+                                          : static_cast<const i64*>(actions)[i];
+        return given < START || given > START + N - 1 ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
+    }
+
+    FN void draw(int k, const Words& block, u32 step) {
+        const u32 slot = step % PER_BLOCK;
+        const u32 word = word_of(block, slot / PER_WORD);
+        value[k] = START + (BINARY ? int(word >> (slot % PER_WORD * BITS)) & (N - 1) : int(u64(word) * N >> 32));
+    }
+    FN void record(void* actions, Index i, int k) const { static_cast<Drawn*>(actions)[i] = value[k]; }
+};
+
+// Real numbers, SIZE of them. NaN counts as zero; what lies outside the bounds is left to the rules.
+template <int ELEMENTS, class Bounds> struct BoxActions {
+    struct Action {
+        real value[ELEMENTS];
+        FN real operator[](int j) const { return value[j]; }
+    };
+    using Drawn = float;
+    static constexpr int SIZE      = ELEMENTS;
+    static constexpr u32 PER_BLOCK = ELEMENTS >= 4 ? 1 : 4 / ELEMENTS;  // further words of an action: further blocks
+
+    real value[ELEMENTS][LANES];
+
+    FN Action get(int k) const {
+        Action action;
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) action.value[j] = value[j][k];
+        return action;
+    }
+
+    template <class T, class Env> FN bool load_as(const T* actions, Index at, const Env& env) {
+        int clean = 1;
+        FOR_EACH_LANE(k, env) {
+            UNROLL
+            for (int j = 0; j < ELEMENTS; ++j) {
+                const T given = actions[(at + k) * ELEMENTS + j];
+                clean &= given == given;
+                value[j][k] = given == given ? real(given) : real(0);
+            }
+        }
+        return clean != 0;
+    }
+
+    template <class Env> FN bool load(const void* actions, int kind, Index at, const Env& env) {
+        return kind == FLOAT64 ? load_as(static_cast<const double*>(actions), at, env)
+                               : load_as(static_cast<const float*>(actions), at, env);
+    }
+
+    FN u32 offence(const void* actions, int kind, Index i) const {
+        bool nan = false;
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) {
+            const Index at = i * ELEMENTS + j;
+            nan |= kind == FLOAT64 ? static_cast<const double*>(actions)[at] != static_cast<const double*>(actions)[at]
+                                   : static_cast<const float*>(actions)[at] != static_cast<const float*>(actions)[at];
+        }
+        return nan ? ACTION_NAN : NO_OFFENCE;
+    }
+
+    // Uniform within the bounds of the space, in float32 whatever `real` is, since that is what gets recorded.
+    FN void draw(int k, const Words& block, u32 step) {
+        static_assert(ELEMENTS <= 4, "random actions of more than four numbers need further blocks");
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) {
+            float unit;
+            to_unit(word_of(block, step % PER_BLOCK * ELEMENTS + u32(j)), unit);
+            value[j][k] = Bounds::low(j) + (Bounds::high(j) - Bounds::low(j)) * unit;
+        }
+    }
+    FN void record(void* actions, Index i, int k) const {
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) static_cast<Drawn*>(actions)[i * ELEMENTS + j] = float(value[j][k]);
+    }
+};

@@ -1,0 +1,68 @@
+// Random numbers as a pure function: Philox4x32-10 (Salmon, Moraes, Dror & Shaw, SC 2011), of a key and a counter.
+//
+// The key is a replica's 64-bit seed. The counter says what the number is for: (draw, step, episode, stream | agent).
+// Nothing is stored between calls, so replicas, threads and launches of any shape get the same numbers.
+
+enum Stream : u32 { RESET = 1, STEP = 2, SAMPLER = 3, RANDOM_ACTION = 4, PERMUTATION = 5 };
+
+struct Words { u32 x, y, z, w; };
+
+FN Words philox(u64 key, Words counter) {
+    constexpr u32 multiplier[2] = {0xD2511F53u, 0xCD9E8D57u};
+    constexpr u32 weyl[2]       = {0x9E3779B9u, 0xBB67AE85u};
+    u32   k0 = u32(key), k1 = u32(key >> 32);
+    Words c = counter;
+    UNROLL
+    for (int round = 0; round < 10; ++round) {
+        const u64 a = u64(multiplier[0]) * c.x, b = u64(multiplier[1]) * c.z;
+        c  = {u32(b >> 32) ^ c.y ^ k0, u32(b), u32(a >> 32) ^ c.w ^ k1, u32(a)};
+        k0 += weyl[0];
+        k1 += weyl[1];
+    }
+    return c;
+}
+
+FN u32 word_of(const Words& words, u32 slot) {
+    return slot < 2 ? (slot == 0 ? words.x : words.y) : (slot == 2 ? words.z : words.w);
+}
+
+FN Words random_words(u64 seed, Stream stream, u32 agent, u32 episode, u32 step, u32 draw) {
+    return philox(seed, {draw, step, episode, u32(stream) << 24 | agent});
+}
+
+// [0, 1) from 32 random bits: the 24 that a float holds, or all of them
+FN void to_unit(u32 bits, float& unit)  { unit = float(int(bits >> 8)) * 5.9604644775390625e-8f; }
+FN void to_unit(u32 bits, double& unit) { unit = double(bits) * 2.3283064365386962890625e-10; }
+
+// The numbers of one replica (and agent) for one reset or one step, in the order they are asked for.
+// Seed and episode are read only when a number is drawn: most steps draw none.
+struct Random {
+    const u64* seed;
+    const u32* episode;
+    Stream     stream;
+    u32        agent, step, draws;
+    Words      words;
+
+    FN Random(const u64* seed_, const u32* episode_, Stream stream_, u32 agent_, u32 step_)
+        : seed(seed_), episode(episode_), stream(stream_), agent(agent_), step(step_), draws(0), words{} {}
+
+    FN u32 bits() {
+        const u32 slot = draws % 4;
+        if (slot == 0) words = random_words(*seed, stream, agent, *episode, step, draws / 4);
+        ++draws;
+        return word_of(words, slot);
+    }
+    FN real uniform(real low, real high) {
+        real unit;
+        to_unit(bits(), unit);
+        return low + (high - low) * unit;
+    }
+    // 0 to n-1; the bias is below n / 2^32
+    FN int integer(int n) { return int(u64(bits()) * u64(n) >> 32); }
+    FN real normal(real mean, real deviation) {
+        real u, v;
+        to_unit(bits(), u);
+        to_unit(bits(), v);
+        return mean + deviation * square_root(real(-2) * log(real(1) - u)) * cos(real(2 * PI) * v);
+    }
+};
