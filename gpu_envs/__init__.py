@@ -1,0 +1,34 @@
+"""Reinforcement-learning environments that live on the GPU, thousands of replicas at a time.
+
+    import gpu_envs
+    env = gpu_envs.make("CartPole-v1", num_envs=4096, output="torch")
+
+Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it imports neither CuPy nor torch.
+"""
+
+from gpu_envs.envs import ALL as _ALL
+from gpu_envs.errors import ActionError, CompileError, NoCompilerError
+from gpu_envs.registry import ids, make, register, spec
+from gpu_envs.results import Rollout, Step
+from gpu_envs.spec import EnvSpec, Param
+from gpu_envs.vector_env import VectorEnv
+
+__version__ = "0.1.0"
+
+for _spec in _ALL:
+    register(_spec)
+
+__all__ = [
+    "ActionError",
+    "CompileError",
+    "EnvSpec",
+    "NoCompilerError",
+    "Param",
+    "Rollout",
+    "Step",
+    "VectorEnv",
+    "ids",
+    "make",
+    "register",
+    "spec",
+]

@@ -279,7 +279,7 @@ def _prologue(layout: Layout, declared: Mapping[str, Struct]) -> str:
             _action(layout.action_space, spec.id),
             f"constexpr int OBSERVATION_SIZE = {space.shape[0]};\nusing Observation = float[OBSERVATION_SIZE];",
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
-            "struct Outcome {\n    real reward;\n    bool terminated;\n};",
+            "struct Outcome {\n    real reward;\n    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
             *(s.cpp([getter] if s.name == "ParamBuffers" else ()) for s in declared.values()),
         ]
     )

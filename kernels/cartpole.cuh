@@ -30,8 +30,9 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
 
     const bool fallen = s.x < -p.x_threshold || s.x > p.x_threshold
                      || s.theta < -p.theta_threshold_radians || s.theta > p.theta_threshold_radians;
-    const real reward = p.sutton_barto_reward ? (fallen ? real(-1) : real(0)) : real(1);
-    return {reward, fallen};
+    const real upright = p.sutton_barto_reward ? real(0) : real(1);
+    const real down    = p.sutton_barto_reward ? real(-1) : real(1);
+    return {fallen ? down : upright, fallen};
 }
 
 FN void observe(const State& s, const Params&, Observation& observation) {

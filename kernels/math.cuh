@@ -7,7 +7,7 @@ template <class Real> struct Constants;
 
 template <> struct Constants<float> {
     using Bits = u32;
-    static constexpr int   mantissa_bits = 23, exponent_bias = 127;
+    static constexpr int   sign_bit = 31, mantissa_bits = 23, exponent_bias = 127;
     static constexpr float rounding      = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
     static constexpr float two_over_pi   = 0.636619772f;
     static constexpr float half_pi[3]    = {1.57079637f, -4.37113883e-8f, -1.71512451e-15f};  // their sum: 72 bits
@@ -25,7 +25,7 @@ template <> struct Constants<float> {
 
 template <> struct Constants<double> {
     using Bits = u64;
-    static constexpr int    mantissa_bits = 52, exponent_bias = 1023;
+    static constexpr int    sign_bit = 63, mantissa_bits = 52, exponent_bias = 1023;
     static constexpr double rounding      = 6755399441055744.0;  // 1.5 * 2^52
     static constexpr double two_over_pi   = 0.63661977236758134308;
     static constexpr double half_pi[3]    = {1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33};
@@ -71,19 +71,21 @@ template <class Real> struct SinCos { Real sin, cos; };
 // further apart than is useful for an angle, accuracy fades but the result stays in [-1, 1]. NaN for inf and NaN.
 template <class Real> FN SinCos<Real> sincos(Real x) {
     using C = Constants<Real>;
+    using B = typename C::Bits;
     const Real shifted  = fma(x, C::two_over_pi, C::rounding);
     const Real turns    = shifted - C::rounding;  // quarter turns, rounded to an integer
-    const auto quadrant = bits_of(shifted);
+    const B    quadrant = bits_of(shifted);
     Real       r        = fma(-turns, C::half_pi[0], x);
     r                   = fma(-turns, C::half_pi[1], r);
     r                   = fma(-turns, C::half_pi[2], r);
     const Real r2       = r * r;
     const Real s        = fma(r2 * r, polynomial(r2, C::sine), r);
     const Real c        = fma(r2 * r2, polynomial(r2, C::cosine), fma(r2, Real(-0.5), Real(1)));
-    const bool swapped  = (quadrant & 1) != 0;
-    const Real sine     = clip(swapped ? c : s, Real(-1), Real(1));
-    const Real cosine   = clip(swapped ? s : c, Real(-1), Real(1));
-    return {(quadrant & 2) != 0 ? -sine : sine, ((quadrant + 1) & 2) != 0 ? -cosine : cosine};
+    // The quadrant's two low bits choose between the two and set the signs: in bits, so that no branch is left.
+    const auto s_bits = bits_of(clip(s, Real(-1), Real(1))), c_bits = bits_of(clip(c, Real(-1), Real(1)));
+    const auto swap   = (s_bits ^ c_bits) & (B(0) - (quadrant & 1));
+    return {from_bits((s_bits ^ swap) ^ (quadrant & 2) << (C::sign_bit - 1)),
+            from_bits((c_bits ^ swap) ^ ((quadrant + 1) & 2) << (C::sign_bit - 1))};
 }
 
 template <class Real> FN Real sin(Real x) { return sincos(x).sin; }

@@ -4,6 +4,7 @@
 //   KERNEL(name, Call)       an entry point; its one argument is named `call`
 //   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES: `env.first`, `env.lanes`
 //   FOR_EACH_LANE(k, env)    runs over the replicas of one tile; bodies must not depend on one another
+//   FOR_EACH_MARKED(k, marks, env)  runs over the few lanes of a tile whose mark is not zero
 //   UNROLL                   before a loop of a small, constant number of turns
 //
 // On a GPU a tile is one replica and its arrays are registers; on a CPU it is a block of replicas that stays in the
@@ -23,6 +24,7 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 #define FOR_EACH_ENV(env, count) for (EnvLoop env(count); env.more(); env.next())
 #define FOR_EACH_LANE(k, env)    if (const int k = 0; (env).lanes > 0)
 
+#define FOR_EACH_MARKED(k, marks, env) if (const int k = 0; (env).lanes > 0 && (marks)[0])
 #define UNROLL                   _Pragma("unroll")
 
 constexpr int LANES = 1;
@@ -94,13 +96,12 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 #define KERNEL(name, Call)  \
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define FOR_EACH_ENV(env, count) for (EnvLoop env(range_first, range_end); env.more(); env.next())
+#define FOR_EACH_LANE(k, env)    _Pragma("omp simd") for (int k = 0; k < (env).lanes; ++k)
+#define FOR_EACH_MARKED(k, marks, env) for (const int k : Marked(marks, (env).lanes))
 #ifdef __clang__
-#define FOR_EACH_LANE(k, env) \
-    _Pragma("clang loop vectorize(assume_safety)") for (int k = 0; k < (env).lanes; ++k)
-#define UNROLL                _Pragma("unroll")
+#define UNROLL                   _Pragma("unroll")
 #else
-#define FOR_EACH_LANE(k, env) _Pragma("GCC ivdep") for (int k = 0; k < (env).lanes; ++k)
-#define UNROLL                _Pragma("GCC unroll 16")
+#define UNROLL                   _Pragma("GCC unroll 16")
 #endif
 
 constexpr int LANES = 64;
@@ -115,6 +116,20 @@ struct EnvLoop {
         return lanes > 0;
     }
     void next() { first += LANES; }
+};
+
+// The marked lanes in a row, listed without a branch: a branch a lane would be mispredicted wherever one is marked.
+struct Marked {
+    int lane[LANES + 1], count = 0;
+
+    Marked(const int (&marks)[LANES], int lanes) {
+        for (int k = 0; k < lanes; ++k) {
+            lane[count] = k;
+            count += marks[k] != 0;
+        }
+    }
+    const int* begin() const { return lane; }
+    const int* end() const { return lane + count; }
 };
 
 FN bool   any_lane(bool value)                 { return value; }

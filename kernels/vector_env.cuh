@@ -58,33 +58,36 @@ FN void set_observation(Tile& tile, int k, const Observation& observation) {
     for (int j = 0; j < OBSERVATION_SIZE; ++j) tile.observation[j][k] = observation[j];
 }
 
-template <class Env> FN void observe_all(Tile& tile, const ParamBuffers& params, const Env& env) {
-    FOR_EACH_LANE(k, env) {
-        Observation observation;
-        observe(tile.state.get(k), params.get(env.first + k), observation);
-        set_observation(tile, k, observation);
-    }
+FN void observe_lane(Tile& tile, int k, const Params& params) {
+    Observation observation;
+    observe(tile.state.get(k), params, observation);
+    set_observation(tile, k, observation);
 }
 
-// One step of every replica in the tile; those whose episode is over stay as they are. `seeds` and `episodes` are read
-// only where the rules draw random numbers.
+template <class Env> FN void observe_all(Tile& tile, const ParamBuffers& params, const Env& env) {
+    FOR_EACH_LANE(k, env) observe_lane(tile, k, params.get(env.first + k));
+}
+
+// One step of one replica; one whose episode is over stays as it is. Seed and episode are read only where the rules draw
+// random numbers.
+FN void advance_lane(Tile& tile, int k, const u64* seed, const u32* episode, const Params& params, int limit) {
+    const int     ended  = tile.ended[k];
+    const State   before = tile.state.get(k);
+    State         after  = before;
+    Random        random(seed, episode, STEP, 0, u32(tile.elapsed[k]));
+    const Outcome outcome = step(after, params, tile.action.get(k), random);
+    const int     elapsed = tile.elapsed[k] + (ended ? 0 : 1);
+    const int     flags   = (outcome.terminated ? TERMINATED : 0) | (elapsed >= limit ? TRUNCATED : 0);
+    tile.state.set(k, ended ? before : after);
+    tile.elapsed[k]        = elapsed;
+    tile.flags[k]          = ended ? ended : flags;
+    tile.reward[k]         = ended ? real(0) : outcome.reward;
+    tile.episode_return[k] = tile.episode_return[k] + tile.reward[k];
+}
+
 template <class Env> FN void advance_all(Tile& tile, const u64* seeds, const u32* episodes, const ParamBuffers& params,
                                          int limit, const Env& env) {
-    const ParamBuffers local = params;  // not memory that a store might change
-    FOR_EACH_LANE(k, env) {
-        const int     ended  = tile.ended[k];
-        const State   before = tile.state.get(k);
-        State         after  = before;
-        Random        random(seeds + k, episodes + k, STEP, 0, u32(tile.elapsed[k]));
-        const Outcome outcome = step(after, local.get(env.first + k), tile.action.get(k), random);
-        const int     elapsed = tile.elapsed[k] + (ended ? 0 : 1);
-        const int     flags   = (outcome.terminated ? TERMINATED : 0) | (elapsed >= limit ? TRUNCATED : 0);
-        tile.state.set(k, ended ? before : after);
-        tile.elapsed[k]        = elapsed;
-        tile.flags[k]          = ended ? ended : flags;
-        tile.reward[k]         = ended ? real(0) : outcome.reward;
-        tile.episode_return[k] = tile.episode_return[k] + tile.reward[k];
-    }
+    FOR_EACH_LANE(k, env) advance_lane(tile, k, seeds + k, episodes + k, params.get(env.first + k), limit);
 }
 
 FN State first_state(const Params& params, const u64& seed, const u32& episode) {
@@ -143,8 +146,7 @@ KERNEL(kernel_step, StepCall) {
             touched[k]           = tile.flags[k] | pending[k] | (AUTORESET == SAME_STEP && call.clear_final ? buffers.finished[i] : 0);
             buffers.finished[i]  = u8(finished);
         }
-        FOR_EACH_LANE(k, env) {
-            if (!touched[k]) continue;
+        FOR_EACH_MARKED(k, touched, env) {
             const Index i         = env.first + k;
             float*      final_obs = call.final_obs + i * OBSERVATION_SIZE;
             if (AUTORESET == NEXT_STEP && pending[k]) {
@@ -201,6 +203,15 @@ KERNEL(kernel_reset, ResetCall) {
             restart(tile, k, buffers, call.params, env);
         }
         store(tile, buffers, env);
+        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
+    }
+}
+
+KERNEL(kernel_observe, ResetCall) {
+    FOR_EACH_ENV(env, call.buffers.count) {
+        Tile tile;
+        load(tile, call.buffers, env);
+        observe_all(tile, call.params, env);
         store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
     }
 }
@@ -281,8 +292,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                     spare.ready[k] = 1;
                 }
             }
-            FOR_EACH_LANE(k, env) {
-                if (tile.flags[k] == 0) continue;
+            FOR_EACH_MARKED(k, tile.flags, env) {
                 tile.state.set(k, spare.state.get(k));
                 action_bits[k]         = spare.action_bits[k];
                 spare.ready[k]         = 0;

@@ -32,6 +32,7 @@ FLAGS = (
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
+    "-fopenmp-simd",
     "-fvisibility=hidden",
     "-fPIC",
     "-shared",

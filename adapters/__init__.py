@@ -1,0 +1,1 @@
+"""The interfaces of other libraries, one file each, imported only when used."""

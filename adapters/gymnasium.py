@@ -1,0 +1,107 @@
+"""A single environment for ``gymnasium.make``: one replica, Python numbers, no limit and no restart of its own."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.backend.toolchain import find_compiler
+from gpu_envs.errors import ActionError, NoCompilerError
+from gpu_envs.registry import spec as spec_of
+from gpu_envs.vector_env import VectorEnv
+
+
+def _default_device() -> str:
+    """The CPU, which is quicker for one replica; CUDA where there is no compiler for the CPU."""
+    try:
+        find_compiler()
+    except NoCompilerError:
+        from gpu_envs.backend.cuda import device_count
+
+        if device_count() == 0:
+            raise
+        return "cuda"
+    return "cpu"
+
+
+@final
+class SingleEnv(gymnasium.Env[Any, Any]):
+    """One replica as a ``gymnasium.Env``."""
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(
+        self,
+        env_id: str,
+        *,
+        device: str | None = None,
+        precision: str = "float32",
+        render_mode: str | None = None,
+        **params: Any,
+    ) -> None:
+        """Makes the replica.
+
+        Args:
+            env_id: The environment, such as ``CartPole-v1``.
+            device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU where it has a compiler.
+            precision: Of state and reward.
+            render_mode: None.
+            **params: The environment's own parameters.
+        """
+        self.render_mode = render_mode
+        self._env = VectorEnv(
+            spec_of(env_id),
+            1,
+            device=device or _default_device(),
+            output="numpy",
+            autoreset_mode="Disabled",
+            precision=precision,
+            max_episode_steps=-1,
+            threads=1,
+            render_mode=render_mode,
+            **params,
+        )
+        self._env.allow_frozen_steps()
+        self.observation_space = self._env.single_observation_space
+        self.action_space = self._env.single_action_space
+        self._warned = False
+        self._terminated = False
+        discrete = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self._action = np.zeros((1, *(self.action_space.shape or ())), np.int64 if discrete else np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begins a new episode; see ``VectorEnv.reset`` for the options."""
+        super().reset(seed=seed)
+        observations, _ = self._env.reset(seed=seed, options=options)
+        self._terminated = False
+        return observations[0], {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Takes one step; after the end of an episode the state stays, and the reward is 0, until a reset."""
+        if self._terminated and not self._warned:
+            self._warned = True
+            gymnasium.logger.warn("step() was called though the episode has terminated: call reset() first")
+        try:
+            self._action[0] = action
+        except (TypeError, ValueError):
+            raise ActionError(f"the action {action!r} is not of the action space {self.action_space}") from None
+        observations, rewards, terminations, _, _ = self._env.step(self._action)
+        self._terminated = bool(terminations[0])
+        return observations[0], float(rewards[0]), self._terminated, False, {}
+
+    @property
+    def state(self) -> np.ndarray:
+        """The state as a vector, in the order of the spec's fields; assigning writes it."""
+        return np.array([float(field[0]) for field in self._env.state.values()])
+
+    @state.setter
+    def state(self, values: Any) -> None:
+        for name, value in zip(self._env.state, values, strict=True):
+            self._env.state[name] = value
+
+    def close(self) -> None:
+        """Closes the replica."""
+        self._env.close()

@@ -1,0 +1,172 @@
+"""Reads what a user hands to ``step``: any array of the right shape, from any library, copied only where it must be."""
+
+import sys
+from typing import Any, NamedTuple, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.arrays import Array, Arrays, library_of
+
+_KINDS = {
+    "discrete": {"int64": 0, "int32": 1, "uint8": 2, "bool": 2},
+    "box": {"float32": 3, "float64": 4},
+}
+"""The element types a kernel reads, by the kind of space: numbers of ``ActionKind`` in ``actions.cuh``."""
+
+
+class Actions(NamedTuple):
+    """Actions as a kernel reads them."""
+
+    address: int
+    """Where they are, on the environment's device."""
+    kind: int
+    """Their element type."""
+    owner: Array
+    """Keeps the memory alive."""
+    host: np.ndarray | None
+    """They came from the host, so they can be looked at before the step."""
+
+
+@final
+class ActionReader:
+    """Turns arrays into addresses."""
+
+    def __init__(self, space: gymnasium.Space[Any], num_envs: int, device: str, arrays: Arrays) -> None:
+        """Keeps what an action must look like.
+
+        Args:
+            space: The action space of one replica.
+            num_envs: The number of replicas.
+            device: The environment's device.
+            arrays: The environment's memory.
+        """
+        self._space = space
+        self._shape = (num_envs, *(space.shape or ()))
+        self._discrete = isinstance(space, gymnasium.spaces.Discrete)
+        self._kinds = _KINDS["discrete" if self._discrete else "box"]
+        self._numpy_kinds = {np.dtype(name): kind for name, kind in self._kinds.items()}
+        self._torch_kinds: dict[Any, int] = {}
+        self._device = device
+        self._arrays = arrays
+        self._torch_device: Any = None
+
+    def read(self, actions: Any, steps: int | None = None) -> Actions:
+        """Returns where the actions are, or raises what is wrong with them.
+
+        Args:
+            actions: An array or a sequence, ``[num_envs, ...]``.
+            steps: Expect a block of this many steps, ``[steps, num_envs, ...]``.
+        """
+        shape = self._shape if steps is None else (steps, *self._shape)
+        library = library_of(actions)
+        if library == "torch":
+            return self._read_torch(actions, shape)
+        if library == "cupy":
+            return self._read_cupy(actions, shape)
+        if library == "dlpack":
+            return self._read_foreign(actions, steps)
+        return self._read_numpy(actions, shape)
+
+    def _check_shape(self, given: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        if given == shape:
+            return
+        if given == ():
+            raise TypeError(f"actions must be an array of shape {shape}, one action for each replica; got one scalar")
+        raise ValueError(f"actions have shape {given}; expected {shape}: one action for each of the replicas")
+
+    def _refuse_dtype(self, dtype: object) -> TypeError:
+        wanted = "whole numbers (int64, int32, uint8, ...)" if self._discrete else "real numbers (float32 or float64)"
+        return TypeError(f"actions have dtype {dtype}; the action space {self._space} needs {wanted}")
+
+    def _read_numpy(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        array = actions
+        if not (type(array) is np.ndarray and array.dtype in self._numpy_kinds and array.flags.c_contiguous):
+            try:
+                array = np.asarray(actions)
+            except ValueError as error:
+                raise ValueError(f"actions must be an array of shape {shape}; got what makes none: {error}") from None
+            kinds = "biu" if self._discrete else "fiu"
+            if array.dtype.kind not in kinds:
+                raise self._refuse_dtype(array.dtype)
+            if array.dtype not in self._numpy_kinds:
+                wide = np.int64 if self._discrete else np.float32
+                if array.dtype == np.uint64 and array.size and int(array.max()) > 2**63 - 1:
+                    raise ValueError(f"an action is out of range: {int(array.max())}; allowed: {self._space}")
+                array = array.astype(wide)
+            array = np.ascontiguousarray(array)
+        if array.shape != shape:
+            self._check_shape(np.shape(actions), shape)
+        if self._device == "cpu":
+            return Actions(int(array.__array_interface__["data"][0]), self._numpy_kinds[array.dtype], array, array)
+        moved = self._arrays.full_of(array)
+        return Actions(self._arrays.address(moved), self._numpy_kinds[array.dtype], moved, array)
+
+    def _read_torch(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        if not self._torch_kinds:
+            torch = sys.modules["torch"]
+            self._torch_kinds = {getattr(torch, name): kind for name, kind in self._kinds.items()}
+            self._torch_device = torch.device(self._device)
+        kind = self._torch_kinds.get(actions.dtype)
+        if actions.device != self._torch_device:
+            if actions.device.type == "cpu":
+                return self._read_numpy(actions.detach().numpy(), shape)
+            raise ValueError(
+                f"actions are on {actions.device}; this environment is on {self._device}: actions.to({self._device!r})"
+            )
+        if kind is None:
+            torch = sys.modules["torch"]
+            floating = actions.dtype.is_floating_point
+            if floating == self._discrete or actions.dtype.is_complex:
+                raise self._refuse_dtype(actions.dtype)
+            actions = actions.to(torch.int64 if self._discrete else torch.float32)
+            kind = self._torch_kinds[actions.dtype]
+        if actions.shape != shape:
+            self._check_shape(tuple(actions.shape), shape)
+        if not actions.is_contiguous():
+            actions = actions.contiguous()
+        host = actions.detach().numpy() if self._device == "cpu" else None
+        return Actions(actions.data_ptr(), kind, actions, host)
+
+    def _read_cupy(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        if self._device != f"cuda:{actions.device.id}":
+            raise ValueError(
+                f"actions are on cuda:{actions.device.id}; this environment is on {self._device}: move them there"
+                + (", with actions.get()" if self._device == "cpu" else "")
+            )
+        if actions.dtype not in self._numpy_kinds:
+            if actions.dtype.kind not in ("biu" if self._discrete else "fiu"):
+                raise self._refuse_dtype(actions.dtype)
+            actions = actions.astype(np.int64 if self._discrete else np.float32)
+        if actions.shape != shape:
+            self._check_shape(actions.shape, shape)
+        if not actions.flags.c_contiguous:
+            actions = sys.modules["cupy"].ascontiguousarray(actions)
+        return Actions(int(actions.data.ptr), self._numpy_kinds[actions.dtype], actions, None)
+
+    def _read_foreign(self, actions: Any, steps: int | None) -> Actions:
+        """Any other library's array: through DLPack, into NumPy or CuPy."""
+        on_host = int(actions.__dlpack_device__()[0]) == 1
+        if on_host:
+            return self.read(np.from_dlpack(actions), steps)
+        import cupy
+
+        return self.read(cupy.from_dlpack(actions), steps)
+
+    def check_values(self, host: np.ndarray) -> None:
+        """Raises for a value out of range, in NumPy: where the kernels cannot look at the host's memory."""
+        from gpu_envs.errors import ActionError
+
+        if isinstance(self._space, gymnasium.spaces.Discrete):
+            low, high = int(self._space.start), int(self._space.start + self._space.n - 1)
+            wrong = (host < low) | (host > high)
+            if wrong.any():
+                at = np.argwhere(wrong)[0]
+                raise ActionError(
+                    f"replica {at[-1]}: an action is out of range: {host[tuple(at)]}; allowed are {low} to {high}"
+                )
+        else:
+            wrong = np.isnan(host)
+            if wrong.any():
+                at = np.argwhere(wrong)[0][host.ndim - len(self._shape)]
+                raise ActionError(f"replica {at}: an action is not a number (NaN)")

@@ -1,0 +1,69 @@
+"""The environments by their ids, and the two ways to make one."""
+
+from typing import Any
+
+import gymnasium
+
+from gpu_envs.errors import did_you_mean
+from gpu_envs.spec import EnvSpec
+from gpu_envs.vector_env import VectorEnv
+
+NAMESPACE = "gpu_envs"
+
+_SPECS: dict[str, EnvSpec] = {}
+
+
+def register(spec: EnvSpec) -> None:
+    """Makes an environment known here, by its id, and to Gymnasium, as ``gpu_envs/<id>``.
+
+    Args:
+        spec: What the environment is. Registering an equal one again changes nothing.
+
+    Raises:
+        ValueError: The id belongs to another environment.
+    """
+    known = _SPECS.get(spec.id)
+    if known is not None and known != spec:
+        raise ValueError(f"the id {spec.id!r} is taken by another environment; give yours another name or version")
+    _SPECS[spec.id] = spec
+    gymnasium.register(
+        id=f"{NAMESPACE}/{spec.id}",
+        entry_point="gpu_envs.adapters.gymnasium:SingleEnv",
+        vector_entry_point="gpu_envs.registry:make_vector_env",
+        max_episode_steps=spec.max_episode_steps,
+        reward_threshold=spec.reward_threshold,
+        kwargs={"env_id": spec.id},
+    )
+
+
+def ids() -> list[str]:
+    """The ids of all registered environments."""
+    return sorted(_SPECS)
+
+
+def spec(id: str) -> EnvSpec:
+    """The spec of an environment, by its id with or without ``gpu_envs/``; the newest version where none is named."""
+    name = id.removeprefix(f"{NAMESPACE}/")
+    if name in _SPECS:
+        return _SPECS[name]
+    raise KeyError(f"there is no environment {id!r}{did_you_mean(name, _SPECS)} There are: {', '.join(ids())}")
+
+
+def make(id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
+    """Makes a batch of environments; see ``VectorEnv`` for what may be given.
+
+    Args:
+        id: The environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them.
+        num_envs: How many replicas.
+        **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``, ``statistics``,
+            ``threads``, ``block_size``, and the environment's own parameters.
+
+    Returns:
+        A Gymnasium ``VectorEnv``.
+    """
+    return VectorEnv(spec(id), num_envs, **kwargs)
+
+
+def make_vector_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
+    """What ``gymnasium.make_vec`` calls."""
+    return make(env_id, num_envs, **kwargs)

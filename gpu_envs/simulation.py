@@ -1,0 +1,387 @@
+"""The replicas of one environment on one device: their memory, their kernels, and the launches. Knows no Gymnasium."""
+
+import ctypes
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.arrays import Array, Arrays, to_numpy
+from gpu_envs.backend.base import Backend, Kernels, Launch
+from gpu_envs.codegen import KERNELS, Layout, Program, generate, param_values
+from gpu_envs.errors import ActionError
+from gpu_envs.spec import EnvSpec, Value
+
+NO_LIMIT = 2**31 - 1
+"""Stands for no time limit: the step counter's greatest value."""
+
+RESULTS = ("observations", "rewards", "terminations", "truncations", "final_obs", "episode_return", "episode_length")
+"""What a step writes."""
+
+_NO_OFFENCE = np.array([0, -1], np.int64)
+_OFFENCES = {
+    1: "an action is out of range: {action}",
+    2: "an action is not a number (NaN)",
+    3: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}",
+}
+
+
+@final
+class LiveState(Mapping[str, Array]):
+    """The state, field by field: the simulation's own memory. Assigning to a field writes into it."""
+
+    def __init__(self, fields: Mapping[str, Array], arrays: Arrays) -> None:
+        """Keeps the fields."""
+        self._fields = dict(fields)
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> Array:
+        """The array of one field, ``[num_envs]``."""
+        return self._fields[name]
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        """Writes a field: one value for all replicas, or one for each."""
+        write_field(self._arrays, self._fields[name], values, name)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the fields, in the spec's order."""
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        """The number of fields."""
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        """Shows the fields."""
+        return f"LiveState({self._fields!r})"
+
+
+def write_field(arrays: Arrays, array: Array, values: Any, name: str) -> None:
+    """Copies values of any library into one of the simulation's arrays, after a look at their shape."""
+    given = to_numpy(values)
+    shape = tuple(array.shape)
+    if given.shape not in ((), shape):
+        raise ValueError(f"{name!r} got values of shape {given.shape}; expected {shape}, or one value for all")
+    if given.dtype.kind not in "biuf":
+        raise TypeError(f"{name!r} got values of dtype {given.dtype}; expected numbers")
+    arrays.write(array, np.broadcast_to(given, shape).astype(str(array.dtype).rpartition(".")[2]))
+
+
+def seed_bits(seed: int) -> int:
+    """A seed as 64 bits: itself where it fits, a hash of it where it is longer."""
+    if seed < 2**64:
+        return seed
+    digest = hashlib.sha256(seed.to_bytes((seed.bit_length() + 7) // 8, "little")).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What a simulation is made of."""
+
+    spec: EnvSpec
+    num_envs: int
+    autoreset_mode: str
+    precision: str
+    limit: int
+    """The step at which an episode is truncated, or ``NO_LIMIT``."""
+    params: Mapping[str, Value]
+    """Every parameter and reset option, checked."""
+
+
+@final
+class Simulation:
+    """Buffers, kernels and launches."""
+
+    def __init__(self, config: Config, backend: Backend, library: str) -> None:
+        """Allocates the buffers and compiles the kernels.
+
+        Args:
+            config: What to simulate.
+            backend: Where.
+            library: The array library whose arrays the buffers are.
+        """
+        self.config = config
+        self.backend = backend
+        self.arrays = backend.arrays(library)
+        self.observation_space = config.spec.observation_space(config.params)
+        self.action_space = config.spec.action_space(config.params)
+        self.ready = False
+        self._launches = 0
+        self._allocate()
+        self.set_params(config.params)
+
+    # --- memory ---
+
+    def _shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        n, real = self.config.num_envs, self.config.precision
+        rows = (n, *(self.observation_space.shape or ()))
+        fields = {f"state.{name}": ((n,), real) for name in self.config.spec.state}
+        return fields | {
+            "running_return": ((n,), real),
+            "elapsed": ((n,), "int32"),
+            "ended": ((n,), "bool"),
+            "finished": ((n,), "bool"),
+            "episodes": ((n,), "int32"),  # the bits of an unsigned counter
+            "seeds": ((n,), "int64"),  # the bits of an unsigned seed
+            "offence": ((2,), "int64"),
+            "observations": (rows, "float32"),
+            "rewards": ((n,), real),
+            "terminations": ((n,), "bool"),
+            "truncations": ((n,), "bool"),
+            "final_obs": (rows, "float32"),
+            "episode_return": ((n,), real),
+            "episode_length": ((n,), "int32"),
+        }
+
+    def _allocate(self) -> None:
+        shapes = self._shapes()
+        needed = sum(int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
+        available = self.backend.memory()
+        refusal = (
+            f"{self.config.num_envs:,} replicas of {self.config.spec.id} need {needed / 2**30:,.1f} GiB on "
+            f"{self.backend.device}, which has {available / 2**30:,.1f} GiB; lower num_envs"
+        )
+        if needed > available:
+            raise MemoryError(refusal)
+        try:
+            self.buffers: dict[str, Array] = {n: self.arrays.zeros(shape, dtype) for n, (shape, dtype) in shapes.items()}
+        except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
+            raise MemoryError(f"{refusal} ({error})") from error
+        self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
+        self.state = LiveState({f: self.buffers[f"state.{f}"] for f in self.config.spec.state}, self.arrays)
+        self.shapes = {name: shapes[name] for name in RESULTS}
+
+    def clear_offence(self) -> None:
+        """Forgets the offence on record."""
+        self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
+
+    # --- parameters and program ---
+
+    def set_params(self, params: Mapping[str, Value]) -> None:
+        """Takes over parameters; compiles anew only where one changes between one value and one a replica."""
+        spec, values = self.config.spec, param_values(self.config.spec, params)
+        per_replica = frozenset(n for n, v in values.items() if isinstance(v, np.ndarray))
+        held: dict[str, Array] = {}
+        for name in per_replica:
+            dtype = self.config.precision if spec.settings[name].kind == "real" else "int32"
+            held[name] = self.arrays.full_of(np.asarray(values[name]).astype(dtype))
+        if not hasattr(self, "program") or per_replica != self._per_replica:
+            self._per_replica = per_replica
+            self._compile()
+        self.params = dict(params)
+        self.param_arrays = held
+        for call in self._calls.values():
+            self._write_params(call, values, held)
+
+    def _compile(self) -> None:
+        config = self.config
+        layout = Layout(
+            config.spec, config.autoreset_mode, config.precision, self.observation_space, self.action_space, self._per_replica
+        )
+        self.program: Program = generate(layout)
+        kernels: Kernels = self.backend.load(self.program, config.spec.id)
+        self._calls: dict[str, Any] = {}
+        self._launch: dict[str, Launch] = {}
+        for name in KERNELS:
+            call = self.program.calls[name]()
+            self._write_buffers(call)
+            self._calls[name] = call
+            self._launch[name] = kernels.bind(name, call, config.num_envs)
+        for name in ("step", "inspect", "rollout"):
+            self._calls[name].limit = config.limit
+        self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
+
+    def _write_buffers(self, call: Any) -> None:
+        address = self.arrays.address
+        call.buffers.count = self.config.num_envs
+        for field in self.config.spec.state:
+            setattr(call.buffers.state, field, address(self.buffers[f"state.{field}"]))
+        for target in (call.buffers, call):
+            for name, _ in target._fields_:
+                if name in self.buffers:
+                    setattr(target, name, address(self.buffers[name]))
+
+    def _write_params(self, call: Any, values: Mapping[str, Any], held: Mapping[str, Array]) -> None:
+        for name, value in values.items():
+            setattr(call.params, name, self.arrays.address(held[name]) if name in held else value)
+
+    # --- launches ---
+
+    def reset(
+        self,
+        seeds: int | Sequence[int | None] | None,
+        mask: Array | None,
+        options: Mapping[str, Value],
+        observations: Array,
+    ) -> None:
+        """Begins new episodes.
+
+        Args:
+            seeds: The first replica's seed, the others' counting up; or one for each, None to keep its own; or None.
+            mask: Which replicas, as bools in this simulation's memory; None: all.
+            options: The parameters of this reset.
+            observations: Receives the observations of all replicas.
+        """
+        call = self._calls["reset"]
+        values = param_values(self.config.spec, options)
+        held = dict(self.param_arrays)
+        for name in self._per_replica:
+            if not isinstance(values[name], np.ndarray):  # an option of this reset alone, where replicas have their own
+                held[name] = self.arrays.full_of(np.full(self.config.num_envs, values[name], self.config.precision))
+        self._write_params(call, values, held)
+        call.mask = None if mask is None else self.arrays.address(mask)
+        call.reseed, call.new_seeds, call.reseed_all = None, None, 0
+        kept: list[Array] = []
+        if isinstance(seeds, int):
+            call.first_seed, call.reseed_all = seed_bits(seeds), 1
+        elif seeds is not None:
+            chosen = np.array([s is not None for s in seeds])
+            bits = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64).view(np.int64)
+            kept = [self.arrays.full_of(chosen), self.arrays.full_of(bits)]
+            call.reseed, call.new_seeds = (self.arrays.address(a) for a in kept)
+        call.observations = self.arrays.address(observations)
+        self._launch["reset"](self.arrays.stream())
+        if kept or held.keys() != self.param_arrays.keys() or any(held[n] is not self.param_arrays[n] for n in held):
+            self.arrays.synchronize()  # before the arrays of this reset alone are freed
+        self.ready = True
+
+    def observe(self, observations: Array) -> None:
+        """Writes the observations of the state as it stands."""
+        call = self._calls["observe"]
+        call.observations = self.arrays.address(observations)
+        self._launch["observe"](self.arrays.stream())
+
+    def step(self, actions: int, kind: int, out: Sequence[tuple[str, int]] = ()) -> None:
+        """Steps every replica once.
+
+        Args:
+            actions: Where the actions are.
+            kind: Their element type, an ``ActionKind``.
+            out: Results to write elsewhere than into the buffers: name and address.
+        """
+        call = self._step_call
+        call.actions, call.action_kind = actions, kind
+        self._launches += 1
+        call.launch = self._launches
+        for name, address in out:
+            setattr(call, name, address)
+        try:
+            self._launch_step(self.arrays.stream())
+        finally:
+            for name, _ in out:
+                setattr(call, name, self.arrays.address(self.buffers[name]))
+
+    def set_step_flags(self, *, report_frozen: bool, clear_final: bool) -> None:
+        """Chooses what a step does besides.
+
+        Args:
+            report_frozen: Put on record when a replica is stepped whose episode is over.
+            clear_final: Keep ``final_obs`` zero where no episode has just ended.
+        """
+        for name in ("step", "inspect"):
+            self._calls[name].report_frozen = int(report_frozen)
+            self._calls[name].clear_final = int(clear_final)
+
+    def inspect(self, actions: int, kind: int, steps: int = 1, stride: int = 0) -> None:
+        """Raises an ActionError if a step with these actions would offend. Nothing has changed then. Host memory only.
+
+        Args:
+            actions: Where the actions are.
+            kind: Their element type.
+            steps: How many steps' actions follow one another.
+            stride: Bytes from one step's actions to the next.
+        """
+        call = self._calls["inspect"]
+        call.action_kind = kind
+        for step in range(steps):
+            call.actions = actions + step * stride
+            self._launches += 1
+            call.launch = self._launches
+            self._launch["inspect"](0)
+            if self.buffers["offence"][0] != 0:
+                self.check(f"step {step} of the block, " if steps > 1 else "")
+
+    def rollout(self, steps: int, actions: int | None, kind: int, per_step: bool, results: Mapping[str, Array]) -> None:
+        """Takes many steps in one launch; ``results`` are written."""
+        call = self._calls["rollout"]
+        call.steps, call.per_step = steps, int(per_step)
+        call.actions, call.action_kind = actions, kind
+        self._launches += 1
+        call.launch = self._launches
+        call.random_actions = None
+        for name, array in results.items():
+            setattr(call, name, self.arrays.address(array))
+        self._launch["rollout"](self.arrays.stream())
+
+    def check(self, where: str = "") -> None:
+        """Raises an ActionError if a step has offended since the last check; waits for the device."""
+        record = self.arrays.read(self.buffers["offence"])
+        if record[0] == 0:
+            return
+        self.clear_offence()
+        key = int(record[1])
+        what = _OFFENCES[int(record[0]) & 3].format(action=f"allowed are {self._allowed()}")
+        raise ActionError(f"{where}replica {key >> 31}, step {key & (2**31 - 1)} of its episode: {what}")
+
+    def _allowed(self) -> str:
+        space = self.action_space
+        if isinstance(space, gymnasium.spaces.Discrete):
+            return f"{space.start} to {space.start + space.n - 1}"
+        return str(space)
+
+    # --- snapshots ---
+
+    SNAPSHOT = ("running_return", "elapsed", "ended", "finished", "episodes", "seeds", "episode_return", "episode_length")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copies out everything a trajectory depends on."""
+
+        def copied(array: Array) -> Array:
+            twin = self.arrays.empty(tuple(array.shape), str(array.dtype).rpartition(".")[2])
+            twin[...] = array
+            return twin
+
+        return {
+            "state": {name: copied(array) for name, array in self.state.items()},
+            "episode": {name: copied(self.buffers[name]) for name in self.SNAPSHOT},
+            "params": {n: copied(self.param_arrays[n]) if n in self.param_arrays else v for n, v in self.params.items()},
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Copies a snapshot back in, or raises a ValueError that says what does not fit, with nothing changed."""
+        n = self.config.num_envs
+        expected = {"state": tuple(self.state), "episode": self.SNAPSHOT, "params": tuple(self.params)}
+        for part, names in expected.items():
+            given = snapshot.get(part)
+            if not isinstance(given, Mapping) or set(given) != set(names):
+                found = sorted(given) if isinstance(given, Mapping) else given
+                raise ValueError(f"the state's part {part!r} must have {sorted(names)}; got {found}")
+        values: dict[str, np.ndarray] = {}
+        for part in ("state", "episode"):
+            for name in expected[part]:
+                array = to_numpy(snapshot[part][name])
+                if array.shape != (n,):
+                    raise ValueError(f"the state's {name!r} has shape {array.shape}; this environment needs ({n},)")
+                values[f"state.{name}" if part == "state" else name] = array
+        settings = self.config.spec.settings
+        params: dict[str, Value] = {}
+        for name, value in snapshot["params"].items():
+            if np.ndim(to_numpy(value)) == 0:
+                params[name] = settings[name].check(name, value, n)
+            else:
+                array = to_numpy(value)
+                if array.shape != (n,):
+                    raise ValueError(f"the parameter {name!r} has shape {array.shape}; this environment needs ({n},)")
+                params[name] = array
+        self.set_params(params)
+        for name, array in values.items():
+            write_field(self.arrays, self.buffers[name], array, name)
+        self.ready = True
+
+    def addressof(self, kernel: str) -> int:
+        """Where the struct of a kernel is, for tests of what a launch passes."""
+        return ctypes.addressof(self._calls[kernel])
