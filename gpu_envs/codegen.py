@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_envs.spec import EnvSpec, Param, Value
 
-KERNELS = ("step", "inspect", "reset", "observe", "rollout")
+KERNELS = ("step", "inspect", "reset", "rollout")
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
 PRECISIONS = ("float32", "float64")
 
@@ -134,7 +134,6 @@ def _state(spec: EnvSpec) -> str:
             "struct State {",
             *(f"    real {n};" for n in names),
             "};",
-            "struct StateBuffers;",
             "struct States {",
             *(f"    real {n}[LANES];" for n in names),
             f"    FN State get(int k) const {{ return {{{read}}}; }}",
@@ -215,8 +214,7 @@ def structs(layout: Layout) -> dict[str, Struct]:
         ("int*", "elapsed"),
         ("u8*", "ended"),
         ("u8*", "finished"),
-        ("u32*", "episodes"),
-        ("u64*", "seeds"),
+        ("Record*", "records"),
         ("u64*", "offence"),
     )
     world: tuple[tuple[str | Struct, str], ...] = ((buffers, "buffers"), (params, "params"))
@@ -233,6 +231,8 @@ def structs(layout: Layout) -> dict[str, Struct]:
         ("u8*", "truncations"),
         ("real*", "episode_return"),
         ("int*", "episode_length"),
+        ("int", "return_stride"),
+        ("int", "length_stride"),
     )
     step = of("StepCall", *world, *stepping, ("int", "report_frozen"), ("int", "clear_final"), *results, ("float*", "final_obs"))
     reset = of(
@@ -243,6 +243,7 @@ def structs(layout: Layout) -> dict[str, Struct]:
         ("const u64*", "new_seeds"),
         ("u64", "first_seed"),
         ("int", "reseed_all"),
+        ("int", "observe_only"),
         ("float*", "observations"),
     )
     rollout = of(
@@ -268,7 +269,10 @@ def _prologue(layout: Layout, declared: Mapping[str, Struct]) -> str:
     spec, space = layout.spec, layout.observation_space
     if not (isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32):
         raise ValueError(f"{spec.id}: an observation space must be a float32 Box of one dimension; got {space}")
-    getter = _params_getter(spec.settings, layout.per_replica)
+    bodies = {
+        "ParamBuffers": [_params_getter(spec.settings, layout.per_replica)],
+        "StateBuffers": [f"FN void set(Index i, const State& s) const {{ {' '.join(f'{n}[i] = s.{n};' for n in spec.state)} }}"],
+    }
     return "\n\n".join(
         [
             f"// {spec.id}, {layout.precision}, {layout.autoreset_mode}",
@@ -280,7 +284,9 @@ def _prologue(layout: Layout, declared: Mapping[str, Struct]) -> str:
             f"constexpr int OBSERVATION_SIZE = {space.shape[0]};\nusing Observation = float[OBSERVATION_SIZE];",
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
-            *(s.cpp([getter] if s.name == "ParamBuffers" else ()) for s in declared.values()),
+            "// What is touched only when an episode begins or ends, in one place: a sector of memory a replica.\n"
+            "struct alignas(32) Record {\n    u64  seed;\n    u32  episode;\n    int  last_length;\n    real last_return;\n};",
+            *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
         ]
     )
 
@@ -307,7 +313,7 @@ def generate(layout: Layout) -> Program:
     step, reset, rollout = (declared[name].ctype() for name in ("StepCall", "ResetCall", "RolloutCall"))
     return Program(
         source=source,
-        calls={"step": step, "inspect": step, "reset": reset, "observe": reset, "rollout": rollout},
+        calls={"step": step, "inspect": step, "reset": reset, "rollout": rollout},
         staging_bytes=4 * int(layout.observation_space.shape[0]) if layout.observation_space.shape else 0,
         flush_denormals=layout.precision == "float32",
     )

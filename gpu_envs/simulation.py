@@ -18,6 +18,9 @@ from gpu_envs.spec import EnvSpec, Value
 NO_LIMIT = 2**31 - 1
 """Stands for no time limit: the step counter's greatest value."""
 
+RECORD_WORDS = 8
+"""The size of ``struct Record`` in words of 32 bits."""
+
 RESULTS = ("observations", "rewards", "terminations", "truncations", "final_obs", "episode_return", "episode_length")
 """What a step writes."""
 
@@ -125,16 +128,13 @@ class Simulation:
             "elapsed": ((n,), "int32"),
             "ended": ((n,), "bool"),
             "finished": ((n,), "bool"),
-            "episodes": ((n,), "int32"),  # the bits of an unsigned counter
-            "seeds": ((n,), "int64"),  # the bits of an unsigned seed
+            "records": ((n, RECORD_WORDS), "int32"),
             "offence": ((2,), "int64"),
             "observations": (rows, "float32"),
             "rewards": ((n,), real),
             "terminations": ((n,), "bool"),
             "truncations": ((n,), "bool"),
             "final_obs": (rows, "float32"),
-            "episode_return": ((n,), real),
-            "episode_length": ((n,), "int32"),
         }
 
     def _allocate(self) -> None:
@@ -153,7 +153,21 @@ class Simulation:
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
         self.state = LiveState({f: self.buffers[f"state.{f}"] for f in self.config.spec.state}, self.arrays)
-        self.shapes = {name: shapes[name] for name in RESULTS}
+        self._view_records()
+        episode = {"episode_return": self.config.precision, "episode_length": "int32"}
+        self.shapes = {n: shapes[n] if n in shapes else ((self.config.num_envs,), episode[n]) for n in RESULTS}
+
+    def _view_records(self) -> None:
+        """Names the columns of the records: ``struct Record``."""
+        records, viewed = self.buffers["records"], self.arrays.viewed
+        real = self.config.precision
+        self.buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
+        self.buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
+        self.buffers["episode_length"] = records[:, 3]
+        self.buffers["episode_return"] = viewed(records, real)[:, 2 if real == "float64" else 4]
+        words = {"episode_return": 4 if real == "float64" else 8, "episode_length": RECORD_WORDS}
+        self._strides = {"episode_return": ("return_stride", words["episode_return"])}
+        self._strides["episode_length"] = ("length_stride", words["episode_length"])
 
     def clear_offence(self) -> None:
         """Forgets the offence on record."""
@@ -204,6 +218,8 @@ class Simulation:
             for name, _ in target._fields_:
                 if name in self.buffers:
                     setattr(target, name, address(self.buffers[name]))
+                if name in self._strides:
+                    setattr(target, *self._strides[name])
 
     def _write_params(self, call: Any, values: Mapping[str, Any], held: Mapping[str, Array]) -> None:
         for name, value in values.items():
@@ -251,9 +267,10 @@ class Simulation:
 
     def observe(self, observations: Array) -> None:
         """Writes the observations of the state as it stands."""
-        call = self._calls["observe"]
-        call.observations = self.arrays.address(observations)
-        self._launch["observe"](self.arrays.stream())
+        call = self._calls["reset"]
+        call.observations, call.observe_only = self.arrays.address(observations), 1
+        self._launch["reset"](self.arrays.stream())
+        call.observe_only = 0
 
     def step(self, actions: int, kind: int, out: Sequence[tuple[str, int]] = ()) -> None:
         """Steps every replica once.
@@ -269,11 +286,15 @@ class Simulation:
         call.launch = self._launches
         for name, address in out:
             setattr(call, name, address)
+            if name in self._strides:
+                setattr(call, self._strides[name][0], 1)
         try:
             self._launch_step(self.arrays.stream())
         finally:
             for name, _ in out:
                 setattr(call, name, self.arrays.address(self.buffers[name]))
+                if name in self._strides:
+                    setattr(call, *self._strides[name])
 
     def set_step_flags(self, *, report_frozen: bool, clear_final: bool) -> None:
         """Chooses what a step does besides.
@@ -343,7 +364,7 @@ class Simulation:
         def copied(array: Array) -> Array:
             twin = self.arrays.empty(tuple(array.shape), str(array.dtype).rpartition(".")[2])
             twin[...] = array
-            return twin
+            return twin  # contiguous, whatever the array was
 
         return {
             "state": {name: copied(array) for name, array in self.state.items()},

@@ -149,7 +149,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = self._sim.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._reader = ActionReader(self.single_action_space, self.num_envs, self.device, self._sim.arrays)
+        self._reader = ActionReader(
+            self.single_action_space, self.num_envs, self.device, self._sim.arrays, precision
+        )
         self._out = OutReader(self._sim.shapes, self.device)
         self._device_infos = self._live_infos()
 

@@ -20,14 +20,14 @@ template <int N, int START> struct DiscreteActions {
     FN Action get(int k) const { return value[k]; }
 
     template <class T, class Env> FN bool load_as(const T* actions, Index at, const Env& env) {
-        int clean = 1;
-        FOR_EACH_LANE(k, env) {
-            const T given = actions[at + k];
+        int outside = 0;
+        NOTE_LANES(outside, k, env) {
+            const T given  = actions[at + k];
             const T inside = clip(given, T(START), T(START + N - 1));
-            clean &= given == inside;
+            outside |= given != inside;
             value[k] = int(inside);
         }
-        return clean != 0;
+        return outside == 0;
     }
 
     template <class Env> FN bool load(const void* actions, int kind, Index at, const Env& env) {
@@ -53,7 +53,8 @@ template <int N, int START> struct DiscreteActions {
     FN void record(void* actions, Index i, int k) const { static_cast<Drawn*>(actions)[i] = value[k]; }
 };
 
-// Real numbers, SIZE of them. NaN counts as zero; what lies outside the bounds is left to the rules.
+// Real numbers, SIZE of them: float32, or float64 where `real` is. NaN counts as zero; what lies outside the bounds is
+// left to the rules.
 template <int ELEMENTS, class Bounds> struct BoxActions {
     struct Action {
         real value[ELEMENTS];
@@ -73,30 +74,38 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
     }
 
     template <class T, class Env> FN bool load_as(const T* actions, Index at, const Env& env) {
-        int clean = 1;
-        FOR_EACH_LANE(k, env) {
+        int nan = 0;
+        NOTE_LANES(nan, k, env) {
             UNROLL
             for (int j = 0; j < ELEMENTS; ++j) {
                 const T given = actions[(at + k) * ELEMENTS + j];
-                clean &= given == given;
+                nan |= given != given;
                 value[j][k] = given == given ? real(given) : real(0);
             }
         }
-        return clean != 0;
+        return nan == 0;
     }
 
     template <class Env> FN bool load(const void* actions, int kind, Index at, const Env& env) {
-        return kind == FLOAT64 ? load_as(static_cast<const double*>(actions), at, env)
-                               : load_as(static_cast<const float*>(actions), at, env);
+        if constexpr (sizeof(real) == sizeof(double)) {
+            if (kind == FLOAT64) return load_as(static_cast<const double*>(actions), at, env);
+        }
+        return load_as(static_cast<const float*>(actions), at, env);
+    }
+
+    template <class T> FN bool any_nan(const T* action) const {
+        bool nan = false;
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) nan |= action[j] != action[j];
+        return nan;
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
         bool nan = false;
-        UNROLL
-        for (int j = 0; j < ELEMENTS; ++j) {
-            const Index at = i * ELEMENTS + j;
-            nan |= kind == FLOAT64 ? static_cast<const double*>(actions)[at] != static_cast<const double*>(actions)[at]
-                                   : static_cast<const float*>(actions)[at] != static_cast<const float*>(actions)[at];
+        if (sizeof(real) == sizeof(double) && kind == FLOAT64) {
+            if constexpr (sizeof(real) == sizeof(double)) nan = any_nan(static_cast<const double*>(actions) + i * ELEMENTS);
+        } else {
+            nan = any_nan(static_cast<const float*>(actions) + i * ELEMENTS);
         }
         return nan ? ACTION_NAN : NO_OFFENCE;
     }

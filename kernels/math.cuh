@@ -14,7 +14,6 @@ template <> struct Constants<float> {
     static constexpr float inverse_ln2   = 1.44269504f;
     static constexpr float ln2[2]        = {0.693147182f, -1.90465421e-9f};
     static constexpr float exp_least     = -87.3f, exp_most = 88.72283f;  // below: zero (denormals are flushed); above: inf
-    static constexpr float infinity      = __builtin_huge_valf();
     static constexpr int   sin_terms = 3, cos_terms = 3, exp_terms = 5, log_terms = 4;
     // 2^-27.8, 2^-32.7 relative on [-pi/4, pi/4]; 2^-28.2 on [-ln2/2, ln2/2]; 2^-37.5 on [1/sqrt2, sqrt2]
     static constexpr float sine[]        = {-0.166666535f, 0.00833208326f, -0.000195043173f};
@@ -32,7 +31,6 @@ template <> struct Constants<double> {
     static constexpr double inverse_ln2   = 1.4426950408889634074;
     static constexpr double ln2[2]        = {0.6931471805599453, 2.3190468138462996e-17};
     static constexpr double exp_least     = -708.3, exp_most = 709.782712893384;
-    static constexpr double infinity      = __builtin_huge_val();
     static constexpr int    sin_terms = 7, cos_terms = 7, exp_terms = 11, log_terms = 8;
     // 2^-68, 2^-74, 2^-64, 2^-66 relative, on the same intervals
     static constexpr double sine[] = {-0.16666666666666666633, 0.0083333333333333200143, -0.00019841269841251921758,
@@ -63,6 +61,11 @@ template <int N, class Real> FN Real polynomial(Real x, const Real (&c)[N]) {
     UNROLL
     for (int j = N - 2; j >= 0; --j) sum = fma(sum, x, c[j]);
     return sum;
+}
+
+template <class Real> FN Real infinity() {
+    using C = Constants<Real>;
+    return from_bits(typename C::Bits(2 * C::exponent_bias + 1) << C::mantissa_bits);
 }
 
 template <class Real> struct SinCos { Real sin, cos; };
@@ -106,7 +109,7 @@ template <class Real> FN Real exp(Real x) {
     const B half   = n >> 1;
     const Real two = from_bits(half << C::mantissa_bits), rest = from_bits((n - half) << C::mantissa_bits);
     const Real value = y * two * rest;
-    return x < C::exp_least ? Real(0) : x > C::exp_most ? C::infinity : x == x ? value : x;
+    return x < C::exp_least ? Real(0) : x > C::exp_most ? infinity<Real>() : x == x ? value : x;
 }
 
 // Natural logarithm within 1 unit in the last place; -inf at zero (and at denormals), NaN below.
@@ -130,5 +133,5 @@ template <class Real> FN Real log(Real x) {
     const Real error = fma(-s, f, f - lead);
     const Real value = fma(k, C::ln2[0], lead + (tail + (error + k * C::ln2[1])));
     const Real least = from_bits(B(1) << C::mantissa_bits);
-    return x < least ? (x < -least ? from_bits(~B(0) >> 1) : -C::infinity) : x < C::infinity ? value : x;
+    return x < least ? (x < -least ? from_bits(~B(0) >> 1) : -infinity<Real>()) : x < infinity<Real>() ? value : x;
 }

@@ -4,7 +4,10 @@
 //   KERNEL(name, Call)       an entry point; its one argument is named `call`
 //   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES: `env.first`, `env.lanes`
 //   FOR_EACH_LANE(k, env)    runs over the replicas of one tile; bodies must not depend on one another
-//   FOR_EACH_MARKED(k, marks, env)  runs over the few lanes of a tile whose mark is not zero
+//   NOTE_LANES(note, k, env) FOR_EACH_LANE whose body may also gather into an int: note |= ...
+//   FOR_EACH_MARKED(k, marks, env)    runs over the few lanes whose mark is not zero
+//   FOR_EACH_GATHERED(i, marks, env)  runs over the few replicas i whose lane is marked. The body may run in another
+//                            thread than the lane's: it sees what was stored, and nothing else
 //   UNROLL                   before a loop of a small, constant number of turns
 //
 // On a GPU a tile is one replica and its arrays are registers; on a CPU it is a block of replicas that stays in the
@@ -22,16 +25,20 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 #define FN                  __device__ __forceinline__
 #define KERNEL(name, Call)  extern "C" __global__ void name(const __grid_constant__ Call call)
 #define FOR_EACH_ENV(env, count) for (EnvLoop env(count); env.more(); env.next())
-#define FOR_EACH_LANE(k, env)    if (const int k = 0; (env).lanes > 0)
+#define FOR_EACH_LANE(k, env)    for (int k = 0; k < LANES && k < (env).lanes; ++k)
 
-#define FOR_EACH_MARKED(k, marks, env) if (const int k = 0; (env).lanes > 0 && (marks)[0])
+#define NOTE_LANES(note, k, env) FOR_EACH_LANE(k, env)
+#define FOR_EACH_MARKED(k, marks, env) FOR_EACH_LANE(k, env) if ((marks)[k])
+#define FOR_EACH_GATHERED(i, marks, env)                                                               \
+    for (Gathered gathered(marks, env); gathered.more(); gathered.next()) \
+        for (Index i = gathered.index(), once = 1; once; once = 0)
 #define UNROLL                   _Pragma("unroll")
 
 constexpr int LANES = 1;
 constexpr int WARP  = 32;
 
-// Whole warps enter and leave the loop together (a thread past the end has no lanes), so that its body may use
-// warp-wide operations. Blocks are multiples of a warp.
+// Whole blocks enter and leave the loop together (a thread past the end has no lanes), so that its body may use
+// operations of a warp or a block. Blocks are multiples of a warp.
 struct EnvLoop {
     Index first, count;
     int   lanes;
@@ -39,9 +46,41 @@ struct EnvLoop {
     FN EnvLoop(Index n) : first(Index(blockIdx.x) * blockDim.x + threadIdx.x), count(n), lanes(0) {}
     FN bool more() {
         lanes = first < count ? 1 : 0;
-        return first - Index(threadIdx.x % WARP) < count;
+        return first - Index(threadIdx.x) < count;
     }
     FN void next() { first += Index(gridDim.x) * blockDim.x; }
+};
+
+// The marked replicas of a block, handed to its first threads: where one lane in twenty restarts, one warp then does
+// what would otherwise keep most warps waiting for one lane each. All that was stored before is visible.
+struct Gathered {
+    int   at, count;
+    Index block_first;
+
+    template <class Env> FN Gathered(const int (&marks)[LANES], const Env& env)
+        : at(int(threadIdx.x)), block_first(env.first - Index(threadIdx.x)) {
+        __shared__ int            counts[WARP];
+        __shared__ unsigned short members[WARP * WARP];
+        const int  lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+        const bool mark  = env.lanes > 0 && marks[0] != 0;
+        const u32  votes = __ballot_sync(0xffffffffu, mark);
+        if (lane == 0) counts[warp] = __popc(votes);
+        count = __syncthreads_count(mark);
+        if (count == 0) return;
+        if (mark) {
+            int position = __popc(votes & ((1u << lane) - 1));
+            for (int w = 0; w < warp; ++w) position += counts[w];
+            members[position] = static_cast<unsigned short>(threadIdx.x);
+        }
+        __syncthreads();
+        if (at < count) member_ = members[at];
+    }
+    FN bool  more() const { return at < count; }
+    FN void  next() { at = count; }  // as many threads as replicas: one each
+    FN Index index() const { return block_first + member_; }
+
+private:
+    int member_ = 0;
 };
 
 FN bool  any_lane(bool value)                  { return __any_sync(0xffffffffu, value); }
@@ -97,7 +136,12 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define FOR_EACH_ENV(env, count) for (EnvLoop env(range_first, range_end); env.more(); env.next())
 #define FOR_EACH_LANE(k, env)    _Pragma("omp simd") for (int k = 0; k < (env).lanes; ++k)
+#define OMP_SIMD(clause)         _Pragma(#clause)
+#define NOTE_LANES(note, k, env) OMP_SIMD(omp simd reduction(|:note)) for (int k = 0; k < (env).lanes; ++k)
 #define FOR_EACH_MARKED(k, marks, env) for (const int k : Marked(marks, (env).lanes))
+#define FOR_EACH_GATHERED(i, marks, env)                          \
+    for (const int gathered : Marked(marks, (env).lanes)) \
+        for (Index i = (env).first + gathered, once = 1; once; once = 0)
 #ifdef __clang__
 #define UNROLL                   _Pragma("unroll")
 #else

@@ -68,13 +68,13 @@ template <class Env> FN void observe_all(Tile& tile, const ParamBuffers& params,
     FOR_EACH_LANE(k, env) observe_lane(tile, k, params.get(env.first + k));
 }
 
-// One step of one replica; one whose episode is over stays as it is. Seed and episode are read only where the rules draw
-// random numbers.
-FN void advance_lane(Tile& tile, int k, const u64* seed, const u32* episode, const Params& params, int limit) {
+// One step of one replica; one whose episode is over stays as it is. The record is read only where the rules draw random
+// numbers.
+FN void advance_lane(Tile& tile, int k, const Record& record, const Params& params, int limit) {
     const int     ended  = tile.ended[k];
     const State   before = tile.state.get(k);
     State         after  = before;
-    Random        random(seed, episode, STEP, 0, u32(tile.elapsed[k]));
+    Random        random(&record.seed, &record.episode, STEP, 0, u32(tile.elapsed[k]));
     const Outcome outcome = step(after, params, tile.action.get(k), random);
     const int     elapsed = tile.elapsed[k] + (ended ? 0 : 1);
     const int     flags   = (outcome.terminated ? TERMINATED : 0) | (elapsed >= limit ? TRUNCATED : 0);
@@ -85,33 +85,32 @@ FN void advance_lane(Tile& tile, int k, const u64* seed, const u32* episode, con
     tile.episode_return[k] = tile.episode_return[k] + tile.reward[k];
 }
 
-template <class Env> FN void advance_all(Tile& tile, const u64* seeds, const u32* episodes, const ParamBuffers& params,
-                                         int limit, const Env& env) {
-    FOR_EACH_LANE(k, env) advance_lane(tile, k, seeds + k, episodes + k, params.get(env.first + k), limit);
+template <class Env>
+FN void advance_all(Tile& tile, const Record* records, const ParamBuffers& params, int limit, const Env& env) {
+    FOR_EACH_LANE(k, env) advance_lane(tile, k, records[k], params.get(env.first + k), limit);
 }
 
-FN State first_state(const Params& params, const u64& seed, const u32& episode) {
+FN State first_state(const Params& params, u64 seed, u32 episode) {
     State  state;
     Random random(&seed, &episode, RESET, 0, 0);
     reset(state, params, random);
     return state;
 }
 
-// Begins the next episode of lane k.
-template <class Env>
-FN void restart(Tile& tile, int k, const Buffers& buffers, const ParamBuffers& params, const Env& env) {
-    const Index  i       = env.first + k;
-    const u32    episode = buffers.episodes[i] + 1;
-    const Params p       = params.get(i);
-    const State  state   = first_state(p, buffers.seeds[i], episode);
-    Observation  observation;
+// Begins replica i's next episode, in memory.
+FN void restart(const Buffers& buffers, const ParamBuffers& params, float* observations, Index i) {
+    Record&      record = buffers.records[i];
+    const Params p      = params.get(i);
+    record.episode += 1;
+    const State state = first_state(p, record.seed, record.episode);
+    Observation observation;
     observe(state, p, observation);
-    set_observation(tile, k, observation);
-    tile.state.set(k, state);
-    tile.elapsed[k]        = 0;
-    tile.episode_return[k] = 0;
-    tile.ended[k]          = 0;
-    buffers.episodes[i]    = episode;
+    buffers.state.set(i, state);
+    buffers.elapsed[i]        = 0;
+    buffers.running_return[i] = 0;
+    if (AUTORESET != SAME_STEP) buffers.ended[i] = 0;
+    UNROLL
+    for (int j = 0; j < OBSERVATION_SIZE; ++j) observations[i * OBSERVATION_SIZE + j] = observation[j];
 }
 
 template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rewards, u8* terminations, u8* truncations,
@@ -120,6 +119,22 @@ template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rew
         rewards[at + k]      = tile.reward[k];
         terminations[at + k] = u8(tile.flags[k] & TERMINATED);
         truncations[at + k]  = u8(tile.flags[k] >> 1);
+    }
+}
+
+// Return and length of the episode that has just ended: in the replica's record, or in arrays of the user's.
+template <class Call> FN void store_episode(const Call& call, Index i, real episode_return, int length) {
+    call.episode_return[i * call.return_stride] = episode_return;
+    call.episode_length[i * call.length_stride] = length;
+}
+
+// Zeroes the rows of final_obs that the step before wrote.
+template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
+    int stale[LANES];
+    FOR_EACH_LANE(k, env) stale[k] = call.buffers.finished[env.first + k];
+    FOR_EACH_MARKED(k, stale, env) {
+        UNROLL
+        for (int j = 0; j < OBSERVATION_SIZE; ++j) call.final_obs[(env.first + k) * OBSERVATION_SIZE + j] = 0;
     }
 }
 
@@ -133,43 +148,38 @@ KERNEL(kernel_step, StepCall) {
         if (!clean || strict)
             report_all(tile, buffers, call.actions, call.action_kind, env.first, call.launch, strict, env);
 
-        int pending[LANES], touched[LANES];
+        int pending[LANES], finished[LANES], restarting[LANES];
         FOR_EACH_LANE(k, env) {
             pending[k]    = tile.ended[k];
             tile.ended[k] = AUTORESET == NEXT_STEP ? 0 : tile.ended[k];
         }
-        advance_all(tile, buffers.seeds + env.first, buffers.episodes + env.first, call.params, call.limit, env);
+        advance_all(tile, buffers.records + env.first, call.params, call.limit, env);
         observe_all(tile, call.params, env);
         FOR_EACH_LANE(k, env) {
-            const Index i        = env.first + k;
-            const int   finished = tile.flags[k] != 0 && !pending[k];
-            touched[k]           = tile.flags[k] | pending[k] | (AUTORESET == SAME_STEP && call.clear_final ? buffers.finished[i] : 0);
-            buffers.finished[i]  = u8(finished);
+            const int skipped = AUTORESET == NEXT_STEP && pending[k];  // the step that restarts is none of the episode's
+            tile.flags[k]     = skipped ? 0 : tile.flags[k];
+            tile.reward[k]    = skipped ? real(0) : tile.reward[k];
+            finished[k]       = tile.flags[k] != 0 && !pending[k];
+            restarting[k]     = AUTORESET == SAME_STEP ? finished[k] : skipped;
+            tile.ended[k]     = finished[k] ? tile.flags[k] : tile.ended[k];
         }
-        FOR_EACH_MARKED(k, touched, env) {
-            const Index i         = env.first + k;
-            float*      final_obs = call.final_obs + i * OBSERVATION_SIZE;
-            if (AUTORESET == NEXT_STEP && pending[k]) {
-                restart(tile, k, buffers, call.params, env);
-                tile.reward[k] = 0;
-                tile.flags[k]  = 0;
-            } else if (tile.flags[k] && !pending[k]) {
-                call.episode_return[i] = tile.episode_return[k];
-                call.episode_length[i] = tile.elapsed[k];
-                tile.ended[k]          = tile.flags[k];
-                if (AUTORESET == SAME_STEP) {
-                    UNROLL
-                    for (int j = 0; j < OBSERVATION_SIZE; ++j) final_obs[j] = tile.observation[j][k];
-                    restart(tile, k, buffers, call.params, env);
-                }
-            } else if (AUTORESET == SAME_STEP) {
-                UNROLL
-                for (int j = 0; j < OBSERVATION_SIZE; ++j) final_obs[j] = 0;
-            }
-        }
+        if (AUTORESET == SAME_STEP && call.clear_final) clear_final(call, env);
+        FOR_EACH_LANE(k, env) buffers.finished[env.first + k] = u8(finished[k]);
         store(tile, buffers, env);
         store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
         store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, env.first, env);
+        FOR_EACH_MARKED(k, finished, env) {
+            const Index i = env.first + k;
+            store_episode(call, i, tile.episode_return[k], tile.elapsed[k]);
+            if (AUTORESET == SAME_STEP) {
+                UNROLL
+                for (int j = 0; j < OBSERVATION_SIZE; ++j)
+                    call.final_obs[i * OBSERVATION_SIZE + j] = tile.observation[j][k];
+            }
+        }
+        if (AUTORESET != DISABLED) {
+            FOR_EACH_GATHERED(i, restarting, env) restart(buffers, call.params, call.observations, i);
+        }
     }
 }
 
@@ -186,33 +196,23 @@ KERNEL(kernel_inspect, StepCall) {
     }
 }
 
-// Begins a new episode where the mask says so, and observes everywhere.
+// Begins a new episode where the mask says so (or nowhere), and observes everywhere.
 KERNEL(kernel_reset, ResetCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV(env, buffers.count) {
         Tile tile;
+        int  chosen[LANES];
         load(tile, buffers, env);
         observe_all(tile, call.params, env);
-        FOR_EACH_LANE(k, env) {
-            const Index i = env.first + k;
-            if (call.mask != nullptr && !call.mask[i]) continue;
+        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
+        FOR_EACH_LANE(k, env) chosen[k] = !call.observe_only && (call.mask == nullptr || call.mask[env.first + k]);
+        FOR_EACH_GATHERED(i, chosen, env) {
             if (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[i] != 0) {
-                buffers.seeds[i]    = call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i];
-                buffers.episodes[i] = ~0u;
+                buffers.records[i].seed    = call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i];
+                buffers.records[i].episode = ~0u;
             }
-            restart(tile, k, buffers, call.params, env);
+            restart(buffers, call.params, call.observations, i);
         }
-        store(tile, buffers, env);
-        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
-    }
-}
-
-KERNEL(kernel_observe, ResetCall) {
-    FOR_EACH_ENV(env, call.buffers.count) {
-        Tile tile;
-        load(tile, call.buffers, env);
-        observe_all(tile, call.params, env);
-        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
     }
 }
 
@@ -238,15 +238,15 @@ KERNEL(kernel_rollout, RolloutCall) {
         Spare spare;
         Sums  sums;
         Words action_bits[LANES];
-        u64   seeds[LANES];
-        u32   episodes[LANES];
+        Record records[LANES];
+        if (AUTORESET != SAME_STEP) {
+            FOR_EACH_LANE(k, env) {
+                if (buffers.ended[env.first + k]) restart(buffers, call.params, call.observations, env.first + k);
+            }
+        }
         load(tile, buffers, env);
         FOR_EACH_LANE(k, env) {
-            if (tile.ended[k]) restart(tile, k, buffers, call.params, env);
-        }
-        FOR_EACH_LANE(k, env) {
-            seeds[k]       = buffers.seeds[env.first + k];
-            episodes[k]    = buffers.episodes[env.first + k];
+            records[k]     = buffers.records[env.first + k];
             spare.ready[k] = 0;
             tile.ended[k]  = 0;
             sums.rewards[k] = sums.returns[k] = sums.last_return[k] = 0;
@@ -261,18 +261,18 @@ KERNEL(kernel_rollout, RolloutCall) {
                 FOR_EACH_LANE(k, env) {
                     const u32 elapsed = u32(tile.elapsed[k]);
                     if (t == 0 || (elapsed % Actions::PER_BLOCK == 0 && elapsed != 0))
-                        action_bits[k] = random_words(seeds[k], RANDOM_ACTION, 0, episodes[k], elapsed / Actions::PER_BLOCK, 0);
+                        action_bits[k] = random_words(records[k].seed, RANDOM_ACTION, 0, records[k].episode, elapsed / Actions::PER_BLOCK, 0);
                 }
                 FOR_EACH_LANE(k, env) tile.action.draw(k, action_bits[k], u32(tile.elapsed[k]));
                 if (call.random_actions != nullptr)
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, at + k, k);
             }
-            advance_all(tile, seeds, episodes, call.params, call.limit, env);
+            advance_all(tile, records, call.params, call.limit, env);
 
-            bool wanted = false;
-            FOR_EACH_LANE(k, env) {
+            int wanted = 0;
+            NOTE_LANES(wanted, k, env) {
                 const bool finished = tile.flags[k] != 0;
-                wanted |= finished && !spare.ready[k];
+                wanted |= finished && !spare.ready[k] ? 1 : 0;
                 sums.rewards[k]    += tile.reward[k];
                 sums.episodes[k]   += finished ? 1 : 0;
                 sums.terminated[k] += tile.flags[k] & TERMINATED;
@@ -282,13 +282,13 @@ KERNEL(kernel_rollout, RolloutCall) {
                 sums.last_return[k] = finished ? tile.episode_return[k] : sums.last_return[k];
                 sums.last_length[k] = finished ? tile.elapsed[k] : sums.last_length[k];
             }
-            if (any_lane(wanted)) {
+            if (any_lane(wanted != 0)) {
                 FOR_EACH_LANE(k, env) {
                     if (spare.ready[k]) continue;
-                    const u32 next = episodes[k] + 1;
-                    spare.state.set(k, first_state(call.params.get(env.first + k), seeds[k], next));
+                    const u32 next = records[k].episode + 1;
+                    spare.state.set(k, first_state(call.params.get(env.first + k), records[k].seed, next));
                     if (call.actions == nullptr)
-                        spare.action_bits[k] = random_words(seeds[k], RANDOM_ACTION, 0, next, 0, 0);
+                        spare.action_bits[k] = random_words(records[k].seed, RANDOM_ACTION, 0, next, 0, 0);
                     spare.ready[k] = 1;
                 }
             }
@@ -298,7 +298,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                 spare.ready[k]         = 0;
                 tile.elapsed[k]        = 0;
                 tile.episode_return[k] = 0;
-                episodes[k] += 1;
+                records[k].episode += 1;
             }
             if (call.per_step) {
                 observe_all(tile, call.params, env);
@@ -313,17 +313,14 @@ KERNEL(kernel_rollout, RolloutCall) {
         store(tile, buffers, env);
         FOR_EACH_LANE(k, env) {
             const Index i         = env.first + k;
-            buffers.episodes[i]   = episodes[k];
+            buffers.records[i].episode = records[k].episode;
             call.reward_sum[i]    = sums.rewards[k];
             call.episodes[i]      = sums.episodes[k];
             call.terminated[i]    = sums.terminated[k];
             call.truncated[i]     = sums.truncated[k];
             call.return_sum[i]    = sums.returns[k];
             call.length_sum[i]    = sums.lengths[k];
-            if (sums.episodes[k] != 0) {
-                call.episode_return[i] = sums.last_return[k];
-                call.episode_length[i] = sums.last_length[k];
-            }
+            if (sums.episodes[k] != 0) store_episode(call, i, sums.last_return[k], sums.last_length[k]);
         }
     }
 }

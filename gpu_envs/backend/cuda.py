@@ -4,8 +4,6 @@ import ctypes
 import functools
 from typing import Any, final
 
-import numpy as np
-
 from gpu_envs.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.codegen import KERNELS, Program
@@ -43,15 +41,6 @@ def device_count() -> int:
     return 0
 
 
-class _Stream:
-    """What CuPy reads of a stream when it launches: its handle."""
-
-    __slots__ = ("ptr",)
-
-    def __init__(self, handle: int) -> None:
-        self.ptr = handle
-
-
 @final
 class CudaKernels(Kernels):
     """Functions of a module on one device."""
@@ -64,25 +53,26 @@ class CudaKernels(Kernels):
         self._block = block
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
-        """Prepares a launch of one thread a replica."""
-        cupy = import_cupy()
-        function = self._functions[kernel]
-        # a view of the struct, of one element as large as all of it: CuPy passes such an array by value
-        argument = (np.frombuffer(call, dtype=np.dtype((np.void, ctypes.sizeof(call))), count=1),)
-        grid, block = (min((count + self._block - 1) // self._block, 2**31 - 1),), (self._block,)
-        shared, index = self._staging_bytes * self._block, self._device
-        current, device = cupy.cuda.runtime.getDevice, cupy.cuda.Device(index)
-        streams: dict[int, _Stream] = {}
+        """Prepares a launch of one thread a replica.
 
-        def launch(handle: int) -> None:
-            stream = streams.get(handle)
-            if stream is None:
-                stream = streams[handle] = _Stream(handle)
+        The struct is passed by value, straight through the driver: a launch through CuPy's RawKernel looks at every
+        argument anew, which costs more than the launch.
+        """
+        cupy = import_cupy()
+        launch_kernel, current = cupy.cuda.driver.launchKernel, cupy.cuda.runtime.getDevice
+        function, device, index = self._functions[kernel], cupy.cuda.Device(self._device), self._device
+        handle, block = function.ptr, self._block
+        grid = min((count + block - 1) // block, 2**31 - 1)
+        shared = self._staging_bytes * block
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
+        address = ctypes.addressof(arguments)
+
+        def launch(stream: int, _keep: tuple[Any, ...] = (call, arguments, function)) -> None:
             if current() == index:
-                function(grid, block, argument, shared, stream)
+                launch_kernel(handle, grid, 1, 1, block, 1, 1, shared, stream, address, 0)
             else:
                 with device:
-                    function(grid, block, argument, shared, stream)
+                    launch_kernel(handle, grid, 1, 1, block, 1, 1, shared, stream, address, 0)
 
         return launch
 

@@ -1,0 +1,63 @@
+# make train: everything, on a fresh machine. make test: the same for the tests. make help: the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+# The driver's CUDA version chooses the extra; without a driver the CPU does the work. CUDA_EXTRA= overrules it.
+CUDA_VERSION := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]*Version: *\([0-9][0-9]*\).*/\1/p' | head -n 1)
+ifeq ($(CUDA_VERSION),)
+  CUDA_EXTRA ?=
+  # A plain torch brings gigabytes of CUDA libraries that no driver here could use.
+  TORCH := torch==2.13.0
+else
+  CUDA_EXTRA ?= $(if $(filter 12,$(CUDA_VERSION)),cuda12,cuda13)
+  TORCH := torch
+endif
+
+comma := ,
+EXTRA := $(if $(CUDA_EXTRA),$(comma)$(CUDA_EXTRA))
+# A stamp's name says what was installed, so that another choice installs again.
+USER_STAMP := $(VENV)/.installed$(subst $(comma),-,$(EXTRA))
+DEV_STAMP  := $(VENV)/.installed-dev$(subst $(comma),-,$(EXTRA))
+
+.DEFAULT_GOAL := help
+.PHONY: help train test check format clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+train: $(USER_STAMP)  ## set up for this machine, then run the demonstration
+	$(BIN)/python -m benchmarks.throughput --demo $(ARGS)
+
+test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name" chooses among them
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+check: $(DEV_STAMP)  ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(DEV_STAMP)  ## format the Python files, and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what was made here, the virtual environment included
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'gpu_envs needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo 'Python lacks its venv module; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+
+$(USER_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.$(if $(CUDA_EXTRA),[$(CUDA_EXTRA)])'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[dev$(EXTRA)]'
+	@touch $@

@@ -1,0 +1,87 @@
+"""Where a figure comes from: machine, versions, commit and command, written beside it."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "envpool")
+
+
+def commit() -> str:
+    """The commit of the sources, with ``+`` where they have been edited since; empty where there is no git."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        edited = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head + ("+" if edited.strip() else "")
+
+
+def cpu_name() -> str:
+    """The processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def versions() -> dict[str, str]:
+    """The versions of what matters to speed, of those that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write(name: str, results: dict[str, Any], commit_given: str | None, gpu: str | None = None) -> Path:
+    """Writes results with their provenance.
+
+    Args:
+        name: The file's name without its ending.
+        results: What was measured.
+        commit_given: The commit, where the copy measured has no git.
+        gpu: The GPU's name.
+    """
+    from gpu_envs.backend.toolchain import NoCompilerError, compiler_version, find_compiler
+
+    try:
+        compiler = compiler_version(find_compiler()).splitlines()[0]
+    except (NoCompilerError, IndexError):
+        compiler = "none"
+    document = {
+        "machine": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count(),
+            "gpu": gpu,
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "versions": versions() | {"compiler": compiler},
+        "commit": commit_given or commit(),
+        "command": " ".join(["python -m benchmarks.throughput", *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "results": results,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    return path
+
+
+def median_of(measure: Callable[[], float], repeats: int) -> float:
+    """The median of several measurements."""
+    return statistics.median(measure() for _ in range(repeats))

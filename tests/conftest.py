@@ -1,0 +1,55 @@
+"""Every test runs over the registered environments, the devices that are present, and the outputs that suit them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness import DEVICES, IDS, MODES, PLACES, Make, Place
+
+import gpu_envs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes warnings errors, but for those that are none of this package's."""
+    config.addinivalue_line("filterwarnings", "error")
+    # Gymnasium's `register` warns of nothing here; its checkers say of unbounded spaces, which CartPole has, that they are.
+    config.addinivalue_line("filterwarnings", r"ignore:.*A Box observation space (minimum|maximum) value is.*infinity.*")
+
+
+@pytest.fixture(params=IDS)
+def env_id(request: pytest.FixtureRequest) -> str:
+    """The id of each registered environment."""
+    return str(request.param)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device that is present."""
+    return str(request.param)
+
+
+@pytest.fixture(params=PLACES, ids=lambda place: f"{place.device}-{place.output}")
+def place(request: pytest.FixtureRequest) -> Place:
+    """Each device with each output that suits it."""
+    assert isinstance(request.param, Place)
+    return request.param
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    """Each auto-reset mode."""
+    return str(request.param)
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """``gpu_envs.make``, whose environments are closed after the test."""
+    made: list[gpu_envs.VectorEnv] = []
+
+    def make_and_keep(env_id: str, num_envs: int = 1, **kwargs: Any) -> gpu_envs.VectorEnv:
+        made.append(gpu_envs.make(env_id, num_envs, **kwargs))
+        return made[-1]
+
+    yield make_and_keep
+    for env in made:
+        env.close()

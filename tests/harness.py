@@ -1,0 +1,141 @@
+"""What the tests share: the devices and outputs of this machine, recorded trajectories, comparison bit for bit."""
+
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium
+import numpy as np
+
+import gpu_envs
+from gpu_envs.arrays import to_numpy
+from gpu_envs.backend.cuda import device_count
+
+Array: TypeAlias = Any
+"""An array of NumPy, torch or CuPy."""
+
+IDS = gpu_envs.ids()
+MODES = ("NextStep", "SameStep", "Disabled")
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_CUDA = device_count() > 0 and importlib.util.find_spec("cupy") is not None
+DEVICES = ("cpu", "cuda") if HAS_CUDA else ("cpu",)
+
+THREADED = 20_000
+"""So many replicas that a step is shared between two threads."""
+
+
+class Place(NamedTuple):
+    """Where an environment lives, and the library of what it returns."""
+
+    device: str
+    output: str
+
+
+PLACES = [
+    Place(device, output)
+    for device in DEVICES
+    for output in ("numpy", "torch", "cupy")
+    if (output != "cupy" or device == "cuda") and (output != "torch" or HAS_TORCH)
+]
+
+Make: TypeAlias = Callable[..., gpu_envs.VectorEnv]
+
+
+class Recorded(NamedTuple):
+    """Many steps' results, each ``[steps, num_envs, ...]`` in NumPy."""
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminations: np.ndarray
+    truncations: np.ndarray
+
+
+def numpy_of(array: Array) -> np.ndarray:
+    """A copy of an array of any library and device."""
+    return np.array(to_numpy(array))
+
+
+def is_discrete(env_id: str) -> bool:
+    """Whether the actions are whole numbers."""
+    return isinstance(gpu_envs.spec(env_id).action_space(defaults(env_id)), gymnasium.spaces.Discrete)
+
+
+def defaults(env_id: str) -> dict[str, Any]:
+    """The parameters of an environment where a user gives none."""
+    return dict(gpu_envs.spec(env_id).check_params({}, 1))
+
+
+def random_actions(env_id: str, *shape: int, seed: int = 0) -> np.ndarray:
+    """Uniformly random actions, ``[*shape, ...]``; those of a Box somewhat beyond its bounds too."""
+    rng = np.random.default_rng(seed)
+    space = gpu_envs.spec(env_id).action_space(defaults(env_id))
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, shape)
+    assert isinstance(space, gymnasium.spaces.Box)
+    return rng.uniform(1.2 * space.low, 1.2 * space.high, (*shape, *space.shape)).astype(np.float32)
+
+
+def moved(array: np.ndarray, place: Place) -> Array:
+    """The same values in the library of a place, on its device."""
+    if place.output == "torch":
+        import torch
+
+        return torch.from_numpy(array).to(place.device)
+    if place.output == "cupy":
+        import cupy
+
+        return cupy.asarray(array)
+    return array
+
+
+def empty(place: Place, shape: tuple[int, ...], dtype: str) -> Array:
+    """An array of a place's library and device, filled with what no step writes."""
+    return moved(np.full(shape, 77).astype(dtype), place)
+
+
+def address(array: Array) -> int:
+    """Where an array's first element is."""
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    return int(array.data_ptr()) if hasattr(array, "data_ptr") else int(array.data.ptr)
+
+
+def record(env: gpu_envs.VectorEnv, actions: Iterable[Array]) -> Recorded:
+    """Takes a step with each of the actions."""
+    steps = [[numpy_of(part) for part in env.step(action)[:4]] for action in actions]
+    return Recorded(*(np.stack(column) for column in zip(*steps, strict=True)))
+
+
+def assert_same_bits(one: Any, other: Any, what: str = "") -> None:
+    """Fails unless two arrays, or sequences or mappings of them, agree in every bit."""
+    if isinstance(one, Mapping):
+        assert set(one) == set(other), what
+        for name in one:
+            assert_same_bits(one[name], other[name], f"{what}.{name}")
+        return
+    if isinstance(one, tuple | list):
+        assert len(one) == len(other), what
+        for i, (left, right) in enumerate(zip(one, other, strict=True)):
+            fields = getattr(one, "_fields", None)
+            assert_same_bits(left, right, f"{what}.{fields[i]}" if fields else f"{what}[{i}]")
+        return
+    if one is None or isinstance(one, str | bool):
+        assert one == other, what
+        return
+    left, right = np.ascontiguousarray(to_numpy(one)), np.ascontiguousarray(to_numpy(other))
+    assert (left.shape, left.dtype) == (right.shape, right.dtype), what
+    if left.tobytes() != right.tobytes():
+        wrong = np.argwhere(left != right)
+        first = tuple(wrong[0]) if len(wrong) else "zeros of other signs, or NaN"
+        detail = f"{left[first]!r} and {right[first]!r}" if len(wrong) else ""
+        raise AssertionError(f"{what} differs in {len(wrong)} of {left.size} elements, first at {first}: {detail}")
+
+
+def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None:
+    """Runs what should raise and change nothing, and fails where it changes anything a trajectory depends on."""
+    before = env.get_state()
+    try:
+        act()
+    finally:
+        assert_same_bits(before, env.get_state(), "state")

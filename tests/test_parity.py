@@ -1,0 +1,162 @@
+"""One step from injected states against Gymnasium's own environments, and 100,000 against oracles pinned to those."""
+
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import pytest
+from harness import IDS, Make, is_discrete, numpy_of, random_actions
+from oracles import OPTIONS, ORACLES, Outcome, Reals, Variant
+
+import gpu_envs
+
+IN_GYMNASIUM = [name for name in IDS if name in gymnasium.registry]
+VARIANTS = [*(Variant(name) for name in IN_GYMNASIUM), *OPTIONS]
+
+REPLICAS, STEPS = 500, 200
+STATES = REPLICAS * STEPS
+LOOPED = 4_000
+"""States for which Gymnasium's environment itself is stepped, one by one."""
+
+MIXED = {"MountainCarContinuous-v0", "Pendulum-v1"}
+"""Environments whose step, in Gymnasium, mixes float32 into float64."""
+
+pytestmark = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+where = pytest.mark.parametrize("where", ["rollout", "box"])
+
+
+class Stepped(NamedTuple):
+    """What a step gave."""
+
+    states: Reals
+    observations: npt.NDArray[np.float32]
+    rewards: Reals
+    terminations: npt.NDArray[np.bool_]
+
+
+def draw_states(variant: Variant, where: str) -> Reals:
+    """States of random-policy rollouts, or from the whole box of observations: ``[STATES, fields]``."""
+    oracle = ORACLES[variant.env_id]
+    if where == "box":
+        return np.random.default_rng(1).uniform(oracle.low, oracle.high, (STATES, len(oracle.low)))
+    env = gpu_envs.make(variant.env_id, REPLICAS, device="cpu", precision="float64", **variant.params)
+    env.reset(seed=2)
+    states = []
+    for actions in random_actions(variant.env_id, STEPS, REPLICAS, seed=3):
+        states.append(np.stack([numpy_of(field) for field in env.state.values()], 1))
+        env.step(actions)
+    return np.concatenate(states)
+
+
+def draw_actions(variant: Variant, precision: str) -> np.ndarray:
+    """Random actions; real ones as float64, though representable in float32 where the environment is float32."""
+    actions = random_actions(variant.env_id, STATES, seed=4)
+    if is_discrete(variant.env_id):
+        return actions
+    widened = actions.astype(np.float64)
+    return widened if precision == "float32" else widened + 1e-10
+
+
+def step_ours(
+    make: Make, variant: Variant, device: str, precision: str, states: Reals, actions: np.ndarray
+) -> Stepped:
+    """One step of this package from many states at once."""
+    env = make(variant.env_id, len(states), device=device, precision=precision, max_episode_steps=-1, **variant.params)
+    env.reset(seed=0)
+    for name, values in zip(env.state, states.T, strict=True):
+        env.state[name] = values
+    observations, rewards, terminations, truncations, _ = env.step(actions)
+    assert not truncations.any()
+    after = np.stack([numpy_of(field) for field in env.state.values()], 1).astype(np.float64)
+    return Stepped(after, observations, rewards.astype(np.float64), terminations)
+
+
+def step_gymnasium(env: Any, states: Reals, actions: np.ndarray) -> Stepped:
+    """One step of Gymnasium's environment from each of the states."""
+    results = []
+    for state, action in zip(states, actions, strict=True):
+        env.state = state.copy()
+        if hasattr(env, "steps_beyond_terminated"):
+            env.steps_beyond_terminated = None
+        observation, reward, terminated, _, _ = env.step(action if np.ndim(action) else int(action))
+        results.append((np.array(env.state, np.float64), observation, float(reward), terminated))
+    return Stepped(*(np.array(column) for column in zip(*results, strict=True)))
+
+
+def step_oracle(variant: Variant, states: Reals, actions: np.ndarray) -> Outcome:
+    """One step of the oracle."""
+    return ORACLES[variant.env_id].step(variant.gymnasium(), states, actions.reshape(len(states)).astype(np.float64))
+
+
+def assert_close(variant: Variant, given: Reals, expected: Reals, bound: float) -> None:
+    """Fails where states or rewards differ by more than ``bound * max(1, abs(expected))``."""
+    error = np.abs(given - expected)
+    if error.ndim == 2:
+        for angle in ORACLES[variant.env_id].angles:
+            error[:, angle] = np.minimum(error[:, angle], np.abs(error[:, angle] - 2 * np.pi))
+    relative = error / np.maximum(1.0, np.abs(expected))
+    assert relative.max() <= bound, f"worst {relative.max():.3g} at {np.unravel_index(relative.argmax(), relative.shape)}"
+
+
+def bound_float64(variant: Variant, where: str) -> float:
+    """Acrobot amplifies one unit in its input's last place by a factor of ten over the full box."""
+    return 1e-11 if variant.env_id == "Acrobot-v1" and where == "box" else 1e-12
+
+
+@where
+def test_oracle_is_gymnasium(variant: Variant, where: str) -> None:
+    """The oracle agrees with Gymnasium's environment, given float64 actions so that nothing there is rounded."""
+    states, actions = draw_states(variant, where)[::STATES // LOOPED], draw_actions(variant, "float64")[:LOOPED]
+    theirs, oracle = step_gymnasium(variant.gymnasium(), states, actions), step_oracle(variant, states, actions)
+    rounded = variant.env_id == "MountainCarContinuous-v0"  # keeps its state in float32
+    expected = oracle.states.astype(np.float32).astype(np.float64) if rounded else oracle.states
+    assert_close(variant, theirs.states, expected, 6e-8 if rounded else bound_float64(variant, where))
+    assert_close(variant, theirs.rewards, oracle.rewards, 1e-12)
+    assert np.array_equal(theirs.terminations, oracle.terminations)
+
+
+@where
+def test_float64_is_gymnasium(make: Make, device: str, variant: Variant, where: str) -> None:
+    """In float64 a step is Gymnasium's, but for what Gymnasium itself rounds to float32."""
+    states, actions = draw_states(variant, where)[::STATES // LOOPED], random_actions(variant.env_id, LOOPED, seed=4)
+    ours = step_ours(make, variant, device, "float64", states, actions)
+    theirs = step_gymnasium(variant.gymnasium(), states, actions)
+    bound = 1e-6 if variant.env_id in MIXED else bound_float64(variant, where)
+    assert_close(variant, ours.states, theirs.states, bound)
+    assert np.array_equal(ours.terminations, theirs.terminations)
+    if is_discrete(variant.env_id):
+        assert np.array_equal(ours.rewards, theirs.rewards)
+    else:
+        assert_close(variant, ours.rewards, theirs.rewards, bound)
+    np.testing.assert_allclose(ours.observations, theirs.observations, rtol=1e-6, atol=1e-6)
+
+
+@where
+def test_float64_is_the_formula(make: Make, device: str, variant: Variant, where: str) -> None:
+    """In float64 a step is the formula's to 12 digits, from 100,000 states."""
+    states, actions = draw_states(variant, where), draw_actions(variant, "float64")
+    ours, oracle = step_ours(make, variant, device, "float64", states, actions), step_oracle(variant, states, actions)
+    assert_close(variant, ours.states, oracle.states, bound_float64(variant, where))
+    assert np.array_equal(ours.terminations, oracle.terminations)
+    if is_discrete(variant.env_id):
+        assert np.array_equal(ours.rewards, oracle.rewards)
+    else:
+        assert_close(variant, ours.rewards, oracle.rewards, 1e-12)
+
+
+@where
+def test_float32_is_near(make: Make, device: str, variant: Variant, where: str) -> None:
+    """In float32 a step is near the formula's, and ends episodes where it does, but for a hair's breadth."""
+    states = draw_states(variant, where).astype(np.float32).astype(np.float64)
+    actions = draw_actions(variant, "float32")
+    ours, oracle = step_ours(make, variant, device, "float32", states, actions), step_oracle(variant, states, actions)
+    bound = 2e-3 if variant.env_id == "Acrobot-v1" and where == "box" else 2e-5
+    assert_close(variant, ours.states, oracle.states, bound)
+    clear = oracle.margins > 1e-5
+    assert np.array_equal(ours.terminations[clear], oracle.terminations[clear])
+    if is_discrete(variant.env_id):
+        assert np.array_equal(ours.rewards[clear], oracle.rewards[clear])
+    else:
+        assert_close(variant, ours.rewards[clear], oracle.rewards[clear], bound)
+    assert np.isin([False, True], oracle.terminations).all() or where == "rollout" or variant.env_id == "Pendulum-v1"
