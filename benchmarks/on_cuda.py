@@ -130,7 +130,7 @@ for env_id in sys.argv[1:]:
     params = spec.check_params({}, 1)
     layout = Layout(spec, "SameStep", "float32", spec.observation_space(params), spec.action_space(params), frozenset())
     start = time.perf_counter()
-    backend.load(generate(layout), env_id)
+    backend.load(generate(layout))
     print(env_id, time.perf_counter() - start)
 """
 

@@ -16,7 +16,9 @@ import numpy as np
 
 from gpu_envs.spec import EnvSpec, Param, Value
 
-KERNELS = ("step", "inspect", "reset", "rollout")
+MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
+"""The drivers that are compiled, each when first needed, and their kernels."""
+
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
 PRECISIONS = ("float32", "float64")
 
@@ -84,12 +86,16 @@ class Struct:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The source of one environment's kernels, and the structs they take."""
+    """The source of one driver of one environment, and the structs its kernels take."""
 
+    name: str
+    """For people: environment and driver."""
     source: str
     """C++ for both compilers."""
     calls: Mapping[str, type[ctypes.Structure]]
     """The argument of each kernel, by the kernel's name."""
+    lanes: int
+    """How many replicas a thread of a GPU has."""
     staging_bytes: int
     """Shared memory that a kernel needs per thread on a GPU."""
     flush_denormals: bool
@@ -229,12 +235,13 @@ def structs(layout: Layout) -> dict[str, Struct]:
         ("real*", "rewards"),
         ("u8*", "terminations"),
         ("u8*", "truncations"),
+    )
+    extras: tuple[tuple[str | Struct, str], ...] = (  # arrays of the user's, or null
+        ("float*", "final_obs"),
         ("real*", "episode_return"),
         ("int*", "episode_length"),
-        ("int", "return_stride"),
-        ("int", "length_stride"),
     )
-    step = of("StepCall", *world, *stepping, ("int", "report_frozen"), ("int", "clear_final"), *results, ("float*", "final_obs"))
+    step = of("StepCall", *world, *stepping, ("int", "report_frozen"), ("int", "clear_final"), *results, *extras)
     reset = of(
         "ResetCall",
         *world,
@@ -284,9 +291,40 @@ def _prologue(layout: Layout, declared: Mapping[str, Struct]) -> str:
             f"constexpr int OBSERVATION_SIZE = {space.shape[0]};\nusing Observation = float[OBSERVATION_SIZE];",
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
-            "// What is touched only when an episode begins or ends, in one place: a sector of memory a replica.\n"
-            "struct alignas(32) Record {\n    u64  seed;\n    u32  episode;\n    int  last_length;\n    real last_return;\n};",
+            _record(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+        ]
+    )
+
+
+def record_words(layout: Layout) -> int:
+    """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
+    size = _observation_size(layout.observation_space)
+    return 8 + (-(-size // 8) * 8 if layout.autoreset_mode == "SameStep" else 0)
+
+
+def _observation_size(space: gymnasium.Space[Any]) -> int:
+    return int(np.prod(space.shape or (1,)))
+
+
+def _record(layout: Layout) -> str:
+    words = record_words(layout)
+    return "\n".join(
+        [
+            "// What a replica's random numbers depend on.",
+            "struct alignas(16) Key {",
+            "    u64 seed;",
+            "    u32 episode;",
+            "    int padding = 0;",
+            "};",
+            "// What is touched only when an episode begins or ends, side by side: whole sectors of memory.",
+            f"struct alignas({64 if words % 16 == 0 else 32}) Record {{",
+            "    Key  key;",
+            "    real last_return;",
+            "    int  last_length;",
+            f"    alignas(32) float final_obs[{words - 8}];" if words > 8 else "    float final_obs[1];  // of no use in this mode",
+            "};",
+            f"static_assert(sizeof(Record) == {4 * words}, \"Record is laid out otherwise in Python\");",
         ]
     )
 
@@ -295,10 +333,17 @@ def _mode_constant(mode: str) -> str:
     return {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}[mode]
 
 
-def generate(layout: Layout) -> Program:
-    """Writes the source of an environment's kernels: the drivers, what the spec says, and the header with the rules."""
+def generate(layout: Layout, module: str = "vector_env", lanes: int = 1) -> Program:
+    """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver.
+
+    Args:
+        layout: What the code depends on.
+        module: Which driver, of ``MODULES``.
+        lanes: How many replicas a thread of a GPU has; nothing to the CPU.
+    """
     declared = structs(layout)
     parts = [
+        ("generated", f"#define GPU_LANES {lanes}"),
         ("portable.cuh", header_text("portable.cuh")),
         ("generated", f"using real = {layout.real};"),
         ("math.cuh", header_text("math.cuh")),
@@ -306,15 +351,18 @@ def generate(layout: Layout) -> Program:
         ("actions.cuh", header_text("actions.cuh")),
         ("generated", _prologue(layout, declared)),
         (str(layout.spec.header), header_text(layout.spec.header)),
-        ("vector_env.cuh", header_text("vector_env.cuh")),
+        ("tile.cuh", header_text("tile.cuh")),
+        (f"{module}.cuh", header_text(f"{module}.cuh")),
     ]
     body = "\n".join(f'#line 1 "{name}"\n{text}' for name, text in parts)
-    source = f"namespace gpu_envs {{\n{body}\n}}\n"
-    step, reset, rollout = (declared[name].ctype() for name in ("StepCall", "ResetCall", "RolloutCall"))
+    calls = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall", "rollout": "RolloutCall"}
+    shape = layout.observation_space.shape or (1,)
     return Program(
-        source=source,
-        calls={"step": step, "inspect": step, "reset": reset, "rollout": rollout},
-        staging_bytes=4 * int(layout.observation_space.shape[0]) if layout.observation_space.shape else 0,
+        name=f"{layout.spec.id}-{module}",
+        source=f"namespace gpu_envs {{\n{body}\n}}\n",
+        calls={kernel: declared[calls[kernel]].ctype() for kernel in MODULES[module]},
+        lanes=lanes,
+        staging_bytes=ctypes.sizeof(ctypes.c_float) * int(shape[0]),
         flush_denormals=layout.precision == "float32",
     )
 

@@ -63,6 +63,8 @@ class OutReader:
     def read(self, out: Step) -> list[tuple[str, int]]:
         """Returns name and address of each array given, or raises what is wrong with one."""
         found = []
+        if out.final_obs is not None and "final_obs" not in self._shapes:
+            raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
         for name, (shape, dtype) in self._shapes.items():
             array = getattr(out, name)
             if array is not None:

@@ -10,19 +10,19 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays, to_numpy
-from gpu_envs.backend.base import Backend, Kernels, Launch
-from gpu_envs.codegen import KERNELS, Layout, Program, generate, param_values
+from gpu_envs.backend.base import Backend, Launch
+from gpu_envs.codegen import Layout, generate, param_values, record_words
 from gpu_envs.errors import ActionError
 from gpu_envs.spec import EnvSpec, Value
 
 NO_LIMIT = 2**31 - 1
 """Stands for no time limit: the step counter's greatest value."""
 
-RECORD_WORDS = 8
-"""The size of ``struct Record`` in words of 32 bits."""
-
 RESULTS = ("observations", "rewards", "terminations", "truncations", "final_obs", "episode_return", "episode_length")
 """What a step writes."""
+
+OPTIONAL = ("final_obs", "episode_return", "episode_length")
+"""Those that have their place in the records, and are written elsewhere too only where the user says so."""
 
 _NO_OFFENCE = np.array([0, -1], np.int64)
 _OFFENCES = {
@@ -114,6 +114,9 @@ class Simulation:
         self.action_space = config.spec.action_space(config.params)
         self.ready = False
         self._launches = 0
+        self._per_replica: frozenset[str] = frozenset()
+        self._calls: dict[str, Any] = {}
+        self._flags = {"report_frozen": 0, "clear_final": 0}
         self._allocate()
         self.set_params(config.params)
 
@@ -128,13 +131,12 @@ class Simulation:
             "elapsed": ((n,), "int32"),
             "ended": ((n,), "bool"),
             "finished": ((n,), "bool"),
-            "records": ((n, RECORD_WORDS), "int32"),
+            "records": ((n, record_words(self._layout())), "int32"),
             "offence": ((2,), "int64"),
             "observations": (rows, "float32"),
             "rewards": ((n,), real),
             "terminations": ((n,), "bool"),
             "truncations": ((n,), "bool"),
-            "final_obs": (rows, "float32"),
         }
 
     def _allocate(self) -> None:
@@ -154,20 +156,24 @@ class Simulation:
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
         self.state = LiveState({f: self.buffers[f"state.{f}"] for f in self.config.spec.state}, self.arrays)
         self._view_records()
-        episode = {"episode_return": self.config.precision, "episode_length": "int32"}
-        self.shapes = {n: shapes[n] if n in shapes else ((self.config.num_envs,), episode[n]) for n in RESULTS}
+        episode = {"episode_return": ((self.config.num_envs,), self.config.precision)}
+        episode |= {"episode_length": ((self.config.num_envs,), "int32")}
+        if "final_obs" in self.buffers:
+            episode |= {"final_obs": shapes["observations"]}
+        self.shapes = {n: (shapes | episode)[n] for n in RESULTS if n in shapes or n in episode}
 
     def _view_records(self) -> None:
         """Names the columns of the records: ``struct Record``."""
         records, viewed = self.buffers["records"], self.arrays.viewed
         real = self.config.precision
+        wide = real == "float64"
         self.buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
         self.buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
-        self.buffers["episode_length"] = records[:, 3]
-        self.buffers["episode_return"] = viewed(records, real)[:, 2 if real == "float64" else 4]
-        words = {"episode_return": 4 if real == "float64" else 8, "episode_length": RECORD_WORDS}
-        self._strides = {"episode_return": ("return_stride", words["episode_return"])}
-        self._strides["episode_length"] = ("length_stride", words["episode_length"])
+        self.buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
+        self.buffers["episode_length"] = records[:, 6 if wide else 5]
+        if records.shape[1] > 8:
+            shape = self.observation_space.shape or ()
+            self.buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + shape[0]]
 
     def clear_offence(self) -> None:
         """Forgets the offence on record."""
@@ -183,7 +189,7 @@ class Simulation:
         for name in per_replica:
             dtype = self.config.precision if spec.settings[name].kind == "real" else "int32"
             held[name] = self.arrays.full_of(np.asarray(values[name]).astype(dtype))
-        if not hasattr(self, "program") or per_replica != self._per_replica:
+        if per_replica != self._per_replica or not self._calls:
             self._per_replica = per_replica
             self._compile()
         self.params = dict(params)
@@ -192,22 +198,29 @@ class Simulation:
             self._write_params(call, values, held)
 
     def _compile(self) -> None:
-        config = self.config
-        layout = Layout(
-            config.spec, config.autoreset_mode, config.precision, self.observation_space, self.action_space, self._per_replica
-        )
-        self.program: Program = generate(layout)
-        kernels: Kernels = self.backend.load(self.program, config.spec.id)
-        self._calls: dict[str, Any] = {}
+        self._calls = {}
         self._launch: dict[str, Launch] = {}
-        for name in KERNELS:
-            call = self.program.calls[name]()
+        self._load("vector_env")
+        self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
+
+    def _layout(self) -> Layout:
+        config = self.config
+        spaces = self.observation_space, self.action_space
+        return Layout(config.spec, config.autoreset_mode, config.precision, *spaces, self._per_replica)
+
+    def _load(self, module: str) -> None:
+        """Compiles a driver and prepares its launches."""
+        config = self.config
+        program = generate(self._layout(), module, self.backend.lanes(module, config.num_envs))
+        kernels = self.backend.load(program)
+        for name, struct in program.calls.items():
+            call = struct()
             self._write_buffers(call)
+            self._write_flags(call)
+            if hasattr(call, "limit"):
+                call.limit = config.limit
             self._calls[name] = call
             self._launch[name] = kernels.bind(name, call, config.num_envs)
-        for name in ("step", "inspect", "rollout"):
-            self._calls[name].limit = config.limit
-        self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
 
     def _write_buffers(self, call: Any) -> None:
         address = self.arrays.address
@@ -216,10 +229,8 @@ class Simulation:
             setattr(call.buffers.state, field, address(self.buffers[f"state.{field}"]))
         for target in (call.buffers, call):
             for name, _ in target._fields_:
-                if name in self.buffers:
+                if name in self.buffers and name not in OPTIONAL:
                     setattr(target, name, address(self.buffers[name]))
-                if name in self._strides:
-                    setattr(target, *self._strides[name])
 
     def _write_params(self, call: Any, values: Mapping[str, Any], held: Mapping[str, Array]) -> None:
         for name, value in values.items():
@@ -286,15 +297,11 @@ class Simulation:
         call.launch = self._launches
         for name, address in out:
             setattr(call, name, address)
-            if name in self._strides:
-                setattr(call, self._strides[name][0], 1)
         try:
             self._launch_step(self.arrays.stream())
         finally:
             for name, _ in out:
-                setattr(call, name, self.arrays.address(self.buffers[name]))
-                if name in self._strides:
-                    setattr(call, *self._strides[name])
+                setattr(call, name, None if name in OPTIONAL else self.arrays.address(self.buffers[name]))
 
     def set_step_flags(self, *, report_frozen: bool, clear_final: bool) -> None:
         """Chooses what a step does besides.
@@ -303,9 +310,14 @@ class Simulation:
             report_frozen: Put on record when a replica is stepped whose episode is over.
             clear_final: Keep ``final_obs`` zero where no episode has just ended.
         """
-        for name in ("step", "inspect"):
-            self._calls[name].report_frozen = int(report_frozen)
-            self._calls[name].clear_final = int(clear_final)
+        self._flags = {"report_frozen": int(report_frozen), "clear_final": int(clear_final)}
+        for call in self._calls.values():
+            self._write_flags(call)
+
+    def _write_flags(self, call: Any) -> None:
+        for name, value in self._flags.items():
+            if hasattr(call, name):
+                setattr(call, name, value)
 
     def inspect(self, actions: int, kind: int, steps: int = 1, stride: int = 0) -> None:
         """Raises an ActionError if a step with these actions would offend. Nothing has changed then. Host memory only.
@@ -328,6 +340,9 @@ class Simulation:
 
     def rollout(self, steps: int, actions: int | None, kind: int, per_step: bool, results: Mapping[str, Array]) -> None:
         """Takes many steps in one launch; ``results`` are written."""
+        if "rollout" not in self._calls:
+            self._load("rollout")
+            self._write_params(self._calls["rollout"], param_values(self.config.spec, self.params), self.param_arrays)
         call = self._calls["rollout"]
         call.steps, call.per_step = steps, int(per_step)
         call.actions, call.action_kind = actions, kind

@@ -19,10 +19,10 @@ template <int N, int START> struct DiscreteActions {
 
     FN Action get(int k) const { return value[k]; }
 
-    template <class T, class Env> FN bool load_as(const T* actions, Index at, const Env& env) {
+    template <class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
         int outside = 0;
         NOTE_LANES(outside, k, env) {
-            const T given  = actions[at + k];
+            const T given  = actions[base + env.index(k)];
             const T inside = clip(given, T(START), T(START + N - 1));
             outside |= given != inside;
             value[k] = int(inside);
@@ -30,11 +30,11 @@ template <int N, int START> struct DiscreteActions {
         return outside == 0;
     }
 
-    template <class Env> FN bool load(const void* actions, int kind, Index at, const Env& env) {
+    template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
         switch (kind) {
-            case INT32: return load_as(static_cast<const int*>(actions), at, env);
-            case UINT8: return load_as(static_cast<const u8*>(actions), at, env);
-            default:    return load_as(static_cast<const i64*>(actions), at, env);
+            case INT32: return load_as(static_cast<const int*>(actions), base, env);
+            case UINT8: return load_as(static_cast<const u8*>(actions), base, env);
+            default:    return load_as(static_cast<const i64*>(actions), base, env);
         }
     }
 
@@ -73,12 +73,12 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
         return action;
     }
 
-    template <class T, class Env> FN bool load_as(const T* actions, Index at, const Env& env) {
+    template <class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
         int nan = 0;
         NOTE_LANES(nan, k, env) {
             UNROLL
             for (int j = 0; j < ELEMENTS; ++j) {
-                const T given = actions[(at + k) * ELEMENTS + j];
+                const T given = actions[(base + env.index(k)) * ELEMENTS + j];
                 nan |= given != given;
                 value[j][k] = given == given ? real(given) : real(0);
             }
@@ -86,11 +86,11 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
         return nan == 0;
     }
 
-    template <class Env> FN bool load(const void* actions, int kind, Index at, const Env& env) {
+    template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
         if constexpr (sizeof(real) == sizeof(double)) {
-            if (kind == FLOAT64) return load_as(static_cast<const double*>(actions), at, env);
+            if (kind == FLOAT64) return load_as(static_cast<const double*>(actions), base, env);
         }
-        return load_as(static_cast<const float*>(actions), at, env);
+        return load_as(static_cast<const float*>(actions), base, env);
     }
 
     template <class T> FN bool any_nan(const T* action) const {

@@ -2,16 +2,14 @@
 //
 //   FN                       a function of the simulation
 //   KERNEL(name, Call)       an entry point; its one argument is named `call`
-//   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES: `env.first`, `env.lanes`
-//   FOR_EACH_LANE(k, env)    runs over the replicas of one tile; bodies must not depend on one another
+//   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES
+//   FOR_EACH_LANE(k, env)    runs over the replicas env.index(k) of one tile; bodies must not depend on one another
 //   NOTE_LANES(note, k, env) FOR_EACH_LANE whose body may also gather into an int: note |= ...
 //   FOR_EACH_MARKED(k, marks, env)    runs over the few lanes whose mark is not zero
-//   FOR_EACH_GATHERED(i, marks, env)  runs over the few replicas i whose lane is marked. The body may run in another
-//                            thread than the lane's: it sees what was stored, and nothing else
 //   UNROLL                   before a loop of a small, constant number of turns
 //
-// On a GPU a tile is one replica and its arrays are registers; on a CPU it is a block of replicas that stays in the
-// first-level cache and that the compiler vectorises. Contraction is off in both compilers, so a*b + c rounds twice
+// On a GPU a tile is GPU_LANES replicas of one thread and its arrays are registers; on a CPU it is a block of replicas
+// that stays in the first-level cache and that the compiler vectorises. Contraction is off in both compilers, so a*b + c rounds twice
 // on both; write fma(a, b, c) where one rounding is wanted.
 
 using u8    = unsigned char;
@@ -24,63 +22,23 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 
 #define FN                  __device__ __forceinline__
 #define KERNEL(name, Call)  extern "C" __global__ void name(const __grid_constant__ Call call)
-#define FOR_EACH_ENV(env, count) for (EnvLoop env(count); env.more(); env.next())
-#define FOR_EACH_LANE(k, env)    for (int k = 0; k < LANES && k < (env).lanes; ++k)
-
+#define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
+#define FOR_EACH_LANE(k, env)    UNROLL for (int k = 0; k < LANES; ++k) if ((env).has(k))
 #define NOTE_LANES(note, k, env) FOR_EACH_LANE(k, env)
 #define FOR_EACH_MARKED(k, marks, env) FOR_EACH_LANE(k, env) if ((marks)[k])
-#define FOR_EACH_GATHERED(i, marks, env)                                                               \
-    for (Gathered gathered(marks, env); gathered.more(); gathered.next()) \
-        for (Index i = gathered.index(), once = 1; once; once = 0)
 #define UNROLL                   _Pragma("unroll")
 
-constexpr int LANES = 1;
+constexpr int LANES = GPU_LANES;  // how many independent loads a thread has under way
 constexpr int WARP  = 32;
 
-// Whole blocks enter and leave the loop together (a thread past the end has no lanes), so that its body may use
-// operations of a warp or a block. Blocks are multiples of a warp.
-struct EnvLoop {
+// A thread's replicas lie a block's width apart, so that neighbouring threads touch neighbouring elements. The grid
+// covers all replicas; threads past the end have none, but take part in what a whole warp does.
+struct ThreadTile {
     Index first, count;
-    int   lanes;
 
-    FN EnvLoop(Index n) : first(Index(blockIdx.x) * blockDim.x + threadIdx.x), count(n), lanes(0) {}
-    FN bool more() {
-        lanes = first < count ? 1 : 0;
-        return first - Index(threadIdx.x) < count;
-    }
-    FN void next() { first += Index(gridDim.x) * blockDim.x; }
-};
-
-// The marked replicas of a block, handed to its first threads: where one lane in twenty restarts, one warp then does
-// what would otherwise keep most warps waiting for one lane each. All that was stored before is visible.
-struct Gathered {
-    int   at, count;
-    Index block_first;
-
-    template <class Env> FN Gathered(const int (&marks)[LANES], const Env& env)
-        : at(int(threadIdx.x)), block_first(env.first - Index(threadIdx.x)) {
-        __shared__ int            counts[WARP];
-        __shared__ unsigned short members[WARP * WARP];
-        const int  lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-        const bool mark  = env.lanes > 0 && marks[0] != 0;
-        const u32  votes = __ballot_sync(0xffffffffu, mark);
-        if (lane == 0) counts[warp] = __popc(votes);
-        count = __syncthreads_count(mark);
-        if (count == 0) return;
-        if (mark) {
-            int position = __popc(votes & ((1u << lane) - 1));
-            for (int w = 0; w < warp; ++w) position += counts[w];
-            members[position] = static_cast<unsigned short>(threadIdx.x);
-        }
-        __syncthreads();
-        if (at < count) member_ = members[at];
-    }
-    FN bool  more() const { return at < count; }
-    FN void  next() { at = count; }  // as many threads as replicas: one each
-    FN Index index() const { return block_first + member_; }
-
-private:
-    int member_ = 0;
+    FN explicit ThreadTile(Index n) : first(Index(blockIdx.x) * blockDim.x * LANES + threadIdx.x), count(n) {}
+    FN Index index(int k) const { return first + Index(k) * blockDim.x; }
+    FN bool  has(int k) const { return index(k) < count; }
 };
 
 FN bool  any_lane(bool value)                  { return __any_sync(0xffffffffu, value); }
@@ -105,28 +63,32 @@ extern __shared__ float staging[];  // one row a thread, for rows that no single
 // others pass through shared memory, so that neighbouring threads write neighbouring words.
 template <int WIDTH, class Env>
 FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& env) {
-    constexpr bool one_store = WIDTH == 1 || WIDTH == 2 || WIDTH == 4;
-    if (one_store && u64(rows) % (WIDTH * sizeof(float)) == 0) {
-        if (env.lanes > 0) {
-            Wide<one_store ? WIDTH : 1> row;
-    UNROLL
-            for (int j = 0; j < (one_store ? WIDTH : 1); ++j) row.value[j] = tile[j][0];
-            *reinterpret_cast<Wide<one_store ? WIDTH : 1>*>(rows + env.first * WIDTH) = row;
+    constexpr int one_store = WIDTH == 1 || WIDTH == 2 || WIDTH == 4 ? WIDTH : 0;
+    if (one_store != 0 && u64(rows) % (WIDTH * sizeof(float)) == 0) {
+        FOR_EACH_LANE(k, env) {
+            Wide<one_store + !one_store> row;
+            UNROLL
+            for (int j = 0; j < one_store; ++j) row.value[j] = tile[j][k];
+            reinterpret_cast<Wide<one_store + !one_store>*>(rows)[env.index(k)] = row;
         }
         return;
     }
     const int lane = threadIdx.x % WARP;
     float*    warp = staging + (threadIdx.x - lane) * WIDTH;
-    __syncwarp();
     UNROLL
-    for (int j = 0; j < WIDTH; ++j) warp[lane * WIDTH + j] = env.lanes > 0 ? tile[j][0] : 0.0f;
-    __syncwarp();
-    const Index start = (env.first - lane) * WIDTH, end = env.count * WIDTH;
-    UNROLL
-    for (int j = 0; j < WIDTH; ++j) {
-        const Index element = start + j * WARP + lane;
-        if (element < end) rows[element] = warp[j * WARP + lane];
+    for (int k = 0; k < LANES; ++k) {
+        __syncwarp();
+        UNROLL
+        for (int j = 0; j < WIDTH; ++j) warp[lane * WIDTH + j] = tile[j][k];
+        __syncwarp();
+        const Index start = (env.index(k) - lane) * WIDTH, end = env.count * WIDTH;
+        UNROLL
+        for (int j = 0; j < WIDTH; ++j) {
+            const Index element = start + j * WARP + lane;
+            if (element < end) rows[element] = warp[j * WARP + lane];
+        }
     }
+    __syncwarp();  // what a lane stores to its own row from here on comes after
 }
 
 #else
@@ -134,14 +96,11 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 #define FN                  inline __attribute__((always_inline))
 #define KERNEL(name, Call)  \
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
-#define FOR_EACH_ENV(env, count) for (EnvLoop env(range_first, range_end); env.more(); env.next())
+#define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
 #define FOR_EACH_LANE(k, env)    _Pragma("omp simd") for (int k = 0; k < (env).lanes; ++k)
 #define OMP_SIMD(clause)         _Pragma(#clause)
 #define NOTE_LANES(note, k, env) OMP_SIMD(omp simd reduction(|:note)) for (int k = 0; k < (env).lanes; ++k)
 #define FOR_EACH_MARKED(k, marks, env) for (const int k : Marked(marks, (env).lanes))
-#define FOR_EACH_GATHERED(i, marks, env)                          \
-    for (const int gathered : Marked(marks, (env).lanes)) \
-        for (Index i = (env).first + gathered, once = 1; once; once = 0)
 #ifdef __clang__
 #define UNROLL                   _Pragma("unroll")
 #else
@@ -150,16 +109,17 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 
 constexpr int LANES = 64;
 
-struct EnvLoop {
+struct RangeTile {
     Index first, end;
     int   lanes;
 
-    EnvLoop(Index range_first, Index range_end) : first(range_first), end(range_end), lanes(0) {}
+    RangeTile(Index range_first, Index range_end) : first(range_first), end(range_end), lanes(0) {}
     bool more() {
         lanes = end - first < LANES ? int(end - first) : LANES;
         return lanes > 0;
     }
     void next() { first += LANES; }
+    FN Index index(int k) const { return first + k; }
 };
 
 // The marked lanes in a row, listed without a branch: a branch a lane would be mispredicted wherever one is marked.

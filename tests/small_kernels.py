@@ -1,4 +1,4 @@
-"""Compiles a few lines of the headers' dialect, and runs them over arrays as the backends run an environment's kernels."""
+"""Compiles a few lines of the headers' dialect, and runs them over arrays as the backends run their kernels."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_envs.backend.base import Kernels
-from gpu_envs.backend.cuda import OPTIONS, CudaKernels, import_cupy
+from gpu_envs.backend.cuda import OPTIONS, import_cupy
 from gpu_envs.backend.host import HostKernels
 from gpu_envs.backend.toolchain import build
 from gpu_envs.codegen import header_text
@@ -30,13 +29,13 @@ KERNEL(kernel_apply, Call) {{
     {aliases}
     FOR_EACH_ENV(env, call.count) {{
         FOR_EACH_LANE(k, env) {{
-            const Index i = env.first + k;
+            const Index i = env.index(k);
             {body}
         }}
     }}
 }}
 """
-    headers = [header_text("portable.cuh"), f"using real = {C_TYPES[real]};"]
+    headers = ["#define GPU_LANES 1", header_text("portable.cuh"), f"using real = {C_TYPES[real]};"]
     headers += [header_text("math.cuh"), header_text("philox.cuh")]
     return "\n".join(["namespace gpu_envs {", *headers, text, "}"])
 
@@ -52,14 +51,20 @@ def compiled(
     pointers = [(f"in{j}", ctypes.c_void_p) for j in range(len(inputs))]
     pointers += [(f"out{j}", ctypes.c_void_p) for j in range(len(outputs))]
     call_type = type("Call", (ctypes.Structure,), {"_fields_": [("count", ctypes.c_longlong), *pointers]})
-    kernels: Kernels
+    xp: Any
     if device == "cpu":
-        flushed = real == "float32" if flush is None else flush
-        kernels, xp = HostKernels(build(text, "test"), 1, flushed), np
+        xp, kernels = np, HostKernels(build(text, "test"), 1, real == "float32" if flush is None else flush)
     else:
         xp = import_cupy()
-        module = xp.RawModule(code=text, options=OPTIONS, backend="nvrtc")
-        kernels = CudaKernels({"apply": module.get_function("kernel_apply").kernel}, 0, 0, 128)
+        function = xp.RawModule(code=text, options=OPTIONS, backend="nvrtc").get_function("kernel_apply")
+
+    def launch(call: ctypes.Structure, count: int) -> None:
+        if device == "cpu":
+            kernels.bind("apply", call, count)(0)
+        else:
+            # an array of one element, as large as the struct: CuPy passes such a one by value
+            argument = np.frombuffer(bytes(call), dtype=np.dtype((np.void, ctypes.sizeof(call))), count=1)
+            function(((count + 127) // 128,), (128,), (argument,))
 
     def apply(*arrays: Array, out_shape: tuple[int, ...] | None = None) -> list[Array]:
         given = [xp.asarray(np.ascontiguousarray(a, dtype=kind)) for a, kind in zip(arrays, inputs, strict=True)]
@@ -70,7 +75,7 @@ def compiled(
             setattr(call, f"in{j}", _address(array))
         for j, array in enumerate(made):
             setattr(call, f"out{j}", _address(array))
-        kernels.bind("apply", call, given[0].shape[0])(0)
+        launch(call, call.count)
         return [array if device == "cpu" else xp.asnumpy(array) for array in made]
 
     return apply

@@ -31,8 +31,12 @@ class Backend(ABC):
         """Memory of this device, in the given array library."""
 
     @abstractmethod
-    def load(self, program: Program, name: str) -> Kernels:
+    def load(self, program: Program) -> Kernels:
         """Compiles a program, or finds what an earlier compilation of the same left."""
+
+    @abstractmethod
+    def lanes(self, module: str, count: int) -> int:
+        """How many replicas a thread should have, for a driver over ``count`` replicas; nothing to the CPU."""
 
     @abstractmethod
     def memory(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from gpu_envs.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
-from gpu_envs.codegen import KERNELS, Program
+from gpu_envs.codegen import Program
 from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
@@ -45,15 +45,15 @@ def device_count() -> int:
 class CudaKernels(Kernels):
     """Functions of a module on one device."""
 
-    def __init__(self, functions: dict[str, Any], device: int, staging_bytes: int, block: int) -> None:
+    def __init__(self, functions: dict[str, Any], device: int, program: Program, block: int) -> None:
         """Keeps the functions, and the shape of their launches."""
         self._functions = functions
         self._device = device
-        self._staging_bytes = staging_bytes
+        self._program = program
         self._block = block
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
-        """Prepares a launch of one thread a replica.
+        """Prepares a launch whose threads cover all replicas.
 
         The struct is passed by value, straight through the driver: a launch through CuPy's RawKernel looks at every
         argument anew, which costs more than the launch.
@@ -62,8 +62,8 @@ class CudaKernels(Kernels):
         launch_kernel, current = cupy.cuda.driver.launchKernel, cupy.cuda.runtime.getDevice
         function, device, index = self._functions[kernel], cupy.cuda.Device(self._device), self._device
         handle, block = function.ptr, self._block
-        grid = min((count + block - 1) // block, 2**31 - 1)
-        shared = self._staging_bytes * block
+        grid = -(-count // (block * self._program.lanes))
+        shared = self._program.staging_bytes * block
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
         address = ctypes.addressof(arguments)
 
@@ -96,15 +96,20 @@ class CudaBackend(Backend):
         """Device memory as torch tensors or CuPy arrays."""
         return TorchArrays(self.device) if library == "torch" else CupyArrays(self.index)
 
-    def load(self, program: Program, name: str) -> Kernels:
+    def load(self, program: Program) -> Kernels:
         """Compiles with NVRTC; CuPy keeps the result on disk by the whole source, headers included."""
         with self._cupy.cuda.Device(self.index):
             module = self._cupy.RawModule(code=program.source, options=OPTIONS, backend="nvrtc")
             try:
-                functions = {k: module.get_function(f"kernel_{k}").kernel for k in KERNELS}
+                functions = {k: module.get_function(f"kernel_{k}").kernel for k in program.calls}
             except self._cupy.cuda.compiler.CompileException as error:
-                raise CompileError(f"{name} did not compile with NVRTC:\n{error}") from error
-        return CudaKernels(functions, self.index, program.staging_bytes, self._block)
+                raise CompileError(f"{program.name} did not compile with NVRTC:\n{error}") from error
+        return CudaKernels(functions, self.index, program, self._block)
+
+    def lanes(self, module: str, count: int) -> int:
+        """One: two and four were tried, and gained nothing at any number of replicas."""
+        del module, count
+        return 1
 
     def memory(self) -> int:
         """The device's memory."""

@@ -82,9 +82,15 @@ class HostBackend(Backend):
         """Host memory as NumPy arrays or torch tensors."""
         return TorchArrays("cpu") if library == "torch" else NumpyArrays()
 
-    def load(self, program: Program, name: str) -> Kernels:
+    def load(self, program: Program) -> Kernels:
         """Compiles with the machine's compiler."""
-        return HostKernels(build(program.source, name, self._extra_flags), self.threads, program.flush_denormals)
+        library = build(program.source, program.name, self._extra_flags)
+        return HostKernels(library, self.threads, program.flush_denormals)
+
+    def lanes(self, module: str, count: int) -> int:
+        """One: the CPU's tiles have their own size."""
+        del module, count
+        return 1
 
     def memory(self) -> int:
         """The machine's memory."""

@@ -1,0 +1,117 @@
+// A tile of single-agent replicas, and what its drivers do with it: load, advance, observe, restart, store. The rules
+// come from the environment's header; State(s), Params, Action(s), Observation, Record, Buffers and the Calls are
+// generated from its Python spec.
+
+// How an episode ends: two bits that are never merged into one.
+constexpr int TERMINATED = 1, TRUNCATED = 2;
+
+// One tile of replicas: registers on a GPU, first-level cache on a CPU.
+struct Tile {
+    States  state;
+    Actions action;
+    real    reward[LANES];
+    real    episode_return[LANES];  // so far, in the episode under way
+    int     elapsed[LANES];         // steps of it
+    int     ended[LANES];           // flags of an episode that was over before this step
+    int     flags[LANES];           // how this step ended it
+    float   observation[OBSERVATION_SIZE][LANES];
+};
+
+// Keeps the offence of the earliest launch, and of that launch's lowest replica: `record[0]` names launch and kind,
+// `record[1]` replica and step.
+FN void report(u64* record, u64 launch, u32 kind, Index replica, int step) {
+    const u64 name  = launch << 2 | kind;
+    const u64 owner = swap_if_equal(&record[0], 0, name);
+    if (owner == 0 || owner == name) lower(&record[1], u64(replica) << 31 | u64(step));
+}
+
+template <class Env> FN void report_all(const Tile& tile, const Buffers& buffers, const void* actions, int kind,
+                                        Index base, u64 launch, bool frozen_too, const Env& env) {
+    FOR_EACH_LANE(k, env) {
+        const u32 offence = tile.ended[k] ? (frozen_too ? EPISODE_OVER : NO_OFFENCE)
+                                          : tile.action.offence(actions, kind, base + env.index(k));
+        if (offence != NO_OFFENCE) report(buffers.offence, launch, offence, env.index(k), tile.elapsed[k]);
+    }
+}
+
+template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env& env) {
+    FOR_EACH_LANE(k, env) {
+        const Index i = env.index(k);
+        tile.state.load(k, buffers.state, i);
+        tile.episode_return[k] = buffers.running_return[i];
+        tile.elapsed[k]        = buffers.elapsed[i];
+        tile.ended[k]          = AUTORESET == SAME_STEP ? 0 : int(buffers.ended[i]);
+    }
+}
+
+template <class Env> FN void store(const Tile& tile, const Buffers& buffers, const Env& env) {
+    FOR_EACH_LANE(k, env) {
+        const Index i = env.index(k);
+        tile.state.store(k, buffers.state, i);
+        buffers.running_return[i] = tile.episode_return[k];
+        buffers.elapsed[i]        = tile.elapsed[k];
+        if (AUTORESET != SAME_STEP) buffers.ended[i] = u8(tile.ended[k]);
+    }
+}
+
+FN void set_observation(Tile& tile, int k, const Observation& observation) {
+    UNROLL
+    for (int j = 0; j < OBSERVATION_SIZE; ++j) tile.observation[j][k] = observation[j];
+}
+
+FN void observe_lane(Tile& tile, int k, const Params& params) {
+    Observation observation;
+    observe(tile.state.get(k), params, observation);
+    set_observation(tile, k, observation);
+}
+
+template <class Env> FN void observe_all(Tile& tile, const ParamBuffers& params, const Env& env) {
+    FOR_EACH_LANE(k, env) observe_lane(tile, k, params.get(env.index(k)));
+}
+
+// One step of one replica; one whose episode is over stays as it is. The key is read only where the rules draw random
+// numbers.
+FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, int limit) {
+    const int     ended  = tile.ended[k];
+    const State   before = tile.state.get(k);
+    State         after  = before;
+    Random        random(&key.seed, &key.episode, STEP, 0, u32(tile.elapsed[k]));
+    const Outcome outcome = step(after, params, tile.action.get(k), random);
+    const int     elapsed = tile.elapsed[k] + (ended ? 0 : 1);
+    const int     flags   = (outcome.terminated ? TERMINATED : 0) | (elapsed >= limit ? TRUNCATED : 0);
+    tile.state.set(k, ended ? before : after);
+    tile.elapsed[k]        = elapsed;
+    tile.flags[k]          = ended ? ended : flags;
+    tile.reward[k]         = ended ? real(0) : outcome.reward;
+    tile.episode_return[k] = tile.episode_return[k] + tile.reward[k];
+}
+
+FN State first_state(const Params& params, const Key& key) {
+    State  state;
+    Random random(&key.seed, &key.episode, RESET, 0, 0);
+    reset(state, params, random);
+    return state;
+}
+
+// Begins the episode of replica i that its key names, in memory.
+FN void restart(const Buffers& buffers, const Params& params, float* observations, Index i, const Key& key) {
+    const State state = first_state(params, key);
+    Observation observation;
+    observe(state, params, observation);
+    buffers.state.set(i, state);
+    buffers.elapsed[i]        = 0;
+    buffers.running_return[i] = 0;
+    if (AUTORESET != SAME_STEP) buffers.ended[i] = 0;
+    UNROLL
+    for (int j = 0; j < OBSERVATION_SIZE; ++j) observations[i * OBSERVATION_SIZE + j] = observation[j];
+}
+
+template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rewards, u8* terminations, u8* truncations,
+                                                     Index base, const Env& env) {
+    FOR_EACH_LANE(k, env) {
+        const Index at   = base + env.index(k);
+        rewards[at]      = tile.reward[k];
+        terminations[at] = u8(tile.flags[k] & TERMINATED);
+        truncations[at]  = u8(tile.flags[k] >> 1);
+    }
+}

@@ -1,0 +1,171 @@
+"""What gets shipped: everything that is needed, and from a source distribution the same as from the repository."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_envs
+
+ROOT = Path(__file__).parent.parent
+LINKS = {"gpu_envs.adapters": "adapters", "gpu_envs.kernels": "kernels"}
+NOT_SOURCES = shutil.ignore_patterns(
+    ".git", ".venv", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", ".whl", "shared", "results"
+)
+
+pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not in a checkout")
+
+
+def configuration() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def shipped() -> set[str]:
+    """Every file that belongs into the package, by its path there."""
+    wanted = {".py", ".cuh", ".cpp", ".typed"}
+    found = set()
+    for package in configuration()["tool"]["setuptools"]["packages"]:
+        folder = ROOT / LINKS.get(package, package.replace(".", "/"))
+        found |= {f"{package.replace('.', '/')}/{path.name}" for path in folder.iterdir() if path.suffix in wanted}
+    return found
+
+
+def test_every_package_is_listed() -> None:
+    setuptools = configuration()["tool"]["setuptools"]
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "gpu_envs").rglob("__init__.py")}
+    for package, folder in LINKS.items():  # whether or not the search above follows symlinks
+        for path in (ROOT / folder).rglob("__init__.py"):
+            found.add(".".join([package, *path.parent.relative_to(ROOT / folder).parts]))
+    assert sorted(setuptools["packages"]) == sorted(found)
+    assert setuptools["package-dir"] == LINKS
+
+
+def test_every_folder_with_python_is_a_package() -> None:
+    """A namespace package would break `importlib.resources` on Python 3.11."""
+    for top in ("gpu_envs", *LINKS.values()):
+        for path in (ROOT / top).rglob("*.py"):
+            assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
+
+
+@pytest.mark.parametrize("folder", sorted(LINKS.values()))
+def test_symlinks_are_committed_as_such(folder: str) -> None:
+    link = ROOT / "gpu_envs" / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / folder
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        listed = subprocess.run(
+            ["git", "-c", "safe.directory=*", "ls-files", "--stage", f"gpu_envs/{folder}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert listed.returncode != 0 or listed.stdout.startswith("120000 ")
+
+
+def test_the_extras_stay_small() -> None:
+    """CuPy's own `ctk` extra brings 1.6 GB that nothing here needs."""
+    project = configuration()["project"]
+    extras = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *(each for extra in extras.values() for each in extra)]
+    assert not any("[" in requirement for requirement in requirements)
+    for extra in ("cuda12", "cuda13"):
+        assert any("nvrtc" in requirement for requirement in extras[extra])
+    assert {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]} == {"gymnasium", "numpy"}
+
+
+# --- built ---
+
+
+def run(*command: str | Path, cwd: Path, **settings: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | settings
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(kind: str, tree: Path, into: Path) -> Path:
+    into.mkdir(exist_ok=True)
+    code = f"import setuptools.build_meta as b; b.build_{kind}({str(into)!r})"
+    run(sys.executable, "-c", code, cwd=tree)
+    (made,) = into.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("sdist")
+    shutil.copytree(ROOT, folder / "tree", symlinks=True, ignore=NOT_SOURCES)
+    return build("sdist", folder / "tree", folder / "made")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, folder / "tree", symlinks=True, ignore=NOT_SOURCES)
+    return build("wheel", folder / "tree", folder / "made")
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    files = {name for name in contents(wheel) if ".dist-info/" not in name}
+    assert files == shipped()
+    assert {"gpu_envs/kernels/portable.cuh", "gpu_envs/backend/threads.cpp", "gpu_envs/py.typed"} <= files
+    assert "gpu_envs/adapters/gymnasium.py" in files
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    files = contents(wheel)
+    (metadata,) = (text.decode() for name, text in files.items() if name.endswith(".dist-info/METADATA"))
+    assert f"\nVersion: {gpu_envs.__version__}\n" in metadata
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert "\nRequires-Python: >=3.11\n" in metadata
+    assert any(name.endswith("/licenses/LICENSE") for name in files)
+
+
+def test_a_wheel_from_the_source_distribution_is_the_same(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    assert contents(build("wheel", tree, tmp_path / "made")) == contents(wheel)
+
+
+STEP_ELSEWHERE = """
+import pathlib, sys
+import gymnasium, gpu_envs
+assert pathlib.Path(gpu_envs.__file__).is_relative_to(sys.prefix), gpu_envs.__file__
+env = gymnasium.make_vec("gpu_envs/CartPole-v1", num_envs=3, device="cpu")
+env.reset(seed=0)
+print(env.step(env.action_space.sample())[1].tolist())
+gymnasium.make("gpu_envs/CartPole-v1", device="cpu").reset(seed=0)
+"""
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_steps(wheel: Path, tmp_path: Path) -> None:
+    """In an environment of its own, which borrows NumPy and Gymnasium from this one."""
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    own = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    # folders named in a .pth file come after the environment's own, and without their .pth files
+    (own / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    printed = run(python, "-c", STEP_ELSEWHERE, cwd=tmp_path, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
+    assert printed == "[1.0, 1.0, 1.0]\n"
