@@ -12,7 +12,8 @@ ifeq ($(CUDA_VERSION),)
   # A plain torch brings gigabytes of CUDA libraries that no driver here could use.
   TORCH := torch==2.13.0
 else
-  CUDA_EXTRA ?= $(if $(filter 12,$(CUDA_VERSION)),cuda12,cuda13)
+  # A driver older than CUDA 12 runs nothing that CuPy still builds for: the CPU does the work.
+  CUDA_EXTRA ?= $(if $(filter 12,$(CUDA_VERSION)),cuda12,$(if $(filter-out 8 9 10 11,$(CUDA_VERSION)),cuda13))
   TORCH := torch
 endif
 

@@ -31,6 +31,8 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 constexpr int LANES = GPU_LANES;  // how many independent loads a thread has under way
 constexpr int WARP  = 32;
 
+constexpr Index FEW_REPLICAS = 65536;  // they stay in the second-level cache
+
 // A thread's replicas lie a block's width apart, so that neighbouring threads touch neighbouring elements. The grid
 // covers all replicas; threads past the end have none, but take part in what a whole warp does.
 struct ThreadTile {
@@ -108,6 +110,8 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 #endif
 
 constexpr int LANES = 64;
+
+constexpr Index FEW_REPLICAS = 0;
 
 struct RangeTile {
     Index first, end;

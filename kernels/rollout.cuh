@@ -25,22 +25,16 @@ KERNEL(kernel_rollout, RolloutCall) {
         Words action_bits[LANES];
         Key   keys[LANES];
         const ParamBuffers params = call.params;  // a copy: no store can change it
-        if (AUTORESET != SAME_STEP) {
-            FOR_EACH_LANE(k, env) {
-                const Index i = env.index(k);
-                if (buffers.ended[i]) {
-                    buffers.records[i].key.episode += 1;
-                    restart(buffers, params.get(i), call.observations, i, buffers.records[i].key);
-                }
-            }
-        }
         load(tile, buffers, env);
         FOR_EACH_LANE(k, env) {
             keys[k]        = buffers.records[env.index(k)].key;
             spare.ready[k] = 0;
-            tile.ended[k]  = 0;
             sums.rewards[k] = sums.returns[k] = sums.last_return[k] = 0;
             sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.last_length[k] = 0;
+        }
+        FOR_EACH_MARKED(k, tile.ended, env) {
+            keys[k].episode += 1;
+            restart(tile, k, params.get(env.index(k)), keys[k]);
         }
         for (int t = 0; t < call.steps; ++t) {
             const Index base = Index(t) * count;

@@ -93,17 +93,13 @@ FN State first_state(const Params& params, const Key& key) {
     return state;
 }
 
-// Begins the episode of replica i that its key names, in memory.
-FN void restart(const Buffers& buffers, const Params& params, float* observations, Index i, const Key& key) {
-    const State state = first_state(params, key);
-    Observation observation;
-    observe(state, params, observation);
-    buffers.state.set(i, state);
-    buffers.elapsed[i]        = 0;
-    buffers.running_return[i] = 0;
-    if (AUTORESET != SAME_STEP) buffers.ended[i] = 0;
-    UNROLL
-    for (int j = 0; j < OBSERVATION_SIZE; ++j) observations[i * OBSERVATION_SIZE + j] = observation[j];
+// Begins the episode of lane k that its key names.
+FN void restart(Tile& tile, int k, const Params& params, const Key& key) {
+    tile.state.set(k, first_state(params, key));
+    observe_lane(tile, k, params);
+    tile.elapsed[k]        = 0;
+    tile.episode_return[k] = 0;
+    tile.ended[k]          = 0;
 }
 
 template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rewards, u8* terminations, u8* truncations,

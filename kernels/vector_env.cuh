@@ -33,6 +33,9 @@ KERNEL(kernel_step, StepCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV(env, buffers.count) {
         Tile tile;
+        Key  keys[LANES];
+        const bool early = buffers.count <= FEW_REPLICAS;  // few: waiting for memory is what costs, not how much is read
+        if (early) FOR_EACH_LANE(k, env) keys[k] = buffers.records[env.index(k)].key;
         load(tile, buffers, env);
         const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
         const bool strict = AUTORESET == DISABLED && call.report_frozen;
@@ -58,18 +61,18 @@ KERNEL(kernel_step, StepCall) {
             tile.ended[k]     = finished[k] ? tile.flags[k] : tile.ended[k];
         }
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(buffers, env);
-        FOR_EACH_LANE(k, env) buffers.finished[env.index(k)] = u8(finished[k]);
-        store(tile, buffers, env);
-        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
-        store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
         FOR_EACH_MARKED(k, touched, env) {
             const Index i   = env.index(k);
-            Key         key = buffers.records[i].key;
+            Key         key = early ? keys[k] : buffers.records[i].key;
             if (restarting[k]) key.episode += 1;
             if (finished[k]) buffers.records[i] = concluded(call, tile, k, i, key);
             else buffers.records[i].key.episode = key.episode;
-            if (AUTORESET != DISABLED && restarting[k]) restart(buffers, params.get(i), call.observations, i, key);
+            if (AUTORESET != DISABLED && restarting[k]) restart(tile, k, params.get(i), key);
         }
+        store(tile, buffers, env);
+        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
+        store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
+        FOR_EACH_LANE(k, env) buffers.finished[env.index(k)] = u8(finished[k]);
     }
 }
 
@@ -94,7 +97,6 @@ KERNEL(kernel_reset, ResetCall) {
         int  chosen[LANES];
         load(tile, buffers, env);
         observe_all(tile, call.params, env);
-        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
         FOR_EACH_LANE(k, env) chosen[k] = !call.observe_only && (call.mask == nullptr || call.mask[env.index(k)]);
         FOR_EACH_MARKED(k, chosen, env) {
             const Index i   = env.index(k);
@@ -103,7 +105,9 @@ KERNEL(kernel_reset, ResetCall) {
                 key = {call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i], ~0u};
             key.episode += 1;
             buffers.records[i].key = key;
-            restart(buffers, call.params.get(i), call.observations, i, key);
+            restart(tile, k, call.params.get(i), key);
         }
+        store(tile, buffers, env);
+        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
     }
 }

@@ -14,7 +14,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error")
     # Gymnasium's own: of CartPole-v0 that there is a v1, and of CartPole's speeds that they are unbounded.
     config.addinivalue_line("filterwarnings", r"ignore:.*CartPole-v0 is out of date.*:DeprecationWarning")
-    config.addinivalue_line("filterwarnings", r"ignore:.*A Box observation space (minimum|maximum) value is.*infinity.*")
+    config.addinivalue_line(
+        "filterwarnings", r"ignore:.*A Box observation space (minimum|maximum) value is.*infinity.*"
+    )
 
 
 @pytest.fixture(params=IDS)

@@ -88,7 +88,9 @@ def cartpole(env: Any, states: Reals, actions: Reals) -> Outcome:
     return Outcome(np.stack([new_x, new_x_dot, new_theta, new_theta_dot], 1), rewards, terminated, np.abs(over))
 
 
-def _roll(env: Any, position: Reals, velocity: Reals, goal_position: float) -> tuple[Reals, npt.NDArray[np.bool_], Reals]:
+def _roll(
+    env: Any, position: Reals, velocity: Reals, goal_position: float
+) -> tuple[Reals, npt.NDArray[np.bool_], Reals]:
     velocity = np.clip(velocity, -env.max_speed, env.max_speed)
     position = np.clip(position + velocity, env.min_position, env.max_position)
     velocity = np.where((position == env.min_position) & (velocity < 0), 0.0, velocity)

@@ -253,7 +253,8 @@ def test_final_obs_is_zero_elsewhere(make: Make, env_id: str, at: Place, live: b
 def test_final_obs_is_what_next_step_returns(make: Make, env_id: str, place: Place) -> None:
     """The final observation in SameStep mode is the observation that NextStep mode gives with the flags."""
     same, following = (
-        make(env_id, 9, **place._asdict(), autoreset_mode=mode, max_episode_steps=5) for mode in ("SameStep", "NextStep")
+        make(env_id, 9, **place._asdict(), autoreset_mode=mode, max_episode_steps=5)
+        for mode in ("SameStep", "NextStep")
     )
     for env in (same, following):
         env.reset(seed=1)

@@ -5,7 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import HAS_CUDA, HAS_TORCH, Array, Make, Place, assert_same_bits, is_discrete, moved, numpy_of, random_actions
+from harness import (
+    HAS_CUDA,
+    HAS_TORCH,
+    Array,
+    Make,
+    Place,
+    assert_same_bits,
+    is_discrete,
+    moved,
+    numpy_of,
+    random_actions,
+)
 
 import gpu_envs
 from gpu_envs import ActionError, Step

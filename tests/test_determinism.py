@@ -365,7 +365,9 @@ def own_params(env_id: str, count: int, spread: float) -> dict[str, np.ndarray]:
     shift = rng.uniform(0, spread, count)
     settings = gpu_envs.spec(env_id).params
     return {
-        name: np.full(count, p.default) * (1 + shift if spread else 1) for name, p in settings.items() if p.kind == "real"
+        name: np.full(count, p.default) * (1 + shift if spread else 1)
+        for name, p in settings.items()
+        if p.kind == "real"
     }
 
 

@@ -197,6 +197,7 @@ def test_starts_are_distributed_as_gymnasiums(env_id: str) -> None:
 # --- the single environment ---
 
 
+@pytest.mark.filterwarnings("ignore:.*For Box action spaces, we recommend")  # of Pendulum's torque, from -2 to 2
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_check_env(env_id: str, device: str, precision: str) -> None:
     """Gymnasium's checker finds nothing, not even to warn of."""

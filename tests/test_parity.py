@@ -58,9 +58,7 @@ def draw_actions(variant: Variant, precision: str) -> np.ndarray:
     return widened if precision == "float32" else widened + 1e-10
 
 
-def step_ours(
-    make: Make, variant: Variant, device: str, precision: str, states: Reals, actions: np.ndarray
-) -> Stepped:
+def step_ours(make: Make, variant: Variant, device: str, precision: str, states: Reals, actions: np.ndarray) -> Stepped:
     """One step of this package from many states at once."""
     env = make(variant.env_id, len(states), device=device, precision=precision, max_episode_steps=-1, **variant.params)
     env.reset(seed=0)
@@ -96,7 +94,9 @@ def assert_close(variant: Variant, given: Reals, expected: Reals, bound: float) 
         for angle in ORACLES[variant.env_id].angles:
             error[:, angle] = np.minimum(error[:, angle], np.abs(error[:, angle] - 2 * np.pi))
     relative = error / np.maximum(1.0, np.abs(expected))
-    assert relative.max() <= bound, f"worst {relative.max():.3g} at {np.unravel_index(relative.argmax(), relative.shape)}"
+    assert relative.max() <= bound, (
+        f"worst {relative.max():.3g} at {np.unravel_index(relative.argmax(), relative.shape)}"
+    )
 
 
 def bound_float64(variant: Variant, where: str) -> float:
@@ -108,7 +108,7 @@ def bound_float64(variant: Variant, where: str) -> float:
 @each_variant
 def test_oracle_is_gymnasium(variant: Variant, where: str) -> None:
     """The oracle agrees with Gymnasium's environment, given float64 actions so that nothing there is rounded."""
-    states, actions = draw_states(variant, where)[::STATES // LOOPED], draw_actions(variant, "float64")[:LOOPED]
+    states, actions = draw_states(variant, where)[:: STATES // LOOPED], draw_actions(variant, "float64")[:LOOPED]
     theirs, oracle = step_gymnasium(variant.gymnasium(), states, actions), step_oracle(variant, states, actions)
     rounded = variant.env_id == "MountainCarContinuous-v0"  # keeps its state in float32
     expected = oracle.states.astype(np.float32).astype(np.float64) if rounded else oracle.states
@@ -121,7 +121,7 @@ def test_oracle_is_gymnasium(variant: Variant, where: str) -> None:
 @each_variant
 def test_float64_is_gymnasium(make: Make, device: str, variant: Variant, where: str) -> None:
     """In float64 a step is Gymnasium's, but for what Gymnasium itself rounds to float32."""
-    states, actions = draw_states(variant, where)[::STATES // LOOPED], random_actions(variant.env_id, LOOPED, seed=4)
+    states, actions = draw_states(variant, where)[:: STATES // LOOPED], random_actions(variant.env_id, LOOPED, seed=4)
     ours = step_ours(make, variant, device, "float64", states, actions)
     theirs = step_gymnasium(variant.gymnasium(), states, actions)
     bound = 1e-6 if variant.env_id in MIXED else bound_float64(variant, where)
