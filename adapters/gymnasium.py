@@ -29,8 +29,6 @@ def _default_device() -> str:
 class SingleEnv(gymnasium.Env[Any, Any]):
     """One replica as a ``gymnasium.Env``."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
-
     def __init__(
         self,
         env_id: str,
@@ -49,6 +47,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             render_mode: None.
             **params: The environment's own parameters.
         """
+        self.metadata = {"render_modes": []}
         self.render_mode = render_mode
         self._env = VectorEnv(
             spec_of(env_id),

@@ -1,5 +1,6 @@
 """What a CUDA device does: bandwidth, one step a launch, many steps a launch, the Python call, graphs, compilation."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,15 +11,7 @@ from typing import Any
 import torch
 
 import gpu_envs
-
-BYTES = {
-    "CartPole-v1": 78,
-    "MountainCar-v0": 54,
-    "MountainCarContinuous-v0": 50,
-    "Pendulum-v1": 54,
-    "Acrobot-v1": 86,
-}
-"""What one step must move: state, elapsed and running return read and written, action, observation, reward, flags."""
+from benchmarks.record import BYTES
 
 
 def milliseconds(work: Callable[[], None], repeats: int = 7, inner: int = 1) -> float:
@@ -26,13 +19,13 @@ def milliseconds(work: Callable[[], None], repeats: int = 7, inner: int = 1) -> 
     work()
     times = []
     for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
         start.record()
         work()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
-    return sorted(times)[repeats // 2] / inner
+    return float(sorted(times)[repeats // 2]) / inner
 
 
 def copy_bandwidth() -> float:
@@ -142,7 +135,7 @@ def compile_seconds() -> dict[str, dict[str, float]]:
         for kind in ("cold", "cached"):
             done = subprocess.run(
                 [sys.executable, "-c", _COMPILE, *BYTES],
-                env={**__import__("os").environ, "CUPY_CACHE_DIR": cache},
+                env={**os.environ, "CUPY_CACHE_DIR": cache},
                 capture_output=True,
                 text=True,
                 check=True,
@@ -162,7 +155,10 @@ def measure(log: Callable[[str], None]) -> dict[str, Any]:
     for name, size in BYTES.items():
         rate = single_steps(name, 2**22)
         results["single"][name] = {"num_envs": 2**22, "steps_per_s": rate, "share_of_copy": rate * size / bandwidth}
-        log(f"{name}: one step a launch, 4 M replicas: {rate / 1e9:.1f} G steps/s, {rate * size / bandwidth:.0%} of copy")
+        log(
+            f"{name}: one step a launch, 4 M replicas: {rate / 1e9:.1f} G steps/s, "
+            f"{rate * size / bandwidth:.0%} of copy"
+        )
     results["fused"] = {}
     for name in BYTES:
         rate = fused_steps(name, 2**20)

@@ -13,6 +13,15 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+BYTES = {
+    "CartPole-v1": 78,
+    "MountainCar-v0": 54,
+    "MountainCarContinuous-v0": 50,
+    "Pendulum-v1": 54,
+    "Acrobot-v1": 86,
+}
+"""What one step must move: state, elapsed and running return read and written, action, observation, reward, flags."""
+
 PACKAGES = ("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "envpool")
 
 
@@ -57,7 +66,8 @@ def write(name: str, results: dict[str, Any], commit_given: str | None, gpu: str
         commit_given: The commit, where the copy measured has no git.
         gpu: The GPU's name.
     """
-    from gpu_envs.backend.toolchain import NoCompilerError, compiler_version, find_compiler
+    from gpu_envs.backend.toolchain import compiler_version, find_compiler
+    from gpu_envs.errors import NoCompilerError
 
     try:
         compiler = compiler_version(find_compiler()).splitlines()[0]

@@ -30,9 +30,7 @@ class Actions(NamedTuple):
 class ActionReader:
     """Turns arrays into addresses."""
 
-    def __init__(
-        self, space: gymnasium.Space[Any], num_envs: int, device: str, arrays: Arrays, precision: str
-    ) -> None:
+    def __init__(self, space: gymnasium.Space[Any], num_envs: int, device: str, arrays: Arrays, precision: str) -> None:
         """Keeps what an action must look like.
 
         Args:

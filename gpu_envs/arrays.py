@@ -142,7 +142,7 @@ class TorchArrays(Arrays):
         self._torch = torch
         self._device = torch.device(device)
         self._on_host = self._device.type == "cpu"
-        # Private, and ten times quicker than making a Stream to ask for its handle; where it is gone, the slow way does.
+        # Private, and ten times quicker than making a Stream to ask for its handle; without it the slow way does.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:

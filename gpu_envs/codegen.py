@@ -128,7 +128,9 @@ def _stored(param: Param) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{np.float32(value)!s}f" if "." in str(np.float32(value)) or "e" in str(np.float32(value)) else f"{value}.0f"
+    return (
+        f"{np.float32(value)!s}f" if "." in str(np.float32(value)) or "e" in str(np.float32(value)) else f"{value}.0f"
+    )
 
 
 def _state(spec: EnvSpec) -> str:
@@ -163,9 +165,7 @@ def _enumerators(param: Param) -> str:
 
 def _params(settings: Mapping[str, Param]) -> str:
     enums = [
-        f"enum class {_camel(n)} : int {{ {_enumerators(p)} }};"
-        for n, p in settings.items()
-        if p.kind == "choice"
+        f"enum class {_camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"
     ]
     fields = [f"    {_cpp_param(n, p)} {n};  // {p.description}".rstrip(" /") for n, p in settings.items()]
     return "\n".join([*enums, "struct Params {", *fields, "};"])
@@ -185,7 +185,10 @@ def _action(space: gymnasium.Space[Any], spec_id: str) -> str:
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32:
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise ValueError(f"{spec_id}: the bounds of a Box of actions must be finite; got {space}")
-        select = [" : ".join([*(f"j == {j} ? {_number(v)}" for j, v in enumerate(b[:-1])), _number(b[-1])]) for b in (space.low, space.high)]
+        select = [
+            " : ".join([*(f"j == {j} ? {_number(v)}" for j, v in enumerate(b[:-1])), _number(b[-1])])
+            for b in (space.low, space.high)
+        ]
         return "\n".join(
             [
                 "struct ActionBounds {",
@@ -278,7 +281,9 @@ def _prologue(layout: Layout, declared: Mapping[str, Struct]) -> str:
         raise ValueError(f"{spec.id}: an observation space must be a float32 Box of one dimension; got {space}")
     bodies = {
         "ParamBuffers": [_params_getter(spec.settings, layout.per_replica)],
-        "StateBuffers": [f"FN void set(Index i, const State& s) const {{ {' '.join(f'{n}[i] = s.{n};' for n in spec.state)} }}"],
+        "StateBuffers": [
+            f"FN void set(Index i, const State& s) const {{ {' '.join(f'{n}[i] = s.{n};' for n in spec.state)} }}"
+        ],
     }
     return "\n\n".join(
         [
@@ -290,7 +295,8 @@ def _prologue(layout: Layout, declared: Mapping[str, Struct]) -> str:
             _action(layout.action_space, spec.id),
             f"constexpr int OBSERVATION_SIZE = {space.shape[0]};\nusing Observation = float[OBSERVATION_SIZE];",
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
-            "struct Outcome {\n    real reward;\n    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
+            "struct Outcome {\n    real reward;\n"
+            "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
             _record(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
         ]
@@ -322,9 +328,11 @@ def _record(layout: Layout) -> str:
             "    Key  key;",
             "    real last_return;",
             "    int  last_length;",
-            f"    alignas(32) float final_obs[{words - 8}];" if words > 8 else "    float final_obs[1];  // of no use in this mode",
+            f"    alignas(32) float final_obs[{words - 8}];"
+            if words > 8
+            else "    float final_obs[1];  // of no use in this mode",
             "};",
-            f"static_assert(sizeof(Record) == {4 * words}, \"Record is laid out otherwise in Python\");",
+            f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");',
         ]
     )
 

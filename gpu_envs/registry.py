@@ -55,8 +55,8 @@ def make(id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
     Args:
         id: The environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them.
         num_envs: How many replicas.
-        **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``, ``statistics``,
-            ``threads``, ``block_size``, and the environment's own parameters.
+        **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``,
+            ``statistics``, ``threads``, ``block_size``, and the environment's own parameters.
 
     Returns:
         A Gymnasium ``VectorEnv``.

@@ -141,7 +141,9 @@ class Simulation:
 
     def _allocate(self) -> None:
         shapes = self._shapes()
-        needed = sum(int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
+        needed = sum(
+            int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()
+        )
         available = self.backend.memory()
         refusal = (
             f"{self.config.num_envs:,} replicas of {self.config.spec.id} need {needed / 2**30:,.1f} GiB on "
@@ -150,13 +152,17 @@ class Simulation:
         if needed > available:
             raise MemoryError(refusal)
         try:
-            self.buffers: dict[str, Array] = {n: self.arrays.zeros(shape, dtype) for n, (shape, dtype) in shapes.items()}
+            self.buffers: dict[str, Array] = {
+                n: self.arrays.zeros(shape, dtype) for n, (shape, dtype) in shapes.items()
+            }
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
         self.state = LiveState({f: self.buffers[f"state.{f}"] for f in self.config.spec.state}, self.arrays)
         self._view_records()
-        episode = {"episode_return": ((self.config.num_envs,), self.config.precision)}
+        episode: dict[str, tuple[tuple[int, ...], str]] = {
+            "episode_return": ((self.config.num_envs,), self.config.precision)
+        }
         episode |= {"episode_length": ((self.config.num_envs,), "int32")}
         if "final_obs" in self.buffers:
             episode |= {"final_obs": shapes["observations"]}
@@ -371,7 +377,16 @@ class Simulation:
 
     # --- snapshots ---
 
-    SNAPSHOT = ("running_return", "elapsed", "ended", "finished", "episodes", "seeds", "episode_return", "episode_length")
+    SNAPSHOT = (
+        "running_return",
+        "elapsed",
+        "ended",
+        "finished",
+        "episodes",
+        "seeds",
+        "episode_return",
+        "episode_length",
+    )
 
     def snapshot(self) -> dict[str, Any]:
         """Copies out everything a trajectory depends on."""
@@ -384,7 +399,9 @@ class Simulation:
         return {
             "state": {name: copied(array) for name, array in self.state.items()},
             "episode": {name: copied(self.buffers[name]) for name in self.SNAPSHOT},
-            "params": {n: copied(self.param_arrays[n]) if n in self.param_arrays else v for n, v in self.params.items()},
+            "params": {
+                n: copied(self.param_arrays[n]) if n in self.param_arrays else v for n, v in self.params.items()
+            },
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:

@@ -60,7 +60,9 @@ class Param:
     def __post_init__(self) -> None:
         """Refuses a default that breaks the parameter's own limits."""
         if isinstance(self.default, str) != bool(self.choices):
-            raise ValueError(f"a choice needs a string as its default and choices; got {self.default!r}, {self.choices}")
+            raise ValueError(
+                f"a choice needs a string as its default and choices; got {self.default!r}, {self.choices}"
+            )
         self.check("default", self.default, 1)
 
     @property
@@ -225,7 +227,9 @@ class EnvSpec:
         """Raises a ValueError where the first of an ordered pair exceeds the second."""
         for low, high in self.ordered:
             if np.any(np.asarray(values[low]) > np.asarray(values[high])):
-                raise ValueError(f"{self.id}: {low!r} must not exceed {high!r}; got {values[low]!r} and {values[high]!r}")
+                raise ValueError(
+                    f"{self.id}: {low!r} must not exceed {high!r}; got {values[low]!r} and {values[high]!r}"
+                )
 
     def observation_space(self, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
         """The observation space of one replica under these parameters."""

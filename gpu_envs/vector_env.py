@@ -149,17 +149,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = self._sim.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._reader = ActionReader(
-            self.single_action_space, self.num_envs, self.device, self._sim.arrays, precision
-        )
+        self._reader = ActionReader(self.single_action_space, self.num_envs, self.device, self._sim.arrays, precision)
         self._out = OutReader(self._sim.shapes, self.device)
         self._device_infos = self._live_infos()
 
     # --- Gymnasium's interface ---
 
-    def reset(
-        self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Begins new episodes in all replicas, or in those of a mask.
 
         Args:
@@ -188,9 +184,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         sim.reset(seeds, mask, values, observations)
         return self._given_out("observations"), {}
 
-    def step(
-        self, actions: Any, *, out: Step | None = None
-    ) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Any, *, out: Step | None = None) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Steps every replica once.
 
         Args:
@@ -201,8 +195,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             Observations, rewards, terminations, truncations and infos.
 
         Raises:
-            ActionError: An action is out of range or not a number, and came from the host: nothing has changed. Those of
-                the device are kept for ``check``.
+            ActionError: An action is out of range or not a number, and came from the host: nothing has changed.
+                Those of the device are kept for ``check``.
         """
         sim = self._sim
         if self.closed or not sim.ready:
@@ -226,7 +220,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         Args:
             steps: How many.
-            actions: ``[steps, num_envs, ...]``; None: drawn uniformly in the kernel, a function of seed, episode and step.
+            actions: ``[steps, num_envs, ...]``; None: drawn uniformly in the kernel, from seed, episode and step.
             per_step: Give every step's results instead of their sums.
 
         Returns:
@@ -311,7 +305,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         snapshot = self._sim.snapshot()
         if self.output != "numpy":
             return snapshot
-        return {part: {n: v if library_of(v) == "" else to_numpy(v) for n, v in values.items()} for part, values in snapshot.items()}
+        return {
+            part: {n: v if library_of(v) == "" else to_numpy(v) for n, v in values.items()}
+            for part, values in snapshot.items()
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Copies in what ``get_state`` gave, here or in another environment of the same kind and size."""
@@ -335,7 +332,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def set_attr(self, name: str, values: Any) -> None:
         """Sets a parameter or a state field, to one value or to one for each replica.
 
-        A parameter that takes one value for all is baked into a CUDA graph; one that has a value for each replica is not.
+        A CUDA graph keeps the value that all replicas share as it was; values of each replica's own stay live.
         """
         if name in self._sim.state:
             self._sim.state[name] = values
@@ -425,7 +422,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if on_host and not mask.any():
             raise ValueError("options['reset_mask'] is False everywhere: it must name at least one replica")
         if library == self._sim.arrays.name and (self._on_cpu or not on_host):
-            return self._sim.arrays.full_of(to_numpy(mask)) if self._on_cpu else mask.copy() if library == "cupy" else mask.clone()
+            return (
+                self._sim.arrays.full_of(to_numpy(mask))
+                if self._on_cpu
+                else mask.copy()
+                if library == "cupy"
+                else mask.clone()
+            )
         return self._sim.arrays.full_of(to_numpy(mask))
 
     def _read_seeds(self, seed: Seeds) -> int | list[int | None] | None:
@@ -487,7 +490,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos |= {"episode": episode, "_episode": finished}
         if self._same_step:
             final_info = {"episode": episode, "_episode": finished} if self._statistics else {}
-            infos |= {"final_obs": b["final_obs"], "_final_obs": finished, "final_info": final_info, "_final_info": finished}
+            infos |= {
+                "final_obs": b["final_obs"],
+                "_final_obs": finished,
+                "final_info": final_info,
+                "_final_info": finished,
+            }
         return infos
 
     def _infos(self, out: Step | None) -> dict[str, Any]:
@@ -534,7 +542,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 kind = "int64" if isinstance(self.single_action_space, gymnasium.spaces.Discrete) else "float32"
                 shapes["random_actions"] = ((steps, n, *action), kind)
         needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
-        refusal = f"the results of {steps:,} steps of {n:,} replicas need {needed / 2**30:,.1f} GiB; take fewer steps at a time"
+        refusal = f"the results of {steps:,} steps of {n:,} replicas need {needed / 2**30:,.1f} GiB; take fewer steps"
         if needed > self._sim.backend.memory():
             raise MemoryError(refusal)
         try:

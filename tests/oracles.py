@@ -1,7 +1,7 @@
 """One step of Gymnasium's classic-control environments over many states at once, in NumPy and float64.
 
-Written down from Gymnasium 1.4 for the tests alone, with the constants of Gymnasium's own instances, and pinned to those
-by ``test_parity.py``.
+Written down from Gymnasium 1.4 for the tests alone, with the constants of Gymnasium's own instances, and pinned to
+those by ``test_parity.py``.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Ends and restarts of episodes in each mode, against Gymnasium's SyncVectorEnv over this package's single environments."""
+"""Ends and restarts of episodes in each mode, against Gymnasium's SyncVectorEnv over the single environments."""
 
 from typing import Any
 
@@ -186,10 +186,10 @@ def test_options_hold_for_one_reset(make: Make, env_id: str, device: str, mode: 
     assert (chosen == chosen[0]).all()
     assert (chosen != usual).any(axis=1).all()
     for action in draw(env_id, 2, count):
-        steps = [each.step(action) for each in (env, plain)]
+        observations = [each.step(action)[0] for each in (env, plain)]
         if mode == "Disabled":
-            steps = [each.reset() for each in (env, plain)]
-    assert_same_bits(steps[0][0], steps[1][0])
+            observations = [each.reset()[0] for each in (env, plain)]
+    assert_same_bits(observations[0], observations[1])
     assert_same_bits(env.reset()[0], plain.reset()[0])
     assert env.params.keys() >= options_of(env_id).keys()
     assert {name: env.params[name] for name in options_of(env_id)} == {
@@ -276,7 +276,7 @@ def test_restart_step_of_next_step_mode(make: Make, env_id: str, place: Place) -
     assert numpy_of(step[3]).all()
     returns = numpy_of(env.episode_return)
     _, rewards, terminations, truncations, _ = env.step(moved(actions[3], place))
-    assert not numpy_of(rewards).any() and not numpy_of(terminations).any() and not numpy_of(truncations).any()
+    assert not any(numpy_of(part).any() for part in (rewards, terminations, truncations))
     assert not numpy_of(env.get_state()["episode"]["elapsed"]).any()
     assert_same_bits(returns, env.episode_return)
     for action in actions[4:7]:
@@ -302,7 +302,7 @@ def test_disabled_refuses_finished_replicas(make: Make, env_id: str, device: str
 
 
 def test_disabled_freezes_finished_replicas(make: Make, env_id: str, place: Place) -> None:
-    """Where frozen steps are allowed, a finished replica keeps state, observation and flags, and is rewarded nothing."""
+    """Where frozen steps are allowed, a finished replica keeps state, observation and flags, for no reward."""
     env = make(env_id, 3, **place._asdict(), autoreset_mode="Disabled", max_episode_steps=2)
     env.allow_frozen_steps()
     env.reset(seed=0)
@@ -344,7 +344,7 @@ def test_episode_infos(make: Make, env_id: str, place: Place, mode: str, wanted:
             assert_same_bits(numpy_of(infos["episode"]["r"])[over], total[over])
             assert_same_bits(numpy_of(infos["episode"]["l"])[over], length[over].astype(np.int32))
         if given and place.output == "numpy":
-            assert not infos["episode"]["r"][~over].any() and not infos["episode"]["l"][~over].any()
+            assert not any(values[~over].any() for values in infos["episode"].values())
         if given and mode == "SameStep":
             assert_same_bits(infos["final_info"]["episode"]["r"], infos["episode"]["r"])
         total, length = np.where(over, np.float32(0), total), np.where(over, 0, length)

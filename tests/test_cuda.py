@@ -1,13 +1,13 @@
 """What only a GPU has: streams, graphs, and work that the host does not wait for."""
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import (
     HAS_CUDA,
-    HAS_TORCH,
     Array,
     Make,
     Place,
@@ -21,8 +21,7 @@ from harness import (
 import gpu_envs
 from gpu_envs import ActionError, Step
 
-pytestmark = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")]
 
 COUNT, STEPS, LIMIT = 1_001, 32, 11
 TORCH, CUPY = Place("cuda", "torch"), Place("cuda", "cupy")
@@ -37,22 +36,21 @@ def pair(make: Make, env_id: str, place: Place, mode: str = "SameStep") -> list[
 
 
 @pytest.fixture
-def no_synchronisation() -> Iterator[None]:
-    """Makes torch raise wherever the host would wait for the device."""
-    import torch
+def torch() -> Any:
+    """The module, which has few types where CUDA is concerned."""
+    return pytest.importorskip("torch")
 
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    yield
+
+@pytest.fixture
+def synchronising(torch: Any) -> Iterator[Callable[[str], None]]:
+    """Says what torch does where the host would wait for the device: ``default`` or ``error``."""
+    yield torch.cuda.set_sync_debug_mode
     torch.cuda.set_sync_debug_mode("default")
 
 
-@needs_torch
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_torch_streams(make: Make, env_id: str, mode: str) -> None:
+def test_torch_streams(make: Make, torch: Any, env_id: str, mode: str) -> None:
     """Steps follow torch's current stream: behind what is queued there, before what comes after."""
-    import torch
-
     plain, env = pair(make, env_id, TORCH, mode)
     block = random_actions(env_id, STEPS, COUNT)
     expected = [[part.clone() for part in plain.step(moved(action, TORCH))[:4]] for action in block]
@@ -60,22 +58,17 @@ def test_torch_streams(make: Make, env_id: str, mode: str) -> None:
     given = torch.zeros_like(actions)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    kept = []
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)  # tens of milliseconds, in which another stream would run ahead
         given.copy_(actions)
-        for action in given:
-            kept.append([part.clone() for part in env.step(action)[:4]])
+        kept = [[part.clone() for part in env.step(action)[:4]] for action in given]
     stream.synchronize()
     assert_same_bits(kept, expected)
     assert_same_bits(env.get_state(), plain.get_state())
 
 
-@needs_torch
-def test_changing_streams(make: Make, env_id: str) -> None:
+def test_changing_streams(make: Make, torch: Any, env_id: str) -> None:
     """Each step asks for the stream anew."""
-    import torch
-
     plain, env = pair(make, env_id, TORCH)
     streams = [torch.cuda.Stream() for _ in range(3)]
     for t, action in enumerate(moved(random_actions(env_id, STEPS, COUNT), TORCH)):
@@ -103,12 +96,9 @@ def test_cupy_streams(make: Make, env_id: str) -> None:
     assert_same_bits(kept, expected)
 
 
-@needs_torch
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_graph_replay_is_eager(make: Make, env_id: str, mode: str) -> None:
+def test_graph_replay_is_eager(make: Make, torch: Any, env_id: str, mode: str) -> None:
     """32 steps captured once and replayed, through restarts, are the eager steps bit for bit."""
-    import torch
-
     plain, env = pair(make, env_id, TORCH, mode)
     given = moved(random_actions(env_id, STEPS, COUNT), TORCH)
     row = env.single_observation_space.shape or ()
@@ -146,11 +136,8 @@ def test_graph_replay_is_eager(make: Make, env_id: str, mode: str) -> None:
     assert_same_bits(env.get_state(), plain.get_state())
 
 
-@needs_torch
-def test_graph_keeps_offences(make: Make, env_id: str) -> None:
+def test_graph_keeps_offences(make: Make, torch: Any, env_id: str) -> None:
     """A replayed step keeps the first wrong action for ``check``, too."""
-    import torch
-
     env = pair(make, env_id, TORCH)[0]
     given = moved(random_actions(env_id, COUNT), TORCH)
     env.step(given)
@@ -169,18 +156,17 @@ def test_graph_keeps_offences(make: Make, env_id: str) -> None:
         env.check()
 
 
-@needs_torch
-@pytest.mark.usefixtures("no_synchronisation")
-def test_step_does_not_wait(make: Make, env_id: str, mode: str) -> None:
+def test_step_does_not_wait(
+    make: Make, torch: Any, env_id: str, mode: str, synchronising: Callable[[str], None]
+) -> None:
     """With torch in and out, the host waits for nothing in a step, a reset or a rollout."""
-    import torch
-
-    torch.cuda.set_sync_debug_mode("default")
     env = pair(make, env_id, TORCH, mode)[0]
     given = moved(random_actions(env_id, COUNT), TORCH)
     mask = torch.ones(COUNT, dtype=torch.bool, device="cuda")
     out = Step(rewards=torch.zeros(COUNT, device="cuda"))
-    torch.cuda.set_sync_debug_mode("error")
+    synchronising("error")
+    with pytest.raises(RuntimeError):
+        given.cpu()  # so it is on guard
     for _ in range(3):
         infos: Any = env.step(given)[4]
         env.step(given, out=out)
@@ -194,11 +180,8 @@ def test_step_does_not_wait(make: Make, env_id: str, mode: str) -> None:
         env.rollout(2, given.expand(2, *given.shape).contiguous(), per_step=True)
 
 
-@needs_torch
-def test_step_launches_while_the_device_is_busy(make: Make, env_id: str) -> None:
+def test_step_launches_while_the_device_is_busy(make: Make, torch: Any, env_id: str) -> None:
     """The host is done with a step long before the device is, which torch's mode cannot see of CuPy's launches."""
-    import torch
-
     env = pair(make, env_id, TORCH)[0]
     given = moved(random_actions(env_id, COUNT), TORCH)
     env.step(given)
@@ -212,11 +195,8 @@ def test_step_launches_while_the_device_is_busy(make: Make, env_id: str) -> None
     torch.cuda.synchronize()
 
 
-@needs_torch
-def test_int64_actions_are_read_where_they_are(make: Make, env_id: str) -> None:
+def test_int64_actions_are_read_where_they_are(make: Make, torch: Any, env_id: str) -> None:
     """A tensor of the kernel's type is not copied: the step reads what is at its address when it runs."""
-    import torch
-
     env = pair(make, env_id, TORCH)[0]
     given = moved(random_actions(env_id, COUNT), TORCH)
     env.step(given)
@@ -227,8 +207,7 @@ def test_int64_actions_are_read_where_they_are(make: Make, env_id: str) -> None:
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
-@needs_torch
-def test_libraries_share_memory(make: Make, env_id: str) -> None:
+def test_libraries_share_memory(make: Make, torch: Any, env_id: str) -> None:
     """CuPy reads a tensor that the simulator writes, where it is."""
     import cupy
 
@@ -255,14 +234,17 @@ def test_sizes_around_a_block(make: Make, env_id: str) -> None:
         assert (guarded[[0, -1]] == 77).all()
 
 
-@needs_torch
-def test_memory_runs_out(make: Make) -> None:
-    """More replicas than the device has memory for: a MemoryError, and nothing is kept of them."""
-    import torch
-
-    _, total = torch.cuda.mem_get_info()
+def test_memory_runs_out(make: Make, torch: Any) -> None:
+    """Where others hold the memory that the device has: a MemoryError, and nothing is kept of what was begun."""
+    env = make("CartPole-v1", 1_000_000, **TORCH._asdict())
+    each = torch.cuda.memory_allocated() // 1_000_000  # bytes a replica, or somewhat more
+    free, total = torch.cuda.mem_get_info()
+    held = torch.empty(free * 3 // 4, dtype=torch.uint8, device="cuda")
     before = torch.cuda.memory_allocated()
     with pytest.raises(MemoryError, match="GiB"):
-        make("CartPole-v1", total // 60, **TORCH._asdict())
+        make("CartPole-v1", total // each // 2, **TORCH._asdict())
+    gc.collect()
     assert torch.cuda.memory_allocated() == before
-    make("CartPole-v1", 4, **TORCH._asdict()).reset(seed=0)
+    env.reset(seed=0)
+    del held
+    torch.cuda.empty_cache()

@@ -16,6 +16,7 @@ from harness import (
     Make,
     Place,
     Recorded,
+    assert_all_same,
     assert_same_bits,
     numpy_of,
     random_actions,
@@ -36,8 +37,8 @@ if HAS_CUDA:
 
 
 def progress(env: gpu_envs.VectorEnv) -> dict[str, Any]:
-    """All that a trajectory depends on, and the statistics; not the mask of the last single step's finished episodes."""
-    state = env.get_state()
+    """All that a trajectory depends on, and the statistics; not the mask of what the last single step finished."""
+    state: dict[str, Any] = env.get_state()
     state["episode"] = {name: numpy_of(values) for name, values in state["episode"].items() if name != "finished"}
     return state
 
@@ -57,7 +58,7 @@ def test_batch_size_changes_nothing(make: Make, env_id: str, device: str, mode: 
         env = make(env_id, size, device=device, autoreset_mode=mode, max_episode_steps=SHORT)
         first = numpy_of(env.reset(seed=11)[0])[:count]
         trajectories.append((first, part(record(env, actions[:, :size]), slice(count))))
-    assert_same_bits(*trajectories)
+    assert_all_same(trajectories)
 
 
 @pytest.mark.parametrize("index", [1, 63, 64, 4095])
@@ -79,7 +80,7 @@ def test_thread_count_changes_nothing(make: Make, env_id: str) -> None:
         env = make(env_id, THREADED, device="cpu", threads=threads, autoreset_mode="SameStep", max_episode_steps=SHORT)
         first = env.reset(seed=5)[0]
         results.append((first, record(env, actions), env.rollout(10, per_step=True), progress(env)))
-    assert_same_bits(*results)
+    assert_all_same(results)
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
@@ -92,7 +93,7 @@ def test_block_size_changes_nothing(make: Make, env_id: str, block_size: int) ->
         env = make(env_id, count, device="cuda", block_size=size, autoreset_mode="SameStep", max_episode_steps=SHORT)
         first = env.reset(seed=5)[0]
         results.append((first, record(env, actions), env.rollout(10, per_step=True), progress(env)))
-    assert_same_bits(*results)
+    assert_all_same(results)
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
@@ -102,11 +103,11 @@ def test_cpu_and_cuda_agree(make: Make, env_id: str, replicas_own: bool) -> None
     count, steps = 4096, 1000
     params = own_params(env_id, count, spread=0.1) if replicas_own else {}
     envs = [make(env_id, count, device=d, autoreset_mode="SameStep", **params) for d in ("cpu", "cuda")]
-    assert_same_bits(*(env.reset(seed=21)[0] for env in envs))
+    assert_all_same(env.reset(seed=21)[0] for env in envs)
     for t in range(steps):
         actions = random_actions(env_id, count, seed=t)
-        assert_same_bits(*(env.step(actions)[:4] for env in envs), f"step {t}")
-    assert_same_bits(*(progress(env) for env in envs))
+        assert_all_same((env.step(actions)[:4] for env in envs), f"step {t}")
+    assert_all_same(progress(env) for env in envs)
 
 
 def test_rollout_is_single_steps(make: Make, env_id: str, device: str) -> None:
@@ -184,7 +185,7 @@ def test_rollout_restarts_pending_replicas_first(make: Make, env_id: str, device
         before = record(env, actions[:limit])
         assert before.truncations[-1].all()
         results.append((env.rollout(STEPS, actions[limit:], per_step=True), progress(env)))
-    assert_same_bits(*results)
+    assert_all_same(results)
 
 
 def test_random_actions_are_fair(make: Make, env_id: str, device: str) -> None:
@@ -192,7 +193,7 @@ def test_random_actions_are_fair(make: Make, env_id: str, device: str) -> None:
     env = make(env_id, 2_000, device=device)
     env.reset(seed=1)
     actions = env.rollout(100, per_step=True).actions
-    space = env.single_action_space
+    space: Any = env.single_action_space
     if hasattr(space, "n"):
         shares = np.bincount(actions.ravel().astype(np.int64), minlength=space.n) / actions.size
         assert len(shares) == space.n
@@ -211,9 +212,10 @@ def test_rollout_refuses_what_it_cannot_do(make: Make, env_id: str, device: str)
     with pytest.raises(Exception, match="reset"):
         env.rollout(5)
     env.reset(seed=0)
-    for steps in (0, -1, 1.5, True):
+    bad: list[Any] = [0, -1, 1.5, True]
+    for steps in bad:
         with pytest.raises(ValueError, match="steps"):
-            env.rollout(steps)  # type: ignore[arg-type]  # that is what is tested
+            env.rollout(steps)
     with pytest.raises(ValueError, match="shape"):
         env.rollout(5, random_actions(env_id, 4, 3))
     disabled = make(env_id, 3, device=device, autoreset_mode="Disabled")
@@ -378,7 +380,7 @@ def test_arrays_of_equal_parameters_change_nothing(make: Make, env_id: str, devi
     for params in ({}, own_params(env_id, count, spread=0.0)):
         env = make(env_id, count, device=device, max_episode_steps=SHORT, **params)
         results.append((env.reset(seed=2)[0], record(env, actions), env.rollout(9, per_step=True)))
-    assert_same_bits(*results)
+    assert_all_same(results)
 
 
 def test_replicas_follow_their_own_parameters(make: Make, env_id: str, device: str) -> None:

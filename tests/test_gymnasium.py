@@ -1,5 +1,6 @@
 """Gymnasium's side: registration, ``make_vec``, the single environment and Gymnasium's own checker."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from harness import HAS_CUDA, IDS, MODES, Place, assert_same_bits, defaults, is_discrete, random_actions
+from harness import HAS_CUDA, IDS, MODES, PLACES, Place, assert_same_bits, defaults, is_discrete, random_actions
 
 import gpu_envs
 from gpu_envs import ActionError
@@ -52,7 +53,7 @@ def test_make_vec(env_id: str, count: int) -> None:
 
 
 def test_everything_is_a_plain_argument(env_id: str, device: str, mode: str) -> None:
-    """Device, mode and the rest are arguments of ``make_vec``, and a spec of strings makes an equal environment again."""
+    """Device, mode and the rest are arguments of ``make_vec``, and a spec makes an equal environment again."""
     env = gymnasium.make_vec(
         f"gpu_envs/{env_id}", num_envs=3, device=device, autoreset_mode=mode, precision="float64", max_episode_steps=7
     )
@@ -77,7 +78,7 @@ def test_unknown_arguments(env_id: str) -> None:
     """A wrong argument of ``make_vec`` or ``make`` says so."""
     for make in (gymnasium.make_vec, gymnasium.make):
         with pytest.raises(ValueError, match="no parameter 'no_such_thing'"):
-            make(f"gpu_envs/{env_id}", device="cpu", no_such_thing=1)  # type: ignore[operator]
+            make(f"gpu_envs/{env_id}", device="cpu", no_such_thing=1)
 
 
 def test_vectorization_modes(env_id: str) -> None:
@@ -91,8 +92,6 @@ def test_vectorization_modes(env_id: str) -> None:
 
 def test_registering_again() -> None:
     """An equal spec may be registered again; another one under the same id may not."""
-    import dataclasses
-
     spec = gpu_envs.spec(IDS[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's: that it overrides an environment
@@ -133,7 +132,8 @@ def test_module_prefix() -> None:
 def test_facts_are_gymnasiums(env_id: str, device: str) -> None:
     """Spaces, limit and threshold are those of Gymnasium's environment."""
     theirs, ours = gymnasium.make(env_id), gymnasium.make(f"gpu_envs/{env_id}", device=device)
-    assert theirs.spec is not None and ours.spec is not None
+    assert theirs.spec is not None
+    assert ours.spec is not None
     assert ours.spec.max_episode_steps == theirs.spec.max_episode_steps
     assert ours.spec.reward_threshold == theirs.spec.reward_threshold
     for mine, other in [
@@ -345,7 +345,7 @@ def test_good_bounds(single: Any, options: dict[str, Any]) -> None:
     """Bounds may be any numbers; the state is drawn within them."""
     single.reset(seed=1, options=options)
     low, high = (float(options.get(name, 10.0 * (-1) ** (name == "low"))) for name in ("low", "high"))
-    assert (low <= single.state).all() and (single.state <= high).all()
+    assert ((low <= single.state) & (single.state <= high)).all()
 
 
 @pytest.mark.parametrize("env_id", BOUNDED)
@@ -354,7 +354,7 @@ def test_bad_bounds(single: Any, options: dict[str, Any]) -> None:
     """What Gymnasium refuses as bounds is refused here."""
     single.reset(seed=1)
     before = single.state
-    with pytest.raises(ValueError, match="low|high"):
+    with pytest.raises(ValueError, match=r"low|high"):
         single.reset(options=options)
     assert_same_bits(before, single.state)
 
@@ -386,7 +386,5 @@ def test_devices_by_name(env_id: str) -> None:
 
 def test_modes_and_places_are_tested() -> None:
     """The fixtures cover what this machine has."""
-    from harness import PLACES
-
-    assert MODES == tuple(mode.value for mode in AutoresetMode)
+    assert tuple(mode.value for mode in AutoresetMode) == MODES
     assert Place("cpu", "numpy") in PLACES

@@ -198,9 +198,7 @@ def test_partial_out_of_final_values(make: Make, device: str) -> None:
 
 def bad_outs(place: Place) -> dict[str, tuple[Step, type[Exception]]]:
     """Storage that no step can write into, for five replicas of an environment with four numbers to observe."""
-    fortran = moved(np.asfortranarray(np.zeros((5, 4), np.float32)), place)
-    if place.output == "torch":
-        fortran = fortran.t().contiguous().t()
+    fortran = moved(np.zeros((4, 5), np.float32), place).T
     return {
         "shape": (Step(rewards=empty(place, (4,), "float32")), ValueError),
         "shape of rows": (Step(observations=empty(place, (5, 3), "float32")), ValueError),
@@ -244,7 +242,7 @@ def test_out_on_another_device(make: Make, device: str) -> None:
     elsewhere = Place("cuda", "cupy") if device == "cpu" else Place("cpu", "numpy")
     env = make("CartPole-v1", 5, device=device)
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="device|is on"):
+    with pytest.raises(ValueError, match="is on"):
         env.step(np.zeros(5, int), out=Step(rewards=empty(elsewhere, (5,), "float32")))
 
 
@@ -292,7 +290,7 @@ def test_action_types(make: Make, env_id: str, place: Place, kind: str) -> None:
     assert_same_bits(expected, [*env.step(given)[:4]])
 
 
-def action_forms(env_id: str, actions: np.ndarray, place: Place) -> dict[str, Any]:
+def action_forms(actions: np.ndarray, place: Place) -> dict[str, Any]:
     """The same actions in many forms."""
     forms: dict[str, Any] = {
         "list": actions.tolist(),
@@ -321,7 +319,7 @@ def test_action_forms(make: Make, env_id: str, place: Place, count: int) -> None
     env = make(env_id, count, **place._asdict())
     actions = random_actions(env_id, count)
     results = {}
-    for name, form in action_forms(env_id, actions, place).items():
+    for name, form in action_forms(actions, place).items():
         env.reset(seed=0)
         results[name] = [numpy_of(part) for part in env.step(form)[:4]]
     for name, result in results.items():
@@ -422,7 +420,8 @@ def test_wrong_actions_on_the_device(make: Make, env_id: str, at: Place) -> None
         each.reset(seed=0)
     actions = random_actions(env_id, 4, count)
     mended = actions.copy()
-    top = int(env.single_action_space.n) - 1 if is_discrete(env_id) else 0
+    space: Any = env.single_action_space
+    top = int(space.n) - 1 if is_discrete(env_id) else 0
     for step, replica in ((1, 33), (1, 65), (2, 7)):
         actions[step, replica], mended[step, replica] = (99, top) if top else (np.nan, 0.0)
     for action, right in zip(actions, mended, strict=True):
@@ -650,7 +649,7 @@ def test_bad_choices_on_cuda(env_id: str, arguments: dict[str, Any], message: st
 
 def test_unknown_environment() -> None:
     """An id that is none gets the closest, and the list."""
-    with pytest.raises(KeyError, match="Did you mean 'CartPole-v1'.*Pendulum-v1"):
+    with pytest.raises(KeyError, match=r"Did you mean 'CartPole-v1'.*Pendulum-v1"):
         gpu_envs.make("Cartpole-v1")
 
 
@@ -658,7 +657,7 @@ def test_more_replicas_than_fit(make: Make, env_id: str, place: Place) -> None:
     """Out of memory is a MemoryError that says how much it would take, and leaves others usable."""
     env = make(env_id, 2, **place._asdict())
     env.reset(seed=0)
-    with pytest.raises(MemoryError, match="1,000,000,000,000 replicas.*GiB"):
+    with pytest.raises(MemoryError, match=r"1,000,000,000,000 replicas.*GiB"):
         gpu_envs.make(env_id, 10**12, **place._asdict())
     with pytest.raises(MemoryError, match="steps"):
         env.rollout(2**31 - 1, per_step=True)
@@ -704,7 +703,8 @@ def test_auto_device(make: Make, env_id: str) -> None:
     """``auto`` is CUDA where there is a CUDA device, else the CPU."""
     env = make(env_id)
     assert env.device.partition(":")[0] == ("cuda" if HAS_CUDA else "cpu")
-    assert env.device in repr(env) and env_id in repr(env)
+    assert env.device in repr(env)
+    assert env_id in repr(env)
 
 
 def test_float64_is_more_precise(make: Make, env_id: str, device: str) -> None:
@@ -776,7 +776,8 @@ def test_normalize_reward(make: Make, env_id: str, at: Place, mode: str) -> None
 def test_action_wrappers(make: Make, env_id: str, at: Place, mode: str) -> None:
     """ClipAction and RescaleAction put actions into the bounds."""
     plain = make(env_id, 5, **at._asdict(), autoreset_mode=mode)
-    low, high = plain.single_action_space.low, plain.single_action_space.high
+    space: Any = plain.single_action_space
+    low, high = space.low, space.high
     middle = ((low + high) / 2 * np.ones((5, 1))).astype(np.float32)
     for wrapper, given, effective in [
         (wrappers.ClipAction, np.full((5, 1), 100, np.float32), high * np.ones((5, 1), np.float32)),
@@ -823,7 +824,7 @@ def test_dict_info_to_list(make: Make, env_id: str, at: Place, mode: str) -> Non
 
 
 @each_numpy
-def test_stacked_wrappers(make: Make, env_id: str, at: Place) -> None:
+def test_stacked_wrappers(env_id: str, at: Place) -> None:
     """The usual stack of wrappers for PPO works, through ``make_vec`` as well."""
     made = gymnasium.make_vec(f"gpu_envs/{env_id}", num_envs=5, device=at.device, max_episode_steps=9)
     env: Any = wrappers.NormalizeReward(wrappers.NormalizeObservation(wrappers.RecordEpisodeStatistics(made)))

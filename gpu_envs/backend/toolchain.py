@@ -1,5 +1,6 @@
 """Finds the machine's C++ compiler, and compiles once: what it made is kept by a digest of all that went in."""
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -106,7 +107,7 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
     digest = hashlib.sha256("\0".join(ingredients).encode()).hexdigest()[:32]
     folder = _usable_folder()
     library = folder / f"{name}-{digest}.so"
-    if library.exists():
+    if _is_whole(library):
         try:
             return ctypes.CDLL(str(library))
         except OSError:
@@ -119,8 +120,23 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
         )
         if done.returncode != 0:
             raise CompileError(f"{name} did not compile with {shlex.join(command)}:\n{done.stderr.strip()}")
+        with made.open("ab") as file:
+            file.write(_SEAL + file.tell().to_bytes(8, "little"))
         os.replace(made, library)  # whole or not at all, whoever else is compiling the same
     return ctypes.CDLL(str(library))
+
+
+_SEAL = b"gpu_envs library"
+"""Ends a whole file, before its length: to load one that was cut off would end the process."""
+
+
+def _is_whole(library: Path) -> bool:
+    try:
+        with library.open("rb") as file:
+            length = file.seek(-len(_SEAL) - 8, os.SEEK_END)
+            return file.read() == _SEAL + length.to_bytes(8, "little")
+    except OSError:
+        return False
 
 
 def _usable_folder() -> Path:
@@ -135,4 +151,6 @@ def _usable_folder() -> Path:
 
 @functools.cache
 def _private_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="gpu_envs-"))
+    folder = Path(tempfile.mkdtemp(prefix="gpu_envs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
