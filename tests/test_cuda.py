@@ -157,7 +157,7 @@ def test_graph_keeps_offences(make: Make, torch: Any, env_id: str) -> None:
 
 
 def test_step_does_not_wait(
-    make: Make, torch: Any, env_id: str, mode: str, synchronising: Callable[[str], None]
+    make: Make, torch: Any, synchronising: Callable[[str], None], env_id: str, mode: str
 ) -> None:
     """With torch in and out, the host waits for nothing in a step, a reset or a rollout."""
     env = pair(make, env_id, TORCH, mode)[0]
@@ -207,7 +207,8 @@ def test_int64_actions_are_read_where_they_are(make: Make, torch: Any, env_id: s
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
-def test_libraries_share_memory(make: Make, torch: Any, env_id: str) -> None:
+@pytest.mark.usefixtures("torch")
+def test_libraries_share_memory(make: Make, env_id: str) -> None:
     """CuPy reads a tensor that the simulator writes, where it is."""
     import cupy
 
