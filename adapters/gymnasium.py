@@ -1,5 +1,6 @@
 """A single environment for ``gymnasium.make``: one replica, Python numbers, no limit and no restart of its own."""
 
+import operator
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -66,8 +67,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.action_space = self._env.single_action_space
         self._warned = False
         self._terminated = False
-        discrete = isinstance(self.action_space, gymnasium.spaces.Discrete)
-        self._action = np.zeros((1, *(self.action_space.shape or ())), np.int64 if discrete else np.float32)
+        self._discrete = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self._action = np.zeros((1, *(self.action_space.shape or ())), np.int64 if self._discrete else np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -84,7 +85,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             self._warned = True
             gymnasium.logger.warn("step() was called though the episode has terminated: call reset() first")
         try:
-            self._action[0] = action
+            self._action[0] = operator.index(action) if self._discrete else action
         except (TypeError, ValueError):
             raise ActionError(f"the action {action!r} is not of the action space {self.action_space}") from None
         observations, rewards, terminations, _, _ = self._env.step(self._action)

@@ -88,13 +88,16 @@ class ActionReader:
                 array = np.asarray(actions)
             except ValueError as error:
                 raise ValueError(f"actions must be an array of shape {shape}; got what makes none: {error}") from None
+            if array.dtype.kind == "O":
+                raise self._refuse_dtype(array.dtype)
+            self._check_shape(array.shape, shape)
             kinds = "biu" if self._discrete else "fiu"
             if array.dtype.kind not in kinds:
                 raise self._refuse_dtype(array.dtype)
             if array.dtype not in self._numpy_kinds:
                 wide = np.int64 if self._discrete else np.float32
-                if array.dtype == np.uint64 and array.size and int(array.max()) > 2**63 - 1:
-                    raise ValueError(f"an action is out of range: {int(array.max())}; allowed: {self._space}")
+                if self._discrete:
+                    self.check_values(array)  # before a cast to int64 can wrap a huge value around
                 array = array.astype(wide)
             array = np.ascontiguousarray(array)
         if array.shape != shape:
@@ -110,6 +113,8 @@ class ActionReader:
             self._torch_kinds = {getattr(torch, name): kind for name, kind in self._kinds.items()}
             self._torch_device = torch.device(self._device)
         kind = self._torch_kinds.get(actions.dtype)
+        if actions.shape != shape:
+            self._check_shape(tuple(actions.shape), shape)
         if actions.device != self._torch_device:
             if actions.device.type == "cpu":
                 return self._read_numpy(actions.detach().numpy(), shape)
@@ -119,12 +124,15 @@ class ActionReader:
         if kind is None:
             torch = sys.modules["torch"]
             floating = actions.dtype.is_floating_point
-            if floating == self._discrete or actions.dtype.is_complex:
+            unfit = floating if self._discrete else actions.dtype == torch.bool
+            if unfit or actions.dtype.is_complex:
                 raise self._refuse_dtype(actions.dtype)
-            actions = actions.to(torch.int64 if self._discrete else torch.float32)
+            if self._discrete and actions.dtype == torch.uint64:
+                signed = actions.contiguous().view(torch.int64)
+                actions = torch.where(signed < 0, torch.iinfo(torch.int64).max, signed)  # huge, not negative
+            else:
+                actions = actions.to(torch.int64 if self._discrete else torch.float32)
             kind = self._torch_kinds[actions.dtype]
-        if actions.shape != shape:
-            self._check_shape(tuple(actions.shape), shape)
         if not actions.is_contiguous():
             actions = actions.contiguous()
         host = actions.detach().numpy() if self._device == "cpu" else None
@@ -139,6 +147,8 @@ class ActionReader:
         if actions.dtype not in self._numpy_kinds:
             if actions.dtype.kind not in ("biu" if self._discrete else "fiu"):
                 raise self._refuse_dtype(actions.dtype)
+            if self._discrete and actions.dtype == np.uint64:
+                actions = actions.clip(None, np.iinfo(np.int64).max)  # huge, not negative after the cast
             actions = actions.astype(np.int64 if self._discrete else np.float32)
         if actions.shape != shape:
             self._check_shape(actions.shape, shape)

@@ -39,9 +39,9 @@ def draw_states(variant: Variant, where: str) -> Reals:
     """States of random-policy rollouts, or from the whole box of observations: ``[STATES, fields]``."""
     oracle = ORACLES[variant.env_id]
     if where == "box":
-        # Acrobot's bounds over the box depend on this seed. Of 12 others in float32, 6 had one to three states in 100,000
-        # beyond 2e-3 (worst 1.5e-2), and one in float64 a state at 1.3e-11: there, one unit in the last place of the
-        # input moves the exact result by as much (1.7e-2 and 3.1e-11).
+        # Acrobot's bounds over the box depend on this draw: of 12 others, 6 went beyond 2e-3 in float32 (worst 1.5e-2),
+        # 1 beyond 1e-11 in float64 (1.3e-11), by a few states each. At the worst of them one unit in the last place of
+        # the input moves the exact result by more than that: 1.7e-2 and 3.1e-11.
         return np.random.default_rng(1).uniform(oracle.low, oracle.high, (STATES, len(oracle.low)))
     env = gpu_envs.make(variant.env_id, REPLICAS, device="cpu", precision="float64", **variant.params)
     env.reset(seed=2)
