@@ -217,7 +217,7 @@ class CupyArrays(Arrays):
     def write(self, array: Array, values: np.ndarray) -> None:
         """Copies from the host."""
         with self._device:
-            array.set(np.ascontiguousarray(values, array.dtype))
+            array[...] = self._cupy.asarray(np.ascontiguousarray(values, array.dtype))
 
     def read(self, array: Array) -> np.ndarray:
         """Copies to the host."""

@@ -25,10 +25,13 @@ OPTIONAL = ("final_obs", "episode_return", "episode_length")
 """Those that have their place in the records, and are written elsewhere too only where the user says so."""
 
 _NO_OFFENCE = np.array([0, -1], np.int64)
+EPISODE_OVER = 3
+"""A replica was stepped whose episode is over: ``Offence`` in ``actions.cuh``."""
+
 _OFFENCES = {
     1: "an action is out of range: {action}",
     2: "an action is not a number (NaN)",
-    3: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}",
+    EPISODE_OVER: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}",
 }
 
 
@@ -366,8 +369,15 @@ class Simulation:
             return
         self.clear_offence()
         key = int(record[1])
-        what = _OFFENCES[int(record[0]) & 3].format(action=f"allowed are {self._allowed()}")
-        raise ActionError(f"{where}replica {key >> 31}, step {key & (2**31 - 1)} of its episode: {what}")
+        raise self._offence(int(record[0]) & 3, key >> 31, key & (2**31 - 1), where)
+
+    def offence(self, kind: int, replica: int) -> ActionError:
+        """The error for an offence that the host has found itself."""
+        return self._offence(kind, replica, int(self.arrays.read(self.buffers["elapsed"])[replica]), "")
+
+    def _offence(self, kind: int, replica: int, step: int, where: str) -> ActionError:
+        what = _OFFENCES[kind].format(action=f"allowed are {self._allowed()}")
+        return ActionError(f"{where}replica {replica}, step {step} of its episode: {what}")
 
     def _allowed(self) -> str:
         space = self.action_space

@@ -16,7 +16,7 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
 from gpu_envs.errors import did_you_mean
 from gpu_envs.results import OutReader, Rollout, Step
-from gpu_envs.simulation import NO_LIMIT, RESULTS, Config, LiveState, Simulation
+from gpu_envs.simulation import EPISODE_OVER, NO_LIMIT, RESULTS, Config, LiveState, Simulation
 from gpu_envs.spec import EnvSpec, Value
 
 OUTPUTS = ("numpy", "torch", "cupy")
@@ -141,6 +141,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         )
         self._same_step = mode == "SameStep"
         self._disabled = mode == "Disabled"
+        self._strict = self._disabled
         self._on_cpu = on_cpu
         self._sim.set_step_flags(
             report_frozen=self._disabled, clear_final=output == "numpy" and on_cpu and not self._copy
@@ -297,6 +298,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def allow_frozen_steps(self) -> None:
         """In Disabled mode: stepping a replica whose episode is over is no offence, and changes nothing."""
+        self._strict = False
         self._sim.set_step_flags(report_frozen=False, clear_final=False)
 
     def get_state(self) -> dict[str, Any]:
@@ -450,11 +452,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return
         assert read.host is not None
         self._reader.check_values(read.host)
-        if self._disabled and self._sim.arrays.read(self._sim.buffers["ended"]).any():
-            over = int(np.argmax(self._sim.arrays.read(self._sim.buffers["ended"])))
-            from gpu_envs.errors import ActionError
-
-            raise ActionError(f"replica {over}: the episode is over and autoreset_mode is 'Disabled': reset it first")
+        if self._strict:
+            ended = self._sim.arrays.read(self._sim.buffers["ended"])
+            if ended.any():
+                raise self._sim.offence(EPISODE_OVER, int(np.argmax(ended)))
 
     def _inspect_block(self, read: Actions, steps: int) -> None:
         if read.host is None:

@@ -655,13 +655,13 @@ def test_unknown_environment() -> None:
 
 def test_more_replicas_than_fit(make: Make, env_id: str, place: Place) -> None:
     """Out of memory is a MemoryError that says how much it would take, and leaves others usable."""
-    env = make(env_id, 2, **place._asdict())
+    env = make(env_id, 64, **place._asdict())
     env.reset(seed=0)
     with pytest.raises(MemoryError, match=r"1,000,000,000,000 replicas.*GiB"):
         gpu_envs.make(env_id, 10**12, **place._asdict())
     with pytest.raises(MemoryError, match="steps"):
         env.rollout(2**31 - 1, per_step=True)
-    env.step(random_actions(env_id, 2))
+    env.step(random_actions(env_id, 64))
 
 
 def uses(env: gpu_envs.VectorEnv, actions: np.ndarray) -> dict[str, Callable[[], object]]:

@@ -46,8 +46,9 @@ class CudaKernels(Kernels):
     """Functions of a module on one device."""
 
     def __init__(self, functions: dict[str, Any], device: int, program: Program, block: int) -> None:
-        """Keeps the functions, and the shape of their launches."""
-        self._functions = functions
+        """Keeps the functions, and the shape of their launches: as many threads a block as registers allow."""
+        self._functions = {name: kernel.kernel for name, kernel in functions.items()}
+        self._most_threads = {name: int(kernel.max_threads_per_block) for name, kernel in functions.items()}
         self._device = device
         self._program = program
         self._block = block
@@ -61,7 +62,8 @@ class CudaKernels(Kernels):
         cupy = import_cupy()
         launch_kernel, current = cupy.cuda.driver.launchKernel, cupy.cuda.runtime.getDevice
         function, device, index = self._functions[kernel], cupy.cuda.Device(self._device), self._device
-        handle, block = function.ptr, self._block
+        handle = function.ptr
+        block = min(self._block, self._most_threads[kernel] // 32 * 32)
         grid = -(-count // (block * self._program.lanes))
         shared = self._program.staging_bytes * block
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
@@ -101,10 +103,10 @@ class CudaBackend(Backend):
         with self._cupy.cuda.Device(self.index):
             module = self._cupy.RawModule(code=program.source, options=OPTIONS, backend="nvrtc")
             try:
-                functions = {k: module.get_function(f"kernel_{k}").kernel for k in program.calls}
+                functions = {k: module.get_function(f"kernel_{k}") for k in program.calls}
+                return CudaKernels(functions, self.index, program, self._block)
             except self._cupy.cuda.compiler.CompileException as error:
                 raise CompileError(f"{program.name} did not compile with NVRTC:\n{error}") from error
-        return CudaKernels(functions, self.index, program, self._block)
 
     def lanes(self, module: str, count: int) -> int:
         """One: two and four were tried, and gained nothing at any number of replicas."""
