@@ -163,7 +163,7 @@ class TorchArrays(Arrays):
 
     def write(self, array: Array, values: np.ndarray) -> None:
         """Copies from the host."""
-        array.copy_(self._torch.from_numpy(np.ascontiguousarray(values)))
+        array.copy_(self._torch.from_numpy(np.require(values, requirements=["C", "W"])))
 
     def read(self, array: Array) -> np.ndarray:
         """Copies to the host."""

@@ -279,13 +279,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property
     def episode_return(self) -> Array:
-        """The return of each replica's last finished episode; live."""
-        return self._sim.buffers["episode_return"]
+        """The return of each replica's last finished episode: live, or with NumPy output on CUDA a copy."""
+        return self._to_output(self._sim.buffers["episode_return"])
 
     @property
     def episode_length(self) -> Array:
-        """The length of each replica's last finished episode; live."""
-        return self._sim.buffers["episode_length"]
+        """The length of each replica's last finished episode: live, or with NumPy output on CUDA a copy."""
+        return self._to_output(self._sim.buffers["episode_length"])
 
     @property
     def params(self) -> dict[str, Any]:
