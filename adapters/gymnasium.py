@@ -1,7 +1,7 @@
 """A single environment for ``gymnasium.make``: one replica, Python numbers, no limit and no restart of its own."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import gymnasium
@@ -67,8 +67,18 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.action_space = self._env.single_action_space
         self._warned = False
         self._terminated = False
+        self._started = False
         self._discrete = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self._least, self._most = 0, 0
+        if isinstance(self.action_space, gymnasium.spaces.Discrete):
+            self._least = int(self.action_space.start)
+            self._most = self._least + int(self.action_space.n) - 1
         self._action = np.zeros((1, *(self.action_space.shape or ())), np.int64 if self._discrete else np.float32)
+        self._direct: Callable[[int, int], None] | None = None
+        if self._env.device == "cpu":
+            self._direct, results = self._env.direct_step()
+            self._observations, self._rewards, self._terminations = results
+            self._action_address, self._action_kind = self._env.locate_action(self._action)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -76,21 +86,43 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """Begins a new episode; see ``VectorEnv.reset`` for the options."""
         super().reset(seed=seed)
         observations, _ = self._env.reset(seed=seed, options=options)
-        self._terminated = False
+        self._started, self._terminated = True, False
         return observations[0], {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Takes one step; after the end of an episode the state stays, and the reward is 0, until a reset."""
+        if not self._started or self._env.closed:
+            self._env.step(self._action)  # says what is wrong
         if self._terminated and not self._warned:
             self._warned = True
             gymnasium.logger.warn("step() was called though the episode has terminated: call reset() first")
+        self._write_action(action)
+        if self._direct is None:
+            observations, rewards, terminations, _, _ = self._env.step(self._action)
+            observation, reward = observations[0], float(rewards[0])
+            self._terminated = bool(terminations[0])
+        else:
+            self._direct(self._action_address, self._action_kind)
+            observation, reward = self._observations[0].copy(), self._rewards.item()
+            self._terminated = self._terminations.item()
+        return observation, reward, self._terminated, False, {}
+
+    def _write_action(self, action: Any) -> None:
+        """Puts the action where the kernel reads it, or raises an ActionError."""
         try:
             self._action[0] = operator.index(action) if self._discrete else action
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ActionError(f"the action {action!r} is not of the action space {self.action_space}") from None
-        observations, rewards, terminations, _, _ = self._env.step(self._action)
-        self._terminated = bool(terminations[0])
-        return observations[0], float(rewards[0]), self._terminated, False, {}
+        if self._discrete:
+            fits = self._least <= self._action.item() <= self._most
+        else:
+            fits = (
+                not np.isnan(self._action).any()
+                if self._action.size > 1
+                else self._action.item() == self._action.item()
+            )
+        if not fits:
+            raise ActionError(f"the action {action!r} is out of range or not a number; allowed: {self.action_space}")
 
     @property
     def state(self) -> np.ndarray:

@@ -115,13 +115,14 @@ import sys, time
 import cupy
 cupy.zeros(1)
 from gpu_envs.backend.cuda import CudaBackend
-from gpu_envs.codegen import Layout, generate
+from gpu_envs.codegen import Layout, baked_values, generate, param_values
 import gpu_envs
 backend = CudaBackend(0)
 for env_id in sys.argv[1:]:
     spec = gpu_envs.spec(env_id)
     params = spec.check_params({}, 1)
-    layout = Layout(spec, "SameStep", "float32", spec.observation_space(params), spec.action_space(params), frozenset())
+    spaces = spec.observation_space(params), spec.action_space(params)
+    layout = Layout(spec, "SameStep", "float32", *spaces, frozenset(), baked_values(spec, param_values(spec, params)))
     start = time.perf_counter()
     backend.load(generate(layout))
     print(env_id, time.perf_counter() - start)

@@ -42,6 +42,8 @@ class Layout:
     action_space: gymnasium.Space[Any]
     per_replica: frozenset[str]
     """Parameters that have one value a replica."""
+    baked: Mapping[str, float | int]
+    """Parameters whose value is compiled in."""
 
     @property
     def real(self) -> str:
@@ -171,10 +173,12 @@ def _params(settings: Mapping[str, Param]) -> str:
     return "\n".join([*enums, "struct Params {", *fields, "};"])
 
 
-def _params_getter(settings: Mapping[str, Param], per_replica: frozenset[str]) -> str:
+def _params_getter(layout: Layout) -> str:
     values = []
-    for name, param in settings.items():
-        value = f"{name}[i]" if name in per_replica else name
+    for name, param in layout.spec.settings.items():
+        value = f"{name}[i]" if name in layout.per_replica else name
+        if name in layout.baked:
+            value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
     return f"FN Params get(Index i) const {{ return {{{', '.join(values)}}}; }}"
 
@@ -280,7 +284,7 @@ def _prologue(layout: Layout, declared: Mapping[str, Struct]) -> str:
     if not (isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32):
         raise ValueError(f"{spec.id}: an observation space must be a float32 Box of one dimension; got {space}")
     bodies = {
-        "ParamBuffers": [_params_getter(spec.settings, layout.per_replica)],
+        "ParamBuffers": [_params_getter(layout)],
         "StateBuffers": [
             f"FN void set(Index i, const State& s) const {{ {' '.join(f'{n}[i] = s.{n};' for n in spec.state)} }}"
         ],
@@ -373,6 +377,15 @@ def generate(layout: Layout, module: str = "vector_env", lanes: int = 1) -> Prog
         staging_bytes=ctypes.sizeof(ctypes.c_float) * int(shape[0]),
         flush_denormals=layout.precision == "float32",
     )
+
+
+def baked_values(spec: EnvSpec, values: Mapping[str, Any]) -> dict[str, float | int]:
+    """Those of a program's parameters that are compiled in; of reset options none, since a reset may change them."""
+    return {
+        n: values[n]
+        for n, p in spec.params.items()
+        if (p.baked or p.kind != "real") and not isinstance(values[n], np.ndarray)
+    }
 
 
 def param_values(spec: EnvSpec, values: Mapping[str, Value]) -> dict[str, float | int | np.ndarray]:

@@ -3,7 +3,7 @@
 import ctypes
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import gymnasium
@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_envs.arrays import Array, Arrays, to_numpy
 from gpu_envs.backend.base import Backend, Launch
-from gpu_envs.codegen import Layout, generate, param_values, record_words
+from gpu_envs.codegen import Layout, baked_values, generate, param_values, record_words
 from gpu_envs.errors import ActionError
 from gpu_envs.spec import EnvSpec, Value
 
@@ -118,6 +118,7 @@ class Simulation:
         self.ready = False
         self._launches = 0
         self._per_replica: frozenset[str] = frozenset()
+        self._baked: dict[str, float | int] = {}
         self._calls: dict[str, Any] = {}
         self._flags = {"report_frozen": 0, "clear_final": 0}
         self._allocate()
@@ -184,6 +185,20 @@ class Simulation:
             shape = self.observation_space.shape or ()
             self.buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + shape[0]]
 
+    def program_source(self) -> str:
+        """The C++ that the kernels of a single step were compiled from."""
+        return generate(self._layout(), "vector_env", self.backend.lanes("vector_env", self.config.num_envs)).source
+
+    def direct_step(self) -> Callable[[int, int], None]:
+        """A step without a look at anything, for one who steps a single replica on the host."""
+        call, launch = self._step_call, self._launch_step
+
+        def step(actions: int, kind: int) -> None:
+            call.actions, call.action_kind = actions, kind
+            launch(0)
+
+        return step
+
     def clear_offence(self) -> None:
         """Forgets the offence on record."""
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
@@ -191,15 +206,16 @@ class Simulation:
     # --- parameters and program ---
 
     def set_params(self, params: Mapping[str, Value]) -> None:
-        """Takes over parameters; compiles anew only where one changes between one value and one a replica."""
+        """Takes over parameters; compiles anew where one becomes per replica or shared, or one compiled in changes."""
         spec, values = self.config.spec, param_values(self.config.spec, params)
         per_replica = frozenset(n for n, v in values.items() if isinstance(v, np.ndarray))
         held: dict[str, Array] = {}
         for name in per_replica:
             dtype = self.config.precision if spec.settings[name].kind == "real" else "int32"
             held[name] = self.arrays.full_of(np.asarray(values[name]).astype(dtype))
-        if per_replica != self._per_replica or not self._calls:
-            self._per_replica = per_replica
+        baked = baked_values(spec, values)
+        if per_replica != self._per_replica or baked != self._baked or not self._calls:
+            self._per_replica, self._baked = per_replica, baked
             self._compile()
         self.params = dict(params)
         self.param_arrays = held
@@ -215,7 +231,7 @@ class Simulation:
     def _layout(self) -> Layout:
         config = self.config
         spaces = self.observation_space, self.action_space
-        return Layout(config.spec, config.autoreset_mode, config.precision, *spaces, self._per_replica)
+        return Layout(config.spec, config.autoreset_mode, config.precision, *spaces, self._per_replica, self._baked)
 
     def _load(self, module: str) -> None:
         """Compiles a driver and prepares its launches."""

@@ -56,6 +56,9 @@ class Param:
     """Zero and below are not allowed."""
     choices: tuple[str, ...] = ()
     """The words allowed, for a choice; in C++ the members of an enum."""
+    baked: bool = False
+    """Compile the value in, so that a branch on it costs nothing; another value compiles anew. Switches and choices
+    always are, unless each replica has its own."""
 
     def __post_init__(self) -> None:
         """Refuses a default that breaks the parameter's own limits."""

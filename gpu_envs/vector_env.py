@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import gymnasium
@@ -295,6 +295,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def check(self) -> None:
         """Raises the first offence of the steps whose actions came from the device, if there was any."""
         self._sim.check()
+
+    def direct_step(self) -> tuple[Callable[[int, int], None], tuple[Array, Array, Array]]:
+        """A step that looks at nothing, and the arrays it writes: observations, rewards, terminations. Host only."""
+        b = self._sim.buffers
+        return self._sim.direct_step(), (b["observations"], b["rewards"], b["terminations"])
+
+    def locate_action(self, actions: Array) -> tuple[int, int]:
+        """Address and element type of actions, as ``direct_step`` takes them."""
+        return self._reader.read(actions)[:2]
 
     def allow_frozen_steps(self) -> None:
         """In Disabled mode: stepping a replica whose episode is over is no offence, and changes nothing."""

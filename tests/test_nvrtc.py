@@ -44,7 +44,7 @@ def programs(env_id: str, mode: str, precision: str, per_replica: bool = False) 
     spec = gpu_envs.spec(env_id)
     params = spec.check_params({}, 1)
     names = frozenset(params if per_replica else ())
-    layout = Layout(spec, mode, precision, spec.observation_space(params), spec.action_space(params), names)
+    layout = Layout(spec, mode, precision, spec.observation_space(params), spec.action_space(params), names, {})
     for module in MODULES:
         for lanes in (1, 2) if module == "vector_env" else (1,):
             yield generate(layout, module, lanes)

@@ -169,7 +169,7 @@ def test_the_installed_wheel_steps(wheel: Path, tmp_path: Path) -> None:
     run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
     own = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
     # folders named in a .pth file come after the environment's own, and without their .pth files
-    borrowed = {sysconfig.get_path("purelib"), *(str(Path(m.__file__).parents[1]) for m in (gymnasium, numpy))}
+    borrowed = {sysconfig.get_path("purelib"), *(str(Path(str(m.__file__)).parents[1]) for m in (gymnasium, numpy))}
     (own / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
     printed = run(python, "-c", STEP_ELSEWHERE, cwd=tmp_path, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
     assert printed == "[1.0, 1.0, 1.0]\n"

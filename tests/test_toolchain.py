@@ -130,7 +130,7 @@ def test_a_compile_error_names_the_header_and_its_line() -> None:
     spec = gpu_envs.spec("CartPole-v1")
     params = spec.check_params({}, 1)
     spaces = spec.observation_space(params), spec.action_space(params)
-    text = generate(Layout(spec, "NextStep", "float32", *spaces, frozenset())).source
+    text = generate(Layout(spec, "NextStep", "float32", *spaces, frozenset(), {})).source
     broken = text.replace("FN Outcome step(", "FN Outcome step(Nonsense, ", 1)
     assert broken != text
     header = (Path(gpu_envs.__file__).parent / "kernels" / "cartpole.cuh").read_text().splitlines()

@@ -34,7 +34,7 @@ ACROBOT = EnvSpec(
         "max_vel_2": Param(9 * math.pi, "rad/s", minimum=0),
         "gravity": Param(9.8, "m/s^2"),
         "torque": Param(1.0, "of a push, N m"),
-        "torque_noise_max": Param(0.0, "the greatest disturbance of the torque, either way", minimum=0),
+        "torque_noise_max": Param(0.0, "the greatest disturbance of the torque, either way", minimum=0, baked=True),
         "book_or_nips": Param("book", "dynamics of the book or of the 1996 paper", choices=("book", "nips")),
     },
     options={
