@@ -7,7 +7,7 @@ Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it i
 """
 
 from gpu_envs.envs import ALL as _ALL
-from gpu_envs.errors import ActionError, CompileError, NoCompilerError
+from gpu_envs.errors import ActionError, CompileError, NoCompilerError, UnknownEnvironmentError
 from gpu_envs.registry import ids, make, register, spec
 from gpu_envs.results import Rollout, Step
 from gpu_envs.spec import EnvSpec, Param
@@ -26,6 +26,7 @@ __all__ = [
     "Param",
     "Rollout",
     "Step",
+    "UnknownEnvironmentError",
     "VectorEnv",
     "ids",
     "make",

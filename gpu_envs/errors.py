@@ -16,6 +16,14 @@ class ActionError(ValueError):
     """An action was out of range or not a number, or was given to a replica whose episode is over."""
 
 
+class UnknownEnvironmentError(KeyError):
+    """There is no environment of that id."""
+
+    def __str__(self) -> str:
+        """The message as it is; a KeyError would quote it."""
+        return str(self.args[0])
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Ends a sentence: a full stop, and the closest known name where one is close."""
     close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)

@@ -4,7 +4,7 @@ from typing import Any
 
 import gymnasium
 
-from gpu_envs.errors import did_you_mean
+from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
 from gpu_envs.spec import EnvSpec
 from gpu_envs.vector_env import VectorEnv
 
@@ -46,7 +46,9 @@ def spec(id: str) -> EnvSpec:
     name = id.removeprefix(f"{NAMESPACE}/")
     if name in _SPECS:
         return _SPECS[name]
-    raise KeyError(f"there is no environment {id!r}{did_you_mean(name, _SPECS)} There are: {', '.join(ids())}")
+    raise UnknownEnvironmentError(
+        f"there is no environment {id!r}{did_you_mean(name, _SPECS)} There are: {', '.join(ids())}"
+    )
 
 
 def make(id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:

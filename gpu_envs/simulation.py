@@ -29,7 +29,7 @@ EPISODE_OVER = 3
 """A replica was stepped whose episode is over: ``Offence`` in ``actions.cuh``."""
 
 _OFFENCES = {
-    1: "an action is out of range: {action}",
+    1: "an action is out of range{given}: allowed are {allowed}",
     2: "an action is not a number (NaN)",
     EPISODE_OVER: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}",
 }
@@ -344,24 +344,26 @@ class Simulation:
             if hasattr(call, name):
                 setattr(call, name, value)
 
-    def inspect(self, actions: int, kind: int, steps: int = 1, stride: int = 0) -> None:
+    def inspect(self, actions: int, kind: int, host: np.ndarray, steps: int | None = None) -> None:
         """Raises an ActionError if a step with these actions would offend. Nothing has changed then. Host memory only.
 
         Args:
             actions: Where the actions are.
             kind: Their element type.
-            steps: How many steps' actions follow one another.
-            stride: Bytes from one step's actions to the next.
+            host: The same actions, for the message.
+            steps: How many steps' actions follow one another; None: one step's.
         """
         call = self._calls["inspect"]
         call.action_kind = kind
-        for step in range(steps):
-            call.actions = actions + step * stride
+        for step in range(steps or 1):
+            call.actions = actions + step * (host.nbytes // (steps or 1))
             self._launches += 1
             call.launch = self._launches
             self._launch["inspect"](0)
             if self.buffers["offence"][0] != 0:
-                self.check(f"step {step} of the block, " if steps > 1 else "")
+                self.check(
+                    host if steps is None else host[step], "" if steps is None else f"step {step} of the block, "
+                )
 
     def rollout(self, steps: int, actions: int | None, kind: int, per_step: bool, results: Mapping[str, Array]) -> None:
         """Takes many steps in one launch; ``results`` are written."""
@@ -378,21 +380,27 @@ class Simulation:
             setattr(call, name, self.arrays.address(array))
         self._launch["rollout"](self.arrays.stream())
 
-    def check(self, where: str = "") -> None:
-        """Raises an ActionError if a step has offended since the last check; waits for the device."""
+    def check(self, host: np.ndarray | None = None, where: str = "") -> None:
+        """Raises an ActionError if a step has offended since the last check; waits for the device.
+
+        Args:
+            host: The actions of that step, where they are known.
+            where: Begins the message.
+        """
         record = self.arrays.read(self.buffers["offence"])
         if record[0] == 0:
             return
         self.clear_offence()
-        key = int(record[1])
-        raise self._offence(int(record[0]) & 3, key >> 31, key & (2**31 - 1), where)
+        replica, step = divmod(int(record[1]), 2**31)
+        given = "" if host is None else f" ({host[replica]})"
+        raise self._offence(int(record[0]) & 3, replica, step, where, given)
 
     def offence(self, kind: int, replica: int) -> ActionError:
         """The error for an offence that the host has found itself."""
-        return self._offence(kind, replica, int(self.arrays.read(self.buffers["elapsed"])[replica]), "")
+        return self._offence(kind, replica, int(self.arrays.read(self.buffers["elapsed"])[replica]))
 
-    def _offence(self, kind: int, replica: int, step: int, where: str) -> ActionError:
-        what = _OFFENCES[kind].format(action=f"allowed are {self._allowed()}")
+    def _offence(self, kind: int, replica: int, step: int, where: str = "", given: str = "") -> ActionError:
+        what = _OFFENCES[kind].format(given=given, allowed=self._allowed())
         return ActionError(f"{where}replica {replica}, step {step} of its episode: {what}")
 
     def _allowed(self) -> str:

@@ -82,6 +82,8 @@ class Param:
             return "True or False"
         if self.positive:
             return "a finite number above 0" + (f", at most {self.maximum:g}" if self.maximum < math.inf else "")
+        if self.maximum == math.inf > -self.minimum:
+            return f"a finite number of at least {self.minimum:g}"
         if self.minimum > -math.inf or self.maximum < math.inf:
             return f"a finite number from {self.minimum:g} to {self.maximum:g}"
         return "a finite number"

@@ -456,10 +456,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _inspect(self, read: Actions) -> None:
         """Looks at actions that came from the host, before anything changes."""
-        if self._on_cpu:
-            self._sim.inspect(read.address, read.kind)
-            return
         assert read.host is not None
+        if self._on_cpu:
+            self._sim.inspect(read.address, read.kind, read.host)
+            return
         self._reader.check_values(read.host)
         if self._strict:
             ended = self._sim.arrays.read(self._sim.buffers["ended"])
@@ -470,7 +470,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if read.host is None:
             return
         if self._on_cpu:
-            self._sim.inspect(read.address, read.kind, steps, read.host.nbytes // steps)
+            self._sim.inspect(read.address, read.kind, read.host, steps)
         else:
             self._reader.check_values(read.host)
 

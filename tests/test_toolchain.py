@@ -191,7 +191,7 @@ def test_an_edited_header_is_noticed(cache: Path, tmp_path: Path) -> None:
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
     assert run_python(answer_script(5)) == "5\n"
     (library,) = cache.iterdir()
-    for damage in (b"", b"not a library", library.read_bytes()[:100]):
+    for damage in (b"", b"not a library", *(library.read_bytes()[:n] for n in (100, 5000))):
         library.write_bytes(damage)
         assert run_python(answer_script(5)) == "5\n"
         assert len(library.read_bytes()) > 1000
