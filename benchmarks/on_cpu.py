@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 import gpu_envs
-from benchmarks.record import BYTES
+from benchmarks.record import BYTES, COMPILE
 
 _RATE = """
 import sys, time
@@ -25,22 +25,6 @@ if not vectorised:
     toolchain.FLAGS += ("-fno-tree-vectorize", "-fno-tree-slp-vectorize")
 from benchmarks.on_cpu import steps_per_second
 print(steps_per_second(env_id, threads=1))
-"""
-
-_COMPILE = """
-import sys, time
-import gpu_envs
-from gpu_envs.backend.host import HostBackend
-from gpu_envs.codegen import Layout, baked_values, generate, param_values
-backend = HostBackend(1)
-for env_id in sys.argv[1:]:
-    spec = gpu_envs.spec(env_id)
-    params = spec.check_params({}, 1)
-    spaces = spec.observation_space(params), spec.action_space(params)
-    layout = Layout(spec, "SameStep", "float32", *spaces, frozenset(), baked_values(spec, param_values(spec, params)))
-    start = time.perf_counter()
-    backend.load(generate(layout))
-    print(env_id, time.perf_counter() - start)
 """
 
 
@@ -148,7 +132,7 @@ def measure(log: Callable[[str], None]) -> dict[str, Any]:
     results["compile_s"] = {name: {} for name in BYTES}
     with tempfile.TemporaryDirectory() as cache:
         for kind in ("cold", "cached"):
-            for line in _in_new_process(_COMPILE, *BYTES, GPU_ENVS_CACHE_DIR=cache).splitlines():
+            for line in _in_new_process(COMPILE, "cpu", *BYTES, GPU_ENVS_CACHE_DIR=cache).splitlines():
                 name, seconds = line.split()
                 results["compile_s"][name][kind] = float(seconds)
     for name, seconds in results["compile_s"].items():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import gpu_envs
-from benchmarks.record import BYTES
+from benchmarks.record import BYTES, COMPILE
 
 
 def milliseconds(work: Callable[[], None], repeats: int = 7, inner: int = 1) -> float:
@@ -110,32 +110,13 @@ def graph_of_steps(num_envs: int = 4096, steps: int = 32) -> float:
     return milliseconds(work, inner=20) * 1e3
 
 
-_COMPILE = """
-import sys, time
-import cupy
-cupy.zeros(1)
-from gpu_envs.backend.cuda import CudaBackend
-from gpu_envs.codegen import Layout, baked_values, generate, param_values
-import gpu_envs
-backend = CudaBackend(0)
-for env_id in sys.argv[1:]:
-    spec = gpu_envs.spec(env_id)
-    params = spec.check_params({}, 1)
-    spaces = spec.observation_space(params), spec.action_space(params)
-    layout = Layout(spec, "SameStep", "float32", *spaces, frozenset(), baked_values(spec, param_values(spec, params)))
-    start = time.perf_counter()
-    backend.load(generate(layout))
-    print(env_id, time.perf_counter() - start)
-"""
-
-
 def compile_seconds() -> dict[str, dict[str, float]]:
     """Seconds to have an environment's kernels, in new processes: the first, with an empty cache, and the second."""
     found: dict[str, dict[str, float]] = {name: {} for name in BYTES}
     with tempfile.TemporaryDirectory() as cache:
         for kind in ("cold", "cached"):
             done = subprocess.run(
-                [sys.executable, "-c", _COMPILE, *BYTES],
+                [sys.executable, "-c", COMPILE, "cuda:0", *BYTES],
                 env={**os.environ, "CUPY_CACHE_DIR": cache},
                 capture_output=True,
                 text=True,

@@ -25,6 +25,25 @@ BYTES = {
 PACKAGES = ("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "envpool")
 
 
+COMPILE = """
+import sys, time
+import gpu_envs
+from gpu_envs.backend import open_backend
+from gpu_envs.codegen import Layout, baked_values, generate, param_values
+backend = open_backend(sys.argv[1])
+backend.arrays("cupy" if backend.device != "cpu" else "numpy").zeros((1,), "float32")
+for env_id in sys.argv[2:]:
+    spec = gpu_envs.spec(env_id)
+    params = spec.check_params({}, 1)
+    spaces = spec.observation_space(params), spec.action_space(params)
+    layout = Layout(spec, "SameStep", "float32", *spaces, frozenset(), baked_values(spec, param_values(spec, params)))
+    start = time.perf_counter()
+    backend.load(generate(layout))
+    print(env_id, time.perf_counter() - start)
+"""
+"""Run in a new process with a device and ids: prints the seconds to have each environment's kernels."""
+
+
 def commit() -> str:
     """The commit of the sources, with ``+`` where they have been edited since; empty where there is no git."""
     try:
