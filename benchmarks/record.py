@@ -5,10 +5,8 @@ import importlib.metadata
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +107,3 @@ def write(name: str, results: dict[str, Any], commit_given: str | None, gpu: str
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
-
-
-def median_of(measure: Callable[[], float], repeats: int) -> float:
-    """The median of several measurements."""
-    return statistics.median(measure() for _ in range(repeats))

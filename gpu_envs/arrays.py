@@ -68,10 +68,6 @@ class Arrays(ABC):
         """The handle of the stream to launch on."""
 
     @abstractmethod
-    def synchronize(self) -> None:
-        """Waits until all work on the stream is done."""
-
-    @abstractmethod
     def viewed(self, array: Array, dtype: str) -> Array:
         """The same memory, its rows read as elements of another type."""
 
@@ -125,9 +121,6 @@ class NumpyArrays(Arrays):
         """There is none on the host."""
         return 0
 
-    def synchronize(self) -> None:
-        """The host has no work in flight."""
-
 
 @final
 class TorchArrays(Arrays):
@@ -177,11 +170,6 @@ class TorchArrays(Arrays):
             return int(self._raw_stream(self._device.index))
         return int(self._torch.cuda.current_stream(self._device).cuda_stream)
 
-    def synchronize(self) -> None:
-        """Waits for torch's current stream."""
-        if not self._on_host:
-            self._torch.cuda.current_stream(self._device).synchronize()
-
 
 @final
 class CupyArrays(Arrays):
@@ -227,7 +215,3 @@ class CupyArrays(Arrays):
     def stream(self) -> int:
         """CuPy's current stream."""
         return int(self._cupy.cuda.get_current_stream().ptr)
-
-    def synchronize(self) -> None:
-        """Waits for CuPy's current stream."""
-        self._cupy.cuda.get_current_stream().synchronize()

@@ -96,8 +96,6 @@ class Program:
     """C++ for both compilers."""
     calls: Mapping[str, type[ctypes.Structure]]
     """The argument of each kernel, by the kernel's name."""
-    lanes: int
-    """How many replicas a thread of a GPU has."""
     staging_bytes: int
     """Shared memory that a kernel needs per thread on a GPU."""
     flush_denormals: bool
@@ -345,17 +343,15 @@ def _mode_constant(mode: str) -> str:
     return {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}[mode]
 
 
-def generate(layout: Layout, module: str = "vector_env", lanes: int = 1) -> Program:
+def generate(layout: Layout, module: str = "vector_env") -> Program:
     """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver.
 
     Args:
         layout: What the code depends on.
         module: Which driver, of ``MODULES``.
-        lanes: How many replicas a thread of a GPU has; nothing to the CPU.
     """
     declared = structs(layout)
     parts = [
-        ("generated", f"#define GPU_LANES {lanes}"),
         ("portable.cuh", header_text("portable.cuh")),
         ("generated", f"using real = {layout.real};"),
         ("math.cuh", header_text("math.cuh")),
@@ -373,7 +369,6 @@ def generate(layout: Layout, module: str = "vector_env", lanes: int = 1) -> Prog
         name=f"{layout.spec.id}-{module}",
         source=f"namespace gpu_envs {{\n{body}\n}}\n",
         calls={kernel: declared[calls[kernel]].ctype() for kernel in MODULES[module]},
-        lanes=lanes,
         staging_bytes=ctypes.sizeof(ctypes.c_float) * int(shape[0]),
         flush_denormals=layout.precision == "float32",
     )

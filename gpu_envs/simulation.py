@@ -1,6 +1,5 @@
 """The replicas of one environment on one device: their memory, their kernels, and the launches. Knows no Gymnasium."""
 
-import ctypes
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,7 +186,7 @@ class Simulation:
 
     def program_source(self) -> str:
         """The C++ that the kernels of a single step were compiled from."""
-        return generate(self._layout(), "vector_env", self.backend.lanes("vector_env", self.config.num_envs)).source
+        return generate(self._layout()).source
 
     def direct_step(self) -> Callable[[int, int], None]:
         """A step without a look at anything, for one who steps a single replica on the host."""
@@ -236,7 +235,7 @@ class Simulation:
     def _load(self, module: str) -> None:
         """Compiles a driver and prepares its launches."""
         config = self.config
-        program = generate(self._layout(), module, self.backend.lanes(module, config.num_envs))
+        program = generate(self._layout(), module)
         kernels = self.backend.load(program)
         for name, struct in program.calls.items():
             call = struct()
@@ -287,18 +286,18 @@ class Simulation:
         self._write_params(call, values, held)
         call.mask = None if mask is None else self.arrays.address(mask)
         call.reseed, call.new_seeds, call.reseed_all = None, None, 0
-        kept: list[Array] = []
+        chosen, bits = None, None  # what is freed here is used again by later work of the same stream only
         if isinstance(seeds, int):
             call.first_seed, call.reseed_all = seed_bits(seeds), 1
         elif seeds is not None:
-            chosen = np.array([s is not None for s in seeds])
-            bits = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64).view(np.int64)
-            kept = [self.arrays.full_of(chosen), self.arrays.full_of(bits)]
-            call.reseed, call.new_seeds = (self.arrays.address(a) for a in kept)
+            chosen = self.arrays.full_of(np.array([s is not None for s in seeds]))
+            known = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64)
+            bits = self.arrays.full_of(known.view(np.int64))
+            call.reseed, call.new_seeds = self.arrays.address(chosen), self.arrays.address(bits)
         call.observations = self.arrays.address(observations)
         self._launch["reset"](self.arrays.stream())
-        if kept or held.keys() != self.param_arrays.keys() or any(held[n] is not self.param_arrays[n] for n in held):
-            self.arrays.synchronize()  # before the arrays of this reset alone are freed
+        # the options hold for this reset alone, and so do arrays made for them
+        self._write_params(call, param_values(self.config.spec, self.params), self.param_arrays)
         self.ready = True
 
     def observe(self, observations: Array) -> None:
@@ -468,7 +467,3 @@ class Simulation:
         for name, array in values.items():
             write_field(self.arrays, self.buffers[name], array, name)
         self.ready = True
-
-    def addressof(self, kernel: str) -> int:
-        """Where the struct of a kernel is, for tests of what a launch passes."""
-        return ctypes.addressof(self._calls[kernel])

@@ -245,8 +245,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         sim.rollout(int(steps), address, kind, per_step, results)
         if self.output == "numpy" and read is not None and read.host is None:
             sim.check()
-        if read is not None and read.owner is not actions:
-            sim.arrays.synchronize()  # before a converted block is freed
         named = (
             ("observations", "rewards", "terminations", "truncations", "random_actions")
             if per_step

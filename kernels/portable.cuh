@@ -8,7 +8,7 @@
 //   FOR_EACH_MARKED(k, marks, env)    runs over the few lanes whose mark is not zero
 //   UNROLL                   before a loop of a small, constant number of turns
 //
-// On a GPU a tile is GPU_LANES replicas of one thread and its arrays are registers; on a CPU it is a block of replicas
+// On a GPU a tile is one thread's replica and its arrays are registers; on a CPU it is a block of replicas
 // that stays in the first-level cache and that the compiler vectorises. Contraction is off in both compilers, so a*b + c rounds twice
 // on both; write fma(a, b, c) where one rounding is wanted.
 
@@ -28,7 +28,7 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 #define FOR_EACH_MARKED(k, marks, env) FOR_EACH_LANE(k, env) if ((marks)[k])
 #define UNROLL                   _Pragma("unroll")
 
-constexpr int LANES = GPU_LANES;  // how many independent loads a thread has under way
+constexpr int LANES = 1;  // two and four were tried, and were no faster
 constexpr int WARP  = 32;
 
 constexpr Index FEW_REPLICAS = 65536;  // they stay in the second-level cache

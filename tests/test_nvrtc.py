@@ -46,8 +46,7 @@ def programs(env_id: str, mode: str, precision: str, per_replica: bool = False) 
     names = frozenset(params if per_replica else ())
     layout = Layout(spec, mode, precision, spec.observation_space(params), spec.action_space(params), names, {})
     for module in MODULES:
-        for lanes in (1, 2) if module == "vector_env" else (1,):
-            yield generate(layout, module, lanes)
+        yield generate(layout, module)
 
 
 def compile_with_nvrtc(text: str, architecture: str, method: str = "cubin") -> bytes:

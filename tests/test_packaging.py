@@ -105,20 +105,21 @@ def build(kind: str, tree: Path, into: Path) -> Path:
     return made
 
 
+def build_a_copy(kind: str, folders: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", minversion="77")
+    folder = folders.mktemp(kind)
+    shutil.copytree(ROOT, folder / "tree", symlinks=True, ignore=NOT_SOURCES)
+    return build(kind, folder / "tree", folder / "made")
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("setuptools", minversion="77")
-    folder = tmp_path_factory.mktemp("sdist")
-    shutil.copytree(ROOT, folder / "tree", symlinks=True, ignore=NOT_SOURCES)
-    return build("sdist", folder / "tree", folder / "made")
+    return build_a_copy("sdist", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("setuptools", minversion="77")
-    folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(ROOT, folder / "tree", symlinks=True, ignore=NOT_SOURCES)
-    return build("wheel", folder / "tree", folder / "made")
+    return build_a_copy("wheel", tmp_path_factory)
 
 
 def contents(wheel: Path) -> dict[str, bytes]:

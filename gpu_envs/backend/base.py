@@ -35,9 +35,5 @@ class Backend(ABC):
         """Compiles a program, or finds what an earlier compilation of the same left."""
 
     @abstractmethod
-    def lanes(self, module: str, count: int) -> int:
-        """How many replicas a thread should have, for a driver over ``count`` replicas; nothing to the CPU."""
-
-    @abstractmethod
     def memory(self) -> int:
         """How many bytes this device could give at most."""

@@ -64,7 +64,7 @@ class CudaKernels(Kernels):
         function, device, index = self._functions[kernel], cupy.cuda.Device(self._device), self._device
         handle = function.ptr
         block = min(self._block, self._most_threads[kernel] // 32 * 32)
-        grid = -(-count // (block * self._program.lanes))
+        grid = -(-count // block)
         shared = self._program.staging_bytes * block
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
         address = ctypes.addressof(arguments)
@@ -107,11 +107,6 @@ class CudaBackend(Backend):
                 return CudaKernels(functions, self.index, program, self._block)
             except self._cupy.cuda.compiler.CompileException as error:
                 raise CompileError(f"{program.name} did not compile with NVRTC:\n{error}") from error
-
-    def lanes(self, module: str, count: int) -> int:
-        """One: two and four were tried, and gained nothing at any number of replicas."""
-        del module, count
-        return 1
 
     def memory(self) -> int:
         """The device's memory."""

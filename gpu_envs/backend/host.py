@@ -87,11 +87,6 @@ class HostBackend(Backend):
         library = build(program.source, program.name, self._extra_flags)
         return HostKernels(library, self.threads, program.flush_denormals)
 
-    def lanes(self, module: str, count: int) -> int:
-        """One: the CPU's tiles have their own size."""
-        del module, count
-        return 1
-
     def memory(self) -> int:
         """The machine's memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
