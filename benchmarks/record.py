@@ -27,16 +27,15 @@ COMPILE = """
 import sys, time
 import gpu_envs
 from gpu_envs.backend import open_backend
-from gpu_envs.codegen import Layout, baked_values, generate, param_values
+from gpu_envs.codegen import Config, layout_of
 backend = open_backend(sys.argv[1])
 backend.arrays("cupy" if backend.device != "cpu" else "numpy").zeros((1,), "float32")
 for env_id in sys.argv[2:]:
     spec = gpu_envs.spec(env_id)
-    params = spec.check_params({}, 1)
-    spaces = spec.observation_space(params), spec.action_space(params)
-    layout = Layout(spec, "SameStep", "float32", *spaces, frozenset(), baked_values(spec, param_values(spec, params)))
+    config = Config(spec, 4096, "SameStep", "float32", 500, spec.check_params({}, 1))
+    layout = layout_of(config, backend.traits)
     start = time.perf_counter()
-    backend.load(generate(layout))
+    backend.load(layout.generate(layout.modules[0]))
     print(env_id, time.perf_counter() - start)
 """
 """Run in a new process with a device and ids: prints the seconds to have each environment's kernels."""

@@ -8,9 +8,11 @@ Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it i
 
 from gpu_envs.envs import ALL as _ALL
 from gpu_envs.errors import ActionError, CompileError, NoCompilerError, UnknownEnvironmentError
+from gpu_envs.multi_agent_env import MultiAgentEnv
+from gpu_envs.params import Param
 from gpu_envs.registry import ids, make, register, spec
 from gpu_envs.results import Rollout, Step
-from gpu_envs.spec import EnvSpec, Param
+from gpu_envs.spec import EnvSpec, Field, Role, Spec, TeamSpec
 from gpu_envs.vector_env import VectorEnv
 
 __version__ = "0.1.0"
@@ -22,10 +24,15 @@ __all__ = [
     "ActionError",
     "CompileError",
     "EnvSpec",
+    "Field",
+    "MultiAgentEnv",
     "NoCompilerError",
     "Param",
+    "Role",
     "Rollout",
+    "Spec",
     "Step",
+    "TeamSpec",
     "UnknownEnvironmentError",
     "VectorEnv",
     "ids",

@@ -30,19 +30,22 @@ class Actions(NamedTuple):
 class ActionReader:
     """Turns arrays into addresses."""
 
-    def __init__(self, space: gymnasium.Space[Any], num_envs: int, device: str, arrays: Arrays, precision: str) -> None:
+    def __init__(
+        self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str, arrays: Arrays, precision: str
+    ) -> None:
         """Keeps what an action must look like.
 
         Args:
-            space: The action space of one replica.
-            num_envs: The number of replicas.
+            space: The action space of one agent.
+            rows: The number of replicas, and that of agents in each where there may be several.
             device: The environment's device.
             arrays: The environment's memory.
             precision: The environment's precision.
         """
         self._space = space
-        self._shape = (num_envs, *(space.shape or ()))
-        self._discrete = isinstance(space, gymnasium.spaces.Discrete)
+        self._shape = (*rows, *(space.shape or ()))
+        self._each = "one action for each of the replicas" if len(rows) == 1 else "one for each replica and agent"
+        self._discrete = isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
         self._kinds = _WHOLE if self._discrete else _REAL[precision]
         self._numpy_kinds = {np.dtype(name): kind for name, kind in self._kinds.items()}
         self._torch_kinds: dict[Any, int] = {}
@@ -74,8 +77,8 @@ class ActionReader:
         if given == shape:
             return
         if given == ():
-            raise TypeError(f"actions must be an array of shape {shape}, one action for each replica; got one scalar")
-        raise ValueError(f"actions have shape {given}; expected {shape}: one action for each of the replicas")
+            raise TypeError(f"actions must be an array of shape {shape}, {self._each}; got one scalar")
+        raise ValueError(f"actions have shape {given}; expected {shape}: {self._each}")
 
     def _refuse_dtype(self, dtype: object) -> TypeError:
         wanted = "whole numbers (int64, int32, uint8, ...)" if self._discrete else "real numbers (float32 or float64)"
@@ -96,8 +99,8 @@ class ActionReader:
                 raise self._refuse_dtype(array.dtype)
             if array.dtype not in self._numpy_kinds:
                 wide = np.int64 if self._discrete else np.float32
-                if self._discrete:
-                    self.check_values(array)  # before a cast to int64 can wrap a huge value around
+                if array.dtype == np.uint64:
+                    array = array.clip(None, np.iinfo(np.int64).max)  # huge, not negative after the cast
                 array = array.astype(wide)
             array = np.ascontiguousarray(array)
         if array.shape != shape:

@@ -5,16 +5,19 @@ from typing import Any
 import gymnasium
 
 from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
-from gpu_envs.spec import EnvSpec
+from gpu_envs.multi_agent_env import MultiAgentEnv
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.vector_env import VectorEnv
 
 NAMESPACE = "gpu_envs"
 
-_SPECS: dict[str, EnvSpec] = {}
+_SPECS: dict[str, Spec] = {}
 
 
-def register(spec: EnvSpec) -> None:
-    """Makes an environment known here, by its id, and to Gymnasium, as ``gpu_envs/<id>``.
+def register(spec: Spec) -> None:
+    """Makes an environment known here, by its id; a single-agent one to Gymnasium too, as ``gpu_envs/<id>``.
+
+    PettingZoo learns of those with a team of agents when ``gpu_envs.adapters.pettingzoo`` is imported.
 
     Args:
         spec: What the environment is. Registering an equal one again changes nothing.
@@ -26,6 +29,8 @@ def register(spec: EnvSpec) -> None:
     if known is not None and known != spec:
         raise ValueError(f"the id {spec.id!r} is taken by another environment; give yours another name or version")
     _SPECS[spec.id] = spec
+    if isinstance(spec, TeamSpec):
+        return
     gymnasium.register(
         id=f"{NAMESPACE}/{spec.id}",
         entry_point="gpu_envs.adapters.gymnasium:SingleEnv",
@@ -41,7 +46,7 @@ def ids() -> list[str]:
     return sorted(_SPECS)
 
 
-def spec(id: str) -> EnvSpec:
+def spec(id: str) -> Spec:
     """The spec of an environment, by its id with or without ``gpu_envs/``; the newest version where none is named."""
     name = id.removeprefix(f"{NAMESPACE}/")
     if name in _SPECS:
@@ -51,8 +56,26 @@ def spec(id: str) -> EnvSpec:
     )
 
 
-def make(id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
-    """Makes a batch of environments; see ``VectorEnv`` for what may be given.
+def env_spec(id: str) -> EnvSpec:
+    """The spec of a single-agent environment."""
+    found = spec(id)
+    if not isinstance(found, EnvSpec):
+        raise UnknownEnvironmentError(
+            f"{found.id!r} has a team of agents: gpu_envs.make({found.id!r}), or gpu_envs.adapters.pettingzoo"
+        )
+    return found
+
+
+def team_spec(id: str) -> TeamSpec:
+    """The spec of an environment with a team of agents."""
+    found = spec(id)
+    if not isinstance(found, TeamSpec):
+        raise UnknownEnvironmentError(f"{found.id!r} has one agent: gpu_envs.make({found.id!r}), or gymnasium.make_vec")
+    return found
+
+
+def make(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
+    """Makes a batch of environments; see ``VectorEnv`` and ``MultiAgentEnv`` for what may be given.
 
     Args:
         id: The environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them.
@@ -61,11 +84,14 @@ def make(id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
             ``statistics``, ``threads``, ``block_size``, and the environment's own parameters.
 
     Returns:
-        A Gymnasium ``VectorEnv``.
+        A ``VectorEnv``, which is Gymnasium's; of an environment with a team of agents, a ``MultiAgentEnv``.
     """
-    return VectorEnv(spec(id), num_envs, **kwargs)
+    found = spec(id)
+    if isinstance(found, TeamSpec):
+        return MultiAgentEnv(found, num_envs, **kwargs)
+    return VectorEnv(env_spec(id), num_envs, **kwargs)
 
 
 def make_vector_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:
     """What ``gymnasium.make_vec`` calls."""
-    return make(env_id, num_envs, **kwargs)
+    return VectorEnv(env_spec(env_id), num_envs, **kwargs)

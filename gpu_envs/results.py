@@ -1,17 +1,20 @@
 """What stepping gives back, and memory of the user's own to step into."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from gpu_envs.arrays import Array, library_of
+from gpu_envs.codegen import RESULTS
+from gpu_envs.errors import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
     """Arrays that one step writes straight into, any of them: torch, CuPy or NumPy, on the environment's device.
 
-    A row of a larger array will do: ``storage[t]`` of ``[T, num_envs, ...]``, whatever its alignment.
+    A row of a larger array will do: ``storage[t]`` of ``[T, num_envs, ...]``, whatever its alignment. Of a team,
+    each is a mapping from roles, any of them, to arrays of ``[num_envs, agents, ...]``.
     """
 
     observations: Array = None
@@ -51,25 +54,55 @@ class Rollout(NamedTuple):
     """The sum of their lengths, ``[num_envs]`` int32."""
 
 
+def given_for(given: Any, role: str) -> Array | None:
+    """A role's array among those a user gave for one result; without roles, what was given."""
+    return given.get(role) if role and given is not None else given
+
+
 @final
 class OutReader:
     """Turns a ``Step`` of the user's arrays into addresses, after a look at each."""
 
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], str]], device: str) -> None:
-        """Keeps what each array must be."""
-        self._shapes = shapes
+    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], str]], affixes: Sequence[str], device: str) -> None:
+        """Keeps what each array must be.
+
+        Args:
+            shapes: Shape and dtype of every result.
+            affixes: What ends the names of each place's results: ``""``, or ``.role`` for each role.
+            device: The environment's device.
+        """
+        self._places = [{name: shapes[name + affix] for name in RESULTS if name + affix in shapes} for affix in affixes]
+        self._roles = [affix[1:] for affix in affixes]
         self._device = device
 
-    def read(self, out: Step) -> list[tuple[str, int]]:
-        """Returns name and address of each array given, or raises what is wrong with one."""
-        found = []
-        if out.final_obs is not None and "final_obs" not in self._shapes:
+    def read(self, out: Step) -> list[tuple[int, str, int]]:
+        """Returns place, name and address of each array given, or raises what is wrong with one."""
+        if out.final_obs is not None and "final_obs" not in self._places[0]:
             raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
-        for name, (shape, dtype) in self._shapes.items():
-            array = getattr(out, name)
-            if array is not None:
-                found.append((name, self._address(name, array, shape, dtype)))
+        if self._roles != [""]:
+            self._check_roles(out)
+        found = []
+        for place, (role, shapes) in enumerate(zip(self._roles, self._places, strict=True)):
+            for name, (shape, dtype) in shapes.items():
+                array = given_for(getattr(out, name), role)
+                if array is not None:
+                    label = f"{name}[{role!r}]" if role else name
+                    found.append((place, name, self._address(label, array, shape, dtype)))
         return found
+
+    def _check_roles(self, out: Step) -> None:
+        for name in RESULTS:
+            given = getattr(out, name)
+            if given is None:
+                continue
+            if not isinstance(given, Mapping):
+                raise TypeError(f"out.{name} is {type(given).__name__}; give a mapping from roles to arrays")
+            for role in given:
+                if role not in self._roles:
+                    raise ValueError(
+                        f"out.{name} names the role {role!r}{did_you_mean(str(role), self._roles)} "
+                        f"There are: {', '.join(self._roles)}"
+                    )
 
     def _address(self, name: str, array: Any, shape: tuple[int, ...], dtype: str) -> int:
         library = library_of(array)

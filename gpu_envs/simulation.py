@@ -1,27 +1,22 @@
 """The replicas of one environment on one device: their memory, their kernels, and the launches. Knows no Gymnasium."""
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays, to_numpy
 from gpu_envs.backend.base import Backend, Launch
-from gpu_envs.codegen import Layout, baked_values, generate, param_values, record_words
+from gpu_envs.codegen import Config, Layout, baked_values, layout_of, param_values
 from gpu_envs.errors import ActionError
-from gpu_envs.spec import EnvSpec, Value
+from gpu_envs.params import Value
 
 NO_LIMIT = 2**31 - 1
 """Stands for no time limit: the step counter's greatest value."""
 
-RESULTS = ("observations", "rewards", "terminations", "truncations", "final_obs", "episode_return", "episode_length")
-"""What a step writes."""
-
 OPTIONAL = ("final_obs", "episode_return", "episode_length")
-"""Those that have their place in the records, and are written elsewhere too only where the user says so."""
+"""Those that have a place of their own, and are written elsewhere too only where the user says so."""
 
 _NO_OFFENCE = np.array([0, -1], np.int64)
 EPISODE_OVER = 3
@@ -83,20 +78,6 @@ def seed_bits(seed: int) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """What a simulation is made of."""
-
-    spec: EnvSpec
-    num_envs: int
-    autoreset_mode: str
-    precision: str
-    limit: int
-    """The step at which an episode is truncated, or ``NO_LIMIT``."""
-    params: Mapping[str, Value]
-    """Every parameter and reset option, checked."""
-
-
 @final
 class Simulation:
     """Buffers, kernels and launches."""
@@ -112,38 +93,21 @@ class Simulation:
         self.config = config
         self.backend = backend
         self.arrays = backend.arrays(library)
-        self.observation_space = config.spec.observation_space(config.params)
-        self.action_space = config.spec.action_space(config.params)
         self.ready = False
         self._launches = 0
         self._per_replica: frozenset[str] = frozenset()
-        self._baked: dict[str, float | int] = {}
+        self._baked: dict[str, float | int] = baked_values(config.spec, param_values(config.spec, config.params))
         self._calls: dict[str, Any] = {}
+        self._always = frozenset(self.layout.buffers())  # those that are no views
         self._flags = {"report_frozen": 0, "clear_final": 0}
         self._allocate()
         self.set_params(config.params)
 
     # --- memory ---
 
-    def _shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        n, real = self.config.num_envs, self.config.precision
-        rows = (n, *(self.observation_space.shape or ()))
-        fields = {f"state.{name}": ((n,), real) for name in self.config.spec.state}
-        return fields | {
-            "running_return": ((n,), real),
-            "elapsed": ((n,), "int32"),
-            "ended": ((n,), "bool"),
-            "finished": ((n,), "bool"),
-            "records": ((n, record_words(self._layout())), "int32"),
-            "offence": ((2,), "int64"),
-            "observations": (rows, "float32"),
-            "rewards": ((n,), real),
-            "terminations": ((n,), "bool"),
-            "truncations": ((n,), "bool"),
-        }
-
     def _allocate(self) -> None:
-        shapes = self._shapes()
+        layout = self.layout
+        shapes = layout.buffers()
         needed = sum(
             int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()
         )
@@ -161,32 +125,14 @@ class Simulation:
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
-        self.state = LiveState({f: self.buffers[f"state.{f}"] for f in self.config.spec.state}, self.arrays)
-        self._view_records()
-        episode: dict[str, tuple[tuple[int, ...], str]] = {
-            "episode_return": ((self.config.num_envs,), self.config.precision)
-        }
-        episode |= {"episode_length": ((self.config.num_envs,), "int32")}
-        if "final_obs" in self.buffers:
-            episode |= {"final_obs": shapes["observations"]}
-        self.shapes = {n: (shapes | episode)[n] for n in RESULTS if n in shapes or n in episode}
-
-    def _view_records(self) -> None:
-        """Names the columns of the records: ``struct Record``."""
-        records, viewed = self.buffers["records"], self.arrays.viewed
-        real = self.config.precision
-        wide = real == "float64"
-        self.buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
-        self.buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
-        self.buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
-        self.buffers["episode_length"] = records[:, 6 if wide else 5]
-        if records.shape[1] > 8:
-            shape = self.observation_space.shape or ()
-            self.buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + shape[0]]
+        fields = {f: self.buffers[f"state.{f}"] for f in self.config.spec.fields}
+        self.state = LiveState(fields, self.arrays)
+        layout.view(self.buffers, self.arrays)
+        self.shapes = layout.results()
 
     def program_source(self) -> str:
         """The C++ that the kernels of a single step were compiled from."""
-        return generate(self._layout()).source
+        return self.layout.generate(self.layout.modules[0]).source
 
     def direct_step(self) -> Callable[[int, int], None]:
         """A step without a look at anything, for one who steps a single replica on the host."""
@@ -224,37 +170,45 @@ class Simulation:
     def _compile(self) -> None:
         self._calls = {}
         self._launch: dict[str, Launch] = {}
-        self._load("vector_env")
+        self._load(self.layout.modules[0])
         self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
+        self._step_places = [place for _, place in self.layout.places(self._step_call)]
+        self._inspect_places = [place for _, place in self.layout.places(self._calls["inspect"])]
 
-    def _layout(self) -> Layout:
-        config = self.config
-        spaces = self.observation_space, self.action_space
-        return Layout(config.spec, config.autoreset_mode, config.precision, *spaces, self._per_replica, self._baked)
+    @property
+    def layout(self) -> Layout:
+        """What the generated code depends on now."""
+        return layout_of(self.config, self.backend.traits, self._per_replica, self._baked)
 
     def _load(self, module: str) -> None:
         """Compiles a driver and prepares its launches."""
-        config = self.config
-        program = generate(self._layout(), module)
+        layout, config = self.layout, self.config
+        program = layout.generate(module)
         kernels = self.backend.load(program)
         for name, struct in program.calls.items():
             call = struct()
-            self._write_buffers(call)
+            self._write_buffers(call, layout)
             self._write_flags(call)
             if hasattr(call, "limit"):
                 call.limit = config.limit
             self._calls[name] = call
             self._launch[name] = kernels.bind(name, call, config.num_envs)
 
-    def _write_buffers(self, call: Any) -> None:
-        address = self.arrays.address
+    def _write_buffers(self, call: Any, layout: Layout) -> None:
         call.buffers.count = self.config.num_envs
-        for field in self.config.spec.state:
-            setattr(call.buffers.state, field, address(self.buffers[f"state.{field}"]))
-        for target in (call.buffers, call):
-            for name, _ in target._fields_:
-                if name in self.buffers and name not in OPTIONAL:
-                    setattr(target, name, address(self.buffers[name]))
+        targets = [("", call.buffers), *layout.places(call)]
+        targets += [
+            (f"{name}.", getattr(call.buffers, name)) for name in ("state", "scratch") if hasattr(call.buffers, name)
+        ]
+        for affix, target in targets:
+            for name, *_ in target._fields_:
+                self._write_address(target, name, affix)
+
+    def _write_address(self, target: Any, name: str, affix: str) -> None:
+        """Points a struct's member to the buffer of that name, where there is one of its own."""
+        buffer = affix + name if affix.endswith(".") else name + affix
+        if buffer in self.buffers and (name not in OPTIONAL or buffer in self._always):
+            setattr(target, name, self.arrays.address(self.buffers[buffer]))
 
     def _write_params(self, call: Any, values: Mapping[str, Any], held: Mapping[str, Array]) -> None:
         for name, value in values.items():
@@ -267,7 +221,6 @@ class Simulation:
         seeds: int | Sequence[int | None] | None,
         mask: Array | None,
         options: Mapping[str, Value],
-        observations: Array,
     ) -> None:
         """Begins new episodes.
 
@@ -275,7 +228,6 @@ class Simulation:
             seeds: The first replica's seed, the others' counting up; or one for each, None to keep its own; or None.
             mask: Which replicas, as bools in this simulation's memory; None: all.
             options: The parameters of this reset.
-            observations: Receives the observations of all replicas.
         """
         call = self._calls["reset"]
         values = param_values(self.config.spec, options)
@@ -294,38 +246,42 @@ class Simulation:
             known = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64)
             bits = self.arrays.full_of(known.view(np.int64))
             call.reseed, call.new_seeds = self.arrays.address(chosen), self.arrays.address(bits)
-        call.observations = self.arrays.address(observations)
         self._launch["reset"](self.arrays.stream())
         # the options hold for this reset alone, and so do arrays made for them
         self._write_params(call, param_values(self.config.spec, self.params), self.param_arrays)
         self.ready = True
 
-    def observe(self, observations: Array) -> None:
+    def observe(self) -> None:
         """Writes the observations of the state as it stands."""
         call = self._calls["reset"]
-        call.observations, call.observe_only = self.arrays.address(observations), 1
+        call.observe_only = 1
         self._launch["reset"](self.arrays.stream())
         call.observe_only = 0
 
-    def step(self, actions: int, kind: int, out: Sequence[tuple[str, int]] = ()) -> None:
+    def step(self, actions: Sequence[tuple[int, int]], out: Sequence[tuple[int, str, int]] = ()) -> None:
         """Steps every replica once.
 
         Args:
-            actions: Where the actions are.
-            kind: Their element type, an ``ActionKind``.
-            out: Results to write elsewhere than into the buffers: name and address.
+            actions: For each place of the layout's, where the actions are, and their element type, an ``ActionKind``.
+            out: Results to write elsewhere than into the buffers: number of the place, name, address.
         """
-        call = self._step_call
-        call.actions, call.action_kind = actions, kind
+        call, places = self._step_call, self._step_places
+        for place, (address, kind) in zip(places, actions, strict=True):
+            place.actions, place.action_kind = address, kind
         self._launches += 1
         call.launch = self._launches
-        for name, address in out:
-            setattr(call, name, address)
+        if not out:
+            self._launch_step(self.arrays.stream())
+            return
+        for place, name, address in out:
+            setattr(places[place], name, address)
         try:
             self._launch_step(self.arrays.stream())
         finally:
-            for name, _ in out:
-                setattr(call, name, None if name in OPTIONAL else self.arrays.address(self.buffers[name]))
+            affixes = [affix for affix, _ in self.layout.places(call)]
+            for place, name, _ in out:
+                setattr(places[place], name, None)
+                self._write_address(places[place], name, affixes[place])
 
     def set_step_flags(self, *, report_frozen: bool, clear_final: bool) -> None:
         """Chooses what a step does besides.
@@ -343,26 +299,21 @@ class Simulation:
             if hasattr(call, name):
                 setattr(call, name, value)
 
-    def inspect(self, actions: int, kind: int, host: np.ndarray, steps: int | None = None) -> None:
-        """Raises an ActionError if a step with these actions would offend. Nothing has changed then. Host memory only.
+    def inspect(self, actions: Sequence[tuple[int, int]], hosts: Sequence[np.ndarray], where: str = "") -> None:
+        """Raises an ActionError if a step with these actions would offend. Nothing has changed then.
 
         Args:
-            actions: Where the actions are.
-            kind: Their element type.
-            host: The same actions, for the message.
-            steps: How many steps' actions follow one another; None: one step's.
+            actions: For each place, where the actions are, and their element type.
+            hosts: The same actions, for the message.
+            where: Begins the message.
         """
         call = self._calls["inspect"]
-        call.action_kind = kind
-        for step in range(steps or 1):
-            call.actions = actions + step * (host.nbytes // (steps or 1))
-            self._launches += 1
-            call.launch = self._launches
-            self._launch["inspect"](0)
-            if self.buffers["offence"][0] != 0:
-                self.check(
-                    host if steps is None else host[step], "" if steps is None else f"step {step} of the block, "
-                )
+        for place, (address, kind) in zip(self._inspect_places, actions, strict=True):
+            place.actions, place.action_kind = address, kind
+        self._launches += 1
+        call.launch = self._launches
+        self._launch["inspect"](self.arrays.stream())
+        self.check(hosts, where)
 
     def rollout(self, steps: int, actions: int | None, kind: int, per_step: bool, results: Mapping[str, Array]) -> None:
         """Takes many steps in one launch; ``results`` are written."""
@@ -379,47 +330,34 @@ class Simulation:
             setattr(call, name, self.arrays.address(array))
         self._launch["rollout"](self.arrays.stream())
 
-    def check(self, host: np.ndarray | None = None, where: str = "") -> None:
+    def check(self, hosts: Sequence[np.ndarray] = (), where: str = "") -> None:
         """Raises an ActionError if a step has offended since the last check; waits for the device.
 
         Args:
-            host: The actions of that step, where they are known.
+            hosts: The actions of that step, where they are known.
             where: Begins the message.
         """
         record = self.arrays.read(self.buffers["offence"])
         if record[0] == 0:
             return
         self.clear_offence()
-        replica, step = divmod(int(record[1]), 2**31)
-        given = "" if host is None else f" ({host[replica]})"
-        raise self._offence(int(record[0]) & 3, replica, step, where, given)
+        layout = self.layout
+        replica, agent, step = layout.where(int(record[1]))
+        raise self._offence(int(record[0]) & 3, replica, step, agent, where, layout.given(hosts, replica, agent))
 
     def offence(self, kind: int, replica: int) -> ActionError:
         """The error for an offence that the host has found itself."""
         return self._offence(kind, replica, int(self.arrays.read(self.buffers["elapsed"])[replica]))
 
-    def _offence(self, kind: int, replica: int, step: int, where: str = "", given: str = "") -> ActionError:
-        what = _OFFENCES[kind].format(given=given, allowed=self._allowed())
-        return ActionError(f"{where}replica {replica}, step {step} of its episode: {what}")
-
-    def _allowed(self) -> str:
-        space = self.action_space
-        if isinstance(space, gymnasium.spaces.Discrete):
-            return f"{space.start} to {space.start + space.n - 1}"
-        return str(space)
+    def _offence(
+        self, kind: int, replica: int, step: int, agent: int = 0, where: str = "", given: str = ""
+    ) -> ActionError:
+        layout = self.layout
+        what = _OFFENCES[kind].format(given=given, allowed=layout.allowed(agent))
+        who = layout.who(agent) if kind != EPISODE_OVER else ""
+        return ActionError(f"{where}replica {replica}, {who}step {step} of its episode: {what}")
 
     # --- snapshots ---
-
-    SNAPSHOT = (
-        "running_return",
-        "elapsed",
-        "ended",
-        "finished",
-        "episodes",
-        "seeds",
-        "episode_return",
-        "episode_length",
-    )
 
     def snapshot(self) -> dict[str, Any]:
         """Copies out everything a trajectory depends on."""
@@ -431,7 +369,7 @@ class Simulation:
 
         return {
             "state": {name: copied(array) for name, array in self.state.items()},
-            "episode": {name: copied(self.buffers[name]) for name in self.SNAPSHOT},
+            "episode": {name: copied(self.buffers[name]) for name in self.layout.episode},
             "params": {
                 n: copied(self.param_arrays[n]) if n in self.param_arrays else v for n, v in self.params.items()
             },
@@ -440,7 +378,7 @@ class Simulation:
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Copies a snapshot back in, or raises a ValueError that says what does not fit, with nothing changed."""
         n = self.config.num_envs
-        expected = {"state": tuple(self.state), "episode": self.SNAPSHOT, "params": tuple(self.params)}
+        expected = {"state": tuple(self.state), "episode": self.layout.episode, "params": tuple(self.params)}
         for part, names in expected.items():
             given = snapshot.get(part)
             if not isinstance(given, Mapping) or set(given) != set(names):
@@ -449,10 +387,11 @@ class Simulation:
         values: dict[str, np.ndarray] = {}
         for part in ("state", "episode"):
             for name in expected[part]:
-                array = to_numpy(snapshot[part][name])
-                if array.shape != (n,):
-                    raise ValueError(f"the state's {name!r} has shape {array.shape}; this environment needs ({n},)")
-                values[f"state.{name}" if part == "state" else name] = array
+                buffer = f"state.{name}" if part == "state" else name
+                array, shape = to_numpy(snapshot[part][name]), tuple(self.buffers[buffer].shape)
+                if array.shape != shape:
+                    raise ValueError(f"the state's {name!r} has shape {array.shape}; this environment needs {shape}")
+                values[buffer] = array
         settings = self.config.spec.settings
         params: dict[str, Value] = {}
         for name, value in snapshot["params"].items():

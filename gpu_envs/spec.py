@@ -5,21 +5,19 @@ From a spec follow the C++ structs, the buffers, the kernel arguments, the space
 
 import dataclasses
 import keyword
-import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import gymnasium
 import numpy as np
 
-from gpu_envs.arrays import dimensions, to_numpy
+from gpu_envs.arrays import dimensions
 from gpu_envs.errors import did_you_mean
-
-Value: TypeAlias = bool | float | str | np.ndarray
-"""A parameter's value: one for all replicas, or an array with one for each (choices as indices)."""
+from gpu_envs.params import Param, Value
 
 SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
 """A space, or a function that derives it from the parameters."""
@@ -37,130 +35,16 @@ def _check_name(name: str, what: str) -> None:
         raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Param:
-    """One number, switch or choice that the rules depend on.
-
-    The type of ``default`` says what it is: a bool is a switch, a string a choice among ``choices``, a number a real.
-    """
-
-    default: bool | float | str
-    """Its value where the user gives none."""
-    description: str = ""
-    """What it is, with its unit."""
-    minimum: float = -math.inf
-    """The least value allowed."""
-    maximum: float = math.inf
-    """The greatest value allowed."""
-    positive: bool = False
-    """Zero and below are not allowed."""
-    choices: tuple[str, ...] = ()
-    """The words allowed, for a choice; in C++ the members of an enum."""
-    baked: bool = False
-    """Compile the value in, so that a branch on it costs nothing; another value compiles anew. Switches and choices
-    always are, unless each replica has its own."""
-
-    def __post_init__(self) -> None:
-        """Refuses a default that breaks the parameter's own limits."""
-        if isinstance(self.default, str) != bool(self.choices):
-            raise ValueError(
-                f"a choice needs a string as its default and choices; got {self.default!r}, {self.choices}"
-            )
-        self.check("default", self.default, 1)
-
-    @property
-    def kind(self) -> str:
-        """Its kind: ``bool``, ``choice`` or ``real``."""
-        return "choice" if self.choices else "bool" if isinstance(self.default, bool) else "real"
-
-    @property
-    def allowed(self) -> str:
-        """What may be given, in words."""
-        if self.choices:
-            return "one of " + ", ".join(repr(c) for c in self.choices)
-        if isinstance(self.default, bool):
-            return "True or False"
-        if self.positive:
-            return "a finite number above 0" + (f", at most {self.maximum:g}" if self.maximum < math.inf else "")
-        if self.maximum == math.inf > -self.minimum:
-            return f"a finite number of at least {self.minimum:g}"
-        if self.minimum > -math.inf or self.maximum < math.inf:
-            return f"a finite number from {self.minimum:g} to {self.maximum:g}"
-        return "a finite number"
-
-    def check(self, name: str, value: Any, num_envs: int) -> Value:
-        """Returns ``value`` in the form the simulation keeps it, or raises a ValueError.
-
-        Args:
-            name: The parameter's name, for the message.
-            value: A scalar, or one value a replica: a list or an array of any library, shape ``[num_envs]``.
-            num_envs: The number of replicas.
-
-        Returns:
-            A bool, a float, a string, or an array of ``[num_envs]`` float64 (reals) or int32 (the others).
-        """
-        if isinstance(value, str) or dimensions(value) == 0:
-            return self._check_scalar(name, value)
-        values = to_numpy(value)
-        if values.shape != (num_envs,):
-            raise ValueError(
-                f"parameter {name!r} got an array of shape {values.shape}; give one value, or one for each of the "
-                f"{num_envs} replicas: shape ({num_envs},)"
-            )
-        if self.kind == "real":
-            try:
-                reals = values.astype(np.float64)
-            except (TypeError, ValueError):
-                raise ValueError(f"parameter {name!r} got {value!r}; allowed: {self.allowed}") from None
-            wrong = ~np.isfinite(reals) | (reals < self.minimum) | (reals > self.maximum)
-            wrong |= (reals <= 0) if self.positive else False
-            if wrong.any():
-                at = int(np.argmax(wrong))
-                raise ValueError(f"parameter {name!r} of replica {at} is {values[at]!r}; allowed: {self.allowed}")
-            return reals
-        scalars = [self._check_scalar(f"{name}[{i}]", v.item()) for i, v in enumerate(values)]
-        return np.array([self.index(v) for v in scalars], np.int32)
-
-    def _check_scalar(self, name: str, value: Any) -> bool | float | str:
-        refusal = ValueError(f"parameter {name!r} got {value!r}; allowed: {self.allowed}")
-        if self.choices:
-            if value not in self.choices:
-                raise refusal
-            return str(value)
-        if isinstance(self.default, bool):
-            if not isinstance(value, bool | np.bool_ | int | np.integer) or value not in (0, 1):
-                raise refusal
-            return bool(value)
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise refusal from None
-        outside = not math.isfinite(number) or number < self.minimum or number > self.maximum
-        if outside or (self.positive and number <= 0):
-            raise refusal
-        return number
-
-    def index(self, value: bool | float | str) -> int:
-        """The integer that stands for a switch or a choice in C++."""
-        return self.choices.index(str(value)) if self.choices else int(value)
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvSpec:
-    """Names the state, the parameters, the spaces and the limits of a single-agent environment."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec(ABC):
+    """What every environment has: a name, a header, parameters and limits."""
 
     id: str
-    """Its name, ``Name-v0``; Gymnasium knows it as ``gpu_envs/Name-v0``."""
+    """Its name, ``Name-v0``."""
     header: str | Path
     """The header with its rules: a name in ``kernels/``, or a path."""
-    state: tuple[str, ...]
-    """The fields of ``State``, all of type ``real``."""
     params: Mapping[str, Param]
     """The fields of ``Params``, given to ``make`` or per replica."""
-    observation: SpaceSource
-    """The observation space of one replica."""
-    action: SpaceSource
-    """The action space of one replica."""
     options: Mapping[str, Param] = dataclasses.field(default_factory=dict)
     """Further fields of ``Params`` that ``reset(options=...)`` sets for that reset alone."""
     ordered: tuple[tuple[str, str], ...] = ()
@@ -172,13 +56,25 @@ class EnvSpec:
     description: str = ""
     """One sentence."""
 
+    layouts: tuple[str, ...] = ()
+    """Fields of the state that ``reset(options=...)`` accepts as explicit starts."""
+    layout_rule: Callable[[str, np.ndarray, Mapping[str, Any]], str] | None = None
+    """Given a field, an explicit start and the parameters: what is expected where it is wrong; otherwise ``""``."""
+    limit: str | None = None
+    """The parameter that means ``max_episode_steps``, where there is one."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> tuple[str, ...]:
+        """The names of the state's fields, as users see them."""
+
     def __post_init__(self) -> None:
         """Checks names, and freezes the mappings."""
         if not re.fullmatch(r"[\w.-]+-v\d+", self.id):
             raise ValueError(f"environment id {self.id!r} must look like 'Name-v0'")
-        if not self.state:
+        if not self.fields:
             raise ValueError(f"{self.id}: state must name at least one field")
-        names = [*self.state, *self.params, *self.options]
+        names = [*self.fields, *self.params, *self.options]
         for name in names:
             _check_name(name, f"{self.id}: the field")
         repeated = {n for n in names if names.count(n) > 1}
@@ -187,9 +83,12 @@ class EnvSpec:
         for pair in self.ordered:
             if not set(pair) <= set(self.params) | set(self.options):
                 raise ValueError(f"{self.id}: ordered pair {pair} names what is neither a parameter nor an option")
+        if self.limit is not None and self.limit not in self.params:
+            raise ValueError(f"{self.id}: limit names {self.limit!r}, which is no parameter")
+        if not set(self.layouts) <= set(self.fields):
+            raise ValueError(f"{self.id}: layouts names what is no field of the state: {self.layouts}")
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             raise ValueError(f"{self.id}: max_episode_steps is {self.max_episode_steps}; at least 1, or None")
-        object.__setattr__(self, "state", tuple(self.state))
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
@@ -215,7 +114,7 @@ class EnvSpec:
         """Returns the parameters of one reset: ``defaults`` with the options that were given."""
         for name in given:
             if name not in self.options:
-                known = [*self.options, "reset_mask"]
+                known = [*self.options, *self.layouts, "reset_mask"]
                 raise ValueError(
                     f"{self.id} has no reset option {name!r}{did_you_mean(name, known)} "
                     f"Its reset options are: {', '.join(known)}."
@@ -228,6 +127,10 @@ class EnvSpec:
         self.check_order(values)
         return values
 
+    def check_layout(self, name: str, values: np.ndarray, params: Mapping[str, Any]) -> str:
+        """What is expected of an explicit start that is wrong; empty where nothing is."""
+        return self.layout_rule(name, values, params) if self.layout_rule is not None else ""
+
     def check_order(self, values: Mapping[str, Value]) -> None:
         """Raises a ValueError where the first of an ordered pair exceeds the second."""
         for low, high in self.ordered:
@@ -236,10 +139,130 @@ class EnvSpec:
                     f"{self.id}: {low!r} must not exceed {high!r}; got {values[low]!r} and {values[high]!r}"
                 )
 
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvSpec(Spec):
+    """Names the state, the parameters, the spaces and the limits of a single-agent environment.
+
+    Gymnasium knows it as ``gpu_envs/<id>``.
+    """
+
+    state: tuple[str, ...]
+    """The fields of ``State``, all of type ``real``."""
+    observation: SpaceSource
+    """The observation space of one replica."""
+    action: SpaceSource
+    """The action space of one replica."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the state's fields."""
+        return tuple(self.state)
+
     def observation_space(self, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
         """The observation space of one replica under these parameters."""
-        return self.observation if isinstance(self.observation, gymnasium.Space) else self.observation(params)
+        return space_of(self.observation, params)
 
     def action_space(self, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
         """The action space of one replica under these parameters."""
-        return self.action if isinstance(self.action, gymnasium.Space) else self.action(params)
+        return space_of(self.action, params)
+
+
+def space_of(source: SpaceSource, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
+    """A space, derived from the parameters where it depends on them."""
+    return source if isinstance(source, gymnasium.Space) else source(params)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One array of a team's ``World``."""
+
+    type: str = "real"
+    """``real``, ``int``, ``agent`` (an agent's number, in as few bits as the team allows) or ``bool``."""
+    length: int | Callable[[Mapping[str, Any]], int] = 1
+    """How many elements each agent has; or a function of the parameters."""
+
+    def __post_init__(self) -> None:
+        """Refuses an unknown type."""
+        if self.type not in FIELD_TYPES:
+            raise ValueError(f"a field's type is {self.type!r}; allowed: {', '.join(FIELD_TYPES)}")
+
+    def elements(self, params: Mapping[str, Any]) -> int:
+        """How many elements each agent has under these parameters."""
+        return self.length if isinstance(self.length, int) else self.length(params)
+
+
+FIELD_TYPES = ("real", "int", "agent", "bool")
+
+DRIVEN = ("in_game", "elapsed")
+"""Fields that every team's world has besides its own: who takes part, and the steps of the episode."""
+
+_WORLD_WORDS = ("present", "reward", "terminated", "pending", "finished")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Role:
+    """The agents of one kind in a team."""
+
+    name: str
+    """In the singular: its agents are called ``name_0``, ``name_1`` and so on."""
+    count: int | str
+    """How many there are, or the parameter that says so."""
+    observation: SpaceSource
+    """What one of them sees."""
+    action: SpaceSource
+    """What one of them may do."""
+
+    def size(self, params: Mapping[str, Any]) -> int:
+        """How many there are under these parameters."""
+        return self.count if isinstance(self.count, int) else int(params[self.count])
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeamSpec(Spec):
+    """Names the roles, the state, the parameters and the limits of an environment with a team of agents.
+
+    PettingZoo knows it as ``gpu_envs/<id>``. The state's fields become arrays of ``World``, one element an agent, in
+    the order of the roles; ``in_game`` and ``elapsed`` are there in every world.
+    """
+
+    roles: tuple[Role, ...]
+    """The kinds of agents, in order."""
+    state: Mapping[str, Field]
+    """What each agent has, ``[num_envs, num_agents]``."""
+    shared: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What a replica has once, ``[num_envs]``."""
+    scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What each agent has from one phase of a step to the next, and no longer."""
+    shared_scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What a replica has once, and no longer than a step."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the state's fields, of agents and of replicas."""
+        return (*self.state, "in_game", *self.shared, "elapsed")
+
+    def __post_init__(self) -> None:
+        """Checks the names of roles and fields."""
+        Spec.__post_init__(self)
+        taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
+        for name in taken:
+            _check_name(name, f"{self.id}: the field")
+        repeated = {n for n in taken if taken.count(n) > 1}
+        if repeated:
+            raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
+        if not self.roles or len({role.name for role in self.roles}) < len(self.roles):
+            raise ValueError(f"{self.id}: roles must be named, each once; got {[r.name for r in self.roles]}")
+        for role in self.roles:
+            if not re.fullmatch(r"[a-z]+", role.name):
+                raise ValueError(f"{self.id}: the role {role.name!r} must be of the letters a to z")
+
+    def counts(self, params: Mapping[str, Value]) -> dict[str, int]:
+        """How many agents each role has under these parameters."""
+        return {role.name: role.size(params) for role in self.roles}
+
+    def agents(self, params: Mapping[str, Value]) -> list[str]:
+        """The names of all agents, role after role."""
+        return [f"{role}_{i}" for role, count in self.counts(params).items() for i in range(count)]

@@ -5,6 +5,14 @@ enum Offence : u32 { NO_OFFENCE = 0, ACTION_OUT_OF_RANGE = 1, ACTION_NAN = 2, EP
 
 enum ActionKind : int { INT64 = 0, INT32 = 1, UINT8 = 2, FLOAT32 = 3, FLOAT64 = 4 };
 
+// Keeps the offence of the earliest launch, and of that launch's lowest place: `record[0]` names launch and kind,
+// `record[1]` the place, in whose high bits is the replica.
+FN void report(u64* record, u64 launch, u32 kind, u64 place) {
+    const u64 name  = launch << 2 | kind;
+    const u64 owner = swap_if_equal(&record[0], 0, name);
+    if (owner == 0 || owner == name) lower(&record[1], place);
+}
+
 // One of N whole numbers from START up. One out of range counts as the nearest.
 template <int N, int START> struct DiscreteActions {
     using Action = int;

@@ -51,9 +51,9 @@ template <> struct Constants<double> {
 
 constexpr double PI = 3.14159265358979323846;
 
-template <class T> FN T minimum(T a, T b)        { return b < a ? b : a; }
-template <class T> FN T maximum(T a, T b)        { return a < b ? b : a; }
-template <class T> FN T clip(T x, T low, T high) { return x < low ? low : high < x ? high : x; }
+template <class T> FN constexpr T minimum(T a, T b)        { return b < a ? b : a; }
+template <class T> FN constexpr T maximum(T a, T b)        { return a < b ? b : a; }
+template <class T> FN constexpr T clip(T x, T low, T high) { return x < low ? low : high < x ? high : x; }
 
 // c[0] + x c[1] + ... + x^(N-1) c[N-1], innermost first
 template <int N, class Real> FN Real polynomial(Real x, const Real (&c)[N]) {
@@ -66,6 +66,12 @@ template <int N, class Real> FN Real polynomial(Real x, const Real (&c)[N]) {
 template <class Real> FN Real infinity() {
     using C = Constants<Real>;
     return from_bits(typename C::Bits(2 * C::exponent_bias + 1) << C::mantissa_bits);
+}
+
+// The largest finite number.
+template <class Real> FN Real largest() {
+    using C = Constants<Real>;
+    return from_bits(bits_of(infinity<Real>()) - typename C::Bits(1));
 }
 
 template <class Real> struct SinCos { Real sin, cos; };

@@ -2,10 +2,12 @@
 //
 //   FN                       a function of the simulation
 //   KERNEL(name, Call)       an entry point; its one argument is named `call`
+//   KERNEL_OF_BLOCKS(name, Call, threads, blocks)    one whose blocks have so many threads, so many of them at a time
 //   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES
 //   FOR_EACH_LANE(k, env)    runs over the replicas env.index(k) of one tile; bodies must not depend on one another
 //   NOTE_LANES(note, k, env) FOR_EACH_LANE whose body may also gather into an int: note |= ...
 //   FOR_EACH_MARKED(k, marks, env)    runs over the few lanes whose mark is not zero
+//   FOR_EACH_BLOCK(block)    runs over the blocks of a launch whose replicas have a team of agents: see team.cuh
 //   UNROLL                   before a loop of a small, constant number of turns
 //
 // On a GPU a tile is one thread's replica and its arrays are registers; on a CPU it is a block of replicas
@@ -13,6 +15,7 @@
 // on both; write fma(a, b, c) where one rounding is wanted.
 
 using u8    = unsigned char;
+using u16   = unsigned short;
 using u32   = unsigned int;
 using i64   = long long;
 using u64   = unsigned long long;
@@ -22,11 +25,16 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 
 #define FN                  __device__ __forceinline__
 #define KERNEL(name, Call)  extern "C" __global__ void name(const __grid_constant__ Call call)
+#define KERNEL_OF_BLOCKS(name, Call, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
 #define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
 #define FOR_EACH_LANE(k, env)    UNROLL for (int k = 0; k < LANES; ++k) if ((env).has(k))
 #define NOTE_LANES(note, k, env) FOR_EACH_LANE(k, env)
 #define FOR_EACH_MARKED(k, marks, env) FOR_EACH_LANE(k, env) if ((marks)[k])
+#define FOR_EACH_BLOCK(block)    if (const Index block = Index(blockIdx.x); true)
 #define UNROLL                   _Pragma("unroll")
+
+constexpr bool ON_GPU = true;
 
 constexpr int LANES = 1;  // two and four were tried, and were no faster
 constexpr int WARP  = 32;
@@ -43,6 +51,14 @@ struct ThreadTile {
     FN bool  has(int k) const { return index(k) < count; }
 };
 
+FN int   highest_bit(u32 word)                 { return 31 - __clz(int(word)); }
+FN u32   sign_shifted_in(u32 word, float x)    { return __funnelshift_l(u32(__float_as_int(x)), word, 1); }
+FN u32   sign_shifted_in(u32 word, double x)   { return __funnelshift_l(u32(__double2hiint(x)), word, 1); }
+// Of two that are neither NaN nor zeros of unlike signs: in one instruction.
+FN float  lesser(float a, float b)             { return fminf(a, b); }
+FN double lesser(double a, double b)           { return fmin(a, b); }
+FN float  greater(float a, float b)            { return fmaxf(a, b); }
+FN double greater(double a, double b)          { return fmax(a, b); }
 FN bool  any_lane(bool value)                  { return __any_sync(0xffffffffu, value); }
 FN float fma(float a, float b, float c)        { return __fmaf_rn(a, b, c); }
 FN double fma(double a, double b, double c)    { return __fma_rn(a, b, c); }
@@ -57,9 +73,11 @@ FN double from_bits(u64 x)                     { return __longlong_as_double(i64
 FN u64    swap_if_equal(u64* word, u64 expected, u64 value) { return atomicCAS(word, expected, value); }
 FN void   lower(u64* word, u64 value)                       { atomicMin(word, value); }
 
+FN int minimum_of(int a, int b) { return b < a ? b : a; }
+
 template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WIDTH]; };
 
-extern __shared__ float staging[];  // one row a thread, for rows that no single store can write
+extern __shared__ __align__(16) float staging[];  // one row a thread, for rows that no single store can write
 
 // Writes one row of WIDTH floats a replica. Rows of 1, 2 and 4 floats go out in one store where the address allows;
 // others pass through shared memory, so that neighbouring threads write neighbouring words.
@@ -93,11 +111,59 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
     __syncwarp();  // what a lane stores to its own row from here on comes after
 }
 
+FN int  thread_rank()        { return int(threadIdx.x); }
+FN int  thread_count()       { return int(blockDim.x); }
+FN void block_barrier()      { __syncthreads(); }
+FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
+
+// How many threads before this one `keep`, and how many of the block do. The whole block calls it.
+FN int block_place(bool keep, int& total) {
+    __shared__ int kept[1024 / WARP];
+    const u32 marks = __ballot_sync(0xffffffffu, keep);
+    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = thread_count() / WARP;
+    if (lane == 0) kept[warp] = __popc(marks);
+    block_barrier();
+    int before = 0;
+    total      = 0;
+    for (int other = 0; other < warps; ++other) {
+        before += other < warp ? kept[other] : 0;
+        total += kept[other];
+    }
+    block_barrier();
+    return before + __popc(marks & ((1u << lane) - 1));
+}
+
+FN void add(int& sum, int value)    { atomicAdd(&sum, value); }
+FN void lower(int& least, int value) {
+    if (value < *static_cast<volatile int*>(&least)) atomicMin(&least, value);  // most are spared the atomic
+}
+
+// Memory of a block: shared among its threads.
+struct LocalMemory {
+    char* at;
+    FN explicit LocalMemory(Index) : at(reinterpret_cast<char*>(staging)) {}
+};
+
+// Copies `count` floats from shared memory to memory that lies at the same distance from a multiple of 16 bytes; the
+// whole block calls it.
+FN void copy_out(float* to, const float* from, int count) {
+    const int head = minimum_of(count, int((16 - u64(to) % 16) % 16 / sizeof(float)));
+    const int wide = (count - head) / 4;
+    for (int j = thread_rank(); j < wide; j += thread_count())
+        reinterpret_cast<Wide<4>*>(to + head)[j] = reinterpret_cast<const Wide<4>*>(from + head)[j];
+    const int loose = count - 4 * wide;  // before and after
+    for (int j = thread_rank(); j < loose; j += thread_count()) {
+        const int at = j < head ? j : j + 4 * wide;
+        to[at]       = from[at];
+    }
+}
+
 #else
 
 #define FN                  inline __attribute__((always_inline))
 #define KERNEL(name, Call)  \
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
+#define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
 #define FOR_EACH_LANE(k, env)    _Pragma("omp simd") for (int k = 0; k < (env).lanes; ++k)
 #define OMP_SIMD(clause)         _Pragma(#clause)
@@ -105,11 +171,14 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 #define FOR_EACH_MARKED(k, marks, env)                                   \
     for (u64 left = mask_of(marks, (env).lanes); left != 0; left &= left - 1) \
         if (const int k = __builtin_ctzll(left); true)
+#define FOR_EACH_BLOCK(block) for (Index block = range_first; block < range_end; ++block)
 #ifdef __clang__
 #define UNROLL                   _Pragma("unroll")
 #else
 #define UNROLL                   _Pragma("GCC unroll 16")
 #endif
+
+constexpr bool ON_GPU = false;
 
 constexpr int LANES = 64;
 
@@ -144,6 +213,13 @@ FN u64 mask_of(const int (&marks)[LANES], int lanes) {
     return mask;
 }
 
+FN int    highest_bit(u32 word)                { return 31 - __builtin_clz(word); }
+FN u32    sign_shifted_in(u32 word, float x)   { u32 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | y >> 31; }
+FN u32    sign_shifted_in(u32 word, double x)  { u64 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | u32(y >> 63); }
+FN float  lesser(float a, float b)             { return b < a ? b : a; }
+FN double lesser(double a, double b)           { return b < a ? b : a; }
+FN float  greater(float a, float b)            { return a < b ? b : a; }
+FN double greater(double a, double b)          { return a < b ? b : a; }
 FN bool   any_lane(bool value)                 { return value; }
 FN float  fma(float a, float b, float c)       { return __builtin_fmaf(a, b, c); }
 FN double fma(double a, double b, double c)    { return __builtin_fma(a, b, c); }
@@ -170,6 +246,33 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
     FOR_EACH_LANE(k, env) {
         for (int j = 0; j < WIDTH; ++j) start[k * WIDTH + j] = tile[j][k];
     }
+}
+
+FN constexpr int  thread_rank()        { return 0; }
+FN constexpr int  thread_count()       { return 1; }
+FN void           block_barrier()      {}
+FN constexpr bool block_any(bool mine) { return mine; }
+
+FN int block_place(bool keep, int& total) {
+    total = keep;
+    return 0;
+}
+
+FN void add(int& sum, int value)     { sum += value; }
+FN void lower(int& least, int value) { least = value < least ? value : least; }
+
+// Memory of the calling thread, from a cache line's beginning.
+struct LocalMemory {
+    char* raw;
+    char* at;
+    explicit LocalMemory(Index bytes) : raw(static_cast<char*>(__builtin_malloc(u64(bytes) + 64))), at(raw + 64 - u64(raw) % 64) {}
+    ~LocalMemory() { __builtin_free(raw); }
+    LocalMemory(const LocalMemory&)            = delete;
+    LocalMemory& operator=(const LocalMemory&) = delete;
+};
+
+FN void copy_out(float* to, const float* from, int count) {
+    for (int j = 0; j < count; ++j) to[j] = from[j];
 }
 
 #endif

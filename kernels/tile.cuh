@@ -17,20 +17,12 @@ struct Tile {
     float   observation[OBSERVATION_SIZE][LANES];
 };
 
-// Keeps the offence of the earliest launch, and of that launch's lowest replica: `record[0]` names launch and kind,
-// `record[1]` replica and step.
-FN void report(u64* record, u64 launch, u32 kind, Index replica, int step) {
-    const u64 name  = launch << 2 | kind;
-    const u64 owner = swap_if_equal(&record[0], 0, name);
-    if (owner == 0 || owner == name) lower(&record[1], u64(replica) << 31 | u64(step));
-}
-
 template <class Env> FN void report_all(const Tile& tile, const Buffers& buffers, const void* actions, int kind,
                                         Index base, u64 launch, bool frozen_too, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const u32 offence = tile.ended[k] ? (frozen_too ? EPISODE_OVER : NO_OFFENCE)
                                           : tile.action.offence(actions, kind, base + env.index(k));
-        if (offence != NO_OFFENCE) report(buffers.offence, launch, offence, env.index(k), tile.elapsed[k]);
+        if (offence != NO_OFFENCE) report(buffers.offence, launch, offence, u64(env.index(k)) << 31 | u64(tile.elapsed[k]));
     }
 }
 

@@ -10,11 +10,17 @@ import numpy as np
 import gpu_envs
 from gpu_envs.arrays import to_numpy
 from gpu_envs.backend.cuda import device_count
+from gpu_envs.registry import env_spec
 
 Array: TypeAlias = Any
 """An array of NumPy, torch or CuPy."""
 
-IDS = gpu_envs.ids()
+IDS = [name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), gpu_envs.EnvSpec)]
+"""Environments of one agent."""
+
+TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS]
+"""Environments with a team of agents."""
+
 MODES = ("NextStep", "SameStep", "Disabled")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -58,7 +64,7 @@ def numpy_of(array: Array) -> np.ndarray:
 
 def is_discrete(env_id: str) -> bool:
     """Whether the actions are whole numbers."""
-    return isinstance(gpu_envs.spec(env_id).action_space(defaults(env_id)), gymnasium.spaces.Discrete)
+    return isinstance(env_spec(env_id).action_space(defaults(env_id)), gymnasium.spaces.Discrete)
 
 
 def defaults(env_id: str) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def defaults(env_id: str) -> dict[str, Any]:
 def random_actions(env_id: str, *shape: int, seed: int = 0) -> np.ndarray:
     """Uniformly random actions, ``[*shape, ...]``; those of a Box somewhat beyond its bounds too."""
     rng = np.random.default_rng(seed)
-    space = gpu_envs.spec(env_id).action_space(defaults(env_id))
+    space = env_spec(env_id).action_space(defaults(env_id))
     if isinstance(space, gymnasium.spaces.Discrete):
         return rng.integers(space.start, space.start + space.n, shape)
     assert isinstance(space, gymnasium.spaces.Box)

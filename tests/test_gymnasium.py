@@ -262,7 +262,7 @@ def test_single_after_the_end(device: str) -> None:
 def test_single_state(single: Any, env_id: str) -> None:
     """``state`` reads and writes as Gymnasium's attribute does."""
     single.reset(seed=0)
-    values = np.linspace(0.03125, 0.0625, len(gpu_envs.spec(env_id).state))
+    values = np.linspace(0.03125, 0.0625, len(gpu_envs.spec(env_id).fields))
     single.state = values
     assert_same_bits(single.state, values.astype(np.float32).astype(np.float64))
     single.step(only_action(env_id))

@@ -5,12 +5,13 @@ import os
 import re
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import gpu_envs
 from gpu_envs.backend.cuda import OPTIONS
-from gpu_envs.codegen import AUTORESET_MODES, MODULES, PRECISIONS, Layout, Program, generate
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, Device, Program, layout_of
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 REGISTERS = {"float32": 128, "float64": 255}
@@ -39,14 +40,14 @@ def _nvrtc() -> None:
         pytest.skip(f"{missing}; pip install 'gpu_envs[cuda13]' brings it")
 
 
-def programs(env_id: str, mode: str, precision: str, per_replica: bool = False) -> Iterator[Program]:
-    """The programs of all drivers, with one and with two replicas a thread where a driver can have two."""
+def programs(env_id: str, mode: str, precision: str, per_replica: bool = False, **params: Any) -> Iterator[Program]:
+    """The programs of all drivers."""
     spec = gpu_envs.spec(env_id)
-    params = spec.check_params({}, 1)
-    names = frozenset(params if per_replica else ())
-    layout = Layout(spec, mode, precision, spec.observation_space(params), spec.action_space(params), names, {})
-    for module in MODULES:
-        yield generate(layout, module)
+    names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
+    config = Config(spec, 5000, mode, precision, 500, spec.check_params(params, 1))
+    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), names)
+    for module in layout.modules:
+        yield layout.generate(module)
 
 
 def compile_with_nvrtc(text: str, architecture: str, method: str = "cubin") -> bytes:

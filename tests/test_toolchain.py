@@ -16,7 +16,7 @@ import pytest
 
 import gpu_envs
 from gpu_envs.backend import toolchain
-from gpu_envs.codegen import Layout, generate
+from gpu_envs.codegen import Config, Device, layout_of
 from gpu_envs.errors import CompileError, NoCompilerError
 
 SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }'
@@ -128,9 +128,8 @@ def run_python(script: str, **settings: str) -> str:
 @pytest.mark.usefixtures("cache")
 def test_a_compile_error_names_the_header_and_its_line() -> None:
     spec = gpu_envs.spec("CartPole-v1")
-    params = spec.check_params({}, 1)
-    spaces = spec.observation_space(params), spec.action_space(params)
-    text = generate(Layout(spec, "NextStep", "float32", *spaces, frozenset(), {})).source
+    config = Config(spec, 1, "NextStep", "float32", 500, spec.check_params({}, 1))
+    text = layout_of(config, Device(on_gpu=False)).generate("vector_env").source
     broken = text.replace("FN Outcome step(", "FN Outcome step(Nonsense, ", 1)
     assert broken != text
     header = (Path(gpu_envs.__file__).parent / "kernels" / "cartpole.cuh").read_text().splitlines()

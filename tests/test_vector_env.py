@@ -461,7 +461,7 @@ def test_state_is_live(make: Make, env_id: str, place: Place) -> None:
     """``state`` is the simulator's memory: it follows steps, and assignments to it are obeyed."""
     env = make(env_id, 4, **place._asdict())
     env.reset(seed=0)
-    assert tuple(env.state) == gpu_envs.spec(env_id).state
+    assert tuple(env.state) == gpu_envs.spec(env_id).fields
     fields = dict(env.state)
     before = {name: numpy_of(field) for name, field in fields.items()}
     env.step(moved(random_actions(env_id, 4), place))

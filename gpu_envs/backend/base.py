@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from gpu_envs.arrays import Arrays
-from gpu_envs.codegen import Program
+from gpu_envs.codegen import Device, Program
 
 Launch: TypeAlias = Callable[[int], None]
 """Runs a kernel on its struct as it stands now, on the stream with this handle."""
@@ -25,6 +25,8 @@ class Backend(ABC):
 
     device: str
     """``cpu``, or ``cuda:`` and a number."""
+    traits: Device
+    """What generated code depends on."""
 
     @abstractmethod
     def arrays(self, library: str) -> Arrays:

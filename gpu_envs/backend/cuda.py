@@ -6,13 +6,16 @@ from typing import Any, final
 
 from gpu_envs.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
-from gpu_envs.codegen import Program
+from gpu_envs.codegen import Device, Grid, Program
 from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
 """CuPy adds ``-ftz=true``. Contraction (fmad) would give other bits than the CPU's."""
 
 THREADS_PER_BLOCK = 128
+
+PLAIN_SHARED_BYTES = 46 * 1024
+"""Shared memory that a block may have without asking for more, less what the dialect has for itself."""
 
 
 def import_cupy() -> Any:
@@ -59,6 +62,8 @@ class CudaKernels(Kernels):
         The struct is passed by value, straight through the driver: a launch through CuPy's RawKernel looks at every
         argument anew, which costs more than the launch.
         """
+        if self._program.grid is not None:
+            return self._bind_grid(kernel, call, count, self._program.grid)
         cupy = import_cupy()
         launch_kernel, current = cupy.cuda.driver.launchKernel, cupy.cuda.runtime.getDevice
         function, device, index = self._functions[kernel], cupy.cuda.Device(self._device), self._device
@@ -78,6 +83,41 @@ class CudaKernels(Kernels):
 
         return launch
 
+    def _bind_grid(self, kernel: str, call: ctypes.Structure, count: int, grid: Grid) -> Launch:
+        """Prepares launches whose blocks have replicas with teams; a launch for each phase, where the grid says so."""
+        cupy = import_cupy()
+        launch_kernel, device = cupy.cuda.driver.launchKernel, cupy.cuda.Device(self._device)
+        current, index = cupy.cuda.runtime.getDevice, self._device
+        function = self._functions[kernel]
+        handle, shared, threads = function.ptr, grid.shared_bytes, grid.threads
+        blocks = -(-count // grid.replicas) * grid.blocks
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
+        address = ctypes.addressof(arguments)
+        phases = range(1)
+
+        def launch_all(stream: int) -> None:
+            for phase in phases:
+                call.phase = phase
+                launch_kernel(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address, 0)
+
+        if grid.phased:
+            with device:
+                found = cupy.zeros(1, cupy.int32)
+                call.phases, phases = found.data.ptr, range(-1, 0)
+                cupy.cuda.runtime.deviceSynchronize()
+                launch_all(0)
+                phases = range(int(found.get()[0]))
+                call.phases = None
+
+        def launch(stream: int, _keep: tuple[Any, ...] = (call, arguments, function)) -> None:
+            if current() == index:
+                launch_all(stream)
+            else:
+                with device:
+                    launch_all(stream)
+
+        return launch
+
 
 @final
 class CudaBackend(Backend):
@@ -93,6 +133,13 @@ class CudaBackend(Backend):
         self.index = index
         self.device = f"cuda:{index}"
         self._block = block_size or THREADS_PER_BLOCK
+        attributes = self._cupy.cuda.Device(index).attributes
+        self.traits = Device(
+            on_gpu=True,
+            processors=int(attributes["MultiProcessorCount"]),
+            shared_bytes=int(attributes["MaxSharedMemoryPerBlockOptin"]),
+            block_size=block_size,
+        )
 
     def arrays(self, library: str) -> Arrays:
         """Device memory as torch tensors or CuPy arrays."""
@@ -104,6 +151,9 @@ class CudaBackend(Backend):
             module = self._cupy.RawModule(code=program.source, options=OPTIONS, backend="nvrtc")
             try:
                 functions = {k: module.get_function(f"kernel_{k}") for k in program.calls}
+                if program.grid is not None and program.grid.shared_bytes > PLAIN_SHARED_BYTES:
+                    for function in functions.values():
+                        function.max_dynamic_shared_size_bytes = program.grid.shared_bytes
                 return CudaKernels(functions, self.index, program, self._block)
             except self._cupy.cuda.compiler.CompileException as error:
                 raise CompileError(f"{program.name} did not compile with NVRTC:\n{error}") from error

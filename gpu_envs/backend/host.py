@@ -10,10 +10,14 @@ from typing import final
 from gpu_envs.arrays import Arrays, NumpyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.toolchain import build
-from gpu_envs.codegen import Program
+from gpu_envs.codegen import Device, Program
 
 LEAST_PER_THREAD = 8192
 """Steps of one replica below which waking a further thread costs more than it saves."""
+
+
+TILE = 64
+"""Replicas that a thread steps together: ``LANES`` in ``portable.cuh``. One with a team of agents is stepped alone."""
 
 
 def available_threads() -> int:
@@ -31,33 +35,35 @@ def _pool() -> ctypes.CDLL:
 class HostKernels(Kernels):
     """Functions of a shared library."""
 
-    def __init__(self, library: ctypes.CDLL, threads: int, flush: bool) -> None:
+    def __init__(self, library: ctypes.CDLL, threads: int, flush: bool, weight: int = 1, tile: int = TILE) -> None:
         """Keeps the library, and how to run it."""
         self._library = library
         self._threads = threads
         self._flush = int(flush)
+        self._weight = weight
+        self._tile = tile
         self._run = _pool().run
         self._run.restype = None
-        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_int]
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_longlong,) * 2, *(ctypes.c_int,) * 2]
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
         """Prepares a call of the kernel; small batches stay on the calling thread."""
         function = ctypes.cast(getattr(self._library, f"kernel_{kernel}"), ctypes.c_void_p)
         argument, replicas = ctypes.c_void_p(ctypes.addressof(call)), ctypes.c_longlong(count)
-        flush, run = self._flush, self._run
+        flush, run, tile = self._flush, self._run, self._tile
 
         if kernel == "rollout":
 
             def launch_rollout(stream: int) -> None:
                 del stream
-                run(function, argument, replicas, self._worthwhile(count * call.steps), flush)
+                run(function, argument, replicas, tile, self._worthwhile(count * call.steps), flush)
 
             return launch_rollout
-        threads = self._worthwhile(count)
+        threads = self._worthwhile(count * self._weight)
 
         def launch(stream: int, _keep: ctypes.Structure = call) -> None:
             del stream
-            run(function, argument, replicas, threads, flush)
+            run(function, argument, replicas, tile, threads, flush)
 
         return launch
 
@@ -70,6 +76,7 @@ class HostBackend(Backend):
     """The machine's own cores."""
 
     device = "cpu"
+    traits = Device(on_gpu=False)
 
     def __init__(self, threads: int | None = None, extra_flags: Sequence[str] = ()) -> None:
         """Chooses the number of threads; None: every core this process may use."""
@@ -85,7 +92,8 @@ class HostBackend(Backend):
     def load(self, program: Program) -> Kernels:
         """Compiles with the machine's compiler."""
         library = build(program.source, program.name, self._extra_flags)
-        return HostKernels(library, self.threads, program.flush_denormals)
+        tile = TILE if program.grid is None else 1
+        return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile)
 
     def memory(self) -> int:
         """The machine's memory."""

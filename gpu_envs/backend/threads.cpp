@@ -53,16 +53,15 @@ private:
 struct Job {
     Kernel      kernel;
     const void* call;
-    long long   count;
+    long long   count, tile;
     int         parts;
     bool        flush;
 
     // Part `index` of the range, cut at multiples of a tile.
     void run(int index) const {
-        constexpr long long tile  = 64;
-        const long long     tiles = (count + tile - 1) / tile;
-        const long long     first = tiles * index / parts * tile;
-        const long long     end   = index + 1 == parts ? count : tiles * (index + 1) / parts * tile;
+        const long long tiles = (count + tile - 1) / tile;
+        const long long first = tiles * index / parts * tile;
+        const long long end   = index + 1 == parts ? count : tiles * (index + 1) / parts * tile;
         const FlushDenormals guard(flush);
         if (first < end) kernel(call, first, end);
     }
@@ -139,9 +138,9 @@ Pool& current_pool() {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const void* call, long long count, int threads,
-                                                           int flush) {
-    const Job alone{kernel, call, count, 1, flush != 0};
+extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const void* call, long long count,
+                                                           long long tile, int threads, int flush) {
+    const Job alone{kernel, call, count, tile, 1, flush != 0};
     if (threads > 1) {
         Job shared   = alone;
         shared.parts = threads;

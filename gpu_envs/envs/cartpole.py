@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.spec import EnvSpec, Param
+from gpu_envs.params import Param
+from gpu_envs.spec import EnvSpec
 
 
 def _observation(params: Mapping[str, Any]) -> Box:

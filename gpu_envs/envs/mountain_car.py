@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.spec import EnvSpec, Param
+from gpu_envs.params import Param
+from gpu_envs.spec import EnvSpec
 
 ROAD = {
     "min_position": Param(-1.2, "the left wall"),

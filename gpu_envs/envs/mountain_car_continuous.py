@@ -7,7 +7,8 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from gpu_envs.envs.mountain_car import ORDERED, ROAD, START, road_observation
-from gpu_envs.spec import EnvSpec, Param
+from gpu_envs.params import Param
+from gpu_envs.spec import EnvSpec
 
 
 def _action(params: Mapping[str, Any]) -> Box:

@@ -1,0 +1,235 @@
+"""What a simulation asks of the code generators: memory, results and programs of one environment."""
+
+import ctypes
+import dataclasses
+import importlib.resources
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.structs import Struct
+from gpu_envs.params import Param, Value
+from gpu_envs.spec import Spec
+
+AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
+PRECISIONS = ("float32", "float64")
+
+Shape: TypeAlias = tuple[tuple[int, ...], str]
+"""An array's shape and dtype."""
+
+RESULTS = ("observations", "rewards", "terminations", "truncations", "final_obs", "episode_return", "episode_length")
+"""What a step writes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What a simulation is made of."""
+
+    spec: Spec
+    num_envs: int
+    autoreset_mode: str
+    precision: str
+    limit: int
+    """The step at which an episode is truncated."""
+    params: Mapping[str, Value]
+    """Every parameter and reset option, checked."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What the generators must know of a device."""
+
+    on_gpu: bool
+    processors: int = 1
+    """Multiprocessors of a GPU."""
+    shared_bytes: int = 0
+    """The most shared memory that a block may have."""
+    block_size: int | None = None
+    """Threads in a block, where the user says so."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """How a kernel is launched on a GPU."""
+
+    threads: int
+    """In a block."""
+    replicas: int
+    """In a block."""
+    blocks: int = 1
+    """For so many replicas."""
+    shared_bytes: int = 0
+    phased: bool = False
+    """A launch for each phase: the struct's ``phase`` says which, and ``phases`` receives their number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The source of one driver of one environment, and the structs its kernels take."""
+
+    name: str
+    """For people: environment and driver."""
+    source: str
+    """C++ for both compilers."""
+    calls: Mapping[str, type[ctypes.Structure]]
+    """The argument of each kernel, by the kernel's name."""
+    flush_denormals: bool
+    """Whether denormals count as zero: in float32, as on a GPU."""
+    staging_bytes: int = 0
+    """Shared memory that a kernel needs per thread on a GPU, where each thread has a replica."""
+    grid: Grid | None = None
+    """The launch on a GPU where it is not a thread for each replica."""
+    weight: int = 1
+    """How many steps of a single-agent environment a replica's step is worth, roughly."""
+
+
+class Layout(ABC):
+    """What the generated code depends on, and what follows from it."""
+
+    config: Config
+    per_replica: frozenset[str]
+    """Parameters that have one value a replica."""
+    baked: Mapping[str, float | int]
+    """Parameters whose value is compiled in."""
+
+    @property
+    def real(self) -> str:
+        """The C++ type of states and parameters."""
+        return {"float32": "float", "float64": "double"}[self.config.precision]
+
+    @property
+    @abstractmethod
+    def modules(self) -> tuple[str, ...]:
+        """The drivers, in the order in which they are needed: the first at once."""
+
+    @abstractmethod
+    def generate(self, module: str) -> Program:
+        """Writes the source of one driver."""
+
+    @abstractmethod
+    def buffers(self) -> dict[str, Shape]:
+        """The arrays that a simulation allocates, by name; ``state.`` begins the state's fields."""
+
+    @abstractmethod
+    def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
+        """Adds the arrays that are views of others."""
+
+    @abstractmethod
+    def results(self) -> dict[str, Shape]:
+        """What a step writes and a user may have written elsewhere; ``name`` or ``name.role``."""
+
+    @property
+    @abstractmethod
+    def episode(self) -> tuple[str, ...]:
+        """The buffers that belong to a snapshot beside the state."""
+
+    @abstractmethod
+    def places(self, call: Any) -> list[tuple[str, Any]]:
+        """The structs of a call that name actions and results: suffix of the results' names, and struct."""
+
+    @abstractmethod
+    def where(self, place: int) -> tuple[int, int, int]:
+        """Unpacks an offence's place: replica, agent, step of its episode."""
+
+    @abstractmethod
+    def who(self, agent: int) -> str:
+        """An agent's name, followed by a comma, for a message; empty where there is but one."""
+
+    @abstractmethod
+    def given(self, hosts: Sequence[np.ndarray], replica: int, agent: int) -> str:
+        """An agent's action among those that came from the host, for a message; empty where none did."""
+
+    @abstractmethod
+    def allowed(self, agent: int) -> str:
+        """The actions of an agent, in words."""
+
+
+def header_text(name: str | Path) -> str:
+    """The text of a header: one of this package's by its name, another by its path."""
+    path = Path(name)
+    if path.is_absolute() or path.parent != Path():
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no header {str(path)!r}; give its path, or a name in gpu_envs/kernels")
+        return path.read_text()
+    resource = importlib.resources.files("gpu_envs.kernels") / str(name)
+    if not resource.is_file():
+        raise FileNotFoundError(f"there is no header {str(name)!r} in gpu_envs/kernels; give a path for one elsewhere")
+    return resource.read_text()
+
+
+def joined(parts: Sequence[tuple[str, str]]) -> str:
+    """One source of many named parts; compilers' messages name them, by ``#line``."""
+    body = "\n".join(f'#line 1 "{name}"\n{text}' for name, text in parts)
+    return f"namespace gpu_envs {{\n{body}\n}}\n"
+
+
+def mode_enum(mode: str) -> str:
+    """The auto-reset mode in C++."""
+    constant = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}[mode]
+    return f"enum Autoreset {{ NEXT_STEP, SAME_STEP, DISABLED }};\nconstexpr Autoreset AUTORESET = {constant};"
+
+
+# --- parameters ---
+
+
+def camel(name: str) -> str:
+    """The name of the enum of a choice."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _cpp_param(name: str, param: Param) -> str:
+    return {"bool": "bool", "choice": camel(name), "real": "real", "int": "int"}[param.kind]
+
+
+def _stored(param: Param) -> str:
+    return "real" if param.kind == "real" else "int"
+
+
+def _enumerators(param: Param) -> str:
+    return ", ".join(choice.replace("-", "_") for choice in param.choices)
+
+
+def params_struct(settings: Mapping[str, Param]) -> str:
+    """``Params``: what the rules see of the parameters of one replica."""
+    enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
+    fields = [f"    {_cpp_param(n, p)} {n};  // {p.description}".rstrip(" /") for n, p in settings.items()]
+    return "\n".join([*enums, "struct Params {", *fields, "};"])
+
+
+def params_buffers(layout: Layout) -> Struct:
+    """Where the parameters of all replicas are."""
+    settings = layout.config.spec.settings
+    fields = ((f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in settings.items())
+    return Struct.of("ParamBuffers", layout.real, *fields)
+
+
+def params_getter(layout: Layout) -> str:
+    """The member of ``ParamBuffers`` that gives one replica's ``Params``."""
+    values = []
+    for name, param in layout.config.spec.settings.items():
+        value = f"{name}[i]" if name in layout.per_replica else name
+        if name in layout.baked:
+            value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
+        values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
+    return f"FN Params get(Index i) const {{ return {{{', '.join(values)}}}; }}"
+
+
+def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
+    """Those of a program's parameters that are compiled in; of reset options none, since a reset may change them."""
+    return {
+        n: values[n]
+        for n, p in spec.params.items()
+        if (p.baked or p.kind != "real") and not isinstance(values[n], np.ndarray)
+    }
+
+
+def param_values(spec: Spec, values: Mapping[str, Value]) -> dict[str, float | int | np.ndarray]:
+    """Parameters as the structs hold them: switches and choices as integers."""
+    return {
+        n: v if isinstance(v, np.ndarray) else float(v) if p.kind == "real" else p.index(v)
+        for (n, p), v in ((item, values[item[0]]) for item in spec.settings.items())
+    }

@@ -1,0 +1,339 @@
+"""Single-agent environments: what the spec says, in C++, and the memory of their replicas."""
+
+import ctypes
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.layout import (
+    Config,
+    Layout,
+    Program,
+    Shape,
+    header_text,
+    joined,
+    mode_enum,
+    params_buffers,
+    params_getter,
+    params_struct,
+)
+from gpu_envs.codegen.structs import Struct
+from gpu_envs.spec import EnvSpec
+
+MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
+"""The drivers that are compiled, each when first needed, and their kernels."""
+
+_CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall", "rollout": "RolloutCall"}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SingleLayout(Layout):
+    """Memory and programs of a single-agent environment."""
+
+    config: Config
+    per_replica: frozenset[str]
+    baked: Mapping[str, float | int]
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The environment."""
+        assert isinstance(self.config.spec, EnvSpec)
+        return self.config.spec
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        """The observation space of one replica."""
+        space = self.spec.observation_space(self.config.params)
+        if not (isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32):
+            raise ValueError(
+                f"{self.spec.id}: an observation space must be a float32 Box of one dimension; got {space}"
+            )
+        return space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one replica."""
+        return self.spec.action_space(self.config.params)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The driver of single steps, and that of many."""
+        return tuple(MODULES)
+
+    @property
+    def record_words(self) -> int:
+        """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
+        size = self.observation_space.shape[0]
+        return 8 + (-(-size // 8) * 8 if self.config.autoreset_mode == "SameStep" else 0)
+
+    def buffers(self) -> dict[str, Shape]:
+        """The arrays of the simulation."""
+        n, real = self.config.num_envs, self.config.precision
+        fields: dict[str, Shape] = {f"state.{name}": ((n,), real) for name in self.spec.state}
+        return fields | {
+            "running_return": ((n,), real),
+            "elapsed": ((n,), "int32"),
+            "ended": ((n,), "bool"),
+            "finished": ((n,), "bool"),
+            "records": ((n, self.record_words), "int32"),
+            "offence": ((2,), "int64"),
+            "observations": ((n, *self.observation_space.shape), "float32"),
+            "rewards": ((n,), real),
+            "terminations": ((n,), "bool"),
+            "truncations": ((n,), "bool"),
+        }
+
+    def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
+        """Names the columns of the records: ``struct Record``."""
+        records, viewed = buffers["records"], arrays.viewed
+        real = self.config.precision
+        wide = real == "float64"
+        buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
+        buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
+        buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
+        buffers["episode_length"] = records[:, 6 if wide else 5]
+        if self.config.autoreset_mode == "SameStep":
+            buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + self.observation_space.shape[0]]
+
+    def results(self) -> dict[str, Shape]:
+        """What a step writes."""
+        n, buffers = self.config.num_envs, self.buffers()
+        found = {name: buffers[name] for name in ("observations", "rewards", "terminations", "truncations")}
+        if self.config.autoreset_mode == "SameStep":
+            found["final_obs"] = found["observations"]
+        return found | {"episode_return": ((n,), self.config.precision), "episode_length": ((n,), "int32")}
+
+    @property
+    def episode(self) -> tuple[str, ...]:
+        """What a snapshot holds beside the state."""
+        return (
+            *("running_return", "elapsed", "ended", "finished"),
+            *("episodes", "seeds", "episode_return", "episode_length"),
+        )
+
+    def places(self, call: Any) -> list[tuple[str, Any]]:
+        """The call itself names actions and results."""
+        return [("", call)]
+
+    def where(self, place: int) -> tuple[int, int, int]:
+        """Unpacks an offence's place."""
+        replica, step = divmod(place, 2**31)
+        return replica, 0, step
+
+    def who(self, agent: int) -> str:
+        """There is but one."""
+        del agent
+        return ""
+
+    def given(self, hosts: Sequence[np.ndarray], replica: int, agent: int) -> str:
+        """The replica's action."""
+        del agent
+        return f" ({hosts[0][replica]})" if hosts else ""
+
+    def allowed(self, agent: int) -> str:
+        """The actions, in words."""
+        del agent
+        space = self.action_space
+        if isinstance(space, gymnasium.spaces.Discrete):
+            return f"{space.start} to {space.start + space.n - 1}"
+        return str(space)
+
+    def generate(self, module: str) -> Program:
+        """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
+        declared = structs(self)
+        own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", "tile.cuh", f"{module}.cuh")
+        text = {name: (name, header_text(name)) for name in own}
+        parts = [
+            text["portable.cuh"],
+            ("generated", f"using real = {self.real};"),
+            *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh")),
+            ("generated", _prologue(self, declared)),
+            (str(self.spec.header), header_text(self.spec.header)),
+            text["tile.cuh"],
+            text[f"{module}.cuh"],
+        ]
+        return Program(
+            name=f"{self.spec.id}-{module}",
+            source=joined(parts),
+            calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
+            flush_denormals=self.config.precision == "float32",
+            staging_bytes=ctypes.sizeof(ctypes.c_float) * self.observation_space.shape[0],
+        )
+
+
+def _number(value: float) -> str:
+    return (
+        f"{np.float32(value)!s}f" if "." in str(np.float32(value)) or "e" in str(np.float32(value)) else f"{value}.0f"
+    )
+
+
+def _state(spec: EnvSpec) -> str:
+    """State of one replica, of a tile of them, and of all: structure of arrays."""
+    names = spec.state
+    read = ", ".join(f"{n}[k]" for n in names)
+    return "\n".join(
+        [
+            "struct State {",
+            *(f"    real {n};" for n in names),
+            "};",
+            "struct States {",
+            *(f"    real {n}[LANES];" for n in names),
+            f"    FN State get(int k) const {{ return {{{read}}}; }}",
+            "    FN void set(int k, const State& s) {",
+            *(f"        {n}[k] = s.{n};" for n in names),
+            "    }",
+            "    template <class From> FN void load(int k, const From& from, Index i) {",
+            *(f"        {n}[k] = from.{n}[i];" for n in names),
+            "    }",
+            "    template <class To> FN void store(int k, const To& to, Index i) const {",
+            *(f"        to.{n}[i] = {n}[k];" for n in names),
+            "    }",
+            "};",
+        ]
+    )
+
+
+def _action(space: gymnasium.Space[Any], spec_id: str) -> str:
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return f"using Actions = DiscreteActions<{space.n}, {space.start}>;\nusing Action = Actions::Action;"
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32:
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise ValueError(f"{spec_id}: the bounds of a Box of actions must be finite; got {space}")
+        select = [
+            " : ".join([*(f"j == {j} ? {_number(v)}" for j, v in enumerate(b[:-1])), _number(b[-1])])
+            for b in (space.low, space.high)
+        ]
+        return "\n".join(
+            [
+                "struct ActionBounds {",
+                f"    FN static constexpr float low([[maybe_unused]] int j) {{ return {select[0]}; }}",
+                f"    FN static constexpr float high([[maybe_unused]] int j) {{ return {select[1]}; }}",
+                "};",
+                f"using Actions = BoxActions<{space.shape[0]}, ActionBounds>;",
+                "using Action = Actions::Action;",
+            ]
+        )
+    raise ValueError(f"{spec_id}: an action space must be Discrete or a float32 Box of one dimension; got {space}")
+
+
+def structs(layout: SingleLayout) -> dict[str, Struct]:
+    """The structs that cross from Python to the kernels, in the order of declaration."""
+    real = layout.real
+
+    def of(name: str, *fields: tuple[str | Struct, str]) -> Struct:
+        return Struct.of(name, real, *fields)
+
+    state = of("StateBuffers", *(("real*", n) for n in layout.spec.state))
+    params = params_buffers(layout)
+    buffers = of(
+        "Buffers",
+        ("Index", "count"),
+        (state, "state"),
+        ("real*", "running_return"),
+        ("int*", "elapsed"),
+        ("u8*", "ended"),
+        ("u8*", "finished"),
+        ("Record*", "records"),
+        ("u64*", "offence"),
+    )
+    world: tuple[tuple[str | Struct, str], ...] = ((buffers, "buffers"), (params, "params"))
+    stepping: tuple[tuple[str | Struct, str], ...] = (
+        ("const void*", "actions"),
+        ("int", "action_kind"),
+        ("int", "limit"),
+        ("u64", "launch"),
+    )
+    results: tuple[tuple[str | Struct, str], ...] = (
+        ("float*", "observations"),
+        ("real*", "rewards"),
+        ("u8*", "terminations"),
+        ("u8*", "truncations"),
+    )
+    extras: tuple[tuple[str | Struct, str], ...] = (  # arrays of the user's, or null
+        ("float*", "final_obs"),
+        ("real*", "episode_return"),
+        ("int*", "episode_length"),
+    )
+    step = of("StepCall", *world, *stepping, ("int", "report_frozen"), ("int", "clear_final"), *results, *extras)
+    reset = of(
+        "ResetCall",
+        *world,
+        ("const u8*", "mask"),
+        ("const u8*", "reseed"),
+        ("const u64*", "new_seeds"),
+        ("u64", "first_seed"),
+        ("int", "reseed_all"),
+        ("int", "observe_only"),
+        ("float*", "observations"),
+    )
+    rollout = of(
+        "RolloutCall",
+        *world,
+        *stepping,
+        ("int", "steps"),
+        ("int", "per_step"),
+        ("void*", "random_actions"),
+        *results,
+        ("real*", "reward_sum"),
+        ("int*", "episodes"),
+        ("int*", "terminated"),
+        ("int*", "truncated"),
+        ("real*", "return_sum"),
+        ("int*", "length_sum"),
+    )
+    return {s.name: s for s in (state, params, buffers, step, reset, rollout)}
+
+
+def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
+    """What the spec says, in C++."""
+    spec, config = layout.spec, layout.config
+    bodies = {
+        "ParamBuffers": [params_getter(layout)],
+        "StateBuffers": [
+            f"FN void set(Index i, const State& s) const {{ {' '.join(f'{n}[i] = s.{n};' for n in spec.state)} }}"
+        ],
+    }
+    size = layout.observation_space.shape[0]
+    return "\n\n".join(
+        [
+            f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
+            mode_enum(config.autoreset_mode),
+            _state(spec),
+            params_struct(spec.settings),
+            _action(layout.action_space, spec.id),
+            f"constexpr int OBSERVATION_SIZE = {size};\nusing Observation = float[OBSERVATION_SIZE];",
+            "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
+            "struct Outcome {\n    real reward;\n"
+            "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
+            _record(layout.record_words),
+            *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+        ]
+    )
+
+
+def _record(words: int) -> str:
+    return "\n".join(
+        [
+            "// What a replica's random numbers depend on.",
+            "struct alignas(16) Key {",
+            "    u64 seed;",
+            "    u32 episode;",
+            "    int padding = 0;",
+            "};",
+            "// What is touched only when an episode begins or ends, side by side: whole sectors of memory.",
+            f"struct alignas({64 if words % 16 == 0 else 32}) Record {{",
+            "    Key  key;",
+            "    real last_return;",
+            "    int  last_length;",
+            f"    alignas(32) float final_obs[{words - 8}];"
+            if words > 8
+            else "    float final_obs[1];  // of no use in this mode",
+            "};",
+            f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");',
+        ]
+    )

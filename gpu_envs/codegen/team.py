@@ -1,0 +1,573 @@
+"""Environments with a team of agents: their ``World`` in C++, the schedule of their phases, and their memory."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.layout import (
+    Config,
+    Device,
+    Grid,
+    Layout,
+    Program,
+    Shape,
+    camel,
+    header_text,
+    joined,
+    mode_enum,
+    params_buffers,
+    params_getter,
+    params_struct,
+)
+from gpu_envs.codegen.structs import Struct
+from gpu_envs.params import Param
+from gpu_envs.spec import Field, TeamSpec, space_of
+
+KERNELS = ("step", "inspect", "reset")
+
+WIDE_ROW = 128
+"""Floats in a row of observations from which a warp writes one together; narrower ones pass through shared memory."""
+
+SMALL_TEAM = 64
+"""Agents up to which several replicas share a block."""
+
+BLOCK_THREADS = 256
+"""The most threads in a block, where the user says nothing."""
+
+SEVERAL_BYTES = 40 * 1024
+"""Shared memory that replicas in one block may have together: more would leave a multiprocessor too few blocks."""
+
+LARGE_TEAM = 2048
+"""Agents from which a team is spread over the whole GPU, where there are fewer replicas than multiprocessors."""
+
+RESERVED_BYTES = 1024 + 128
+"""Shared memory of a block beside its own: the system's, and the dialect's."""
+
+MOST_THREADS = 1024
+"""On a multiprocessor at a time, for 64 registers each."""
+
+_CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "bool": "bool"}
+
+
+class RoleRows(NamedTuple):
+    """The agents of one role, and their rows."""
+
+    name: str
+    first: int
+    size: int
+    observation: gymnasium.spaces.Box
+    action: gymnasium.Space[Any]
+
+    @property
+    def features(self) -> int:
+        """Floats in one row of observations."""
+        return int(self.observation.shape[0])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TeamLayout(Layout):
+    """Memory and programs of an environment with a team of agents."""
+
+    config: Config
+    per_replica: frozenset[str]
+    baked: Mapping[str, float | int]
+    device: Device
+
+    @property
+    def spec(self) -> TeamSpec:
+        """The environment."""
+        assert isinstance(self.config.spec, TeamSpec)
+        return self.config.spec
+
+    @functools.cached_property
+    def roles(self) -> tuple[RoleRows, ...]:
+        """The roles, with their agents and spaces."""
+        spec, params = self.spec, self.config.params
+        found, first = [], 0
+        for role in spec.roles:
+            observation, action = space_of(role.observation, params), space_of(role.action, params)
+            if not isinstance(observation, gymnasium.spaces.Box) or len(observation.shape) != 1:
+                raise ValueError(f"{spec.id}: a {role.name}'s observation must be a Box of one dimension")
+            count = role.size(params)
+            found.append(RoleRows(role.name, first, count, observation, action))
+            first += count
+        return tuple(found)
+
+    @property
+    def agents(self) -> int:
+        """How many agents a replica has."""
+        return self.roles[-1].first + self.roles[-1].size
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """There is one driver."""
+        return ("multi_agent",)
+
+    # --- memory ---
+
+    def _dtype(self, field: Field) -> str:
+        return {"real": self.config.precision, "int": "int32", "agent": self.number, "bool": "bool"}[field.type]
+
+    @property
+    def number(self) -> str:
+        """The type of an agent's number."""
+        return "int8" if self.agents < 2**7 else "int16" if self.agents < 2**15 else "int32"
+
+    @functools.cached_property
+    def _world(self) -> "dict[str, _WorldField]":
+        """Every field of ``World``: the spec's, and those that the driver keeps in every world."""
+        spec, params = self.spec, self.config.params
+        real, yes, whole = Field(), Field("bool"), Field("int")
+        groups = (
+            ({**spec.state, "in_game": yes, "present": yes}, True, True),
+            ({**spec.shared, "elapsed": whole}, False, True),
+            ({"reward": real, **spec.scratch}, True, False),
+            ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
+        )
+        return {
+            name: _WorldField(name, field.type, self._dtype(field), field.elements(params), team, kept)
+            for fields, team, kept in groups
+            for name, field in fields.items()
+        }
+
+    def buffers(self) -> dict[str, Shape]:
+        """The arrays of the simulation."""
+        n, team, real = self.config.num_envs, self.agents, self.config.precision
+        found: dict[str, Shape] = {}
+        for field in self._world.values():
+            rows = (team,) if field.team else ()
+            if field.kept:
+                found[f"state.{field.name}"] = ((n, *rows), field.dtype)
+            elif self.schedule.kind == "SPREAD":
+                found[f"scratch.{field.name}"] = (
+                    (n, *rows, *((field.length,) if field.length > 1 else ())),
+                    field.dtype,
+                )
+        found["present"] = found.pop("state.present")
+        found |= {
+            "running_return": ((n, team), real),
+            "left_at": ((n, team), "int32"),
+            "last_return": ((n, team), real),
+            "last_length": ((n, team), "int32"),
+            "over": ((n,), "uint8"),
+            "finished": ((n,), "bool"),
+            "seeds": ((n,), "int64"),
+            "episodes": ((n,), "int32"),
+            "layout_seed": ((2,), "int64"),  # and a zero, the episode of what all episodes share
+            "offence": ((2,), "int64"),
+        }
+        return found | {name: shape for name, shape in self.results().items() if not name.startswith("episode_")}
+
+    def results(self) -> dict[str, Shape]:
+        """What a step writes, role by role."""
+        n, real = self.config.num_envs, self.config.precision
+        found: dict[str, Shape] = {}
+        for role in self.roles:
+            of: dict[str, Shape] = {
+                "observations": ((n, role.size, role.features), "float32"),
+                "rewards": ((n, role.size), real),
+                "terminations": ((n, role.size), "bool"),
+                "truncations": ((n, role.size), "bool"),
+            }
+            if self.config.autoreset_mode == "SameStep":
+                of["final_obs"] = of["observations"]
+            of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
+            found |= {f"{name}.{role.name}": shape for name, shape in of.items()}
+        return found
+
+    def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
+        """Names what belongs to each role of the arrays that hold all agents."""
+        del arrays
+        for role in self.roles:
+            own = slice(role.first, role.first + role.size)
+            buffers[f"episode_return.{role.name}"] = buffers["last_return"][:, own]
+            buffers[f"episode_length.{role.name}"] = buffers["last_length"][:, own]
+            buffers[f"alive.{role.name}"] = buffers["state.in_game"][:, own]
+
+    @property
+    def episode(self) -> tuple[str, ...]:
+        """What a snapshot holds beside the state."""
+        return (
+            *("present", "running_return", "left_at", "last_return", "last_length"),
+            *("over", "finished", "seeds", "episodes", "layout_seed"),
+        )
+
+    # --- the launch ---
+
+    @functools.cached_property
+    def schedule(self) -> "Schedule":
+        """How the phases of a step are run on the device."""
+        device, team = self.device, self.agents
+        wide = max(role.features for role in self.roles) > WIDE_ROW
+        if not device.on_gpu:
+            return self._schedule("HOST", 1, 1, wide)
+        asked = device.block_size
+        if team <= SMALL_TEAM and not wide:
+            replicas = 1 << max(0, ((asked or BLOCK_THREADS) // team).bit_length() - 1)
+            while replicas > 1 and self._schedule("BLOCK", replicas, 32, wide).shared_bytes > SEVERAL_BYTES:
+                replicas //= 2
+            return self._schedule("BLOCK", replicas, -(-replicas * team // 32) * 32, wide)
+        threads = asked or (BLOCK_THREADS if wide else min(BLOCK_THREADS, -(-team // 32) * 32))
+        block = self._schedule("BLOCK", 1, threads, wide)
+        lonely = team > LARGE_TEAM and self.config.num_envs < device.processors
+        if lonely or block.shared_bytes > device.shared_bytes:
+            return self._schedule("SPREAD", 1, asked or 128, wide)
+        return block
+
+    def _schedule(self, kind: str, replicas: int, threads: int, wide: bool) -> "Schedule":
+        """Lays a block's memory out: its Worlds, then the rows of observations on their way out."""
+        offsets, at = {}, 0
+        for field in self._world.values():
+            if kind == "BLOCK" or (kind == "HOST" and not field.kept):
+                offsets[field.name] = at
+                size = field.length * (self.agents if field.team else 1) * replicas * np.dtype(field.dtype).itemsize
+                at += -(-size // 64) * 64  # so that on a CPU each begins a cache line
+        rows_at = at
+        if kind == "BLOCK" and not wide:
+            rows = self.agents * replicas if replicas > 1 else min(self.agents, threads)
+            longest = max(role.features for role in self.roles)
+            at += 4 * min(rows * longest, sum(role.size * role.features for role in self.roles) * replicas)
+            at += 32 * len(self.roles)
+        return Schedule(kind, replicas, threads, wide, offsets, rows_at, at)
+
+    # --- messages ---
+
+    def places(self, call: Any) -> list[tuple[str, Any]]:
+        """Each role's struct."""
+        return [(f".{role.name}", call.role[r]) for r, role in enumerate(self.roles)]
+
+    def where(self, place: int) -> tuple[int, int, int]:
+        """Unpacks an offence's place; agents and steps beyond what it holds come out as the greatest it does."""
+        return place >> 36, place >> 20 & 0xFFFF, place & 0xFFFFF
+
+    def who(self, agent: int) -> str:
+        """The agent's name."""
+        role = self._role_of(agent)
+        return f"{role.name}_{agent - role.first}, "
+
+    def given(self, hosts: Sequence[np.ndarray], replica: int, agent: int) -> str:
+        """The agent's action."""
+        role = self._role_of(agent)
+        return f" ({hosts[self.roles.index(role)][replica, agent - role.first]})" if hosts else ""
+
+    def allowed(self, agent: int) -> str:
+        """The actions of an agent, in words."""
+        return str(self._role_of(agent).action)
+
+    def _role_of(self, agent: int) -> RoleRows:
+        return [role for role in self.roles if role.first <= agent][-1]
+
+    # --- source ---
+
+    def generate(self, module: str = "multi_agent") -> Program:
+        """Writes the source of the driver: the dialect, what the spec says, the header with the rules, the driver."""
+        declared = structs(self)
+        before = ("math.cuh", "philox.cuh", "actions.cuh")
+        parts = [
+            ("portable.cuh", header_text("portable.cuh")),
+            ("generated", f"using real = {self.real};"),
+            *((name, header_text(name)) for name in before),
+            ("generated", _constants(self)),
+            *((name, header_text(name)) for name in ("team.cuh", "nearest.cuh")),
+            ("generated", _prologue(self, declared)),
+            ("team_actions.cuh", header_text("team_actions.cuh")),
+            (str(self.spec.header), header_text(self.spec.header)),
+            (f"{module}.cuh", header_text(f"{module}.cuh")),
+        ]
+        schedule = self.schedule
+        tiles = -(-self.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
+        calls = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
+        return Program(
+            name=f"{self.spec.id}-{module}",
+            source=joined(parts),
+            calls={kernel: declared[calls[kernel]].ctype() for kernel in KERNELS},
+            flush_denormals=self.config.precision == "float32",
+            grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
+            weight=32 * self.agents,
+        )
+
+
+class _WorldField(NamedTuple):
+    """A field of ``World``."""
+
+    name: str
+    type: str
+    dtype: str
+    length: int
+    team: bool
+    """It has one element (or ``length``) for each agent; otherwise one for the replica."""
+    kept: bool
+    """It lasts from step to step."""
+
+    @property
+    def array(self) -> bool:
+        """Whether it is an array in ``World``."""
+        return self.team or self.length > 1
+
+
+class Schedule(NamedTuple):
+    """How the phases of a step are run."""
+
+    kind: str
+    """``HOST``, ``BLOCK`` or ``SPREAD``."""
+    replicas: int
+    """In a block."""
+    threads: int
+    """In a block."""
+    wide: bool
+    """A row of observations is written by many threads together."""
+    offsets: Mapping[str, int]
+    """Where in a block's memory each field of its Worlds begins."""
+    rows_at: int
+    """Where the rows begin."""
+    shared_bytes: int
+    """The size of it all."""
+
+    def blocks(self, device: Device) -> int:
+        """How many blocks a multiprocessor should have room for: as many as its shared memory holds.
+
+        They limit what registers a thread may have; below 64 of them, variables would be kept in memory.
+        """
+        fitting = device.shared_bytes // (self.shared_bytes + RESERVED_BYTES) if device.on_gpu else 1
+        return max(1, min(fitting, MOST_THREADS // self.threads))
+
+
+def structs(layout: TeamLayout) -> dict[str, Struct]:
+    """The structs that cross from Python to the kernels, in the order of declaration."""
+    real = layout.real
+
+    def of(name: str, *fields: tuple[str | Struct, str] | tuple[Struct, str, int]) -> Struct:
+        return Struct.of(name, real, *fields)
+
+    def world(name: str, begins: str) -> Struct:
+        kept = begins == "state."
+        fields = [f for f in layout._world.values() if f.kept == kept and f.name != "present"]
+        return of(name, *((f"{_CPP_TYPES[f.type]}*", f.name) for f in fields))
+
+    params = params_buffers(layout)
+    state, scratch = world("StateBuffers", "state."), world("ScratchBuffers", "scratch.")
+    spread = layout.schedule.kind == "SPREAD"
+    buffers = of(
+        "Buffers",
+        ("Index", "count"),
+        (state, "state"),
+        *([(scratch, "scratch")] if spread else []),
+        ("bool*", "present"),
+        ("real*", "running_return"),
+        ("int*", "left_at"),
+        ("real*", "last_return"),
+        ("int*", "last_length"),
+        ("u8*", "over"),
+        ("bool*", "finished"),
+        ("u64*", "seeds"),
+        ("u32*", "episodes"),
+        ("u64*", "layout_seed"),
+        ("u64*", "offence"),
+    )
+    role = of(
+        "RoleCall",
+        ("const void*", "actions"),
+        ("int", "action_kind"),
+        ("float*", "observations"),
+        ("real*", "rewards"),
+        ("bool*", "terminations"),
+        ("bool*", "truncations"),
+        ("float*", "final_obs"),
+        ("real*", "episode_return"),  # of the user's, or null
+        ("int*", "episode_length"),
+    )
+    common: tuple[tuple[str | Struct, str], ...] = (
+        (buffers, "buffers"),
+        (params, "params"),
+        ("int", "limit"),
+        ("int", "phase"),
+        ("int*", "phases"),
+    )
+    roles = (role, "role", len(layout.roles))
+    step = of("StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), roles)
+    reset = of(
+        "ResetCall",
+        *common,
+        ("const u8*", "mask"),
+        ("const u8*", "reseed"),
+        ("const u64*", "new_seeds"),
+        ("u64", "first_seed"),
+        ("int", "reseed_all"),
+        ("int", "observe_only"),
+        roles,
+    )
+    return {s.name: s for s in (state, *([scratch] if spread else []), params, buffers, role, step, reset)}
+
+
+def _constants(layout: TeamLayout) -> str:
+    """The size of the team, and how its phases are run."""
+    schedule = layout.schedule
+    number = {"int8": "signed char", "int16": "short", "int32": "int"}[layout.number]
+    return "\n".join(
+        [
+            "enum Schedule { HOST, BLOCK, SPREAD };",
+            f"constexpr Schedule SCHEDULE = {schedule.kind};",
+            f"constexpr int  AGENTS       = {layout.agents};",
+            f"constexpr int  TEAMS        = {schedule.replicas};  // replicas in a block",
+            f"constexpr int  THREADS      = {schedule.threads};  // in a block",
+            f"constexpr int  BLOCKS       = {schedule.blocks(layout.device)};  // on a multiprocessor at a time",
+            f"constexpr int  ROW_LANES    = {32 if schedule.wide and schedule.kind != 'HOST' else 1};",
+            f"constexpr bool STAGED       = {str(schedule.kind == 'BLOCK' and not schedule.wide).lower()};",
+            f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
+            f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
+            f"constexpr int  ROLES        = {len(layout.roles)};",
+            f"using AgentNumber = {number};",
+        ]
+    )
+
+
+def _by_role(layout: TeamLayout, name: str, value: Callable[[RoleRows], object], kind: str = "int") -> str:
+    """A function from a role's number to a constant."""
+    *others, final = [str(value(role)) for role in layout.roles]
+    chain = "".join(f"role == {r} ? {v} : " for r, v in enumerate(others))
+    return f"FN constexpr {kind} {name}([[maybe_unused]] int role) {{ return {chain}{final}; }}"
+
+
+def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
+    """What the spec says, in C++."""
+    spec, config = layout.spec, layout.config
+    *others, _ = layout.roles
+    chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(others))
+    names = ", ".join(role.name.upper() for role in layout.roles)
+    bodies = {"ParamBuffers": [params_getter(layout)]}
+    fixed = [_fixed(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
+    return "\n\n".join(
+        [
+            f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
+            mode_enum(config.autoreset_mode),
+            "\n".join(
+                [
+                    f"enum RoleNumber {{ {names} }};",
+                    f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(others)}; }}",
+                    _by_role(layout, "first_of", lambda role: role.first),
+                    _by_role(layout, "count_of", lambda role: role.size),
+                    _by_role(layout, "features_of", lambda role: role.features),
+                ]
+            ),
+            params_struct(spec.settings),
+            "\n".join(["// Parameters on which shapes depend.", *fixed]),
+            _actions(layout),
+            *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+            _world(layout),
+        ]
+    )
+
+
+def _fixed(name: str, param: Param, value: Any) -> str:
+    """A parameter that is the same for all replicas, as a constant."""
+    if param.choices:
+        return f"constexpr {camel(name)} {name.upper()} = {camel(name)}({param.index(value)});"
+    kind = {"bool": "bool", "int": "int", "real": "real"}[param.kind]
+    return f"constexpr {kind} {name.upper()} = {kind}({value if param.kind == 'real' else param.index(value)});"
+
+
+def _table(name: str, rows: Iterable[Iterable[int]]) -> str:
+    """A function from a role's number and an action's element to a constant."""
+    value = "0"
+    for r, row in enumerate(rows):
+        for j, entry in enumerate(row):
+            value = f"role == {r} && j == {j} ? {entry} : {value}"
+    return f"FN constexpr int {name}([[maybe_unused]] int role, [[maybe_unused]] int j) {{ return {value}; }}"
+
+
+def _actions(layout: TeamLayout) -> str:
+    """``Action``, and what is allowed of it."""
+    spaces = [role.action for role in layout.roles]
+    counts: list[list[int]] = []
+    starts: list[list[int]] = []
+    if all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
+        sizes = [int(np.prod(space.shape or ())) for space in spaces]
+    else:
+        for role, space in zip(layout.roles, spaces, strict=True):
+            if isinstance(space, gymnasium.spaces.Discrete):
+                counts.append([int(space.n)])
+                starts.append([int(space.start)])
+            elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+                counts.append([int(n) for n in space.nvec])
+                starts.append([int(n) for n in space.start])
+            else:
+                raise ValueError(
+                    f"{layout.spec.id}: the actions of all roles must be Discrete or MultiDiscrete, or of all roles "
+                    f"Boxes; a {role.name}'s are {space}"
+                )
+        sizes = [len(row) for row in counts]
+    kind = "int" if counts else "real"
+    size = max(sizes)
+    alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
+    return "\n".join(
+        [
+            f"constexpr bool WHOLE_ACTIONS = {str(bool(counts)).lower()};",
+            f"constexpr int  ACTION_SIZE   = {size};",
+            "struct Action {",
+            f"    {kind} value[ACTION_SIZE];",
+            f"    FN {kind} operator[](int j) const {{ return value[j]; }}",
+            *(["    FN operator int() const { return value[0]; }"] if alone else []),
+            "};",
+            _by_role(layout, "action_size", lambda role: sizes[layout.roles.index(role)]),
+            _table("action_start", starts),
+            _table("action_count", counts),
+        ]
+    )
+
+
+def _world(layout: TeamLayout) -> str:
+    """``World``: one replica's fields, wherever they lie, and how they get there."""
+    schedule = layout.schedule
+    fields = list(layout._world.values())
+    members, places, load, store, load_shared, store_shared = [], [], [], [], [], []
+    for field in fields:
+        kind, name = _CPP_TYPES[field.type], field.name
+        members.append(f"    {kind}{'*' if field.array else '&'} {name};")
+        length = field.length * (layout.agents if field.team else 1)
+        if name in schedule.offsets:
+            base = f"reinterpret_cast<{kind}*>(local + {schedule.offsets[name]})"
+            index = "team.slot" if length == 1 else f"team.slot * {length}"
+        else:
+            group = "buffers.present" if name == "present" else f"buffers.{'state' if field.kept else 'scratch'}.{name}"
+            base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
+        places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
+        if field.kept and schedule.kind == "BLOCK":
+            source = "buffers.present" if name == "present" else f"buffers.state.{name}"
+            if field.team:
+                load.append(f"        {name}[i] = {source}[at];")
+                store.append(f"        {source}[at] = {name}[i];")
+            else:
+                load_shared.append(f"        {name} = {source}[replica];")
+                store_shared.append(f"        {source}[replica] = {name};")
+    unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Index replica"
+    at = f"        [[maybe_unused]] const Index at = replica * {layout.agents} + i;"
+    return "\n".join(
+        [
+            "// One replica. Fields of agents are arrays of one element an agent, role after role.",
+            "struct World {",
+            *members,
+            "    FN World(const Buffers& buffers, const Team& team, [[maybe_unused]] char* local)",
+            "        : " + ",\n          ".join(places) + " {}",
+            f"    FN void load(int i, {unused}) {{",
+            at,
+            *load,
+            "    }",
+            f"    FN void load_shared({unused}) {{",
+            *load_shared,
+            "    }",
+            f"    FN void store(int i, {unused}) const {{",
+            at,
+            *store,
+            "    }",
+            f"    FN void store_shared({unused}) const {{",
+            *store_shared,
+            "    }",
+            "};",
+        ]
+    )

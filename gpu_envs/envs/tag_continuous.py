@@ -1,0 +1,108 @@
+"""Tag in a square, with the parameters of WarpDrive's published run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete, Space
+
+from gpu_envs.params import Param
+from gpu_envs.spec import Field, Role, TeamSpec
+
+FEATURES = 7
+"""What an agent sees of another: place, speed, acceleration, heading, kind, and whether it is in the game."""
+
+POINTS_TOGETHER = 32
+"""What ``in_groups`` in ``nearest.cuh`` rounds up to."""
+
+
+def _agents(params: Mapping[str, Any]) -> int:
+    return int(params["num_taggers"] + params["num_runners"])
+
+
+def _columns(params: Mapping[str, Any]) -> int:
+    return _agents(params) - 1 if params["use_full_observation"] else int(params["num_other_agents_observed"])
+
+
+def _observation(params: Mapping[str, Any]) -> Box:
+    return Box(-np.inf, np.inf, (FEATURES * _columns(params) + 1,), np.float32)
+
+
+def _action(params: Mapping[str, Any]) -> Space[Any]:
+    if params["actions"] == "continuous":
+        low = [np.min(params["min_acceleration"]), np.min(params["min_turn"])]
+        high = [np.max(params["max_acceleration"]), np.max(params["max_turn"])]
+        return Box(np.array(low, np.float32), np.array(high, np.float32), dtype=np.float32)
+    return MultiDiscrete([params["num_acceleration_levels"] + 1, params["num_turn_levels"] + 1])
+
+
+def _points(params: Mapping[str, Any]) -> int:
+    return -(-_agents(params) // POINTS_TOGETHER) * POINTS_TOGETHER
+
+
+def _room(params: Mapping[str, Any]) -> int:
+    """``room_for`` in ``nearest.cuh``, of the nearest and the agent itself."""
+    if params["use_full_observation"]:
+        return 1
+    return max(POINTS_TOGETHER, min(int(params["num_other_agents_observed"]), _agents(params) - 1) + 1)
+
+
+def _layout_rule(name: str, values: np.ndarray, params: Mapping[str, Any]) -> str:
+    if not np.isfinite(values).all():
+        return "expected finite numbers"
+    length = np.min(params["grid_length"])
+    if name != "heading" and ((values < 0) | (values > length)).any():
+        return f"expected places within 0 to {length:g}"
+    return ""
+
+
+TAG_CONTINUOUS = TeamSpec(
+    id="TagContinuous-v0",
+    header="tag_continuous.cuh",
+    description="Taggers chase runners in a square; everybody accelerates and turns.",
+    roles=(
+        Role("tagger", "num_taggers", _observation, _action),
+        Role("runner", "num_runners", _observation, _action),
+    ),
+    state={name: Field() for name in ("x", "y", "speed", "heading", "acceleration")},
+    shared={"runners_left": Field("int")},
+    scratch={"tags": Field("int"), "nearest": Field("agent", _room)},
+    shared_scratch={
+        "players": Field("agent", _agents),
+        "points": Field("int"),
+        "point_x": Field("real", _points),
+        "point_y": Field("real", _points),
+    },
+    params={
+        "num_taggers": Param(10, "taggers in a replica", positive=True, fixed=True),
+        "num_runners": Param(100, "runners in a replica", positive=True, fixed=True),
+        "grid_length": Param(20.0, "side of the square", positive=True),
+        "episode_length": Param(500, "steps; the same as max_episode_steps", positive=True, fixed=True),
+        "max_speed": Param(1.0, "per step, before skill", positive=True),
+        "skill_level_tagger": Param(1.0, "multiplies a tagger's greatest speed", minimum=0),
+        "skill_level_runner": Param(1.0, "multiplies a runner's greatest speed", minimum=0),
+        "max_acceleration": Param(0.1, "the greatest change of acceleration in a step"),
+        "min_acceleration": Param(-0.1, "the least change of acceleration in a step"),
+        "max_turn": Param(2.356, "rad per step"),
+        "min_turn": Param(-2.356, "rad per step"),
+        "num_acceleration_levels": Param(20, "from least to most, beside none", positive=True, fixed=True),
+        "num_turn_levels": Param(20, "from least to most, beside none", positive=True, fixed=True),
+        "edge_hit_penalty": Param(0.0, "added where an agent runs into a wall", maximum=0),
+        "use_full_observation": Param(False, "see everybody", fixed=True),
+        "num_other_agents_observed": Param(10, "otherwise the nearest so many in the game", positive=True, fixed=True),
+        "tagging_distance": Param(0.02, "as a share of grid_length", minimum=0),
+        "tag_reward_for_tagger": Param(10.0, "for each runner tagged"),
+        "step_penalty_for_tagger": Param(0.0, "added in each step", maximum=0),
+        "tag_penalty_for_runner": Param(-10.0, "added when tagged", maximum=0),
+        "step_reward_for_runner": Param(0.0, "added in each step", minimum=0),
+        "end_of_game_reward_for_runner": Param(1.0, "in the game at the last step", minimum=0),
+        "runner_exits_game_after_tagged": Param(True, "otherwise it can be tagged again"),
+        "actions": Param("discrete", "levels, or real numbers", choices=("discrete", "continuous"), fixed=True),
+        "start": Param("random", "drawn for each episode, or once for all", choices=("random", "fixed")),
+    },
+    ordered=(("min_acceleration", "max_acceleration"), ("min_turn", "max_turn")),
+    layouts=("x", "y", "heading"),
+    layout_rule=_layout_rule,
+    limit="episode_length",
+    max_episode_steps=500,
+)

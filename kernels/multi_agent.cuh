@@ -1,0 +1,264 @@
+// The driver of environments with a team of agents, one step a launch: advance, end, restart, observe. It is made of
+// phases, as the rules are.
+
+constexpr int TERMINATED = 1, TRUNCATED = 2;
+
+FN void write_row(const World& w, const Params& p, int i, const Row& row) {
+    if (w.present[i]) {
+        observe(w, p, i, row);
+    } else {
+        FOR_EACH_COLUMN(j, features_of(role_of(i))) row[j] = 0;
+    }
+}
+
+// Which rows of observations are meant.
+enum Rows { ALL_ROWS, LAST_ROWS, FIRST_ROWS };  // everybody's; of episodes that end, the last; of their next, the first
+
+// Rows go straight to where they belong: the last ones of an episode to `final_obs`.
+template <class Call> FN void observe_directly(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
+    for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {
+        const int       own  = role_of(i);
+        const RoleCall& to   = call.role[own];
+        const Index     at   = (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
+        const bool      last = rows == LAST_ROWS && w.finished;
+        write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
+    }
+}
+
+// Rows pass through shared memory, a chunk of agents at a time, so that neighbouring threads write neighbouring words.
+template <class Call> FN void observe_staged(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+    constexpr int chunk    = TEAMS > 1 ? AGENTS : THREADS;
+    float* const  staged   = reinterpret_cast<float*>(local + ROWS_AT);
+    const Index   first    = team.block * TEAMS;
+    const int     replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
+    UNROLL
+    for (int begin = 0; begin < AGENTS; begin += chunk) {
+        int offset = 0;
+        int offsets[ROLES], lows[ROLES], highs[ROLES];
+        UNROLL
+        for (int r = 0; r < ROLES; ++r) {
+            lows[r]  = clip(begin - first_of(r), 0, count_of(r));
+            highs[r] = clip(begin + chunk - first_of(r), 0, count_of(r));
+            // as far from a multiple of 16 bytes as where the rows go
+            const float* to = call.role[r].observations + (first * count_of(r) + lows[r]) * features_of(r);
+            offsets[r]      = (offset + 3) / 4 * 4 + int(u64(to) / sizeof(float) % 4);
+            offset          = offsets[r] + TEAMS * (highs[r] - lows[r]) * features_of(r);
+        }
+        const int i = begin + team.rank;
+        if (team.active && i < AGENTS && team.rank < chunk) {
+            UNROLL
+            for (int r = 0; r < ROLES; ++r) {
+                if (role_of(i) != r) continue;
+                const int row = team.slot * count_of(r) + (i - first_of(r) - lows[r]);
+                write_row(w, p, i, {staged + offsets[r] + row * features_of(r), 0});
+            }
+        }
+        block_barrier();
+        UNROLL
+        for (int r = 0; r < ROLES; ++r) {
+            const int    each = (highs[r] - lows[r]) * features_of(r);
+            const Index  at   = (first * count_of(r) + lows[r]) * features_of(r);
+            const float* from = staged + offsets[r];
+            if (rows != FIRST_ROWS) copy_out(call.role[r].observations + at, from, replicas * each);
+            if (rows == ALL_ROWS) continue;
+            for (int slot = 0; slot < replicas; ++slot) {  // few end their episode
+                if (!(&w.finished)[slot - team.slot]) continue;
+                float* const to = rows == LAST_ROWS ? call.role[r].final_obs : call.role[r].observations;
+                copy_out(to + at + Index(slot) * count_of(r) * features_of(r), from + slot * each, each);
+            }
+        }
+        block_barrier();
+    }
+}
+
+template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+    look(w, p, team);
+    if constexpr (STAGED) observe_staged(w, p, team, call, rows, local);
+    else observe_directly(w, p, team, call, rows);
+}
+
+// Begins the next episode of the replicas that take part.
+FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        w.in_game[i] = true;
+        w.present[i] = true;
+        buffers.running_return[team.replica * AGENTS + i] = 0;
+        if (i == 0) {
+            w.elapsed = 0;
+            buffers.episodes[team.replica] += 1;
+        }
+    }
+    reset(w, p, team);
+}
+
+// What a step gives the agents, and the end of their episode.
+FN void conclude(World& w, Team& team, const StepCall& call) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_AGENT(i, AGENTS) {
+        const u8   before     = AUTORESET == DISABLED ? buffers.over[team.replica] : u8(0);
+        const bool limit      = w.elapsed >= call.limit;
+        const bool terminated = w.pending ? AUTORESET == DISABLED && (!w.in_game[i] || (before & TERMINATED) != 0)
+                                          : !w.in_game[i] || w.terminated;
+        const bool truncated  = w.in_game[i] && (w.pending ? (before & TRUNCATED) != 0 : limit);
+        const bool finished   = !w.pending && (w.terminated || limit);
+        const real reward     = w.present[i] && !w.pending ? w.reward[i] : real(0);
+        const int       own = role_of(i);
+        const RoleCall& to  = call.role[own];
+        const Index     row = team.replica * count_of(own) + (i - first_of(own)), at = team.replica * AGENTS + i;
+        to.rewards[row]      = reward;
+        to.terminations[row] = terminated;
+        to.truncations[row]  = truncated;
+        const real sum = buffers.running_return[at] + reward;
+        buffers.running_return[at] = sum;
+        if (w.present[i] && !w.in_game[i] && !w.pending) buffers.left_at[at] = w.elapsed;
+        if (finished) {
+            const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
+            buffers.last_return[at] = sum;
+            buffers.last_length[at] = length;
+            if (to.episode_return != nullptr) to.episode_return[row] = sum;
+            if (to.episode_length != nullptr) to.episode_length[row] = length;
+        }
+        if (i == 0) w.finished = finished;
+    }
+}
+
+// Zeroes the last observations that the step before wrote.
+FN void clear_final(Team& team, const StepCall& call) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (!call.buffers.finished[team.replica]) continue;
+        const int own = role_of(i);
+        float* const row = call.role[own].final_obs + (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
+        for (int j = 0; j < features_of(own); ++j) row[j] = 0;
+    }
+}
+
+// Where phases are launches, the host asks for their number first, by a launch of none.
+template <class Call> FN void tell_phases(const Team& team, const Call& call) {
+    if (SCHEDULE == SPREAD && call.phase < 0 && team.block == 0 && thread_rank() == 0) *call.phases = team.phase;
+}
+
+KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
+    const Buffers&     buffers = call.buffers;
+    const LocalMemory  local(LOCAL_BYTES);
+    FOR_EACH_BLOCK(block) {
+        Team              team(block, buffers, call.phase);
+        World             w(buffers, team, local.at);
+        const Params      p = call.params.get(team.replica);
+        const TeamActions actions{call, w, team.replica};
+
+        if (AUTORESET == SAME_STEP && call.clear_final) clear_final(team, call);
+        FOR_EACH_AGENT(i, AGENTS) {
+            w.load(i, buffers, team.replica);
+            const bool frozen = AUTORESET == DISABLED && buffers.over[team.replica] != 0;
+            w.present[i]      = frozen ? buffers.present[team.replica * AGENTS + i] : w.in_game[i];
+            w.reward[i]       = 0;
+            if (i == 0) {
+                w.load_shared(buffers, team.replica);
+                const u8 over = buffers.over[team.replica];
+                w.pending     = AUTORESET != SAME_STEP && over != 0;
+                w.terminated  = false;
+                w.elapsed += w.pending ? 0 : 1;
+                if (AUTORESET == DISABLED && over != 0 && call.report_frozen)
+                    report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
+            }
+        }
+        const bool pending = w.pending;
+        team.last_step     = w.elapsed >= call.limit;
+        team.active        = team.here && !pending;
+        step(w, p, team, actions);
+        team.active = team.here;
+        conclude(w, team, call);
+        const bool finished = w.finished;
+        if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
+            team.active = team.here && pending;
+            restart(w, p, team, buffers);
+            team.active = team.here;
+        }
+        // once for all, and where an episode ends in its own step, once more for the next
+        Rows rows = AUTORESET == SAME_STEP ? LAST_ROWS : ALL_ROWS;
+        for (;;) {
+            observe_team(w, p, team, call, rows, local.at);
+            if (rows != LAST_ROWS || !team.any(team.here && finished)) break;
+            team.active = team.here && finished;
+            restart(w, p, team, buffers);
+            rows = FIRST_ROWS;
+        }
+        team.active = team.here;
+        FOR_EACH_AGENT(i, AGENTS) {
+            w.store(i, buffers, team.replica);
+            if (i == 0) {
+                w.store_shared(buffers, team.replica);
+                buffers.finished[team.replica] = w.finished;
+                const int ended = (w.terminated ? TERMINATED : 0) | (w.elapsed >= call.limit ? TRUNCATED : 0);
+                if (AUTORESET == NEXT_STEP || (AUTORESET == DISABLED && !w.pending))
+                    buffers.over[team.replica] = u8(w.finished ? ended : 0);
+            }
+        }
+        tell_phases(team, call);
+    }
+}
+
+// Looks at the actions of a step before anything changes.
+KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_BLOCK(block) {
+        Team team(block, buffers, call.phase);
+        FOR_EACH_AGENT(i, AGENTS) {
+            const u8  over = AUTORESET == SAME_STEP ? u8(0) : buffers.over[team.replica];
+            const int step = buffers.state.elapsed[team.replica];
+            u32 offence = NO_OFFENCE;
+            if (over != 0) {
+                if (AUTORESET == DISABLED && call.report_frozen) offence = EPISODE_OVER;
+            } else if (buffers.state.in_game[team.replica * AGENTS + i]) {
+                read_action(call.role, team.replica, i, offence);
+            }
+            if (offence != NO_OFFENCE) report(buffers.offence, call.launch, offence, place_of(team.replica, i, step));
+        }
+        tell_phases(team, call);
+    }
+}
+
+// Begins a new episode where the mask says so (or nowhere), and observes everywhere.
+KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
+    const Buffers&    buffers = call.buffers;
+    const LocalMemory local(LOCAL_BYTES);
+    FOR_EACH_BLOCK(block) {
+        Team         team(block, buffers, call.phase);
+        World        w(buffers, team, local.at);
+        const Params p = call.params.get(team.replica);
+
+        const bool chosen = team.here && !call.observe_only && (call.mask == nullptr || call.mask[team.replica]);
+        // The first replica's seed draws what all share, be it new or the one it has.
+        const bool first_chosen = !call.observe_only && (call.mask == nullptr || call.mask[0]);
+        const bool renewed      = first_chosen && (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[0] != 0);
+        if (renewed) team.layout_seed = call.reseed == nullptr ? &call.first_seed : call.new_seeds;
+
+        FOR_EACH_AGENT(i, AGENTS) {
+            w.load(i, buffers, team.replica);
+            if (i == 0) {
+                w.load_shared(buffers, team.replica);
+                const bool reseed = call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[team.replica] != 0;
+                if (chosen && reseed) {
+                    buffers.seeds[team.replica] =
+                        call.reseed == nullptr ? call.first_seed + u64(team.replica) : call.new_seeds[team.replica];
+                    buffers.episodes[team.replica] = ~0u;
+                }
+            }
+        }
+        if (team.any(chosen)) {
+            team.active = chosen;
+            restart(w, p, team, buffers);
+            team.active = team.here;
+        }
+        observe_team(w, p, team, call, ALL_ROWS, local.at);
+        FOR_EACH_AGENT(i, AGENTS) {
+            w.store(i, buffers, team.replica);
+            if (i == 0) {
+                w.store_shared(buffers, team.replica);
+                if (chosen) buffers.over[team.replica] = 0;
+                if (team.replica == 0 && renewed) *buffers.layout_seed = *team.layout_seed;
+            }
+        }
+        tell_phases(team, call);
+    }
+}

@@ -1,0 +1,143 @@
+// Tag in a square: taggers chase runners; everybody accelerates and turns. The game of WarpDrive's TagContinuous
+// (Lan, Srinivasa, Wang & Zheng 2022, JMLR 23), with observations taken after tags and ends of episodes kept apart.
+
+constexpr real TURN = real(2 * PI);
+
+FN bool is_tagger(int i) { return i < NUM_TAGGERS; }
+
+FN void reset(World& w, const Params& p, Team& team) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        Random random     = p.start == Start::fixed ? team.shared_random(RESET, i) : team.random(RESET, i);
+        w.x[i]            = random.uniform(0, p.grid_length);
+        w.y[i]            = random.uniform(0, p.grid_length);
+        w.heading[i]      = real(random.integer(4)) * real(PI / 2);
+        w.speed[i]        = 0;
+        w.acceleration[i] = 0;
+        if (i == 0) w.runners_left = NUM_RUNNERS;
+    }
+}
+
+// Level 0 is zero; levels 1 to n lie evenly from least to most.
+FN real of_level(int level, real least, real most, int n) {
+    const real step = n > 1 ? (most - least) / real(n - 1) : real(0);
+    return level == 0 ? real(0) : least + real(level - 1) * step;
+}
+
+FN real wrapped(real angle) {
+    const real inside = angle - TURN * round_down(angle / TURN);
+    return inside < 0 || inside >= TURN ? real(0) : inside;  // which only rounding can bring about
+}
+
+FN void move(World& w, const Params& p, int i, const Action& action) {
+    const bool levels = ACTIONS == Actions::discrete;
+    const real push   = levels ? of_level(int(action[0]), p.min_acceleration, p.max_acceleration, NUM_ACCELERATION_LEVELS)
+                               : clip(real(action[0]), p.min_acceleration, p.max_acceleration);
+    const real turn   = levels ? of_level(int(action[1]), p.min_turn, p.max_turn, NUM_TURN_LEVELS)
+                               : clip(real(action[1]), p.min_turn, p.max_turn);
+
+    const real fastest      = p.max_speed * (is_tagger(i) ? p.skill_level_tagger : p.skill_level_runner);
+    const real acceleration = w.acceleration[i] + push;
+    const real heading      = wrapped(w.heading[i] + turn);
+    const real speed        = clip(w.speed[i] + acceleration, real(0), fastest);
+    const auto [sine, cosine] = sincos(heading);
+    const real x = w.x[i] + speed * cosine, y = w.y[i] + speed * sine;
+    const bool hit = x < 0 || x > p.grid_length || y < 0 || y > p.grid_length;
+
+    w.acceleration[i] = speed <= 0 || speed >= fastest ? real(0) : acceleration;
+    w.heading[i]      = heading;
+    w.speed[i]        = speed;
+    w.x[i]            = clip(x, real(0), p.grid_length);
+    w.y[i]            = clip(y, real(0), p.grid_length);
+    w.reward[i]       = (hit ? p.edge_hit_penalty : real(0))
+                      + (is_tagger(i) ? p.step_penalty_for_tagger : p.step_reward_for_runner);
+}
+
+// The tagger nearest to a runner tags it, if it is near enough; the lowest of equally near ones.
+FN void tag(World& w, const Params& p, int runner) {
+    const real margin = p.tagging_distance * p.grid_length;
+    Near nearest{infinity<real>(), 0};
+    for (int tagger = 0; tagger < NUM_TAGGERS; ++tagger) {
+        const real distance = squared_distance(w.x[tagger], w.y[tagger], w.x[runner], w.y[runner]);
+        if (distance < nearest.distance) nearest = {distance, tagger};
+    }
+    if (!(nearest.distance < margin * margin)) return;
+    w.reward[runner] += p.tag_penalty_for_runner;
+    add(w.tags[nearest.number], 1);
+    if (p.runner_exits_game_after_tagged) {
+        w.in_game[runner] = false;
+        add(w.runners_left, -1);
+    }
+}
+
+FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        w.tags[i] = 0;
+        if (w.in_game[i]) move(w, p, i, actions[i]);
+        else w.speed[i] = w.heading[i] = w.acceleration[i] = 0;
+    }
+    FOR_EACH_AGENT(j, NUM_RUNNERS) {
+        const int runner = NUM_TAGGERS + j;
+        if (!w.in_game[runner]) continue;
+        tag(w, p, runner);
+        if (team.last_step && w.in_game[runner]) w.reward[runner] += p.end_of_game_reward_for_runner;
+    }
+    FOR_EACH_AGENT(tagger, NUM_TAGGERS) {
+        w.reward[tagger] += real(w.tags[tagger]) * p.tag_reward_for_tagger;
+        if (tagger == 0) w.terminated = w.runners_left == 0;
+    }
+}
+
+// How many others an agent can see, and how many it must be offered, as it is the nearest to itself.
+constexpr int SEEN = USE_FULL_OBSERVATION ? 0 : minimum(NUM_OTHER_AGENTS_OBSERVED, AGENTS - 1), OFFERED = SEEN + 1;
+
+// The numbers of the nearest to agent i, nearest first; -1: there are no more.
+FN void find_nearest(World& w, int i) {
+    const Numbers nearest{w.nearest + i};
+    const int     offered = gpu_envs::nearest<OFFERED>(w.point_x, w.point_y, w.points, w.x[i], w.y[i], nearest);
+    bool passed = false;  // oneself, who is left out
+    for (int k = 0; k < SEEN; ++k) {
+        passed |= k < offered && w.players[nearest[k]] == i;
+        const int from = passed ? k + 1 : k;
+        nearest[k]     = from < offered ? w.players[nearest[from]] : AgentNumber(-1);
+    }
+}
+
+FN void look(World& w, const Params&, Team& team) {
+    if constexpr (!USE_FULL_OBSERVATION) {
+        gather(team, w.players, w.points, AGENTS, [&](int i) { return w.present[i]; });
+        FOR_EACH_AGENT(k, in_groups(AGENTS)) {
+            const int  player  = k < w.points ? w.players[k] : 0;
+            const bool visible = k < w.points && w.in_game[player];  // one just tagged still looks, but is not seen
+            w.point_x[k] = visible ? w.x[player] : infinity<real>();
+            w.point_y[k] = visible ? w.y[player] : real(0);
+        }
+        FOR_EACH_AGENT(k, w.points) find_nearest(w, w.players[k]);
+    }
+}
+
+// What agent i sees of agent j, in column k of seven rows.
+FN void describe(const World& w, const Params& p, int i, int j, bool in_game, int k, int columns, const Row& row) {
+    const real length = real(1) / (real(1.41421356237309505) * p.grid_length), speed = real(1) / (p.max_speed + real(1e-10));
+    row[k]               = float((w.x[j] - w.x[i]) * length);
+    row[k + columns]     = float((w.y[j] - w.y[i]) * length);
+    row[k + 2 * columns] = float((w.speed[j] - w.speed[i]) * speed);
+    row[k + 3 * columns] = float((w.acceleration[j] - w.acceleration[i]) * speed);
+    row[k + 4 * columns] = float((w.heading[j] - w.heading[i]) * real(1 / (2 * PI)));
+    row[k + 5 * columns] = is_tagger(j) ? 1.0f : 0.0f;
+    row[k + 6 * columns] = in_game ? 1.0f : 0.0f;
+}
+
+FN void observe(const World& w, const Params& p, int i, const Row& row) {
+    constexpr int columns = USE_FULL_OBSERVATION ? AGENTS - 1 : NUM_OTHER_AGENTS_OBSERVED;
+    FOR_EACH_COLUMN(k, columns) {
+        int other = k < i ? k : k + 1;
+        if constexpr (!USE_FULL_OBSERVATION) other = k < SEEN ? w.nearest[k * AGENTS + i] : -1;
+        if (other >= 0) {
+            describe(w, p, i, other, !USE_FULL_OBSERVATION || w.in_game[other], k, columns, row);  // only who is in the game is near
+        } else {
+            UNROLL
+            for (int feature = 0; feature < 7; ++feature) row[k + feature * columns] = 0;
+        }
+    }
+    row[7 * columns] = float(real(w.elapsed) / real(p.episode_length));
+}
