@@ -238,6 +238,8 @@ class TeamSpec(Spec):
     """What each agent has from one phase of a step to the next, and no longer."""
     shared_scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
     """What a replica has once, and no longer than a step."""
+    columns: Callable[[Mapping[str, Any]], int] | None = None
+    """How many columns ``FOR_EACH_COLUMN`` goes through, so that so many threads share a row; None: many."""
 
     @property
     def fields(self) -> tuple[str, ...]:

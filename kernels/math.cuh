@@ -55,6 +55,13 @@ template <class T> FN constexpr T minimum(T a, T b)        { return b < a ? b : 
 template <class T> FN constexpr T maximum(T a, T b)        { return a < b ? b : a; }
 template <class T> FN constexpr T clip(T x, T low, T high) { return x < low ? low : high < x ? high : x; }
 
+// a / b, rounded as division rounds it, where `inverse` is 1 / b: one step of Newton's (Markstein 1990). For numbers
+// whose quotient and its remainder are normal.
+template <class Real> FN Real quotient(Real a, Real b, Real inverse) {
+    const Real near = a * inverse;
+    return fma(fma(-near, b, a), inverse, near);
+}
+
 // c[0] + x c[1] + ... + x^(N-1) c[N-1], innermost first
 template <int N, class Real> FN Real polynomial(Real x, const Real (&c)[N]) {
     Real sum = c[N - 1];

@@ -25,55 +25,81 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
     }
 }
 
+// The rows of one role in a chunk of agents, of all replicas of the block.
+struct Chunk {
+    int   low;     // the first agent, counted within the role
+    int   each;    // floats of one replica
+    Index at;      // where they go, from the role's first row
+    int   staged;  // where they wait: as far from a multiple of 16 bytes as where they go
+
+    template <class Call> FN Chunk(const Call& call, Index first, int begin, int role) {
+        low    = clip(begin - first_of(role), 0, count_of(role));
+        each   = (clip(begin + ROWS_TOGETHER - first_of(role), 0, count_of(role)) - low) * features_of(role);
+        at     = (first * count_of(role) + low) * features_of(role);
+        staged = staged_before(role) + int(u64(call.role[role].observations + at) / sizeof(float) % 4);
+    }
+};
+
 // Rows pass through shared memory, a chunk of agents at a time, so that neighbouring threads write neighbouring words.
-template <class Call> FN void observe_staged(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
-    constexpr int chunk    = TEAMS > 1 ? AGENTS : THREADS;
-    float* const  staged   = reinterpret_cast<float*>(local + ROWS_AT);
-    const Index   first    = team.block * TEAMS;
-    const int     replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
-    UNROLL
-    for (int begin = 0; begin < AGENTS; begin += chunk) {
-        int offset = 0;
-        int offsets[ROLES], lows[ROLES], highs[ROLES];
-        UNROLL
-        for (int r = 0; r < ROLES; ++r) {
-            lows[r]  = clip(begin - first_of(r), 0, count_of(r));
-            highs[r] = clip(begin + chunk - first_of(r), 0, count_of(r));
-            // as far from a multiple of 16 bytes as where the rows go
-            const float* to = call.role[r].observations + (first * count_of(r) + lows[r]) * features_of(r);
-            offsets[r]      = (offset + 3) / 4 * 4 + int(u64(to) / sizeof(float) % 4);
-            offset          = offsets[r] + TEAMS * (highs[r] - lows[r]) * features_of(r);
-        }
-        const int i = begin + team.rank;
-        if (team.active && i < AGENTS && team.rank < chunk) {
-            UNROLL
-            for (int r = 0; r < ROLES; ++r) {
-                if (role_of(i) != r) continue;
-                const int row = team.slot * count_of(r) + (i - first_of(r) - lows[r]);
-                write_row(w, p, i, {staged + offsets[r] + row * features_of(r), 0});
-            }
+template <class Call> FN void observe_by_block(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+    float* const staged   = reinterpret_cast<float*>(local + ROWS_AT);
+    const Index  first    = team.block * TEAMS;
+    const int    replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
+    for (int begin = 0; begin < AGENTS; begin += ROWS_TOGETHER) {
+        for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + ROWS_TOGETHER, AGENTS); i += team.size) {
+            const int   role = role_of(i);
+            const Chunk own(call, first, begin, role);
+            const int   row = team.slot * own.each + (i - first_of(role) - own.low) * features_of(role);
+            write_row(w, p, i, {staged + own.staged + row, 0});
         }
         block_barrier();
         UNROLL
-        for (int r = 0; r < ROLES; ++r) {
-            const int    each = (highs[r] - lows[r]) * features_of(r);
-            const Index  at   = (first * count_of(r) + lows[r]) * features_of(r);
-            const float* from = staged + offsets[r];
-            if (rows != FIRST_ROWS) copy_out(call.role[r].observations + at, from, replicas * each);
+        for (int role = 0; role < ROLES; ++role) {
+            const Chunk  chunk(call, first, begin, role);
+            const float* from = staged + chunk.staged;
+            if (rows != FIRST_ROWS)
+                copy_out(call.role[role].observations + chunk.at, from, replicas * chunk.each, thread_rank(), thread_count());
             if (rows == ALL_ROWS) continue;
-            for (int slot = 0; slot < replicas; ++slot) {  // few end their episode
-                if (!(&w.finished)[slot - team.slot]) continue;
-                float* const to = rows == LAST_ROWS ? call.role[r].final_obs : call.role[r].observations;
-                copy_out(to + at + Index(slot) * count_of(r) * features_of(r), from + slot * each, each);
+            float* const to = (rows == LAST_ROWS ? call.role[role].final_obs : call.role[role].observations) + chunk.at;
+            for (int slot = thread_rank() / WARP; slot < replicas; slot += thread_count() / WARP) {  // few end their episode
+                if ((&w.finished)[slot - team.slot])
+                    copy_out(to + (TEAMS == 1 ? Index(0) : Index(slot) * count_of(role) * features_of(role)),
+                             from + slot * chunk.each, chunk.each, thread_rank() % WARP, WARP);
             }
         }
         block_barrier();
     }
 }
 
+// Rows pass through shared memory, a few at a time for each warp: ROW_LANES threads write a row together, then all of
+// them copy the rows.
+template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+    const int    warp   = thread_rank() / WARP, lane = thread_rank() % WARP;
+    float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
+    const bool   last   = rows == LAST_ROWS && w.finished;
+    for (int batch = warp; team.active && batch < batches_before(ROLES); batch += thread_count() / WARP) {
+        int own = 0;
+        UNROLL
+        for (int r = 1; r < ROLES; ++r) own = batch >= batches_before(r) ? r : own;
+        const int       first = (batch - batches_before(own)) * ROWS_TOGETHER, features = features_of(own);
+        const int       many  = minimum(ROWS_TOGETHER, count_of(own) - first);
+        const RoleCall& role  = call.role[own];
+        float* const    to    = (last ? role.final_obs : role.observations) + (team.replica * count_of(own) + first) * features;
+        float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // as far from a multiple of 16 bytes
+        // (where ROW_LANES is no power of two, the last lanes have no row)
+        for (int row = lane / ROW_LANES; row < many && lane < WARP / ROW_LANES * ROW_LANES; row += WARP / ROW_LANES)
+            write_row(w, p, first_of(own) + first + row, {from + row * features, lane % ROW_LANES});
+        warp_barrier();
+        copy_out(to, from, many * features, lane, WARP);
+        warp_barrier();
+    }
+    team.sync();
+}
+
 template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     look(w, p, team);
-    if constexpr (STAGED) observe_staged(w, p, team, call, rows, local);
+    if constexpr (ROW_WRITING == BY_BLOCK) observe_by_block(w, p, team, call, rows, local);
+    else if constexpr (ROW_WRITING == BY_WARP) observe_by_warps(w, p, team, call, rows, local);
     else observe_directly(w, p, team, call, rows);
 }
 
@@ -96,12 +122,13 @@ FN void conclude(World& w, Team& team, const StepCall& call) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT(i, AGENTS) {
         const u8   before     = AUTORESET == DISABLED ? buffers.over[team.replica] : u8(0);
+        const bool pending    = AUTORESET != SAME_STEP && w.pending;
         const bool limit      = w.elapsed >= call.limit;
-        const bool terminated = w.pending ? AUTORESET == DISABLED && (!w.in_game[i] || (before & TERMINATED) != 0)
+        const bool terminated = pending ? AUTORESET == DISABLED && (!w.in_game[i] || (before & TERMINATED) != 0)
                                           : !w.in_game[i] || w.terminated;
-        const bool truncated  = w.in_game[i] && (w.pending ? (before & TRUNCATED) != 0 : limit);
-        const bool finished   = !w.pending && (w.terminated || limit);
-        const real reward     = w.present[i] && !w.pending ? w.reward[i] : real(0);
+        const bool truncated  = w.in_game[i] && (pending ? (before & TRUNCATED) != 0 : limit);
+        const bool finished   = !pending && (w.terminated || limit);
+        const real reward     = w.present[i] && !pending ? w.reward[i] : real(0);
         const int       own = role_of(i);
         const RoleCall& to  = call.role[own];
         const Index     row = team.replica * count_of(own) + (i - first_of(own)), at = team.replica * AGENTS + i;
@@ -110,7 +137,7 @@ FN void conclude(World& w, Team& team, const StepCall& call) {
         to.truncations[row]  = truncated;
         const real sum = buffers.running_return[at] + reward;
         buffers.running_return[at] = sum;
-        if (w.present[i] && !w.in_game[i] && !w.pending) buffers.left_at[at] = w.elapsed;
+        if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
         if (finished) {
             const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
             buffers.last_return[at] = sum;
@@ -162,23 +189,24 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
                     report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
             }
         }
-        const bool pending = w.pending;
+        const bool pending = AUTORESET != SAME_STEP && w.pending;
         team.last_step     = w.elapsed >= call.limit;
         team.active        = team.here && !pending;
         step(w, p, team, actions);
         team.active = team.here;
         conclude(w, team, call);
         const bool finished = w.finished;
+        const bool ending   = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
         if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
             team.active = team.here && pending;
             restart(w, p, team, buffers);
             team.active = team.here;
         }
         // once for all, and where an episode ends in its own step, once more for the next
-        Rows rows = AUTORESET == SAME_STEP ? LAST_ROWS : ALL_ROWS;
+        Rows rows = ending ? LAST_ROWS : ALL_ROWS;
         for (;;) {
             observe_team(w, p, team, call, rows, local.at);
-            if (rows != LAST_ROWS || !team.any(team.here && finished)) break;
+            if (rows != LAST_ROWS) break;
             team.active = team.here && finished;
             restart(w, p, team, buffers);
             rows = FIRST_ROWS;

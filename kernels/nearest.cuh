@@ -162,7 +162,10 @@ template <int WANTED> FN bool sort_by_words(const Heap& heap, int found) {
     constexpr u32 place = ROOM - 1, none = ~u32(0);
     u32 first[FEW], best[WANTED + 1];
     UNROLL
-    for (int k = 0; k < FEW; ++k) first[k] = k < found ? (u32(bits_of(heap.at(k).distance)) & ~place) | u32(k) : none;
+    for (int k = 0; k < FEW; ++k) {
+        const Near near = heap.of(k < found ? heap.kept[k] : AgentNumber(0));
+        first[k] = k < found ? (u32(bits_of(near.distance)) & ~place) | u32(k) : none;
+    }
     sort(first);
     UNROLL
     for (int k = 0; k <= WANTED; ++k) best[k] = k < FEW ? first[k < FEW ? k : 0] : none;

@@ -114,6 +114,7 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 FN int  thread_rank()        { return int(threadIdx.x); }
 FN int  thread_count()       { return int(blockDim.x); }
 FN void block_barrier()      { __syncthreads(); }
+FN void warp_barrier()       { __syncwarp(); }
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 
 // How many threads before this one `keep`, and how many of the block do. The whole block calls it.
@@ -144,18 +145,18 @@ struct LocalMemory {
     FN explicit LocalMemory(Index) : at(reinterpret_cast<char*>(staging)) {}
 };
 
-// Copies `count` floats from shared memory to memory that lies at the same distance from a multiple of 16 bytes; the
-// whole block calls it.
-FN void copy_out(float* to, const float* from, int count) {
-    const int head = minimum_of(count, int((16 - u64(to) % 16) % 16 / sizeof(float)));
-    const int wide = (count - head) / 4;
-    for (int j = thread_rank(); j < wide; j += thread_count())
-        reinterpret_cast<Wide<4>*>(to + head)[j] = reinterpret_cast<const Wide<4>*>(from + head)[j];
-    const int loose = count - 4 * wide;  // before and after
-    for (int j = thread_rank(); j < loose; j += thread_count()) {
-        const int at = j < head ? j : j + 4 * wide;
-        to[at]       = from[at];
+// Copies `count` floats from shared memory, in wide words where both lie at the same distance from a multiple of 16
+// bytes; `ranks` threads call it, of which this one is number `rank`.
+FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
+    if ((u64(to) ^ u64(from)) % sizeof(Wide<4>) != 0) {
+        for (int j = rank; j < count; j += ranks) to[j] = from[j];
+        return;
     }
+    const int head = minimum_of(count, int((16 - u64(to) % 16) % 16 / sizeof(float))), wide = (count - head) / 4;
+    for (int j = rank; j < wide; j += ranks)
+        reinterpret_cast<Wide<4>*>(to + head)[j] = reinterpret_cast<const Wide<4>*>(from + head)[j];
+    const int at = rank < head ? rank : rank + 4 * wide;  // before and after: at most six, and no fewer threads
+    if (at < count && rank < head + 3) to[at] = from[at];
 }
 
 #else
@@ -179,6 +180,8 @@ FN void copy_out(float* to, const float* from, int count) {
 #endif
 
 constexpr bool ON_GPU = false;
+
+constexpr int WARP = 1;
 
 constexpr int LANES = 64;
 
@@ -251,6 +254,7 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 FN constexpr int  thread_rank()        { return 0; }
 FN constexpr int  thread_count()       { return 1; }
 FN void           block_barrier()      {}
+FN void           warp_barrier()       {}
 FN constexpr bool block_any(bool mine) { return mine; }
 
 FN int block_place(bool keep, int& total) {
@@ -271,8 +275,8 @@ struct LocalMemory {
     LocalMemory& operator=(const LocalMemory&) = delete;
 };
 
-FN void copy_out(float* to, const float* from, int count) {
-    for (int j = 0; j < count; ++j) to[j] = from[j];
+FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
+    for (int j = rank; j < count; j += ranks) to[j] = from[j];
 }
 
 #endif

@@ -94,11 +94,15 @@ constexpr int SEEN = USE_FULL_OBSERVATION ? 0 : minimum(NUM_OTHER_AGENTS_OBSERVE
 FN void find_nearest(World& w, int i) {
     const Numbers nearest{w.nearest + i};
     const int     offered = gpu_envs::nearest<OFFERED>(w.point_x, w.point_y, w.points, w.x[i], w.y[i], nearest);
+    AgentNumber others[OFFERED + 1];  // all are read before any is written
+    UNROLL
+    for (int k = 0; k < OFFERED; ++k) others[k] = k < offered ? w.players[nearest[k]] : AgentNumber(-1);
+    others[OFFERED] = -1;
     bool passed = false;  // oneself, who is left out
+    UNROLL
     for (int k = 0; k < SEEN; ++k) {
-        passed |= k < offered && w.players[nearest[k]] == i;
-        const int from = passed ? k + 1 : k;
-        nearest[k]     = from < offered ? w.players[nearest[from]] : AgentNumber(-1);
+        passed |= others[k] == i;
+        nearest[k] = passed ? others[k + 1] : others[k];
     }
 }
 
@@ -115,28 +119,33 @@ FN void look(World& w, const Params&, Team& team) {
     }
 }
 
-// What agent i sees of agent j, in column k of seven rows.
-FN void describe(const World& w, const Params& p, int i, int j, bool in_game, int k, int columns, const Row& row) {
+// What agent i sees of agent j: a column of seven rows.
+FN void describe(const World& w, const Params& p, int i, int j, bool in_game, float* column, int columns) {
     const real length = real(1) / (real(1.41421356237309505) * p.grid_length), speed = real(1) / (p.max_speed + real(1e-10));
-    row[k]               = float((w.x[j] - w.x[i]) * length);
-    row[k + columns]     = float((w.y[j] - w.y[i]) * length);
-    row[k + 2 * columns] = float((w.speed[j] - w.speed[i]) * speed);
-    row[k + 3 * columns] = float((w.acceleration[j] - w.acceleration[i]) * speed);
-    row[k + 4 * columns] = float((w.heading[j] - w.heading[i]) * real(1 / (2 * PI)));
-    row[k + 5 * columns] = is_tagger(j) ? 1.0f : 0.0f;
-    row[k + 6 * columns] = in_game ? 1.0f : 0.0f;
+    column[0]           = float((w.x[j] - w.x[i]) * length);
+    column[columns]     = float((w.y[j] - w.y[i]) * length);
+    column[2 * columns] = float((w.speed[j] - w.speed[i]) * speed);
+    column[3 * columns] = float((w.acceleration[j] - w.acceleration[i]) * speed);
+    column[4 * columns] = float((w.heading[j] - w.heading[i]) * real(1 / (2 * PI)));
+    column[5 * columns] = is_tagger(j) ? 1.0f : 0.0f;
+    column[6 * columns] = in_game ? 1.0f : 0.0f;
 }
 
 FN void observe(const World& w, const Params& p, int i, const Row& row) {
     constexpr int columns = USE_FULL_OBSERVATION ? AGENTS - 1 : NUM_OTHER_AGENTS_OBSERVED;
     FOR_EACH_COLUMN(k, columns) {
-        int other = k < i ? k : k + 1;
-        if constexpr (!USE_FULL_OBSERVATION) other = k < SEEN ? w.nearest[k * AGENTS + i] : -1;
-        if (other >= 0) {
-            describe(w, p, i, other, !USE_FULL_OBSERVATION || w.in_game[other], k, columns, row);  // only who is in the game is near
+        float* const column = &row[k];
+        if constexpr (USE_FULL_OBSERVATION) {
+            const int other = k < i ? k : k + 1;
+            describe(w, p, i, other, w.in_game[other], column, columns);
         } else {
-            UNROLL
-            for (int feature = 0; feature < 7; ++feature) row[k + feature * columns] = 0;
+            const int other = k < SEEN ? w.nearest[k * AGENTS + i] : -1;
+            if (other >= 0) {
+                describe(w, p, i, other, true, column, columns);
+            } else {
+                UNROLL
+                for (int feature = 0; feature < 7; ++feature) column[feature * columns] = 0;
+            }
         }
     }
     row[7 * columns] = float(real(w.elapsed) / real(p.episode_length));

@@ -53,9 +53,14 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
 }
 
 // The runner looks for its nearest tagger, the lowest of equally near ones.
-FN void look(World& w, const Params&, Team& team) {
+FN void look(World& w, const Params& p, Team& team) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        const float length = float(p.grid_length), inverse = 1.0f / length;
+        w.column[i] = quotient(float(w.x[i]), length, inverse);
+        w.line[i]   = quotient(float(w.y[i]), length, inverse);
+        if (i == 0) w.nearest_tagger = w.nearest_distance = 0x7fffffff;
+    }
     if constexpr (!USE_FULL_OBSERVATION) {
-        FOR_EACH_AGENT(first, 1) w.nearest_tagger = w.nearest_distance = 0x7fffffff + first;
         FOR_EACH_AGENT(i, NUM_TAGGERS) {
             const int dx = w.x[i] - w.x[THE_RUNNER], dy = w.y[i] - w.y[THE_RUNNER];
             w.distance[i] = dx * dx + dy * dy;
@@ -67,24 +72,25 @@ FN void look(World& w, const Params&, Team& team) {
     }
 }
 
+FN float kind_of(int agent) { return agent == THE_RUNNER ? 1.0f : 0.0f; }
+
 FN void observe(const World& w, const Params& p, int i, const Row& row) {
-    const float length = float(p.grid_length), time = float(w.elapsed) / float(p.episode_length);
-    const auto  type = [](int agent) { return agent == THE_RUNNER ? 1.0f : 0.0f; };
+    const float time = float(w.elapsed) / float(p.episode_length);
     if constexpr (USE_FULL_OBSERVATION) {
         FOR_EACH_COLUMN(j, AGENTS) {
-            row[j]              = float(w.x[j]) / length;
-            row[j + AGENTS]     = float(w.y[j]) / length;
-            row[j + 2 * AGENTS] = type(j);
+            row[j]              = float(w.column[j]);
+            row[j + AGENTS]     = float(w.line[j]);
+            row[j + 2 * AGENTS] = kind_of(j);
             row[j + 3 * AGENTS] = j == i ? 1.0f : 0.0f;
         }
         row[4 * AGENTS] = time;
     } else {
         const int target = i == THE_RUNNER ? w.nearest_tagger : THE_RUNNER;
-        row[0] = float(w.x[i]) / length;
-        row[1] = float(w.y[i]) / length;
-        row[2] = float(w.x[target]) / length;
-        row[3] = float(w.y[target]) / length;
-        row[4] = type(i);
+        row[0] = float(w.column[i]);
+        row[1] = float(w.line[i]);
+        row[2] = float(w.column[target]);
+        row[3] = float(w.line[target]);
+        row[4] = kind_of(i);
         row[5] = time;
     }
 }

@@ -30,8 +30,14 @@ from gpu_envs.spec import Field, TeamSpec, space_of
 
 KERNELS = ("step", "inspect", "reset")
 
+NARROW_ROW = 32
+"""Floats in a row of observations up to which a thread writes one; a warp writes several wider ones together."""
+
 WIDE_ROW = 128
-"""Floats in a row of observations from which a warp writes one together; narrower ones pass through shared memory."""
+"""Floats from which all threads of a warp write a row together."""
+
+BATCH_FLOATS = 640
+"""About so many floats of rows a warp keeps before it copies them out."""
 
 SMALL_TEAM = 64
 """Agents up to which several replicas share a block."""
@@ -204,23 +210,23 @@ class TeamLayout(Layout):
     def schedule(self) -> "Schedule":
         """How the phases of a step are run on the device."""
         device, team = self.device, self.agents
-        wide = max(role.features for role in self.roles) > WIDE_ROW
         if not device.on_gpu:
-            return self._schedule("HOST", 1, 1, wide)
+            return self._schedule("HOST", 1, 1)
         asked = device.block_size
-        if team <= SMALL_TEAM and not wide:
+        widest = max(role.features for role in self.roles)
+        if team <= SMALL_TEAM and widest <= WIDE_ROW:
             replicas = 1 << max(0, ((asked or BLOCK_THREADS) // team).bit_length() - 1)
-            while replicas > 1 and self._schedule("BLOCK", replicas, 32, wide).shared_bytes > SEVERAL_BYTES:
+            while replicas > 1 and self._schedule("BLOCK", replicas, 32).shared_bytes > SEVERAL_BYTES:
                 replicas //= 2
-            return self._schedule("BLOCK", replicas, -(-replicas * team // 32) * 32, wide)
-        threads = asked or (BLOCK_THREADS if wide else min(BLOCK_THREADS, -(-team // 32) * 32))
-        block = self._schedule("BLOCK", 1, threads, wide)
+            return self._schedule("BLOCK", replicas, -(-replicas * team // 32) * 32)
+        threads = asked or (BLOCK_THREADS if widest > WIDE_ROW else min(BLOCK_THREADS, -(-team // 32) * 32))
+        block = self._schedule("BLOCK", 1, threads)
         lonely = team > LARGE_TEAM and self.config.num_envs < device.processors
         if lonely or block.shared_bytes > device.shared_bytes:
-            return self._schedule("SPREAD", 1, asked or 128, wide)
+            return self._schedule("SPREAD", 1, asked or 128)
         return block
 
-    def _schedule(self, kind: str, replicas: int, threads: int, wide: bool) -> "Schedule":
+    def _schedule(self, kind: str, replicas: int, threads: int) -> "Schedule":
         """Lays a block's memory out: its Worlds, then the rows of observations on their way out."""
         offsets, at = {}, 0
         for field in self._world.values():
@@ -228,13 +234,29 @@ class TeamLayout(Layout):
                 offsets[field.name] = at
                 size = field.length * (self.agents if field.team else 1) * replicas * np.dtype(field.dtype).itemsize
                 at += -(-size // 64) * 64  # so that on a CPU each begins a cache line
-        rows_at = at
-        if kind == "BLOCK" and not wide:
-            rows = self.agents * replicas if replicas > 1 else min(self.agents, threads)
-            longest = max(role.features for role in self.roles)
-            at += 4 * min(rows * longest, sum(role.size * role.features for role in self.roles) * replicas)
-            at += 32 * len(self.roles)
-        return Schedule(kind, replicas, threads, wide, offsets, rows_at, at)
+        widest, rows_at = max(role.features for role in self.roles), at
+        lanes, together = self._row_lanes(kind, widest), max(1, BATCH_FLOATS // widest)
+        together = max(1, together // (32 // lanes)) * (32 // lanes) if together >= 32 // lanes else together
+        by_warp = 4 * _batch_floats(together, widest) * -(-threads // 32)
+        if kind != "BLOCK" or (replicas == 1 and lanes > 1 and by_warp > SEVERAL_BYTES):
+            writing = "DIRECTLY"
+        elif replicas == 1 and lanes > 1:
+            writing, at = "BY_WARP", at + by_warp
+        else:
+            writing, lanes = "BY_BLOCK", 1
+            together = (
+                max(threads, SEVERAL_BYTES // (4 * widest) // threads * threads) if replicas == 1 else self.agents
+            )
+            together = min(together, self.agents)
+            at += 4 * sum(_staged_floats(role, together, replicas) for role in self.roles)
+        return Schedule(kind, replicas, threads, writing, lanes, together, offsets, rows_at, at)
+
+    def _row_lanes(self, kind: str, widest: int) -> int:
+        """How many threads write a row of observations."""
+        if kind == "HOST" or widest <= NARROW_ROW:
+            return 1
+        columns = self.spec.columns(self.config.params) if self.spec.columns is not None else widest
+        return max(1, min(32, columns)) if kind == "BLOCK" else 32 if widest > WIDE_ROW else 1
 
     # --- messages ---
 
@@ -320,8 +342,12 @@ class Schedule(NamedTuple):
     """In a block."""
     threads: int
     """In a block."""
-    wide: bool
-    """A row of observations is written by many threads together."""
+    writing: str
+    """How rows of observations are written: ``DIRECTLY``, ``BY_BLOCK`` or ``BY_WARP``."""
+    lanes: int
+    """Threads that write a row together."""
+    together: int
+    """Rows that a warp, or a block, copies out together."""
     offsets: Mapping[str, int]
     """Where in a block's memory each field of its Worlds begins."""
     rows_at: int
@@ -336,6 +362,16 @@ class Schedule(NamedTuple):
         """
         fitting = device.shared_bytes // (self.shared_bytes + RESERVED_BYTES) if device.on_gpu else 1
         return max(1, min(fitting, MOST_THREADS // self.threads))
+
+
+def _staged_floats(role: RoleRows, together: int, replicas: int) -> int:
+    """The room for a role's rows of a chunk of agents, wherever between multiples of 16 bytes they begin."""
+    return -(-min(role.size, together) * role.features * replicas // 4) * 4 + 4
+
+
+def _batch_floats(rows: int, features: int) -> int:
+    """The room for a warp's rows, wherever between multiples of 16 bytes they begin."""
+    return -(-rows * features // 4) * 4 + 4
 
 
 def structs(layout: TeamLayout) -> dict[str, Struct]:
@@ -417,8 +453,11 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  TEAMS        = {schedule.replicas};  // replicas in a block",
             f"constexpr int  THREADS      = {schedule.threads};  // in a block",
             f"constexpr int  BLOCKS       = {schedule.blocks(layout.device)};  // on a multiprocessor at a time",
-            f"constexpr int  ROW_LANES    = {32 if schedule.wide and schedule.kind != 'HOST' else 1};",
-            f"constexpr bool STAGED       = {str(schedule.kind == 'BLOCK' and not schedule.wide).lower()};",
+            f"constexpr int  ROW_LANES    = {schedule.lanes};  // threads that write a row of observations",
+            "enum RowWriting { DIRECTLY, BY_BLOCK, BY_WARP };",
+            f"constexpr RowWriting ROW_WRITING = {schedule.writing};",
+            f"constexpr int  ROWS_TOGETHER = {schedule.together};  // that are copied out together",
+            f"constexpr int  WARP_FLOATS  = {_batch_floats(schedule.together, max(r.features for r in layout.roles))};",
             f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
             f"constexpr int  ROLES        = {len(layout.roles)};",
@@ -453,6 +492,8 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     _by_role(layout, "first_of", lambda role: role.first),
                     _by_role(layout, "count_of", lambda role: role.size),
                     _by_role(layout, "features_of", lambda role: role.features),
+                    _batches(layout),
+                    _by_role(layout, "staged_before", _staged_before(layout)),
                 ]
             ),
             params_struct(spec.settings),
@@ -462,6 +503,26 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
             _world(layout),
         ]
     )
+
+
+def _batches(layout: TeamLayout) -> str:
+    """A function from a role's number to the batches of rows before its first."""
+    before, value = 0, ""
+    for r, role in enumerate(layout.roles):
+        value += f"role == {r} ? {before} : "
+        before += -(-role.size // layout.schedule.together)
+    return f"FN constexpr int batches_before(int role) {{ return {value}{before}; }}"
+
+
+def _staged_before(layout: TeamLayout) -> Callable[[RoleRows], int]:
+    """Floats that wait in a block's memory before those of a role."""
+    schedule = layout.schedule
+
+    def before(role: RoleRows) -> int:
+        earlier = (other for other in layout.roles if other.first < role.first)
+        return sum(_staged_floats(other, schedule.together, schedule.replicas) for other in earlier)
+
+    return before
 
 
 def _fixed(name: str, param: Param, value: Any) -> str:

@@ -73,6 +73,7 @@ TAG_CONTINUOUS = TeamSpec(
         "point_x": Field("real", _points),
         "point_y": Field("real", _points),
     },
+    columns=_columns,
     params={
         "num_taggers": Param(10, "taggers in a replica", positive=True, fixed=True),
         "num_runners": Param(100, "runners in a replica", positive=True, fixed=True),

@@ -35,7 +35,7 @@ TAG_GRID_WORLD = TeamSpec(
     ),
     state={"x": Field("int"), "y": Field("int")},
     shared={"runners_left": Field("int")},
-    scratch={"distance": Field("int")},
+    scratch={"column": Field(), "line": Field(), "distance": Field("int")},
     shared_scratch={"tags": Field("int"), "nearest_distance": Field("int"), "nearest_tagger": Field("int")},
     params={
         "num_taggers": Param(4, "taggers in a replica", positive=True, fixed=True),
