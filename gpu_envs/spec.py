@@ -179,7 +179,7 @@ class Field:
     """One array of a team's ``World``."""
 
     type: str = "real"
-    """``real``, ``int``, ``agent`` (an agent's number, in as few bits as the team allows) or ``bool``."""
+    """``real``, ``int``, ``byte``, ``agent`` (an agent's number, in as few bits as the team allows) or ``bool``."""
     length: int | Callable[[Mapping[str, Any]], int] = 1
     """How many elements each agent has; or a function of the parameters."""
 
@@ -193,12 +193,12 @@ class Field:
         return self.length if isinstance(self.length, int) else self.length(params)
 
 
-FIELD_TYPES = ("real", "int", "agent", "bool")
+FIELD_TYPES = ("real", "int", "byte", "agent", "bool")
 
 DRIVEN = ("in_game", "elapsed")
 """Fields that every team's world has besides its own: who takes part, and the steps of the episode."""
 
-_WORLD_WORDS = ("present", "reward", "terminated", "pending", "finished")
+_WORLD_WORDS = ("present", "reward", "gain", "action", "terminated", "pending", "finished")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -40,41 +40,56 @@ struct Chunk {
     }
 };
 
+// Copies the rows of the few replicas whose episode ends, a warp for each.
+FN void copy_finished(const World& w, const Team& team, float* to, const float* from, int each, int replicas) {
+    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = thread_count() / WARP;
+    for (int start = 0; start < replicas; start += WARP) {
+        const int slot     = start + lane;
+        u32       finished = warp_marks(slot < replicas && (&w.finished)[slot < replicas ? slot - team.slot : 0]);
+        for (int turn = 0; finished != 0; ++turn, finished &= finished - 1) {
+            const int at = start + lowest_bit(finished);
+            if (turn % warps == warp) copy_out<true>(to + Index(at) * each, from + at * each, each, lane, WARP);
+        }
+    }
+}
+
 // Rows pass through shared memory, a chunk of agents at a time, so that neighbouring threads write neighbouring words.
 template <class Call> FN void observe_by_block(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     float* const staged   = reinterpret_cast<float*>(local + ROWS_AT);
     const Index  first    = team.block * TEAMS;
     const int    replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
     for (int begin = 0; begin < AGENTS; begin += ROWS_TOGETHER) {
+        if (begin != 0 || rows == FIRST_ROWS) {  // the rows before these are still there
+            settle_copies();  // first rows go where the last ones went
+            block_barrier();
+        }
         for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + ROWS_TOGETHER, AGENTS); i += team.size) {
             const int   role = role_of(i);
             const Chunk own(call, first, begin, role);
             const int   row = team.slot * own.each + (i - first_of(role) - own.low) * features_of(role);
             write_row(w, p, i, {staged + own.staged + row, 0});
         }
+        publish();
         block_barrier();
         UNROLL
         for (int role = 0; role < ROLES; ++role) {
             const Chunk  chunk(call, first, begin, role);
             const float* from = staged + chunk.staged;
             if (rows != FIRST_ROWS)
-                copy_out(call.role[role].observations + chunk.at, from, replicas * chunk.each, thread_rank(), thread_count());
+                copy_out<true>(call.role[role].observations + chunk.at, from, replicas * chunk.each, thread_rank(), thread_count());
             if (rows == ALL_ROWS) continue;
             float* const to = (rows == LAST_ROWS ? call.role[role].final_obs : call.role[role].observations) + chunk.at;
-            for (int slot = thread_rank() / WARP; slot < replicas; slot += thread_count() / WARP) {  // few end their episode
-                if ((&w.finished)[slot - team.slot])
-                    copy_out(to + (TEAMS == 1 ? Index(0) : Index(slot) * count_of(role) * features_of(role)),
-                             from + slot * chunk.each, chunk.each, thread_rank() % WARP, WARP);
-            }
+            copy_finished(w, team, to, from, chunk.each, replicas);
         }
-        block_barrier();
     }
 }
 
 // Rows pass through shared memory, a few at a time for each warp: ROW_LANES threads write a row together, then all of
-// them copy the rows.
+// them copy the rows. Rows of who is out are zeroed beforehand, so that threads are spent on the others alone.
 template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
-    const int    warp   = thread_rank() / WARP, lane = thread_rank() % WARP;
+    constexpr int groups = WARP / ROW_LANES;  // rows at a time; where ROW_LANES divides no warp, a few threads have none
+    static_assert(ROW_WRITING != BY_WARP || ROWS_TOGETHER <= WARP, "a bit for each row");
+    const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
     float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
     const bool   last   = rows == LAST_ROWS && w.finished;
     for (int batch = warp; team.active && batch < batches_before(ROLES); batch += thread_count() / WARP) {
@@ -82,16 +97,29 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
         UNROLL
         for (int r = 1; r < ROLES; ++r) own = batch >= batches_before(r) ? r : own;
         const int       first = (batch - batches_before(own)) * ROWS_TOGETHER, features = features_of(own);
-        const int       many  = minimum(ROWS_TOGETHER, count_of(own) - first);
+        const int       many  = minimum(ROWS_TOGETHER, count_of(own) - first), agent = first_of(own) + first;
         const RoleCall& role  = call.role[own];
         float* const    to    = (last ? role.final_obs : role.observations) + (team.replica * count_of(own) + first) * features;
         float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // as far from a multiple of 16 bytes
-        // (where ROW_LANES is no power of two, the last lanes have no row)
-        for (int row = lane / ROW_LANES; row < many && lane < WARP / ROW_LANES * ROW_LANES; row += WARP / ROW_LANES)
-            write_row(w, p, first_of(own) + first + row, {from + row * features, lane % ROW_LANES});
+
+        u32 present = warp_marks(lane < many && w.present[agent + minimum(lane, many - 1)]);
+        await_copies();  // of the rows before
         warp_barrier();
-        copy_out(to, from, many * features, lane, WARP);
+        if (present != ~u32(0) >> (WARP - many)) {
+            zero_out(staged, WARP_FLOATS, lane, WARP);
+            warp_barrier();
+        }
+        UNROLL
+        for (int skipped = 0; skipped < groups; ++skipped) present &= skipped < group ? present - 1 : ~u32(0);
+        while (present != 0 && group < groups) {
+            const int row = lowest_bit(present);
+            observe(w, p, agent + row, {from + row * features, lane - group * ROW_LANES});
+            UNROLL
+            for (int taken = 0; taken < groups; ++taken) present &= present - 1;
+        }
+        publish();
         warp_barrier();
+        copy_out<(ROW_LANES < WARP)>(to, from, many * features, lane, WARP);
     }
     team.sync();
 }
@@ -135,8 +163,8 @@ FN void conclude(World& w, Team& team, const StepCall& call) {
         to.rewards[row]      = reward;
         to.terminations[row] = terminated;
         to.truncations[row]  = truncated;
-        const real sum = buffers.running_return[at] + reward;
-        buffers.running_return[at] = sum;
+        const real sum = w.gain[i] + reward;
+        buffers.running_return[at] = finished && AUTORESET == SAME_STEP ? real(0) : sum;
         if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
         if (finished) {
             const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
@@ -171,21 +199,29 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         Team              team(block, buffers, call.phase);
         World             w(buffers, team, local.at);
         const Params      p = call.params.get(team.replica);
-        const TeamActions actions{call, w, team.replica};
+        const TeamActions actions{w};
 
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(team, call);
         FOR_EACH_AGENT(i, AGENTS) {
-            w.load(i, buffers, team.replica);
-            const bool frozen = AUTORESET == DISABLED && buffers.over[team.replica] != 0;
-            w.present[i]      = frozen ? buffers.present[team.replica * AGENTS + i] : w.in_game[i];
-            w.reward[i]       = 0;
+            // All that is read comes first, so that it is waited for once.
+            u32           offence = NO_OFFENCE;
+            const Action  action  = read_action(call.role, team.replica, i, offence);
+            const Fetched fetched(i, buffers, team.replica);
+            const real    gain    = buffers.running_return[team.replica * AGENTS + i];
+            const bool    over    = AUTORESET != SAME_STEP && buffers.over[team.replica] != 0;
+            w.put(i, fetched);
+            w.gain[i]    = gain;
+            w.reward[i]  = 0;
+            w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && over && buffers.just_left[team.replica * AGENTS + i]);
+            UNROLL
+            for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
+            if (offence != NO_OFFENCE && w.present[i] && !over)
+                report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
             if (i == 0) {
-                w.load_shared(buffers, team.replica);
-                const u8 over = buffers.over[team.replica];
-                w.pending     = AUTORESET != SAME_STEP && over != 0;
-                w.terminated  = false;
-                w.elapsed += w.pending ? 0 : 1;
-                if (AUTORESET == DISABLED && over != 0 && call.report_frozen)
+                w.pending    = over;
+                w.terminated = false;
+                w.elapsed += over ? 0 : 1;
+                if (AUTORESET == DISABLED && over && call.report_frozen)
                     report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
             }
         }
@@ -214,6 +250,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         team.active = team.here;
         FOR_EACH_AGENT(i, AGENTS) {
             w.store(i, buffers, team.replica);
+            buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
             if (i == 0) {
                 w.store_shared(buffers, team.replica);
                 buffers.finished[team.replica] = w.finished;
@@ -223,6 +260,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             }
         }
         tell_phases(team, call);
+        await_copies();
     }
 }
 
@@ -262,9 +300,9 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
         if (renewed) team.layout_seed = call.reseed == nullptr ? &call.first_seed : call.new_seeds;
 
         FOR_EACH_AGENT(i, AGENTS) {
-            w.load(i, buffers, team.replica);
+            w.put(i, Fetched(i, buffers, team.replica));
+            w.present[i] = w.in_game[i] || buffers.just_left[team.replica * AGENTS + i];
             if (i == 0) {
-                w.load_shared(buffers, team.replica);
                 const bool reseed = call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[team.replica] != 0;
                 if (chosen && reseed) {
                     buffers.seeds[team.replica] =
@@ -281,6 +319,7 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
         observe_team(w, p, team, call, ALL_ROWS, local.at);
         FOR_EACH_AGENT(i, AGENTS) {
             w.store(i, buffers, team.replica);
+            buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
             if (i == 0) {
                 w.store_shared(buffers, team.replica);
                 if (chosen) buffers.over[team.replica] = 0;
@@ -288,5 +327,6 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
             }
         }
         tell_phases(team, call);
+        await_copies();
     }
 }

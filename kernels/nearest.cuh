@@ -56,15 +56,18 @@ constexpr int GROUP = 16;
 
 FN constexpr int in_groups(int n) { return (n + 31) / 32 * 32; }
 
-// A distance within which at least `wanted` of the points lie, if so many are anywhere: of GROUP minima, each over its
-// own share of the points, the `wanted`-th smallest. With 16 minima of 110 points and 11 wanted, 15 points lie within.
+// About a distance within which at least `wanted` of the points lie, if so many are anywhere: of GROUP minima, each over
+// its own share of the points, the `wanted`-th smallest. With 16 minima of 110 points and 11 wanted, 15 points lie within.
 FN real reach(const real* xs, const real* ys, int count, real x, real y, int wanted) {
     real least[GROUP];
     UNROLL
     for (int g = 0; g < GROUP; ++g) least[g] = infinity<real>();
     for (int start = 0; start < count; start += GROUP) {
         UNROLL
-        for (int g = 0; g < GROUP; ++g) least[g] = lesser(least[g], squared_distance(xs[start + g], ys[start + g], x, y));
+        for (int g = 0; g < GROUP; ++g) {
+            const real dx = xs[start + g] - x, dy = ys[start + g] - y;
+            least[g] = lesser(least[g], about(dx, dx, dy * dy));
+        }
     }
     sort(least);
     real found = least[0];
@@ -104,7 +107,7 @@ struct Heap {
 };
 
 // The `wanted` nearest of any number, by a heap.
-FN int nearest_of_many(const Heap& heap, int count, int wanted) {
+SELDOM int nearest_of_many(Heap heap, int count, int wanted) {
     int size = 0;
     for (int c = 0; c < count; ++c) {
         const Near point = heap.of(c);
@@ -133,16 +136,19 @@ constexpr int ROOM = 2 * GROUP;
 
 FN constexpr int room_for(int wanted) { return wanted > ROOM ? wanted : ROOM; }
 
-// Which of the 32 points from `start` on lie within `limit`: the first in the highest bit.
+// Which of the 32 points from `start` on lie within `limit`, about: the first in the highest bit.
 FN u32 within(const real* xs, const real* ys, int start, real x, real y, real limit) {
-    u32 beyond = 0;
+    u32 marks = 0;
     UNROLL
-    for (int c = 0; c < 32; ++c) beyond = sign_shifted_in(beyond, limit - squared_distance(xs[start + c], ys[start + c], x, y));
-    return ~beyond;
+    for (int c = 0; c < 32; ++c) {
+        const real dx = xs[start + c] - x, dy = ys[start + c] - y;
+        marks = sign_shifted_in(marks, about(dx, dx, about(dy, dy, -limit)));
+    }
+    return marks;
 }
 
-// Sorts what is in the heap's room, `found` numbers in ascending order, by distance; the first WANTED of them remain.
-template <int WANTED> FN void sort_exactly(const Heap& heap, int found) {
+// Sorts what is in the heap's room, `found` numbers in ascending order, by distance: the first WANTED of them go there.
+template <int WANTED> SELDOM void sort_exactly(Heap heap, int found) {
     Near best[FEW];
     UNROLL
     for (int k = 0; k < FEW; ++k) best[k] = k < found ? heap.at(k) : Near{infinity<real>(), 0};
@@ -157,20 +163,21 @@ template <int WANTED> FN void sort_exactly(const Heap& heap, int found) {
 }
 
 // The same, by what fits into one word: the upper bits of a distance, in whose order distances are, and the place among
-// those found. Returns false where that cannot tell two distances apart that differ; nothing has changed then.
-template <int WANTED> FN bool sort_by_words(const Heap& heap, int found) {
+// those found. Returns false where that cannot tell two distances apart that differ.
+template <int WANTED> FN bool sort_by_words(const Heap& heap, int found, AgentNumber (&numbers)[WANTED]) {
     constexpr u32 place = ROOM - 1, none = ~u32(0);
+    const auto word = [&](int k) { return (u32(bits_of(heap.of(k < found ? heap.kept[k] : AgentNumber(0)).distance)) & ~place) | u32(k); };
     u32 first[FEW], best[WANTED + 1];
     UNROLL
     for (int k = 0; k < FEW; ++k) {
-        const Near near = heap.of(k < found ? heap.kept[k] : AgentNumber(0));
-        first[k] = k < found ? (u32(bits_of(near.distance)) & ~place) | u32(k) : none;
+        const u32 own = word(k);
+        first[k]      = k < found ? own : none;
     }
     sort(first);
     UNROLL
     for (int k = 0; k <= WANTED; ++k) best[k] = k < FEW ? first[k < FEW ? k : 0] : none;
     for (int k = FEW; k < found; ++k) {
-        u32 next = (u32(bits_of(heap.at(k).distance)) & ~place) | u32(k);
+        u32 next = word(k);
         UNROLL
         for (int j = 0; j <= WANTED; ++j) order(best[j], next);
     }
@@ -184,36 +191,36 @@ template <int WANTED> FN bool sort_by_words(const Heap& heap, int found) {
             if (heap.at(int(best[k] & place)).distance != heap.at(int(best[k + 1] & place)).distance) return false;
         }
     }
-    AgentNumber numbers[WANTED];
     UNROLL
     for (int k = 0; k < WANTED; ++k) numbers[k] = heap.kept[int(best[k] & place)];
-    UNROLL
-    for (int k = 0; k < WANTED; ++k) heap.kept[k] = numbers[k];
     return true;
 }
 
-// The numbers of the WANTED nearest of `count` points to (x, y), nearest first, into `kept`, which has room for
-// room_for(WANTED). Returns how many there are: infinitely far ones do not count. The points' arrays have
-// in_groups(count) elements.
-template <int WANTED> FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& kept) {
-    const Heap heap{xs, ys, x, y, kept};
-    if constexpr (WANTED > FEW) {
-        return nearest_of_many(heap, count, WANTED);
-    } else {
-        const real limit = lesser(reach(xs, ys, count, x, y, WANTED), largest<real>());
-        int found = 0;
-        for (int start = 0; start < count; start += 32) {
-            for (u32 marks = within(xs, ys, start, x, y, limit); marks != 0;) {
-                const int first = highest_bit(marks);
-                marks ^= 1u << first;
-                if (found < ROOM) kept[found] = AgentNumber(start + 31 - first);
-                ++found;
-            }
+// The numbers of the WANTED nearest of `count` points to (x, y), nearest first. Returns how many there are: infinitely far
+// ones do not count. `room` has room for room_for(WANTED); the points' arrays have in_groups(count) elements.
+template <int WANTED>
+FN int nearest(const real* xs, const real* ys, int count, real x, real y, const Numbers& room, AgentNumber (&numbers)[WANTED]) {
+    static_assert(WANTED <= FEW, "more are found by nearest_of_many");
+    const Heap heap{xs, ys, x, y, room};
+    // Somewhat more than the reach, which is rounded otherwise than distances are, and more than zero; and finite.
+    const real margin = real(1) + real(1) / (1 << 20), least = real(1e-30), most = largest<real>() / 4;
+    const real limit  = lesser(about(reach(xs, ys, count, x, y, WANTED), margin, least), most);
+    int found = 0;
+    for (int start = 0; start < count; start += 32) {
+        for (u32 marks = within(xs, ys, start, x, y, limit); marks != 0;) {
+            const int first = highest_bit(marks);
+            marks ^= 1u << first;
+            if (found < ROOM) room[found] = AgentNumber(start + 31 - first);
+            ++found;
         }
-        if (found > ROOM) return nearest_of_many(heap, count, WANTED);  // many at the same distance
-        bool sorted = false;
-        if constexpr (sizeof(real) == sizeof(u32)) sorted = sort_by_words<WANTED>(heap, found);
-        if (!sorted) sort_exactly<WANTED>(heap, found);
-        return found < WANTED ? found : WANTED;
     }
+    bool sorted = false;
+    if constexpr (sizeof(real) == sizeof(u32)) sorted = found <= ROOM && sort_by_words<WANTED>(heap, found, numbers);
+    if (!sorted) {
+        if (found > ROOM) found = nearest_of_many(heap, count, WANTED);  // many at the same distance
+        else sort_exactly<WANTED>(heap, found);
+        UNROLL
+        for (int k = 0; k < WANTED; ++k) numbers[k] = room[k];
+    }
+    return found < WANTED ? found : WANTED;
 }

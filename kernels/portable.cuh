@@ -1,6 +1,7 @@
 // The dialect: the words every other header is written in, and the only file that knows which compiler reads it.
 //
 //   FN                       a function of the simulation
+//   SELDOM                   one that is seldom called, and kept out of the way
 //   KERNEL(name, Call)       an entry point; its one argument is named `call`
 //   KERNEL_OF_BLOCKS(name, Call, threads, blocks)    one whose blocks have so many threads, so many of them at a time
 //   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES
@@ -24,6 +25,7 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 #ifdef __CUDACC__
 
 #define FN                  __device__ __forceinline__
+#define SELDOM              __device__ __noinline__
 #define KERNEL(name, Call)  extern "C" __global__ void name(const __grid_constant__ Call call)
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
@@ -51,9 +53,13 @@ struct ThreadTile {
     FN bool  has(int k) const { return index(k) < count; }
 };
 
+FN int   lowest_bit(u32 word)                  { return __ffs(int(word)) - 1; }
 FN int   highest_bit(u32 word)                 { return 31 - __clz(int(word)); }
 FN u32   sign_shifted_in(u32 word, float x)    { return __funnelshift_l(u32(__float_as_int(x)), word, 1); }
 FN u32   sign_shifted_in(u32 word, double x)   { return __funnelshift_l(u32(__double2hiint(x)), word, 1); }
+// a*b + c, rounded once or twice: where it is no matter.
+FN float  about(float a, float b, float c)     { return __fmaf_rn(a, b, c); }
+FN double about(double a, double b, double c)  { return __fma_rn(a, b, c); }
 // Of two that are neither NaN nor zeros of unlike signs: in one instruction.
 FN float  lesser(float a, float b)             { return fminf(a, b); }
 FN double lesser(double a, double b)           { return fmin(a, b); }
@@ -115,6 +121,7 @@ FN int  thread_rank()        { return int(threadIdx.x); }
 FN int  thread_count()       { return int(blockDim.x); }
 FN void block_barrier()      { __syncthreads(); }
 FN void warp_barrier()       { __syncwarp(); }
+FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 
 // How many threads before this one `keep`, and how many of the block do. The whole block calls it.
@@ -145,23 +152,58 @@ struct LocalMemory {
     FN explicit LocalMemory(Index) : at(reinterpret_cast<char*>(staging)) {}
 };
 
-// Copies `count` floats from shared memory, in wide words where both lie at the same distance from a multiple of 16
-// bytes; `ranks` threads call it, of which this one is number `rank`.
-FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
+// Zeroes `count` floats, a multiple of 4 from a multiple of 16 bytes on.
+FN void zero_out(float* at, int count, int rank, int ranks) {
+    for (int j = rank; 4 * j < count; j += ranks) reinterpret_cast<Wide<4>*>(at)[j] = {};
+}
+
+// Copying out of shared memory takes three steps: every thread that wrote there calls publish() and then a barrier, all
+// `ranks` threads that copy call copy_out() (this one is number `rank`), and before the memory is written again, or the
+// kernel ends, every thread calls await_copies(); before other copies to the same place, settle_copies(). From Hopper
+// on, the copy engine does the work meanwhile.
+#if __CUDA_ARCH__ >= 900
+FN void publish()      { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FN void await_copies() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+FN void settle_copies() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+FN void copy_wide(float* to, const float* from, int words, int rank, int) {
+    if (rank != 0 || words == 0) return;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\tcp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(u32(__cvta_generic_to_shared(from))), "r"(words * 16)
+                 : "memory");
+}
+#else
+FN void publish() {}
+FN void await_copies() {}
+FN void settle_copies() {}
+FN void copy_wide(float* to, const float* from, int words, int rank, int ranks) {
+    for (int j = rank; j < words; j += ranks) reinterpret_cast<Wide<4>*>(to)[j] = reinterpret_cast<const Wide<4>*>(from)[j];
+}
+#endif
+
+// Copies `count` floats, in wide words and whole sectors where both ends lie at the same distance from a multiple of 16
+// bytes. By the copy engine it costs fewer instructions, but rows that begin and end within sectors go slower that way.
+template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
+    constexpr int sector = 32;
     if ((u64(to) ^ u64(from)) % sizeof(Wide<4>) != 0) {
         for (int j = rank; j < count; j += ranks) to[j] = from[j];
         return;
     }
-    const int head = minimum_of(count, int((16 - u64(to) % 16) % 16 / sizeof(float))), wide = (count - head) / 4;
-    for (int j = rank; j < wide; j += ranks)
-        reinterpret_cast<Wide<4>*>(to + head)[j] = reinterpret_cast<const Wide<4>*>(from + head)[j];
-    const int at = rank < head ? rank : rank + 4 * wide;  // before and after: at most six, and no fewer threads
+    const int head = minimum_of(count, int((sector - u64(to) % sector) % sector / sizeof(float))), words = (count - head) / 4;
+    if (BY_ENGINE) {
+        copy_wide(to + head, from + head, words, rank, ranks);
+    } else {
+        const auto *source = reinterpret_cast<const Wide<4>*>(from + head);
+        auto* const target = reinterpret_cast<Wide<4>*>(to + head);
+        for (int j = rank; j < words; j += ranks) target[j] = source[j];
+    }
+    const int at = rank < head ? rank : rank + 4 * words;  // before and after: at most ten, and no fewer threads
     if (at < count && rank < head + 3) to[at] = from[at];
 }
 
 #else
 
 #define FN                  inline __attribute__((always_inline))
+#define SELDOM              static __attribute__((noinline))
 #define KERNEL(name, Call)  \
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
@@ -216,9 +258,12 @@ FN u64 mask_of(const int (&marks)[LANES], int lanes) {
     return mask;
 }
 
+FN int    lowest_bit(u32 word)                 { return __builtin_ctz(word); }
 FN int    highest_bit(u32 word)                { return 31 - __builtin_clz(word); }
 FN u32    sign_shifted_in(u32 word, float x)   { u32 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | y >> 31; }
 FN u32    sign_shifted_in(u32 word, double x)  { u64 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | u32(y >> 63); }
+FN float  about(float a, float b, float c)     { return a * b + c; }
+FN double about(double a, double b, double c)  { return a * b + c; }
 FN float  lesser(float a, float b)             { return b < a ? b : a; }
 FN double lesser(double a, double b)           { return b < a ? b : a; }
 FN float  greater(float a, float b)            { return a < b ? b : a; }
@@ -255,6 +300,7 @@ FN constexpr int  thread_rank()        { return 0; }
 FN constexpr int  thread_count()       { return 1; }
 FN void           block_barrier()      {}
 FN void           warp_barrier()       {}
+FN constexpr u32  warp_marks(bool mine) { return mine; }
 FN constexpr bool block_any(bool mine) { return mine; }
 
 FN int block_place(bool keep, int& total) {
@@ -275,7 +321,14 @@ struct LocalMemory {
     LocalMemory& operator=(const LocalMemory&) = delete;
 };
 
-FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
+FN void publish() {}
+FN void await_copies() {}
+FN void settle_copies() {}
+FN void zero_out(float* at, int count, int rank, int ranks) {
+    for (int j = rank; j < count; j += ranks) at[j] = 0;
+}
+
+template <bool> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
     for (int j = rank; j < count; j += ranks) to[j] = from[j];
 }
 

@@ -19,12 +19,12 @@ FN void reset(World& w, const Params& p, Team& team) {
 
 // Level 0 is zero; levels 1 to n lie evenly from least to most.
 FN real of_level(int level, real least, real most, int n) {
-    const real step = n > 1 ? (most - least) / real(n - 1) : real(0);
+    const real step = n > 1 ? quotient(most - least, real(n - 1), real(1) / real(n - 1)) : real(0);
     return level == 0 ? real(0) : least + real(level - 1) * step;
 }
 
 FN real wrapped(real angle) {
-    const real inside = angle - TURN * round_down(angle / TURN);
+    const real inside = angle - TURN * round_down(quotient(angle, TURN, real(1) / TURN));
     return inside < 0 || inside >= TURN ? real(0) : inside;  // which only rounding can bring about
 }
 
@@ -93,16 +93,28 @@ constexpr int SEEN = USE_FULL_OBSERVATION ? 0 : minimum(NUM_OTHER_AGENTS_OBSERVE
 // The numbers of the nearest to agent i, nearest first; -1: there are no more.
 FN void find_nearest(World& w, int i) {
     const Numbers nearest{w.nearest + i};
-    const int     offered = gpu_envs::nearest<OFFERED>(w.point_x, w.point_y, w.points, w.x[i], w.y[i], nearest);
-    AgentNumber others[OFFERED + 1];  // all are read before any is written
-    UNROLL
-    for (int k = 0; k < OFFERED; ++k) others[k] = k < offered ? w.players[nearest[k]] : AgentNumber(-1);
-    others[OFFERED] = -1;
-    bool passed = false;  // oneself, who is left out
-    UNROLL
-    for (int k = 0; k < SEEN; ++k) {
-        passed |= others[k] == i;
-        nearest[k] = passed ? others[k + 1] : others[k];
+    if constexpr (OFFERED <= FEW) {
+        AgentNumber points[OFFERED], others[OFFERED + 1];
+        const int   offered = gpu_envs::nearest(w.point_x, w.point_y, w.points, w.x[i], w.y[i], nearest, points);
+        UNROLL
+        for (int k = 0; k < OFFERED; ++k) others[k] = w.players[k < offered ? points[k] : AgentNumber(0)];
+        UNROLL
+        for (int k = 0; k < OFFERED; ++k) others[k] = k < offered ? others[k] : AgentNumber(-1);
+        others[OFFERED] = -1;
+        bool passed = false;  // oneself, who is left out
+        UNROLL
+        for (int k = 0; k < SEEN; ++k) {
+            passed |= others[k] == i;
+            nearest[k] = passed ? others[k + 1] : others[k];
+        }
+    } else {
+        const int offered = nearest_of_many({w.point_x, w.point_y, w.x[i], w.y[i], nearest}, w.points, OFFERED);
+        int       seen    = 0;
+        for (int k = 0; k < offered; ++k) {
+            const AgentNumber other = w.players[nearest[k]];
+            if (other != i && seen < SEEN) nearest[seen++] = other;
+        }
+        for (; seen < SEEN; ++seen) nearest[seen] = -1;
     }
 }
 
@@ -148,5 +160,5 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
             }
         }
     }
-    row[7 * columns] = float(real(w.elapsed) / real(p.episode_length));
+    row[7 * columns] = float(quotient(real(w.elapsed), real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
 }

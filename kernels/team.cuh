@@ -13,7 +13,7 @@
 struct Team {
     Index block, replica;  // of the launch
     int   slot;        // of the block's Worlds
-    int   rank, size;  // this thread's first agent, and how many threads the team has
+    int   rank;        // this thread's first agent
     bool  here;        // whether this thread has a replica
     bool  active;      // whether that one takes part in the phases to come
     int   phase;       // of those so far
@@ -29,15 +29,13 @@ struct Team {
         : block(block_), phase(0), only(only_phase), last_step(false) {
         const int thread = thread_rank();
         if (SCHEDULE == HOST) {
-            replica = block, slot = 0, rank = 0, size = 1;
+            replica = block, slot = 0, rank = 0;
         } else if (SCHEDULE == SPREAD) {
-            const Index tiles = (AGENTS + thread_count() - 1) / thread_count();
             replica = block / tiles, slot = 0;
-            rank = int(block % tiles) * thread_count() + thread, size = int(tiles) * thread_count();
+            rank = int(block % tiles) * THREADS + thread;
         } else {
             slot    = TEAMS == 1 ? 0 : thread / AGENTS;
             rank    = TEAMS == 1 ? thread : thread - slot * AGENTS;
-            size    = TEAMS == 1 ? thread_count() : AGENTS;
             replica = block * TEAMS + slot;
         }
         here    = slot < TEAMS && replica < buffers.count;
@@ -67,7 +65,9 @@ struct Team {
     FN Random random(Stream stream, int i, int step = 0) const { return {seed, episode, stream, u32(i), u32(step)}; }
     FN Random shared_random(Stream stream, int i) const { return {layout_seed, no_episode, stream, u32(i), 0}; }
 
-    static constexpr int NONE = 0x7fffffff;
+    static constexpr int NONE  = 0x7fffffff;
+    static constexpr int tiles = (AGENTS + THREADS - 1) / THREADS;  // blocks of a team that is spread
+    static constexpr int size  = SCHEDULE == BLOCK && TEAMS > 1 ? AGENTS : SCHEDULE == SPREAD ? tiles * THREADS : THREADS;  // threads
 };
 
 #define FOR_EACH_AGENT(i, n) for (int i = team.begin(); i < (n) || team.sync(); i += team.size)

@@ -46,17 +46,13 @@ FN Action read_action(const RoleCall (&role)[ROLES], Index replica, int agent, u
     return action;
 }
 
-// What the agents do in this step. An offence of one that takes part is put on record.
+// What the agents do in this step.
 struct TeamActions {
-    const StepCall& call;
-    const World&    world;
-    Index           replica;
-
+    const World& world;
     FN Action operator[](int agent) const {
-        u32          offence = NO_OFFENCE;
-        const Action action  = read_action(call.role, replica, agent, offence);
-        if (offence != NO_OFFENCE && world.present[agent])
-            report(call.buffers.offence, call.launch, offence, place_of(replica, agent, world.elapsed - 1));
+        Action action;
+        UNROLL
+        for (int j = 0; j < ACTION_SIZE; ++j) action.value[j] = world.action[agent * ACTION_SIZE + j];
         return action;
     }
 };

@@ -57,7 +57,7 @@ RESERVED_BYTES = 1024 + 128
 MOST_THREADS = 1024
 """On a multiprocessor at a time, for 64 registers each."""
 
-_CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "bool": "bool"}
+_CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}
 
 
 class RoleRows(NamedTuple):
@@ -118,7 +118,9 @@ class TeamLayout(Layout):
     # --- memory ---
 
     def _dtype(self, field: Field) -> str:
-        return {"real": self.config.precision, "int": "int32", "agent": self.number, "bool": "bool"}[field.type]
+        return {"real": self.config.precision, "int": "int32", "agent": self.number, "byte": "uint8", "bool": "bool"}[
+            field.type
+        ]
 
     @property
     def number(self) -> str:
@@ -131,9 +133,13 @@ class TeamLayout(Layout):
         spec, params = self.spec, self.config.params
         real, yes, whole = Field(), Field("bool"), Field("int")
         groups = (
-            ({**spec.state, "in_game": yes, "present": yes}, True, True),
+            ({**spec.state, "in_game": yes}, True, True),
             ({**spec.shared, "elapsed": whole}, False, True),
-            ({"reward": real, **spec.scratch}, True, False),
+            (
+                {"present": yes, "reward": real, "gain": real, "action": self._action_field(), **spec.scratch},
+                True,
+                False,
+            ),
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
         )
         return {
@@ -141,6 +147,16 @@ class TeamLayout(Layout):
             for fields, team, kept in groups
             for name, field in fields.items()
         }
+
+    def _action_field(self) -> Field:
+        """What holds an agent's action from the first phase of a step on."""
+        spaces = [role.action for role in self.roles]
+        size = max(int(np.prod(space.shape or (1,))) for space in spaces)
+        if all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
+            return Field("real", size)
+        few = all(int(np.max(getattr(space, "nvec", getattr(space, "n", 0)))) <= 256 for space in spaces)
+        starts = all(int(np.min(getattr(space, "start", 0))) == 0 for space in spaces)
+        return Field("byte" if few and starts else "int", size)
 
     def buffers(self) -> dict[str, Shape]:
         """The arrays of the simulation."""
@@ -155,8 +171,8 @@ class TeamLayout(Layout):
                     (n, *rows, *((field.length,) if field.length > 1 else ())),
                     field.dtype,
                 )
-        found["present"] = found.pop("state.present")
         found |= {
+            "just_left": ((n, team), "bool"),
             "running_return": ((n, team), real),
             "left_at": ((n, team), "int32"),
             "last_return": ((n, team), real),
@@ -200,7 +216,7 @@ class TeamLayout(Layout):
     def episode(self) -> tuple[str, ...]:
         """What a snapshot holds beside the state."""
         return (
-            *("present", "running_return", "left_at", "last_return", "last_length"),
+            *("just_left", "running_return", "left_at", "last_return", "last_length"),
             *("over", "finished", "seeds", "episodes", "layout_seed"),
         )
 
@@ -236,7 +252,7 @@ class TeamLayout(Layout):
                 at += -(-size // 64) * 64  # so that on a CPU each begins a cache line
         widest, rows_at = max(role.features for role in self.roles), at
         lanes, together = self._row_lanes(kind, widest), max(1, BATCH_FLOATS // widest)
-        together = max(1, together // (32 // lanes)) * (32 // lanes) if together >= 32 // lanes else together
+        together = min(32, together // (32 // lanes) * (32 // lanes) or together)
         by_warp = 4 * _batch_floats(together, widest) * -(-threads // 32)
         if kind != "BLOCK" or (replicas == 1 and lanes > 1 and by_warp > SEVERAL_BYTES):
             writing = "DIRECTLY"
@@ -383,7 +399,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
 
     def world(name: str, begins: str) -> Struct:
         kept = begins == "state."
-        fields = [f for f in layout._world.values() if f.kept == kept and f.name != "present"]
+        fields = [f for f in layout._world.values() if f.kept == kept]
         return of(name, *((f"{_CPP_TYPES[f.type]}*", f.name) for f in fields))
 
     params = params_buffers(layout)
@@ -394,7 +410,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("Index", "count"),
         (state, "state"),
         *([(scratch, "scratch")] if spread else []),
-        ("bool*", "present"),
+        ("bool*", "just_left"),
         ("real*", "running_return"),
         ("int*", "left_at"),
         ("real*", "last_return"),
@@ -586,7 +602,8 @@ def _world(layout: TeamLayout) -> str:
     """``World``: one replica's fields, wherever they lie, and how they get there."""
     schedule = layout.schedule
     fields = list(layout._world.values())
-    members, places, load, store, load_shared, store_shared = [], [], [], [], [], []
+    members, places, store, store_shared = [], [], [], []
+    held, fetch, put, put_shared = [], [], [], []
     for field in fields:
         kind, name = _CPP_TYPES[field.type], field.name
         members.append(f"    {kind}{'*' if field.array else '&'} {name};")
@@ -595,34 +612,43 @@ def _world(layout: TeamLayout) -> str:
             base = f"reinterpret_cast<{kind}*>(local + {schedule.offsets[name]})"
             index = "team.slot" if length == 1 else f"team.slot * {length}"
         else:
-            group = "buffers.present" if name == "present" else f"buffers.{'state' if field.kept else 'scratch'}.{name}"
+            group = f"buffers.{'state' if field.kept else 'scratch'}.{name}"
             base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
         places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
         if field.kept and schedule.kind == "BLOCK":
-            source = "buffers.present" if name == "present" else f"buffers.state.{name}"
+            source = f"buffers.state.{name}"
+            held.append(f"    {kind} {name};")
+            fetch.append(f"{name}({source}[{'at' if field.team else 'replica'}])")
             if field.team:
-                load.append(f"        {name}[i] = {source}[at];")
+                put.append(f"        {name}[i] = fetched.{name};")
                 store.append(f"        {source}[at] = {name}[i];")
             else:
-                load_shared.append(f"        {name} = {source}[replica];")
+                put_shared.append(f"        {name} = fetched.{name};")
                 store_shared.append(f"        {source}[replica] = {name};")
     unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Index replica"
-    at = f"        [[maybe_unused]] const Index at = replica * {layout.agents} + i;"
+    agent = f"replica * {layout.agents} + i"
+    at = f"        [[maybe_unused]] const Index at = {agent};"
     return "\n".join(
         [
+            "// What a block reads of an agent and its replica before it works on them; nothing where it works in place.",
+            "struct Fetched {",
+            *held,
+            f"    FN Fetched([[maybe_unused]] int i, {unused}, [[maybe_unused]] Index at)",
+            *(["        : " + ",\n          ".join(fetch)] if fetch else []),
+            "    {}",
+            f"    FN Fetched(int i, const Buffers& buffers, Index replica) : Fetched(i, buffers, replica, {agent}) {{}}",
+            "};",
             "// One replica. Fields of agents are arrays of one element an agent, role after role.",
             "struct World {",
             *members,
             "    FN World(const Buffers& buffers, const Team& team, [[maybe_unused]] char* local)",
             "        : " + ",\n          ".join(places) + " {}",
-            f"    FN void load(int i, {unused}) {{",
-            at,
-            *load,
+            "    FN void put([[maybe_unused]] int i, [[maybe_unused]] const Fetched& fetched) {",
+            *put,
+            *(["        if (i != 0) return;"] if put_shared else []),
+            *put_shared,
             "    }",
-            f"    FN void load_shared({unused}) {{",
-            *load_shared,
-            "    }",
-            f"    FN void store(int i, {unused}) const {{",
+            f"    FN void store([[maybe_unused]] int i, {unused}) const {{",
             at,
             *store,
             "    }",
