@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_envs.backend.toolchain import find_compiler
 from gpu_envs.errors import ActionError, NoCompilerError
-from gpu_envs.registry import spec as spec_of
+from gpu_envs.registry import env_spec
 from gpu_envs.vector_env import VectorEnv
 
 
@@ -51,7 +51,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.metadata = {"render_modes": []}
         self.render_mode = render_mode
         self._env = VectorEnv(
-            spec_of(env_id),
+            env_spec(env_id),
             1,
             device=device or _default_device(),
             output="numpy",

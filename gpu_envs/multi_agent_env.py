@@ -1,5 +1,6 @@
 """One class that drives any environment with a team of agents, many replicas at a time, role by role."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, TypeAlias, final
 
@@ -11,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from gpu_envs.actions import ActionReader, Actions
 from gpu_envs.arrays import Array, to_numpy
 from gpu_envs.backend import resolve_device
-from gpu_envs.codegen import TeamLayout
+from gpu_envs.codegen import RESULTS, TeamLayout
 from gpu_envs.errors import did_you_mean
 from gpu_envs.options import Options, check_num_envs
 from gpu_envs.replicas import Replicas
@@ -119,8 +120,6 @@ class MultiAgentEnv:
         self.possible_agents = spec.agents(sim.config.params)
         self.single_observation_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.observation for r in layout.roles}
         self.single_action_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.action for r in layout.roles}
-        self.observation_spaces = {r.name: _batched(r.observation, count, r.size) for r in layout.roles}
-        self.action_spaces = {r.name: _batched(r.action, count, r.size) for r in layout.roles}
         self._readers = [
             ActionReader(r.action, (count, r.size), self.device, sim.arrays, precision) for r in layout.roles
         ]
@@ -129,8 +128,19 @@ class MultiAgentEnv:
         self._live = self.output != "numpy" and not replicas.copy
         self._buffers = {
             name: {role: sim.buffers[f"{name}.{role}"] for role in self.roles}
-            for name in ("observations", "rewards", "terminations", "truncations", "alive")
+            for name in (*RESULTS, "alive")
+            if f"{name}.{self.roles[0]}" in sim.buffers
         }
+
+    @functools.cached_property
+    def observation_spaces(self) -> dict[str, gymnasium.Space[Any]]:
+        """By role, the space of all replicas and agents: made when asked for, being as large as what it bounds."""
+        return {r: _batched(s, self.num_envs, self.counts[r]) for r, s in self.single_observation_spaces.items()}
+
+    @functools.cached_property
+    def action_spaces(self) -> dict[str, gymnasium.Space[Any]]:
+        """By role, the space of the actions of all replicas and agents."""
+        return {r: _batched(s, self.num_envs, self.counts[r]) for r, s in self.single_action_spaces.items()}
 
     # --- stepping ---
 

@@ -19,7 +19,7 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
     for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {
         const int       own  = role_of(i);
         const RoleCall& to   = call.role[own];
-        const Index     at   = (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
+        const Element   at   = (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
         const bool      last = rows == LAST_ROWS && w.finished;
         write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
     }
@@ -29,7 +29,7 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
 struct Chunk {
     int   low;     // the first agent, counted within the role
     int   each;    // floats of one replica
-    Index at;      // where they go, from the role's first row
+    Element at;      // where they go, from the role's first row
     int   staged;  // where they wait: as far from a multiple of 16 bytes as where they go
 
     template <class Call> FN Chunk(const Call& call, Index first, int begin, int role) {
@@ -91,15 +91,22 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
     static_assert(ROW_WRITING != BY_WARP || ROWS_TOGETHER <= WARP, "a bit for each row");
     const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
     float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
-    const bool   last   = rows == LAST_ROWS && w.finished;
+    const bool   last   = rows == LAST_ROWS;  // the block's one replica is at its end
+    float*       bases[ROLES];
+    UNROLL
+    for (int r = 0; r < ROLES; ++r)
+        bases[r] = (last ? call.role[r].final_obs : call.role[r].observations) + team.replica * (count_of(r) * features_of(r));
     for (int batch = warp; team.active && batch < batches_before(ROLES); batch += thread_count() / WARP) {
-        int own = 0;
+        int    own  = 0;
+        float* base = bases[0];
         UNROLL
-        for (int r = 1; r < ROLES; ++r) own = batch >= batches_before(r) ? r : own;
+        for (int r = 1; r < ROLES; ++r) {
+            own  = batch >= batches_before(r) ? r : own;
+            base = batch >= batches_before(r) ? bases[r] : base;
+        }
         const int       first = (batch - batches_before(own)) * ROWS_TOGETHER, features = features_of(own);
         const int       many  = minimum(ROWS_TOGETHER, count_of(own) - first), agent = first_of(own) + first;
-        const RoleCall& role  = call.role[own];
-        float* const    to    = (last ? role.final_obs : role.observations) + (team.replica * count_of(own) + first) * features;
+        float* const    to    = base + first * features;
         float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // as far from a multiple of 16 bytes
 
         u32 present = warp_marks(lane < many && w.present[agent + minimum(lane, many - 1)]);
@@ -145,21 +152,26 @@ FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
     reset(w, p, team);
 }
 
+// Whether the episode ends with this step.
+FN bool ends(const World& w, const StepCall& call) {
+    return !(AUTORESET != SAME_STEP && w.pending) && (w.terminated || w.elapsed >= call.limit);
+}
+
 // What a step gives the agents, and the end of their episode.
 FN void conclude(World& w, Team& team, const StepCall& call) {
     const Buffers& buffers = call.buffers;
-    FOR_EACH_AGENT(i, AGENTS) {
+    FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
         const u8   before     = AUTORESET == DISABLED ? buffers.over[team.replica] : u8(0);
         const bool pending    = AUTORESET != SAME_STEP && w.pending;
         const bool limit      = w.elapsed >= call.limit;
         const bool terminated = pending ? AUTORESET == DISABLED && (!w.in_game[i] || (before & TERMINATED) != 0)
                                           : !w.in_game[i] || w.terminated;
         const bool truncated  = w.in_game[i] && (pending ? (before & TRUNCATED) != 0 : limit);
-        const bool finished   = !pending && (w.terminated || limit);
+        const bool finished   = ends(w, call);
         const real reward     = w.present[i] && !pending ? w.reward[i] : real(0);
         const int       own = role_of(i);
         const RoleCall& to  = call.role[own];
-        const Index     row = team.replica * count_of(own) + (i - first_of(own)), at = team.replica * AGENTS + i;
+        const Element   row = team.replica * count_of(own) + (i - first_of(own)), at = team.replica * AGENTS + i;
         to.rewards[row]      = reward;
         to.terminations[row] = terminated;
         to.truncations[row]  = truncated;
@@ -231,7 +243,8 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         step(w, p, team, actions);
         team.active = team.here;
         conclude(w, team, call);
-        const bool finished = w.finished;
+        const bool finished = SCHEDULE == SPREAD ? w.finished : ends(w, call);
+        if (AUTORESET != SAME_STEP) team.sync();  // a restart changes what was looked at; in SameStep rows come first
         const bool ending   = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
         if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
             team.active = team.here && pending;
@@ -248,7 +261,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             rows = FIRST_ROWS;
         }
         team.active = team.here;
-        FOR_EACH_AGENT(i, AGENTS) {
+        FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
             w.store(i, buffers, team.replica);
             buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
             if (i == 0) {

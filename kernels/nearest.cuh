@@ -106,18 +106,35 @@ struct Heap {
     }
 };
 
-// The `wanted` nearest of any number, by a heap.
-SELDOM int nearest_of_many(Heap heap, int count, int wanted) {
+// Which of the 32 points from `start` on lie within `limit`, about: the first in the highest bit.
+FN u32 within(const real* xs, const real* ys, int start, real x, real y, real limit) {
+    u32 marks = 0;
+    UNROLL
+    for (int c = 0; c < 32; ++c) {
+        const real dx = xs[start + c] - x, dy = ys[start + c] - y;
+        marks = sign_shifted_in(marks, about(dx, dx, about(dy, dy, -limit)));
+    }
+    return marks;
+}
+
+// Nothing lies beyond, but what is infinitely far.
+FN real everywhere() { return largest<real>() / 4; }
+
+// The `wanted` nearest within `limit`, however many there are.
+SELDOM int nearest_of_many(Heap heap, int count, int wanted, real limit) {
     int size = 0;
-    for (int c = 0; c < count; ++c) {
-        const Near point = heap.of(c);
-        if (!(point.distance < infinity<real>())) continue;
-        if (size < wanted) {
-            int k = size++;
-            for (; k > 0 && nearer(heap.at((k - 1) / 2), point); k = (k - 1) / 2) heap.kept[k] = heap.kept[(k - 1) / 2];
-            heap.kept[k] = AgentNumber(c);
-        } else if (nearer(point, heap.at(0))) {
-            heap.sink(0, size, c);
+    for (int start = 0; start < count; start += 32) {
+        for (u32 marks = within(heap.xs, heap.ys, start, heap.x, heap.y, limit); marks != 0;) {
+            const int bit = highest_bit(marks), c = start + 31 - bit;
+            marks ^= 1u << bit;
+            const Near point = heap.of(c);
+            if (size < wanted) {
+                int k = size++;
+                for (; k > 0 && nearer(heap.at((k - 1) / 2), point); k = (k - 1) / 2) heap.kept[k] = heap.kept[(k - 1) / 2];
+                heap.kept[k] = AgentNumber(c);
+            } else if (nearer(point, heap.at(0))) {
+                heap.sink(0, size, c);
+            }
         }
     }
     for (int end = size - 1; end > 0; --end) {
@@ -135,17 +152,6 @@ constexpr int FEW = GROUP;
 constexpr int ROOM = 2 * GROUP;
 
 FN constexpr int room_for(int wanted) { return wanted > ROOM ? wanted : ROOM; }
-
-// Which of the 32 points from `start` on lie within `limit`, about: the first in the highest bit.
-FN u32 within(const real* xs, const real* ys, int start, real x, real y, real limit) {
-    u32 marks = 0;
-    UNROLL
-    for (int c = 0; c < 32; ++c) {
-        const real dx = xs[start + c] - x, dy = ys[start + c] - y;
-        marks = sign_shifted_in(marks, about(dx, dx, about(dy, dy, -limit)));
-    }
-    return marks;
-}
 
 // Sorts what is in the heap's room, `found` numbers in ascending order, by distance: the first WANTED of them go there.
 template <int WANTED> SELDOM void sort_exactly(Heap heap, int found) {
@@ -203,8 +209,8 @@ FN int nearest(const real* xs, const real* ys, int count, real x, real y, const 
     static_assert(WANTED <= FEW, "more are found by nearest_of_many");
     const Heap heap{xs, ys, x, y, room};
     // Somewhat more than the reach, which is rounded otherwise than distances are, and more than zero; and finite.
-    const real margin = real(1) + real(1) / (1 << 20), least = real(1e-30), most = largest<real>() / 4;
-    const real limit  = lesser(about(reach(xs, ys, count, x, y, WANTED), margin, least), most);
+    const real margin = real(1) + real(1) / (1 << 20), least = real(1e-30);
+    const real limit  = lesser(about(reach(xs, ys, count, x, y, WANTED), margin, least), everywhere());
     int found = 0;
     for (int start = 0; start < count; start += 32) {
         for (u32 marks = within(xs, ys, start, x, y, limit); marks != 0;) {
@@ -217,7 +223,7 @@ FN int nearest(const real* xs, const real* ys, int count, real x, real y, const 
     bool sorted = false;
     if constexpr (sizeof(real) == sizeof(u32)) sorted = found <= ROOM && sort_by_words<WANTED>(heap, found, numbers);
     if (!sorted) {
-        if (found > ROOM) found = nearest_of_many(heap, count, WANTED);  // many at the same distance
+        if (found > ROOM) found = nearest_of_many(heap, count, WANTED, limit);
         else sort_exactly<WANTED>(heap, found);
         UNROLL
         for (int k = 0; k < WANTED; ++k) numbers[k] = room[k];

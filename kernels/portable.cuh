@@ -124,7 +124,8 @@ FN void warp_barrier()       { __syncwarp(); }
 FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 
-// How many threads before this one `keep`, and how many of the block do. The whole block calls it.
+// How many threads before this one `keep`, and how many of the block do. The whole block calls it, and waits before it
+// does so again.
 FN int block_place(bool keep, int& total) {
     __shared__ int kept[1024 / WARP];
     const u32 marks = __ballot_sync(0xffffffffu, keep);
@@ -137,7 +138,6 @@ FN int block_place(bool keep, int& total) {
         before += other < warp ? kept[other] : 0;
         total += kept[other];
     }
-    block_barrier();
     return before + __popc(marks & ((1u << lane) - 1));
 }
 

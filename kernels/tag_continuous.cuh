@@ -108,7 +108,7 @@ FN void find_nearest(World& w, int i) {
             nearest[k] = passed ? others[k + 1] : others[k];
         }
     } else {
-        const int offered = nearest_of_many({w.point_x, w.point_y, w.x[i], w.y[i], nearest}, w.points, OFFERED);
+        const int offered = nearest_of_many({w.point_x, w.point_y, w.x[i], w.y[i], nearest}, w.points, OFFERED, everywhere());
         int       seen    = 0;
         for (int k = 0; k < offered; ++k) {
             const AgentNumber other = w.players[nearest[k]];
@@ -120,13 +120,13 @@ FN void find_nearest(World& w, int i) {
 
 FN void look(World& w, const Params&, Team& team) {
     if constexpr (!USE_FULL_OBSERVATION) {
-        gather(team, w.players, w.points, AGENTS, [&](int i) { return w.present[i]; });
-        FOR_EACH_AGENT(k, in_groups(AGENTS)) {
-            const int  player  = k < w.points ? w.players[k] : 0;
-            const bool visible = k < w.points && w.in_game[player];  // one just tagged still looks, but is not seen
+        const auto present = [&](int i) { return w.present[i]; };
+        gather(team, w.points, AGENTS, in_groups(AGENTS), present, [&](int k, int player) {
+            const bool visible = player >= 0 && w.in_game[player];  // one just tagged still looks, but is not seen
+            if (player >= 0) w.players[k] = AgentNumber(player);
             w.point_x[k] = visible ? w.x[player] : infinity<real>();
             w.point_y[k] = visible ? w.y[player] : real(0);
-        }
+        });
         FOR_EACH_AGENT(k, w.points) find_nearest(w, w.players[k]);
     }
 }

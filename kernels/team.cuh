@@ -11,7 +11,8 @@
 // own over the whole GPU, with the World in global memory.
 
 struct Team {
-    Index block, replica;  // of the launch
+    Index   block;    // of the launch
+    Element replica;
     int   slot;        // of the block's Worlds
     int   rank;        // this thread's first agent
     bool  here;        // whether this thread has a replica
@@ -29,14 +30,14 @@ struct Team {
         : block(block_), phase(0), only(only_phase), last_step(false) {
         const int thread = thread_rank();
         if (SCHEDULE == HOST) {
-            replica = block, slot = 0, rank = 0;
+            replica = Element(block), slot = 0, rank = 0;
         } else if (SCHEDULE == SPREAD) {
-            replica = block / tiles, slot = 0;
+            replica = Element(block / tiles), slot = 0;
             rank = int(block % tiles) * THREADS + thread;
         } else {
             slot    = TEAMS == 1 ? 0 : thread / AGENTS;
             rank    = TEAMS == 1 ? thread : thread - slot * AGENTS;
-            replica = block * TEAMS + slot;
+            replica = Element(block * TEAMS) + slot;
         }
         here    = slot < TEAMS && replica < buffers.count;
         slot    = here ? slot : 0;
@@ -58,8 +59,9 @@ struct Team {
         if (SCHEDULE == BLOCK) block_barrier();
         return false;
     }
-    // Whether any replica of the block says so. Where a phase is a launch, all phases are gone through.
-    FN bool any(bool mine) const { return SCHEDULE == SPREAD || block_any(mine); }
+    // Whether any replica of the block says so. Where a phase is a launch, all phases are gone through. With several
+    // replicas in a block, it is a barrier too.
+    FN bool any(bool mine) const { return SCHEDULE == SPREAD || (TEAMS > 1 ? block_any(mine) : mine); }
 
     // The random numbers of agent i in this reset or step; and those that all replicas and episodes share.
     FN Random random(Stream stream, int i, int step = 0) const { return {seed, episode, stream, u32(i), u32(step)}; }
@@ -72,6 +74,9 @@ struct Team {
 
 #define FOR_EACH_AGENT(i, n) for (int i = team.begin(); i < (n) || team.sync(); i += team.size)
 
+// The same without the wait at its end.
+#define FOR_EACH_AGENT_NO_WAIT(i, n) for (int i = team.begin(); i < (n); i += team.size)
+
 // One row of observations. Narrow ones are written by a thread each, wide ones by ROW_LANES threads together, each of
 // which takes its columns.
 struct Row {
@@ -82,28 +87,35 @@ struct Row {
 
 #define FOR_EACH_COLUMN(j, n) for (int j = row.lane; j < (n); j += ROW_LANES)
 
-// A phase: list[0], list[1] and so on become those of 0 to n-1 that `keep`, in ascending order, and `count` their number.
-template <class Id, class Keep> FN void gather(Team& team, Id* list, int& count, int n, const Keep& keep) {
+// A phase: calls put(0, i), put(1, i) and so on for those i of 0 to n-1 that `keep`, in ascending order, and put(k, -1)
+// for what is left up to room-1; `count` becomes their number.
+template <class Keep, class Put> FN void gather(Team& team, int& count, int n, int room, const Keep& keep, const Put& put) {
     if (SCHEDULE == BLOCK && TEAMS > 1) {
         FOR_EACH_AGENT(i, n) {
-            int before = 0;
-            for (int j = 0; j < i; ++j) before += keep(j) ? 1 : 0;
-            if (keep(i)) list[before] = Id(i);
-            if (i == n - 1) count = before + (keep(i) ? 1 : 0);
+            int before = 0, all = 0;
+            for (int j = 0; j < n; ++j) {
+                before += j < i && keep(j) ? 1 : 0;
+                all += keep(j) ? 1 : 0;
+            }
+            if (keep(i)) put(before, i);
+            for (int k = all + i; k < room; k += n) put(k, -1);
+            if (i == 0) count = all;
         }
         return;
     }
     const int first = team.begin();
     if (first < thread_count()) {  // the first block of the team; all its threads
         int found = 0;
-        for (int start = 0; start < n; start += thread_count()) {
+        for (int start = 0; start < n; start += THREADS) {
             const int  i    = start + thread_rank();
             const bool kept = i < n && keep(i);
-            int        total;
-            const int  place = found + block_place(kept, total);
-            if (kept) list[place] = Id(i);
+            if (start != 0) block_barrier();
+            int       total;
+            const int place = found + block_place(kept, total);
+            if (kept) put(place, i);
             found += total;
         }
+        for (int k = found + thread_rank(); k < room; k += THREADS) put(k, -1);
         if (thread_rank() == 0) count = found;
     }
     team.sync();

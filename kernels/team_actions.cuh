@@ -7,14 +7,14 @@ FN u64 place_of(Index replica, int agent, int step) {
 }
 
 // Element `at` of actions of any element type.
-FN i64 whole_at(const void* actions, int kind, Index at) {
+FN i64 whole_at(const void* actions, int kind, Element at) {
     switch (kind) {
         case INT32: return static_cast<const int*>(actions)[at];
         case UINT8: return static_cast<const u8*>(actions)[at];
         default:    return static_cast<const i64*>(actions)[at];
     }
 }
-FN real real_at(const void* actions, int kind, Index at) {
+FN real real_at(const void* actions, int kind, Element at) {
     if constexpr (sizeof(real) == sizeof(double)) {
         if (kind == FLOAT64) return static_cast<const double*>(actions)[at];
     }
@@ -22,10 +22,10 @@ FN real real_at(const void* actions, int kind, Index at) {
 }
 
 // The action of an agent. One out of range counts as the nearest, NaN as zero; `offence` says so.
-FN Action read_action(const RoleCall (&role)[ROLES], Index replica, int agent, u32& offence) {
+FN Action read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence) {
     const int       own  = role_of(agent);
     const RoleCall& from = role[own];
-    const Index     at   = (replica * count_of(own) + (agent - first_of(own))) * action_size(own);
+    const Element   at   = (replica * count_of(own) + (agent - first_of(own))) * action_size(own);
     Action action;
     UNROLL
     for (int j = 0; j < ACTION_SIZE; ++j) {

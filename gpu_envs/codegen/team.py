@@ -36,7 +36,7 @@ NARROW_ROW = 32
 WIDE_ROW = 128
 """Floats from which all threads of a warp write a row together."""
 
-BATCH_FLOATS = 640
+BATCH_FLOATS = 1088
 """About so many floats of rows a warp keeps before it copies them out."""
 
 SMALL_TEAM = 64
@@ -54,8 +54,8 @@ LARGE_TEAM = 2048
 RESERVED_BYTES = 1024 + 128
 """Shared memory of a block beside its own: the system's, and the dialect's."""
 
-MOST_THREADS = 1024
-"""On a multiprocessor at a time, for 64 registers each."""
+MOST_THREADS = {"BY_BLOCK": 1536, "BY_WARP": 1024, "WIDE": 896, "DIRECTLY": 1024}
+"""On a multiprocessor at a time, by how rows are written: what was quickest on an H200; with more, fewer registers."""
 
 _CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}
 
@@ -109,6 +109,11 @@ class TeamLayout(Layout):
     def agents(self) -> int:
         """How many agents a replica has."""
         return self.roles[-1].first + self.roles[-1].size
+
+    @property
+    def elements(self) -> int:
+        """How many elements the largest array has."""
+        return max(int(np.prod(shape, dtype=np.float64)) for shape, _ in self.buffers().values())
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -371,13 +376,12 @@ class Schedule(NamedTuple):
     shared_bytes: int
     """The size of it all."""
 
-    def blocks(self, device: Device) -> int:
-        """How many blocks a multiprocessor should have room for: as many as its shared memory holds.
-
-        They limit what registers a thread may have; below 64 of them, variables would be kept in memory.
-        """
+    def blocks(self, device: Device, *, double: bool) -> int:
+        """How many blocks a multiprocessor should have room for, which limits what registers a thread may have."""
         fitting = device.shared_bytes // (self.shared_bytes + RESERVED_BYTES) if device.on_gpu else 1
-        return max(1, min(fitting, MOST_THREADS // self.threads))
+        wide = self.writing == "BY_WARP" and self.lanes == 32
+        most = MOST_THREADS["WIDE" if wide else self.writing] // (2 if double else 1)
+        return max(1, min(fitting, most // self.threads))
 
 
 def _staged_floats(role: RoleRows, together: int, replicas: int) -> int:
@@ -468,7 +472,7 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  AGENTS       = {layout.agents};",
             f"constexpr int  TEAMS        = {schedule.replicas};  // replicas in a block",
             f"constexpr int  THREADS      = {schedule.threads};  // in a block",
-            f"constexpr int  BLOCKS       = {schedule.blocks(layout.device)};  // on a multiprocessor at a time",
+            f"constexpr int  BLOCKS       = {schedule.blocks(layout.device, double=layout.real == 'double')};  // on a multiprocessor at a time",
             f"constexpr int  ROW_LANES    = {schedule.lanes};  // threads that write a row of observations",
             "enum RowWriting { DIRECTLY, BY_BLOCK, BY_WARP };",
             f"constexpr RowWriting ROW_WRITING = {schedule.writing};",
@@ -478,6 +482,7 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
             f"constexpr int  ROLES        = {len(layout.roles)};",
             f"using AgentNumber = {number};",
+            f"using Element     = {'int' if layout.elements < 2**31 else 'Index'};  // counts the elements of an array",
         ]
     )
 
@@ -625,18 +630,19 @@ def _world(layout: TeamLayout) -> str:
             else:
                 put_shared.append(f"        {name} = fetched.{name};")
                 store_shared.append(f"        {source}[replica] = {name};")
-    unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Index replica"
+    unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Element replica"
     agent = f"replica * {layout.agents} + i"
-    at = f"        [[maybe_unused]] const Index at = {agent};"
+    at = f"        [[maybe_unused]] const Element at = {agent};"
     return "\n".join(
         [
-            "// What a block reads of an agent and its replica before it works on them; nothing where it works in place.",
+            "// What a block reads of an agent and its replica before it works on them; nothing where it works in place",
             "struct Fetched {",
             *held,
-            f"    FN Fetched([[maybe_unused]] int i, {unused}, [[maybe_unused]] Index at)",
+            f"    FN Fetched([[maybe_unused]] int i, {unused}, [[maybe_unused]] Element at)",
             *(["        : " + ",\n          ".join(fetch)] if fetch else []),
             "    {}",
-            f"    FN Fetched(int i, const Buffers& buffers, Index replica) : Fetched(i, buffers, replica, {agent}) {{}}",
+            "    FN Fetched(int i, const Buffers& buffers, Element replica)",
+            f"        : Fetched(i, buffers, replica, {agent}) {{}}",
             "};",
             "// One replica. Fields of agents are arrays of one element an agent, role after role.",
             "struct World {",

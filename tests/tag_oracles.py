@@ -1,0 +1,397 @@
+"""One step of both games of tag, a replica at a time, in NumPy: loops over agents, written from the rules alone.
+
+Agents are numbered with the taggers first. A tag is a pair of such numbers: tagger, runner. TagContinuous is computed
+in the dtype of the state it is given, float32 or float64, with no intermediate in any other. At the end stands what
+puts such states into an environment of this package, and reads its step back.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from harness import numpy_of
+
+import gpu_envs
+
+Params: TypeAlias = Mapping[str, Any]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Tags: TypeAlias = list[tuple[int, int]]
+MakeTeam: TypeAlias = Callable[..., gpu_envs.MultiAgentEnv]
+
+CONTINUOUS, GRID = "TagContinuous-v0", "TagGridWorld-v0"
+
+CONTINUOUS_DEFAULTS: Params = MappingProxyType(
+    {
+        "num_taggers": 10,
+        "num_runners": 100,
+        "grid_length": 20.0,
+        "episode_length": 500,
+        "max_speed": 1.0,
+        "skill_level_tagger": 1.0,
+        "skill_level_runner": 1.0,
+        "max_acceleration": 0.1,
+        "min_acceleration": -0.1,
+        "max_turn": 2.356,
+        "min_turn": -2.356,
+        "num_acceleration_levels": 20,
+        "num_turn_levels": 20,
+        "edge_hit_penalty": 0.0,
+        "use_full_observation": False,
+        "num_other_agents_observed": 10,
+        "tagging_distance": 0.02,
+        "tag_reward_for_tagger": 10.0,
+        "step_penalty_for_tagger": 0.0,
+        "tag_penalty_for_runner": -10.0,
+        "step_reward_for_runner": 0.0,
+        "end_of_game_reward_for_runner": 1.0,
+        "runner_exits_game_after_tagged": True,
+        "actions": "discrete",
+    }
+)
+
+GRID_DEFAULTS: Params = MappingProxyType(
+    {
+        "num_taggers": 4,
+        "grid_length": 100,
+        "episode_length": 100,
+        "wall_hit_penalty": 0.1,
+        "tag_reward_for_tagger": 10.0,
+        "tag_penalty_for_runner": 5.0,
+        "step_cost_for_tagger": 0.01,
+        "use_full_observation": True,
+    }
+)
+
+
+REALS = ("x", "y", "speed", "heading", "acceleration")
+
+
+@dataclasses.dataclass
+class World:
+    """The state of one replica of TagContinuous; arrays are ``[agents]``."""
+
+    x: Any
+    y: Any
+    speed: Any
+    heading: Any
+    acceleration: Any
+    in_game: Bools
+    elapsed: int
+    runners_left: int
+
+    @property
+    def real(self) -> Any:
+        """The type of its numbers."""
+        return self.x.dtype.type
+
+
+@dataclasses.dataclass
+class Grid:
+    """The state of one replica of TagGridWorld; arrays are ``[agents]``."""
+
+    x: Any
+    y: Any
+    in_game: Bools
+    elapsed: int
+    runners_left: int
+
+
+W = TypeVar("W", World, Grid)
+
+
+class Outcome(NamedTuple, Generic[W]):
+    """What a step makes of one replica."""
+
+    world: W
+    rewards: npt.NDArray[np.float64]
+    """``[agents]``"""
+    terminated: Bools
+    """``[agents]``"""
+    truncated: Bools
+    """``[agents]``"""
+    over: bool
+    observations: npt.NDArray[np.float32]
+    """``[agents, features]``"""
+    tags: Tags
+
+
+class Moved(NamedTuple):
+    """What the moves of a step make of one replica, before tags."""
+
+    world: World
+    hits: Bools
+    """``[agents]``: who was stopped by a wall."""
+    clearances: Any
+    """``[agents]``: how far the limit of speed, or the wall, was from deciding otherwise."""
+
+
+def change(params: Params, real: Any, quantity: str, action: Any) -> Any:
+    """The change of acceleration, or the turn, that an action means."""
+    if params["actions"] == "continuous":
+        return real(action)
+    low, high = real(params[f"min_{quantity}"]), real(params[f"max_{quantity}"])
+    levels, index = params[f"num_{quantity}_levels"], int(action)
+    if index == 0:
+        return real(0)
+    return low if levels == 1 else low + real(index - 1) * ((high - low) / real(levels - 1))
+
+
+def move(params: Params, world: World, actions: Any) -> Moved:
+    """Accelerates, turns and moves everybody in the game; who is out stands still."""
+    real, length = world.real, world.real(params["grid_length"])
+    turn_around = real(2 * math.pi)
+    after = dataclasses.replace(world, **{name: getattr(world, name).copy() for name in REALS})
+    hits = np.zeros(len(world.x), bool)
+    clearances = np.full(len(world.x), np.inf)
+    for i, (u_acceleration, u_turn) in enumerate(actions):
+        if not world.in_game[i]:
+            after.speed[i] = after.heading[i] = after.acceleration[i] = 0
+            continue
+        role = "tagger" if i < params["num_taggers"] else "runner"
+        fastest = real(params["max_speed"]) * real(params[f"skill_level_{role}"])
+        acceleration = world.acceleration[i] + change(params, real, "acceleration", u_acceleration)
+        heading = world.heading[i] + change(params, real, "turn", u_turn)
+        heading = heading - turn_around * np.floor(heading / turn_around)
+        if not 0 <= heading < turn_around:
+            heading = real(0)
+        unlimited = world.speed[i] + acceleration
+        speed = min(max(unlimited, real(0)), fastest)
+        if acceleration != 0:  # otherwise nothing hangs on the limits, and nothing is rounded
+            clearances[i] = min(abs(unlimited), abs(unlimited - fastest))
+        if speed <= 0 or speed >= fastest:
+            acceleration = real(0)
+        for position, step in ((after.x, speed * np.cos(heading)), (after.y, speed * np.sin(heading))):
+            reached = position[i] + step
+            hits[i] |= reached < 0 or reached > length
+            if step != 0:
+                clearances[i] = min(clearances[i], abs(reached), abs(reached - length))
+            position[i] = min(max(reached, real(0)), length)
+        after.speed[i], after.heading[i], after.acceleration[i] = speed, heading, acceleration
+    return Moved(after, hits, clearances)
+
+
+def squared_distances(x: Any, y: Any, i: int) -> Any:
+    """The squared distance of agent ``i`` from everybody, rounded as everything else is."""
+    dx, dy = x - x[i], y - y[i]
+    return dx * dx + dy * dy
+
+
+def resolve_tags(params: Params, x: Any, y: Any, in_game: Bools) -> Tags:
+    """Who is tagged by whom: each runner within reach by the nearest tagger, of several by the lowest number."""
+    taggers, real = params["num_taggers"], x.dtype.type
+    reach = real(params["tagging_distance"]) * real(params["grid_length"])
+    tags = []
+    for runner in range(taggers, len(x)):
+        squared = squared_distances(x, y, runner)[:taggers]
+        nearest = int(np.argmin(squared))  # the first of equals
+        if in_game[runner] and squared[nearest] < reach * reach:
+            tags.append((nearest, runner))
+    return tags
+
+
+def tag_clearance(params: Params, x: Any, y: Any, in_game: Bools) -> float:
+    """How far the distances are from deciding otherwise who is tagged by whom."""
+    taggers, least = params["num_taggers"], math.inf
+    reach = params["tagging_distance"] * params["grid_length"]
+    for runner in range(taggers, len(x)):
+        if in_game[runner]:
+            distances = np.sqrt(squared_distances(x, y, runner)[:taggers])
+            nearest = int(np.argmin(distances))
+            least = min(least, abs(distances[nearest] - reach))
+            # Taggers in the same place, such as a corner, are equally near however the rest is rounded.
+            apart = (x[:taggers] != x[nearest]) | (y[:taggers] != y[nearest])
+            if distances[nearest] < reach and apart.any():
+                least = min(least, distances[apart].min() - distances[nearest])
+    return least
+
+
+def nearest_others(params: Params, world: World, i: int) -> list[int]:
+    """The others in the game that agent ``i`` observes, the nearest first, of equals the lowest number first."""
+    others = [j for j in range(len(world.x)) if j != i and world.in_game[j]]
+    squared = squared_distances(world.x, world.y, i)[others]
+    order = np.argsort(squared, kind="stable")[: params["num_other_agents_observed"]]
+    return [others[k] for k in order]
+
+
+def observe(params: Params, world: World, seeing: Bools) -> npt.NDArray[np.float32]:
+    """What each agent sees, ``[agents, features]``; zeros for those who are not ``seeing``."""
+    count = len(world.x)
+    full = params["use_full_observation"]
+    width = count - 1 if full else params["num_other_agents_observed"]
+    diagonal = math.sqrt(2) * params["grid_length"]
+    fastest = params["max_speed"] + 1e-10
+    rows = np.zeros((count, 7, width), np.float32)
+    times = np.zeros((count, 1), np.float32)
+    for i in np.flatnonzero(seeing).tolist():
+        others = [j for j in range(count) if j != i] if full else nearest_others(params, world, i)
+        seen = slice(len(others))
+        rows[i, 0, seen] = (world.x[others] - world.x[i]) / diagonal
+        rows[i, 1, seen] = (world.y[others] - world.y[i]) / diagonal
+        rows[i, 2, seen] = (world.speed[others] - world.speed[i]) / fastest
+        rows[i, 3, seen] = (world.acceleration[others] - world.acceleration[i]) / fastest
+        rows[i, 4, seen] = (world.heading[others] - world.heading[i]) / (2 * math.pi)
+        rows[i, 5, seen] = [j < params["num_taggers"] for j in others]
+        rows[i, 6, seen] = world.in_game[others]
+        times[i] = world.elapsed / params["episode_length"]
+    return np.concatenate([rows.reshape(count, -1), times], axis=1)
+
+
+def settle(params: Params, moved: World, hits: Bools) -> Outcome[World]:
+    """Tags, rewards, ends and observations, of a replica in which everybody has moved."""
+    present, taggers = moved.in_game, params["num_taggers"]
+    exits = params["runner_exits_game_after_tagged"]
+    tags = resolve_tags(params, moved.x, moved.y, present)
+    after = dataclasses.replace(moved, in_game=present.copy(), elapsed=moved.elapsed + 1)
+    rewards = np.zeros(len(present))
+    for i in np.flatnonzero(present):
+        rewards[i] = params["step_penalty_for_tagger"] if i < taggers else params["step_reward_for_runner"]
+        rewards[i] += params["edge_hit_penalty"] if hits[i] else 0
+    for tagger, runner in tags:
+        rewards[tagger] += params["tag_reward_for_tagger"]
+        rewards[runner] += params["tag_penalty_for_runner"]
+        if exits:
+            after.in_game[runner] = False
+            after.runners_left -= 1
+    timed_out, all_out = after.elapsed >= params["episode_length"], after.runners_left == 0
+    if timed_out:
+        rewards[taggers:][after.in_game[taggers:]] += params["end_of_game_reward_for_runner"]
+    terminated = ~after.in_game | all_out
+    truncated = after.in_game & timed_out
+    return Outcome(
+        after, rewards, terminated, truncated, timed_out or all_out, observe(params, after, seeing=present), tags
+    )
+
+
+def step(params: Params, world: World, actions: Any) -> Outcome[World]:
+    """One step of TagContinuous."""
+    moved = move(params, world, actions)
+    return settle(params, moved.world, moved.hits)
+
+
+MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
+"""Stay, right, left, up, down."""
+
+
+def observe_grid(params: Params, world: Grid) -> npt.NDArray[np.float32]:
+    """What each agent of a grid world sees, ``[agents, features]``."""
+    count = len(world.x)
+    runner = count - 1
+    length, time = params["grid_length"], world.elapsed / params["episode_length"]
+    is_runner = np.arange(count) == runner
+    rows = []
+    for i in range(count):
+        if params["use_full_observation"]:
+            self_mark = np.arange(count) == i
+            rows.append([*world.x / length, *world.y / length, *is_runner, *self_mark, time])
+            continue
+        squared = (world.x[:runner] - world.x[runner]) ** 2 + (world.y[:runner] - world.y[runner]) ** 2
+        other = int(np.argmin(squared)) if i == runner else runner  # the first of equals
+        places = world.x[i], world.y[i], world.x[other], world.y[other]
+        rows.append([*(place / length for place in places), is_runner[i], time])
+    return np.array(rows, np.float32)
+
+
+def step_grid(params: Params, world: Grid, actions: Any) -> Outcome[Grid]:
+    """One step of TagGridWorld."""
+    count, length = len(world.x), params["grid_length"]
+    runner = count - 1
+    after = dataclasses.replace(
+        world, x=world.x.copy(), y=world.y.copy(), in_game=world.in_game.copy(), elapsed=world.elapsed + 1
+    )
+    rewards = np.zeros(count)
+    for i, action in enumerate(actions):
+        dx, dy = MOVES[int(action)]
+        x, y = world.x[i] + dx, world.y[i] + dy
+        after.x[i], after.y[i] = min(max(x, 0), length), min(max(y, 0), length)
+        rewards[i] -= params["wall_hit_penalty"] if (after.x[i], after.y[i]) != (x, y) else 0
+    tags = [(i, runner) for i in range(runner) if after.x[i] == after.x[runner] and after.y[i] == after.y[runner]]
+    if tags:
+        rewards[:runner] += params["tag_reward_for_tagger"]
+        rewards[runner] -= params["tag_penalty_for_runner"]
+        after.in_game[runner] = False
+        after.runners_left = 0
+    else:
+        rewards[:runner] -= params["step_cost_for_tagger"]
+        rewards[runner] += params["step_cost_for_tagger"]
+    timed_out = after.elapsed >= params["episode_length"]
+    terminated = np.full(count, bool(tags))
+    truncated = after.in_game & timed_out
+    over = timed_out or bool(tags)
+    return Outcome(after, rewards, terminated, truncated, over, observe_grid(params, after), tags)
+
+
+def stacked(worlds: Sequence[World] | Sequence[Grid]) -> dict[str, np.ndarray]:
+    """Replicas' states as the fields of a batch: ``[replicas, agents]`` or ``[replicas]``."""
+    names = [field.name for field in dataclasses.fields(worlds[0])]
+    return {name: np.stack([np.asarray(getattr(world, name)) for world in worlds]) for name in names}
+
+
+def unstacked(kind: type[W], fields: Mapping[str, Any]) -> list[W]:
+    """A batch's fields, of any library, as the states of its replicas."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    arrays = {name: numpy_of(fields[name]) for name in names}
+    worlds = []
+    for i in range(len(arrays[names[0]])):
+        values: dict[str, Any] = {n: int(array[i]) if array.ndim == 1 else array[i] for n, array in arrays.items()}
+        worlds.append(kind(**values))
+    return worlds
+
+
+def by_role(params: Params, array: Any) -> dict[str, Any]:
+    """An array ``[replicas, agents, ...]`` as one for each role."""
+    taggers = params["num_taggers"]
+    return {"tagger": array[:, :taggers], "runner": array[:, taggers:]}
+
+
+def joined(parts: Mapping[str, Any]) -> np.ndarray:
+    """What is given by role as one array ``[replicas, agents, ...]`` in NumPy."""
+    assert set(parts) == {"tagger", "runner"}
+    return np.concatenate([numpy_of(parts["tagger"]), numpy_of(parts["runner"])], axis=1)
+
+
+class Stepped(NamedTuple):
+    """What a step of this package gave, ``[replicas, agents, ...]``."""
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    alive: np.ndarray
+
+
+def take_step(env: gpu_envs.MultiAgentEnv, params: Params, actions: np.ndarray) -> Stepped:
+    """One step of this package, whose actions and results are of all agents at once."""
+    observations, rewards, terminations, truncations, infos = env.step(by_role(params, actions))
+    parts = observations, rewards, terminations, truncations, infos["alive"]
+    return Stepped(*(joined(part) for part in parts))
+
+
+def play(
+    make: MakeTeam, kind: type[W], params: Params, worlds: Sequence[W], actions: np.ndarray, **kwargs: Any
+) -> list[Outcome[W]]:
+    """One step of this package from each of many states; who tagged whom it does not say."""
+    env_id = CONTINUOUS if kind is World else GRID
+    env = make(env_id, len(worlds), autoreset_mode="Disabled", **params, **kwargs)
+    env.reset(seed=0)
+    for name, values in stacked(worlds).items():
+        env.state[name] = values
+    result = take_step(env, params, actions)
+    after = unstacked(kind, env.state)
+    assert np.array_equal(result.alive, [world.in_game for world in after])
+    over = (result.terminated | result.truncated).all(axis=1)
+    return [
+        Outcome(
+            world,
+            result.rewards[i].astype(np.float64),
+            result.terminated[i],
+            result.truncated[i],
+            bool(over[i]),
+            result.observations[i],
+            [],
+        )
+        for i, world in enumerate(after)
+    ]
