@@ -7,23 +7,10 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from gpu_envs.backend.toolchain import find_compiler
-from gpu_envs.errors import ActionError, NoCompilerError
+from gpu_envs.backend import device_of_one_replica
+from gpu_envs.errors import ActionError
 from gpu_envs.registry import env_spec
 from gpu_envs.vector_env import VectorEnv
-
-
-def _default_device() -> str:
-    """The CPU, which is quicker for one replica; CUDA where there is no compiler for the CPU."""
-    try:
-        find_compiler()
-    except NoCompilerError:
-        from gpu_envs.backend.cuda import device_count
-
-        if device_count() == 0:
-            raise
-        return "cuda"
-    return "cpu"
 
 
 @final
@@ -53,7 +40,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self._env = VectorEnv(
             env_spec(env_id),
             1,
-            device=device or _default_device(),
+            device=device or device_of_one_replica(),
             output="numpy",
             autoreset_mode="Disabled",
             precision=precision,

@@ -18,8 +18,8 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 import gpu_envs
-from gpu_envs.adapters.gymnasium import _default_device
 from gpu_envs.arrays import Array, library_of, to_numpy
+from gpu_envs.backend import device_of_one_replica
 from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry import NAMESPACE, team_spec
@@ -279,7 +279,7 @@ class TeamEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
             **params: The environment's own parameters.
         """
         spec = team_spec(env_id)
-        device = device or _default_device()
+        device = device or device_of_one_replica()
         self.metadata = _metadata(spec)
         self.render_mode = render_mode
         self.batch = MultiAgentEnv(

@@ -12,7 +12,8 @@ import gymnasium
 import numpy as np
 
 import gpu_envs
-from benchmarks.record import BYTES, COMPILE
+from benchmarks import teams
+from benchmarks.record import BYTES, COMPILE, COMPILED
 
 _RATE = """
 import sys, time
@@ -129,10 +130,11 @@ def measure(log: Callable[[str], None]) -> dict[str, Any]:
     }
     for name, us in results["single_us"].items():
         log(f"{name}: a single environment's step {us['ours']:.1f} us, Gymnasium's {us['gymnasium']:.1f} us")
-    results["compile_s"] = {name: {} for name in BYTES}
+    results["teams"] = teams.on_cpu(log)
+    results["compile_s"] = {name: {} for name in COMPILED}
     with tempfile.TemporaryDirectory() as cache:
         for kind in ("cold", "cached"):
-            for line in _in_new_process(COMPILE, "cpu", *BYTES, GPU_ENVS_CACHE_DIR=cache).splitlines():
+            for line in _in_new_process(COMPILE, "cpu", *COMPILED, GPU_ENVS_CACHE_DIR=cache).splitlines():
                 name, seconds = line.split()
                 results["compile_s"][name][kind] = float(seconds)
     for name, seconds in results["compile_s"].items():

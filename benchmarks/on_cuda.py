@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 import gpu_envs
-from benchmarks.record import BYTES, COMPILE
+from benchmarks import teams
+from benchmarks.record import BYTES, COMPILE, COMPILED
 
 
 def milliseconds(work: Callable[[], None], repeats: int = 7, inner: int = 1) -> float:
@@ -112,11 +113,11 @@ def graph_of_steps(num_envs: int = 4096, steps: int = 32) -> float:
 
 def compile_seconds() -> dict[str, dict[str, float]]:
     """Seconds to have an environment's kernels, in new processes: the first, with an empty cache, and the second."""
-    found: dict[str, dict[str, float]] = {name: {} for name in BYTES}
+    found: dict[str, dict[str, float]] = {name: {} for name in COMPILED}
     with tempfile.TemporaryDirectory() as cache:
         for kind in ("cold", "cached"):
             done = subprocess.run(
-                [sys.executable, "-c", COMPILE, "cuda:0", *BYTES],
+                [sys.executable, "-c", COMPILE, "cuda:0", *COMPILED],
                 env={**os.environ, "CUPY_CACHE_DIR": cache},
                 capture_output=True,
                 text=True,
@@ -146,6 +147,7 @@ def measure(log: Callable[[str], None]) -> dict[str, Any]:
         rate = fused_steps(name, 2**20)
         results["fused"][name] = {"num_envs": 2**20, "steps_per_s": rate}
         log(f"{name}: 512 random steps a launch, 1 M replicas: {rate / 1e9:.1f} G steps/s")
+    results["teams"] = teams.on_cuda(bandwidth, log)
     results["python_us"] = python_call()
     log(f"Python cost of a step, 4,096 replicas: {results['python_us']:.1f} us")
     results["graph_32_us"] = graph_of_steps()

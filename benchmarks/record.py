@@ -20,6 +20,9 @@ BYTES = {
 }
 """What one step must move: state, elapsed and running return read and written, action, observation, reward, flags."""
 
+COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0")
+"""Environments whose compilation is timed."""
+
 PACKAGES = ("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "envpool")
 
 

@@ -1,8 +1,12 @@
 """Steps per second on whatever devices are here: ``python -m benchmarks.throughput``."""
 
 import argparse
+import time
+from typing import Any
 
-from benchmarks import on_cpu, record
+import gpu_envs
+from benchmarks import on_cpu, record, teams
+from gpu_envs.arrays import to_numpy
 from gpu_envs.backend.cuda import device_count
 
 
@@ -13,23 +17,46 @@ def log(line: str) -> None:
 
 def demo() -> None:
     """A minute's look: random steps of every environment on the device that ``auto`` chooses."""
-    import time
-
-    import gpu_envs
-
     log(f"{'environment':26s} {'device':8s} {'replicas':>9s} {'steps/s':>10s}  mean return of random play")
     for env_id in gpu_envs.ids():
-        on_gpu = device_count() > 0
-        env = gpu_envs.make(env_id, 2**20 if on_gpu else 2**15, autoreset_mode="SameStep")
-        env.reset(seed=0)
-        steps = 1000
-        env.rollout(steps)
-        start = time.perf_counter()
-        result = env.rollout(steps)
-        rate = env.num_envs * steps / (time.perf_counter() - start)
-        mean = result.episode_returns.sum() / max(1, result.episodes.sum())
-        amount = f"{rate / 1e9:.1f} G" if rate > 1e9 else f"{rate / 1e6:.0f} M"
-        log(f"{env_id:26s} {env.device:8s} {env.num_envs:9,d} {amount:>10s}  {mean:.1f}")
+        one_agent = isinstance(gpu_envs.spec(env_id), gpu_envs.EnvSpec)
+        env, seconds, steps, mean = (demo_of_one if one_agent else demo_of_team)(env_id, device_count() > 0)
+        rate = env.num_envs * steps / seconds
+        amount = f"{rate / 1e9:.1f} G" if rate > 1e9 else f"{rate / 1e6:.2f} M" if rate < 1e7 else f"{rate / 1e6:.0f} M"
+        log(f"{env_id:26s} {env.device:8s} {env.num_envs:9,d} {amount:>10s}  {mean}")
+
+
+def demo_of_one(env_id: str, on_gpu: bool) -> tuple[Any, float, int, str]:
+    """An environment of one agent, many steps a launch: environment, seconds, steps, mean return."""
+    env = gpu_envs.make(env_id, 2**20 if on_gpu else 2**15, autoreset_mode="SameStep")
+    env.reset(seed=0)
+    steps = 1000
+    env.rollout(steps)
+    start = time.perf_counter()
+    result = env.rollout(steps)
+    seconds = time.perf_counter() - start
+    return env, seconds, steps, f"{result.episode_returns.sum() / max(1, result.episodes.sum()):.1f}"
+
+
+def demo_of_team(env_id: str, on_gpu: bool) -> tuple[Any, float, int, str]:
+    """An environment with a team, one step a launch: environment, seconds, steps, mean return by role."""
+    output = {"output": "cupy"} if on_gpu else {"copy": False}
+    env = gpu_envs.make(env_id, 5000 if on_gpu else 200, autoreset_mode="SameStep", **output)
+    env.reset(seed=0)
+    actions = teams.random_actions(env, 16, "int64")
+    steps = env.max_episode_steps
+    if on_gpu:
+        import cupy
+
+        actions = [{role: cupy.asarray(array) for role, array in step.items()} for step in actions]
+    start = time.perf_counter()
+    for t in range(steps):
+        env.step(actions[t % 16])
+    means = {
+        role: float(to_numpy(returns).mean()) for role, returns in env.episode_return.items()
+    }  # waits for the device
+    seconds = time.perf_counter() - start
+    return env, seconds, steps, ", ".join(f"{mean:.1f} ({role})" for role, mean in means.items())
 
 
 def main() -> None:

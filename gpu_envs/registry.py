@@ -1,5 +1,6 @@
 """The environments by their ids, and the two ways to make one."""
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -30,6 +31,9 @@ def register(spec: Spec) -> None:
         raise ValueError(f"the id {spec.id!r} is taken by another environment; give yours another name or version")
     _SPECS[spec.id] = spec
     if isinstance(spec, TeamSpec):
+        publish = getattr(sys.modules.get("gpu_envs.adapters.pettingzoo"), "publish", None)
+        if publish is not None:  # it has been imported, so PettingZoo knows of those before this one
+            publish()
         return
     gymnasium.register(
         id=f"{NAMESPACE}/{spec.id}",

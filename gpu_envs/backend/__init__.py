@@ -5,6 +5,7 @@ import re
 import warnings
 
 from gpu_envs.backend.base import Backend
+from gpu_envs.errors import NoCompilerError
 
 
 def resolve_device(device: str) -> str:
@@ -35,6 +36,21 @@ def resolve_device(device: str) -> str:
     return name if match[1] else f"cuda:{_current_device()}"
 
 
+def device_of_one_replica() -> str:
+    """The CPU, which is quicker for one replica; CUDA where there is no compiler for the CPU."""
+    from gpu_envs.backend.toolchain import find_compiler
+
+    try:
+        find_compiler()
+    except NoCompilerError:
+        from gpu_envs.backend.cuda import device_count
+
+        if device_count() == 0:
+            raise
+        return "cuda"
+    return "cpu"
+
+
 def _current_device() -> int:
     from gpu_envs.backend.cuda import device_count, import_cupy
 
@@ -58,4 +74,4 @@ def open_backend(device: str, threads: int | None = None, block_size: int | None
     return CudaBackend(int(device.partition(":")[2]), block_size)
 
 
-__all__ = ["Backend", "open_backend", "resolve_device"]
+__all__ = ["Backend", "device_of_one_replica", "open_backend", "resolve_device"]

@@ -45,6 +45,9 @@ SMALL_TEAM = 64
 BLOCK_THREADS = 256
 """The most threads in a block, where the user says nothing."""
 
+NARROW_THREADS = 384
+"""The same for a team with narrow rows of observations, whose phases are short."""
+
 SEVERAL_BYTES = 40 * 1024
 """Shared memory that replicas in one block may have together: more would leave a multiprocessor too few blocks."""
 
@@ -240,7 +243,8 @@ class TeamLayout(Layout):
             while replicas > 1 and self._schedule("BLOCK", replicas, 32).shared_bytes > SEVERAL_BYTES:
                 replicas //= 2
             return self._schedule("BLOCK", replicas, -(-replicas * team // 32) * 32)
-        threads = asked or (BLOCK_THREADS if widest > WIDE_ROW else min(BLOCK_THREADS, -(-team // 32) * 32))
+        most = NARROW_THREADS if widest <= NARROW_ROW else BLOCK_THREADS
+        threads = asked or (BLOCK_THREADS if widest > WIDE_ROW else min(most, -(-team // 32) * 32))
         block = self._schedule("BLOCK", 1, threads)
         lonely = team > LARGE_TEAM and self.config.num_envs < device.processors
         if lonely or block.shared_bytes > device.shared_bytes:
@@ -465,6 +469,7 @@ def _constants(layout: TeamLayout) -> str:
     """The size of the team, and how its phases are run."""
     schedule = layout.schedule
     number = {"int8": "signed char", "int16": "short", "int32": "int"}[layout.number]
+    blocks = schedule.blocks(layout.device, double=layout.real == "double")
     return "\n".join(
         [
             "enum Schedule { HOST, BLOCK, SPREAD };",
@@ -472,7 +477,7 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  AGENTS       = {layout.agents};",
             f"constexpr int  TEAMS        = {schedule.replicas};  // replicas in a block",
             f"constexpr int  THREADS      = {schedule.threads};  // in a block",
-            f"constexpr int  BLOCKS       = {schedule.blocks(layout.device, double=layout.real == 'double')};  // on a multiprocessor at a time",
+            f"constexpr int  BLOCKS       = {blocks};  // on a multiprocessor at a time",
             f"constexpr int  ROW_LANES    = {schedule.lanes};  // threads that write a row of observations",
             "enum RowWriting { DIRECTLY, BY_BLOCK, BY_WARP };",
             f"constexpr RowWriting ROW_WRITING = {schedule.writing};",
@@ -635,7 +640,7 @@ def _world(layout: TeamLayout) -> str:
     at = f"        [[maybe_unused]] const Element at = {agent};"
     return "\n".join(
         [
-            "// What a block reads of an agent and its replica before it works on them; nothing where it works in place",
+            "// What a block reads of an agent and its replica before it works on them; in place, nothing",
             "struct Fetched {",
             *held,
             f"    FN Fetched([[maybe_unused]] int i, {unused}, [[maybe_unused]] Element at)",
