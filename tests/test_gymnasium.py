@@ -107,8 +107,8 @@ def test_import_is_light() -> None:
         "import sys, gpu_envs, gymnasium\n"
         "heavy = {'cupy', 'torch', 'stable_baselines3', 'pettingzoo', 'pygame'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "ids = [i for i in gpu_envs.ids() if isinstance(gpu_envs.spec(i), gpu_envs.EnvSpec)]
-        assert ids and all(f'gpu_envs/{i}' in gymnasium.registry for i in ids)\n"
+        "singles = [i for i in gpu_envs.ids() if isinstance(gpu_envs.spec(i), gpu_envs.EnvSpec)]\n"
+        "assert singles and all(f'gpu_envs/{i}' in gymnasium.registry for i in singles)\n"
         "env = gymnasium.make_vec('gpu_envs/CartPole-v1', num_envs=2, device='cpu')\n"
         "env.reset(seed=0), env.step(env.action_space.sample())\n"
         "heavy = {'cupy', 'torch', 'stable_baselines3', 'pettingzoo', 'pygame'} & set(sys.modules)\n"
