@@ -174,8 +174,8 @@ class MultiAgentEnv:
             with the mask ``_episode``. Masks are of replicas.
 
         Raises:
-            ActionError: The action of an agent in the game is out of range or not a number, and came from the host:
-                nothing has changed. Those of the device are kept for ``check``.
+            ActionError: The action of an agent in the game is a whole number out of range, or not a number, and came from
+                the host: nothing has changed. Those of the device are kept for ``check``.
         """
         sim = self._sim
         if self.closed or not sim.ready:

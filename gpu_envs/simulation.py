@@ -39,7 +39,7 @@ class LiveState(Mapping[str, Array]):
         self._arrays = arrays
 
     def __getitem__(self, name: str) -> Array:
-        """The array of one field, ``[num_envs]``."""
+        """The array of one field: ``[num_envs]``, of a team's agents ``[num_envs, num_agents]``."""
         return self._fields[name]
 
     def __setitem__(self, name: str, values: Any) -> None:

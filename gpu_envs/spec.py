@@ -181,7 +181,7 @@ class Field:
     type: str = "real"
     """``real``, ``int``, ``byte``, ``agent`` (an agent's number, in as few bits as the team allows) or ``bool``."""
     length: int | Callable[[Mapping[str, Any]], int] = 1
-    """How many elements each agent has; or a function of the parameters."""
+    """How many elements each agent (or replica) has, where it is scratch; or a function of the parameters."""
 
     def __post_init__(self) -> None:
         """Refuses an unknown type."""
@@ -225,7 +225,8 @@ class TeamSpec(Spec):
     """Names the roles, the state, the parameters and the limits of an environment with a team of agents.
 
     PettingZoo knows it as ``gpu_envs/<id>``. The state's fields become arrays of ``World``, one element an agent, in
-    the order of the roles; ``in_game`` and ``elapsed`` are there in every world.
+    the order of the roles. ``in_game`` and ``elapsed`` are there in every world, and ``present``, ``reward`` and
+    ``terminated`` during a step.
     """
 
     roles: tuple[Role, ...]
@@ -255,6 +256,11 @@ class TeamSpec(Spec):
         repeated = {n for n in taken if taken.count(n) > 1}
         if repeated:
             raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
+        for name, field in {**self.state, **self.shared}.items():
+            if field.length != 1:
+                raise ValueError(
+                    f"{self.id}: the field {name!r} of the state must have one element; scratch may have more"
+                )
         if not self.roles or len({role.name for role in self.roles}) < len(self.roles):
             raise ValueError(f"{self.id}: roles must be named, each once; got {[r.name for r in self.roles]}")
         for role in self.roles:

@@ -57,7 +57,8 @@ constexpr int GROUP = 16;
 FN constexpr int in_groups(int n) { return (n + 31) / 32 * 32; }
 
 // About a distance within which at least `wanted` of the points lie, if so many are anywhere: of GROUP minima, each over
-// its own share of the points, the `wanted`-th smallest. With 16 minima of 110 points and 11 wanted, 15 points lie within.
+// its own share of the points, the `wanted`-th smallest. With 16 minima of 110 points and 11 wanted, 15 points lie within,
+// on average.
 FN real reach(const real* xs, const real* ys, int count, real x, real y, int wanted) {
     real least[GROUP];
     UNROLL

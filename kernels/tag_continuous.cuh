@@ -160,5 +160,6 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
             }
         }
     }
-    row[7 * columns] = float(quotient(real(w.elapsed), real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
+    const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // (there may be no limit)
+    row[7 * columns] = float(quotient(steps, real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
 }

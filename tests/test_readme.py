@@ -12,8 +12,9 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_block_runs(block: str) -> None:
     """As it stands, on whatever device is here."""
-    if "import torch" in block:
-        pytest.importorskip("torch")
+    for library in ("torch", "pettingzoo"):
+        if library in block:
+            pytest.importorskip(library)
     exec(compile(block, str(README), "exec"), {})
 
 
