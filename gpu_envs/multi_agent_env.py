@@ -174,8 +174,8 @@ class MultiAgentEnv:
             with the mask ``_episode``. Masks are of replicas.
 
         Raises:
-            ActionError: The action of an agent in the game is a whole number out of range, or not a number, and came from
-                the host: nothing has changed. Those of the device are kept for ``check``.
+            ActionError: The action of an agent in the game is a whole number out of range, or not a number, and came
+                from the host: nothing has changed. Those of the device are kept for ``check``.
         """
         sim = self._sim
         if self.closed or not sim.ready:
@@ -323,23 +323,24 @@ class MultiAgentEnv:
         if self._replicas.statistics:
             episode = {key: self._result(name, out) for key, name in (("r", "episode_return"), ("l", "episode_length"))}
             if self.output == "numpy":
-                episode = {key: self._only(finished, by_role) for key, by_role in episode.items()}
+                given = {"r": out.episode_return, "l": out.episode_length} if out is not None else {}
+                episode = {key: self._only(finished, by_role, given.get(key)) for key, by_role in episode.items()}
             infos |= {"episode": episode, "_episode": finished}
         if self._same_step:
             final = self._result("final_obs", out)
             if self.output == "numpy" and self._replicas.copy:
-                final = self._only(finished, final)
+                final = self._only(finished, final, out.final_obs if out is not None else None)
             infos |= {"final_obs": final, "_final_obs": finished}
         return infos
 
-    def _only(self, finished: np.ndarray, by_role: ByRole) -> ByRole:
-        """Zeroes, in NumPy arrays, the replicas whose episode goes on."""
-        return {
-            role: np.where(finished.reshape(-1, *(1,) * (np.ndim(values) - 1)), to_numpy(values), 0).astype(
-                values.dtype
-            )
-            for role, values in by_role.items()
-        }
+    def _only(self, finished: np.ndarray, by_role: ByRole, given: Mapping[str, Array] | None) -> ByRole:
+        """Zeroes the replicas whose episode goes on, in NumPy arrays that the user did not give."""
+        masked = {}
+        for role, values in by_role.items():
+            mask = finished.reshape(-1, *(1,) * (np.ndim(values) - 1))
+            own = given is None or given.get(role) is None
+            masked[role] = np.where(mask, to_numpy(values), values.dtype.type(0)) if own else values
+        return masked
 
 
 def _batched(space: gymnasium.Space[Any], num_envs: int, count: int) -> gymnasium.Space[Any]:

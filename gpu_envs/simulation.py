@@ -395,6 +395,11 @@ class Simulation:
         settings = self.config.spec.settings
         params: dict[str, Value] = {}
         for name, value in snapshot["params"].items():
+            if settings[name].fixed and value != self.params[name]:
+                raise ValueError(
+                    f"the state's parameter {name!r} is {value!r}, and this environment's is {self.params[name]!r}: "
+                    "shapes depend on it, so make an environment with the same"
+                )
             if np.ndim(to_numpy(value)) == 0:
                 params[name] = settings[name].check(name, value, n)
             else:

@@ -42,7 +42,7 @@ struct Chunk {
 
 // Copies the rows of the few replicas whose episode ends, a warp for each.
 FN void copy_finished(const World& w, const Team& team, float* to, const float* from, int each, int replicas) {
-    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = thread_count() / WARP;
+    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = THREADS / WARP;
     for (int start = 0; start < replicas; start += WARP) {
         const int slot     = start + lane;
         u32       finished = warp_marks(slot < replicas && (&w.finished)[slot < replicas ? slot - team.slot : 0]);
@@ -76,7 +76,7 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
             const Chunk  chunk(call, first, begin, role);
             const float* from = staged + chunk.staged;
             if (rows != FIRST_ROWS)
-                copy_out<true>(call.role[role].observations + chunk.at, from, replicas * chunk.each, thread_rank(), thread_count());
+                copy_out<true>(call.role[role].observations + chunk.at, from, replicas * chunk.each, thread_rank(), THREADS);
             if (rows == ALL_ROWS) continue;
             float* const to = (rows == LAST_ROWS ? call.role[role].final_obs : call.role[role].observations) + chunk.at;
             copy_finished(w, team, to, from, chunk.each, replicas);
@@ -96,7 +96,7 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
     UNROLL
     for (int r = 0; r < ROLES; ++r)
         bases[r] = (last ? call.role[r].final_obs : call.role[r].observations) + team.replica * (count_of(r) * features_of(r));
-    for (int batch = warp; team.active && batch < batches_before(ROLES); batch += thread_count() / WARP) {
+    for (int batch = warp; team.active && batch < batches_before(ROLES); batch += THREADS / WARP) {
         int    own  = 0;
         float* base = bases[0];
         UNROLL
@@ -232,10 +232,13 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             if (i == 0) {
                 w.pending    = over;
                 w.terminated = false;
-                w.elapsed += over ? 0 : 1;
                 if (AUTORESET == DISABLED && over && call.report_frozen)
                     report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
+                if (SCHEDULE == BLOCK) w.elapsed += over ? 0 : 1;
             }
+        }
+        if (SCHEDULE != BLOCK) {  // elsewhere the World is what offences are reported from
+            FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
         }
         const bool pending = AUTORESET != SAME_STEP && w.pending;
         team.last_step     = w.elapsed >= call.limit;

@@ -53,6 +53,7 @@ template <int RUN = 1, int STEP = 1, int N, class T> FN void sort(T (&values)[N]
 
 // Points in a row, GROUP at a time: what fills the last group up is infinitely far away.
 constexpr int GROUP = 16;
+static_assert(2 * GROUP == 32, "two groups fill a word of marks");
 
 FN constexpr int in_groups(int n) { return (n + 31) / 32 * 32; }
 
@@ -107,15 +108,20 @@ struct Heap {
     }
 };
 
-// Which of the 32 points from `start` on lie within `limit`, about: the first in the highest bit.
-FN u32 within(const real* xs, const real* ys, int start, real x, real y, real limit) {
-    u32 marks = 0;
+// Shifts a bit into `marks` for each of the GROUP points from `start` on: whether it lies within `limit`, about.
+FN u32 marked(u32 marks, const real* xs, const real* ys, int start, real x, real y, real limit) {
     UNROLL
-    for (int c = 0; c < 32; ++c) {
+    for (int c = 0; c < GROUP; ++c) {
         const real dx = xs[start + c] - x, dy = ys[start + c] - y;
         marks = sign_shifted_in(marks, about(dx, dx, about(dy, dy, -limit)));
     }
     return marks;
+}
+
+// Which of the 32 points from `start` on lie within `limit`, about: the first in the highest bit.
+FN u32 within(const real* xs, const real* ys, int start, int count, real x, real y, real limit) {
+    const u32 first = marked(0, xs, ys, start, x, y, limit);
+    return start + GROUP < count ? marked(first, xs, ys, start + GROUP, x, y, limit) : first << GROUP;
 }
 
 // Nothing lies beyond, but what is infinitely far.
@@ -125,7 +131,7 @@ FN real everywhere() { return largest<real>() / 4; }
 SELDOM int nearest_of_many(Heap heap, int count, int wanted, real limit) {
     int size = 0;
     for (int start = 0; start < count; start += 32) {
-        for (u32 marks = within(heap.xs, heap.ys, start, heap.x, heap.y, limit); marks != 0;) {
+        for (u32 marks = within(heap.xs, heap.ys, start, count, heap.x, heap.y, limit); marks != 0;) {
             const int bit = highest_bit(marks), c = start + 31 - bit;
             marks ^= 1u << bit;
             const Near point = heap.of(c);
@@ -214,7 +220,7 @@ FN int nearest(const real* xs, const real* ys, int count, real x, real y, const 
     const real limit  = lesser(about(reach(xs, ys, count, x, y, WANTED), margin, least), everywhere());
     int found = 0;
     for (int start = 0; start < count; start += 32) {
-        for (u32 marks = within(xs, ys, start, x, y, limit); marks != 0;) {
+        for (u32 marks = within(xs, ys, start, count, x, y, limit); marks != 0;) {
             const int first = highest_bit(marks);
             marks ^= 1u << first;
             if (found < ROOM) room[found] = AgentNumber(start + 31 - first);

@@ -118,22 +118,23 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 }
 
 FN int  thread_rank()        { return int(threadIdx.x); }
-FN int  thread_count()       { return int(blockDim.x); }
 FN void block_barrier()      { __syncthreads(); }
 FN void warp_barrier()       { __syncwarp(); }
 FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 
-// How many threads before this one `keep`, and how many of the block do. The whole block calls it, and waits before it
-// does so again.
-FN int block_place(bool keep, int& total) {
-    __shared__ int kept[1024 / WARP];
+// How many threads before this one `keep`, and how many of the block's THREADS do. The whole block calls it, and waits
+// before it does so again.
+template <int THREADS> FN int block_place(bool keep, int& total) {
+    constexpr int warps = THREADS / WARP;
+    __shared__ int kept[warps];
     const u32 marks = __ballot_sync(0xffffffffu, keep);
-    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = thread_count() / WARP;
+    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP;
     if (lane == 0) kept[warp] = __popc(marks);
     block_barrier();
     int before = 0;
     total      = 0;
+    UNROLL
     for (int other = 0; other < warps; ++other) {
         before += other < warp ? kept[other] : 0;
         total += kept[other];
@@ -297,13 +298,12 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
 }
 
 FN constexpr int  thread_rank()        { return 0; }
-FN constexpr int  thread_count()       { return 1; }
 FN void           block_barrier()      {}
 FN void           warp_barrier()       {}
 FN constexpr u32  warp_marks(bool mine) { return mine; }
 FN constexpr bool block_any(bool mine) { return mine; }
 
-FN int block_place(bool keep, int& total) {
+template <int> FN int block_place(bool keep, int& total) {
     total = keep;
     return 0;
 }

@@ -104,14 +104,14 @@ template <class Keep, class Put> FN void gather(Team& team, int& count, int n, i
         return;
     }
     const int first = team.begin();
-    if (first < thread_count()) {  // the first block of the team; all its threads
+    if (first < THREADS) {  // the first block of the team; all its threads
         int found = 0;
         for (int start = 0; start < n; start += THREADS) {
             const int  i    = start + thread_rank();
             const bool kept = i < n && keep(i);
             if (start != 0) block_barrier();
             int       total;
-            const int place = found + block_place(kept, total);
+            const int place = found + block_place<THREADS>(kept, total);
             if (kept) put(place, i);
             found += total;
         }

@@ -1,7 +1,6 @@
 """The batched interface to teams of agents: what goes in, what comes out, what is refused, and the same bits always."""
 
 import copy
-import dataclasses
 import functools
 import math
 import pickle
@@ -138,7 +137,7 @@ def over(step: Mapping[str, Mapping[str, Any]] | tuple[Any, ...]) -> np.ndarray:
 def record(
     env: MultiAgentEnv, actions: Iterable[Mapping[str, np.ndarray]], place: Place = HOST
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Takes a step with each of the actions, by name and role ``[steps, num_envs, ...]``; in Disabled mode it resets."""
+    """Takes a step with each of the actions: ``[steps, num_envs, ...]`` by name and role. Resets in Disabled mode."""
     steps = []
     for action in actions:
         steps.append(outcome(env.step(placed(action, place))))
@@ -180,8 +179,9 @@ STEPS = 40
 
 
 @each_variant
-@pytest.mark.parametrize("automatic", ["NextStep", "SameStep"])
-@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("automatic", "precision"), [("NextStep", "float32"), ("SameStep", "float32"), ("SameStep", "float64")]
+)
 def test_replica_is_single_environment(
     make: MakeTeam, variant: Variant, device: str, automatic: str, precision: str
 ) -> None:
@@ -222,15 +222,14 @@ def test_runs_are_the_same(make: MakeTeam, variant: Variant, device: str) -> Non
 
 
 @each_variant
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_modes_agree(make: MakeTeam, variant: Variant, device: str, precision: str) -> None:
+def test_modes_agree(make: MakeTeam, variant: Variant, device: str) -> None:
     """Every replica's trajectory is one and the same in NextStep, SameStep and, reset by its user, Disabled mode.
 
     The restart steps of NextStep mode get actions that are none.
     """
     count, steps = 23, 60
     same, following, disabled = (
-        made(make, variant, count, Place(device, "numpy"), autoreset_mode=mode, precision=precision)
+        made(make, variant, count, Place(device, "numpy"), autoreset_mode=mode)
         for mode in ("SameStep", "NextStep", "Disabled")
     )
     assert_all_same(env.reset(seed=17)[0] for env in (same, following, disabled))
@@ -254,10 +253,8 @@ def test_modes_agree(make: MakeTeam, variant: Variant, device: str, precision: s
         given = {role: np.stack([a[role] for a in actions])[taken, everybody] for role in same.roles}
         for values in given.values():
             values[pending] = 99 if values.dtype.kind == "i" else np.nan
-        if (done >= steps).any():  # who is done already repeats its last actions; nobody looks
-            assert done.max() == steps
         result = outcome(following.step(given))
-        looked_at = done < steps
+        looked_at = done < steps  # who is done repeats the last of its actions until all are
         for role in same.roles:
             for name in ("rewards", "terminations", "truncations"):
                 values = result[name][role]
@@ -270,11 +267,11 @@ def test_modes_agree(make: MakeTeam, variant: Variant, device: str, precision: s
             kept = looked_at & ~pending & ~ended
             assert_same_bits(shown[kept], expected["observations"][role][taken, everybody][kept], "observations")
             kept = pending & (done <= steps)
-            before = np.maximum(done - 1, 0)
+            before = np.clip(done - 1, 0, steps - 1)
             assert_same_bits(shown[kept], expected["observations"][role][before, everybody][kept], "restart")
             assert result["alive"][role][pending].all()
         assert not numpy_of(following.state["elapsed"])[pending].any()
-        done = np.minimum(done + ~pending, steps)
+        done += ~pending
         pending = over(result)
 
 
@@ -343,17 +340,32 @@ def compare_devices(make: MakeTeam, env_id: str, count: int, steps: int, **kwarg
 
 @needs_cuda
 @pytest.mark.cuda
-@pytest.mark.parametrize("team", TEAMS, ids=lambda team: "-".join(map(str, team)))
-@pytest.mark.parametrize("automatic", MODES)
+@pytest.mark.parametrize(
+    ("team", "automatic"),
+    [
+        *((team, "SameStep") for team in TEAMS),
+        *((team, mode) for team in TEAMS[2::6] for mode in ("NextStep", "Disabled")),
+    ],
+    ids=str,
+)
 def test_cpu_and_cuda_agree(make: MakeTeam, team: Team, automatic: str) -> None:
     """Teams of all sizes are the same on the CPU and on CUDA, over all memory, through restarts."""
-    compare_devices(make, CONTINUOUS, 37, 30, autoreset_mode=automatic, episode_length=13, **team.params)
+    count = 37 if team.taggers + team.runners > 5 else 301  # more than a block of the smallest holds
+    compare_devices(make, CONTINUOUS, count, 30, autoreset_mode=automatic, episode_length=13, **team.params)
 
 
 @needs_cuda
 @pytest.mark.cuda
-@pytest.mark.parametrize("team", [Team(2, 3), Team(5, 28, seen=17), Team(5, 60, full=True), Team(10, 100)], ids=str)
-@pytest.mark.parametrize("automatic", ["NextStep", "SameStep"])
+@pytest.mark.parametrize(
+    ("team", "automatic"),
+    [
+        (Team(2, 3), "NextStep"),
+        (Team(5, 28, seen=17), "SameStep"),
+        (Team(5, 60, full=True), "NextStep"),
+        (Team(10, 100), "SameStep"),
+    ],
+    ids=str,
+)
 def test_cpu_and_cuda_agree_in_float64(make: MakeTeam, team: Team, automatic: str) -> None:
     """In float64 too."""
     compare_devices(
@@ -363,21 +375,24 @@ def test_cpu_and_cuda_agree_in_float64(make: MakeTeam, team: Team, automatic: st
 
 @needs_cuda
 @pytest.mark.cuda
-@pytest.mark.parametrize("taggers", [1, 4, 16, 32, 63, 64, 109, 299])
-@pytest.mark.parametrize("full", [True, False])
-@pytest.mark.parametrize("automatic", MODES)
+@pytest.mark.parametrize(
+    ("taggers", "full", "automatic"),
+    [
+        *((taggers, full, "SameStep") for taggers in (1, 4, 16, 63, 64, 299) for full in (True, False)),
+        *((taggers, full, mode) for taggers, full in ((4, True), (64, False)) for mode in ("NextStep", "Disabled")),
+    ],
+)
 def test_cpu_and_cuda_agree_on_the_grid(make: MakeTeam, taggers: int, full: bool, automatic: str) -> None:
     """So is the grid world."""
     params = {"num_taggers": taggers, "grid_length": 2 + taggers, "use_full_observation": full}
-    compare_devices(make, GRID, 37, 30, autoreset_mode=automatic, episode_length=13, **params)
+    count = 37 if taggers > 4 else 301
+    compare_devices(make, GRID, count, 30, autoreset_mode=automatic, episode_length=13, **params)
 
 
 @needs_cuda
 @pytest.mark.cuda
 @pytest.mark.parametrize("block_size", [64, 128, 256])
-@pytest.mark.parametrize(
-    "team", [Team(1, 1), Team(3, 14), Team(14, 50), Team(10, 100), Team(10, 100, full=True)], ids=str
-)
+@pytest.mark.parametrize("team", [Team(1, 1), Team(3, 14), Team(10, 100), Team(10, 100, full=True)], ids=str)
 def test_block_size_changes_nothing(make: MakeTeam, team: Team, block_size: int) -> None:
     """Blocks of other sizes, which hold other numbers of replicas, give the same."""
     arguments: dict[str, Any] = {"autoreset_mode": "SameStep", "episode_length": 13, **team.params}
@@ -388,13 +403,18 @@ def test_block_size_changes_nothing(make: MakeTeam, team: Team, block_size: int)
 
 @needs_cuda
 @pytest.mark.cuda
-@pytest.mark.parametrize("automatic", MODES)
 @pytest.mark.parametrize(
-    "params", [Team(1500, 600).params, Team(1100, 950, seen=17).params, Team(60, 2000, full=True).params]
+    ("team", "automatic"),
+    [
+        *((Team(1500, 600), mode) for mode in MODES),
+        (Team(1100, 950, seen=17), "SameStep"),
+        (Team(60, 1990, full=True), "NextStep"),
+    ],
+    ids=str,
 )
-def test_spread_team_agrees(make: MakeTeam, params: dict[str, Any], automatic: str) -> None:
+def test_spread_team_agrees(make: MakeTeam, team: Team, automatic: str) -> None:
     """A team that is spread over the GPU, a launch for each phase, is the same, over the end of an episode too."""
-    compare_devices(make, CONTINUOUS, 3, 4, autoreset_mode=automatic, episode_length=3, **params)
+    compare_devices(make, CONTINUOUS, 2, 4, autoreset_mode=automatic, episode_length=3, **team.params)
 
 
 @needs_cuda
@@ -402,7 +422,7 @@ def test_spread_team_agrees(make: MakeTeam, params: dict[str, Any], automatic: s
 @pytest.mark.parametrize("full", [True, False])
 def test_spread_grid_agrees(make: MakeTeam, full: bool) -> None:
     """So is the grid world with thousands of taggers."""
-    params = {"num_taggers": 2500, "grid_length": 900, "use_full_observation": full}
+    params = {"num_taggers": 2100, "grid_length": 900, "use_full_observation": full}
     compare_devices(make, GRID, 2, 4, autoreset_mode="SameStep", episode_length=3, **params)
 
 
@@ -654,7 +674,7 @@ def test_episodes_of_agents(make: MakeTeam, variant: Variant, place: Place, mode
             assert not rows[~took_part & ~fresh[:, None]].any(), "who was out observes zeros"
             assert rows[took_part].any(axis=-1).all(), "who was in sees the step in which it goes out"
         out_now = terminated | truncated
-        assert (terminated[~fresh] | took_part[~fresh])[..., :].all(), "who is out stays terminated"
+        assert (terminated[~fresh] | took_part[~fresh]).all(), "who is out stays terminated"
         assert not (truncated & ~took_part).any()
         if mode != "SameStep":
             assert_same_bits(numpy_of(env.state["in_game"]), alive)
@@ -1319,7 +1339,7 @@ def test_action_out_of_range(make: MakeTeam, variant: Variant, place: Place, age
 
 
 @pytest.mark.parametrize("role", ["tagger", "runner"])
-def test_mended_where_only_one_role_is_wrong(make: MakeTeam, place: Place, role: str) -> None:
+def test_first_offence_is_told(make: MakeTeam, place: Place, role: str) -> None:
     """Taggers come before runners, replicas before agents, where several are wrong."""
     env = made(make, Variant(CONTINUOUS, {}), 5, place)
     env.reset(seed=0)
@@ -1572,7 +1592,7 @@ def test_replicas_follow_their_own_parameters(make: MakeTeam, variant: Variant, 
     first = batch.reset(seed=2)[0]
     actions = draw(batch, 25)
     whole = record(batch, actions)
-    for index in (0, 33, 69):
+    for index in (0, 69):
         here = slice(index, index + 1)
         single = made(make, variant, 1, place, **at_replica(params, index))
         assert_same_bits({r: v[here] for r, v in first.items()}, single.reset(seed=2 + index)[0])
@@ -1812,8 +1832,3 @@ def test_float64_is_more_precise(make: MakeTeam, device: str) -> None:
     one, other = (np.stack(fields) for fields in results)
     assert np.abs(one - other).max() < 1e-5
     assert (one != other).any()
-
-
-def test_step_is_a_dataclass_of_roles() -> None:
-    """``Step`` names the results that a step writes, and no others."""
-    assert [field.name for field in dataclasses.fields(Step)] == [*RESULTS, *EXTRAS]

@@ -57,7 +57,7 @@ LARGE_TEAM = 2048
 RESERVED_BYTES = 1024 + 128
 """Shared memory of a block beside its own: the system's, and the dialect's."""
 
-MOST_THREADS = {"BY_BLOCK": 1536, "BY_WARP": 1024, "WIDE": 896, "DIRECTLY": 1024}
+MOST_THREADS = {"BY_BLOCK": 1536, "BY_WARP": 896, "DIRECTLY": 1024}
 """On a multiprocessor at a time, by how rows are written: what was quickest on an H200; with more, fewer registers."""
 
 _CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}
@@ -383,8 +383,7 @@ class Schedule(NamedTuple):
     def blocks(self, device: Device, *, double: bool) -> int:
         """How many blocks a multiprocessor should have room for, which limits what registers a thread may have."""
         fitting = device.shared_bytes // (self.shared_bytes + RESERVED_BYTES) if device.on_gpu else 1
-        wide = self.writing == "BY_WARP" and self.lanes == 32
-        most = MOST_THREADS["WIDE" if wide else self.writing] // (2 if double else 1)
+        most = MOST_THREADS[self.writing] // (2 if double else 1)
         return max(1, min(fitting, most // self.threads))
 
 
