@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 import pytest
 from harness import DEVICES, assert_all_same, assert_same_bits, numpy_of
@@ -1187,3 +1188,22 @@ def test_one_agent_a_role(make: MakeTeam, device: str) -> None:
     assert not free.over
     np.testing.assert_allclose(free.world.speed, [0.25, 0])  # 0.5 and the least change, -0.25
     np.testing.assert_allclose(free.world.heading, [TURN - 2, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"use_full_observation": True}, {"actions": "continuous", "skill_level_tagger": 1.5}]
+)
+def test_observations_stay_within_their_space(make: MakeTeam, device: str, params: dict[str, Any]) -> None:
+    """The space is bounded, and whole random episodes stay within it."""
+    env = make("TagContinuous-v0", 20, device=device, autoreset_mode="SameStep", num_runners=12, **params)
+    observations, _ = env.reset(seed=0)
+    for space in env.single_observation_spaces.values():
+        assert isinstance(space, gymnasium.spaces.Box)
+        assert np.isfinite(space.low).all()
+        assert np.isfinite(space.high).all()
+    for space in env.action_spaces.values():
+        space.seed(1)
+    for _ in range(600):
+        for role, space in env.observation_spaces.items():
+            assert space.contains(observations[role]), role
+        observations = env.step({role: space.sample() for role, space in env.action_spaces.items()})[0]

@@ -25,7 +25,12 @@ def _columns(params: Mapping[str, Any]) -> int:
 
 
 def _observation(params: Mapping[str, Any]) -> Box:
-    return Box(-np.inf, np.inf, (FEATURES * _columns(params) + 1,), np.float32)
+    """Bounds of what play brings about: an acceleration that lasts has not brought the speed to a limit."""
+    skill = max(np.max(params["skill_level_tagger"]), np.max(params["skill_level_runner"]))
+    rounding = 1 + 1e-5
+    most = np.repeat([1, 1, skill * rounding, 2 * skill * rounding, rounding, 1, 1], _columns(params))
+    least = np.repeat([1, 1, skill * rounding, 2 * skill * rounding, rounding, 0, 0], _columns(params))
+    return Box(np.append(-least, 0).astype(np.float32), np.append(most, 1).astype(np.float32), dtype=np.float32)
 
 
 def _action(params: Mapping[str, Any]) -> Space[Any]:
