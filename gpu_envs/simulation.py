@@ -172,8 +172,10 @@ class Simulation:
         self._launch: dict[str, Launch] = {}
         self._load(self.layout.modules[0])
         self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
-        self._step_places = [place for _, place in self.layout.places(self._step_call)]
-        self._inspect_places = [place for _, place in self.layout.places(self._calls["inspect"])]
+        layout = self.layout  # made anew each time, so not in a step
+        self._affixes = [affix for affix, _ in layout.places(self._step_call)]
+        self._step_places = [place for _, place in layout.places(self._step_call)]
+        self._inspect_places = [place for _, place in layout.places(self._calls["inspect"])]
 
     @property
     def layout(self) -> Layout:
@@ -278,10 +280,9 @@ class Simulation:
         try:
             self._launch_step(self.arrays.stream())
         finally:
-            affixes = [affix for affix, _ in self.layout.places(call)]
             for place, name, _ in out:
                 setattr(places[place], name, None)
-                self._write_address(places[place], name, affixes[place])
+                self._write_address(places[place], name, self._affixes[place])
 
     def set_step_flags(self, *, report_frozen: bool, clear_final: bool) -> None:
         """Chooses what a step does besides.

@@ -20,7 +20,8 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
         const int       own  = role_of(i);
         const RoleCall& to   = call.role[own];
         const Element   at   = (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
-        const bool      last = rows == LAST_ROWS && w.finished;
+        // (elsewhere the one replica here is at its end; and what was written there a moment ago may not be there yet)
+        const bool      last = rows == LAST_ROWS && (SCHEDULE != SPREAD || w.finished);
         write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
     }
 }
@@ -29,7 +30,7 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
 struct Chunk {
     int   low;     // the first agent, counted within the role
     int   each;    // floats of one replica
-    Element at;      // where they go, from the role's first row
+    Element at;    // where they go, from the role's first row
     int   staged;  // where they wait: as far from a multiple of 16 bytes as where they go
 
     template <class Call> FN Chunk(const Call& call, Index first, int begin, int role) {
