@@ -28,3 +28,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Ends a sentence: a full stop, and the closest known name where one is close."""
     close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
     return f". Did you mean {close[0]!r}?" if close else "."
+
+
+class DivergedError(RuntimeError):
+    """A loss or an observation of a training run is not a number any more."""

@@ -17,7 +17,7 @@ from gpu_envs.options import Options, check_num_envs
 from gpu_envs.replicas import Replicas
 from gpu_envs.resets import Seeds
 from gpu_envs.results import OutReader, Rollout, Step
-from gpu_envs.simulation import LiveState
+from gpu_envs.simulation import NO_LIMIT, LiveState
 from gpu_envs.spec import EnvSpec
 
 
@@ -35,6 +35,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         state: The live state, field by field. Assigning into it works.
         episode_return: The return of each replica's last finished episode.
         episode_length: Its length.
+        max_episode_steps: The step at which an episode is truncated; None: never.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.output = replicas.output
         self.precision = replicas.precision
         self.autoreset_mode = AutoresetMode(replicas.mode)
+        self.max_episode_steps = None if replicas.sim.config.limit == NO_LIMIT else replicas.sim.config.limit
         self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
         self.render_mode = None
         # kept here too, because a step looks at them: an attribute of an attribute costs time

@@ -1,0 +1,162 @@
+"""A parser that raises instead of leaving the process, and the ways to read what stands behind an option."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn, final
+
+from gpu_envs.errors import did_you_mean
+
+OK: Final = 0
+MISTAKE: Final = 2
+INTERRUPTED: Final = 130
+
+
+@final
+class Parser(argparse.ArgumentParser):
+    """Options of a command. ``-h`` is an ordinary switch, since the help depends on the other options."""
+
+    def __init__(self, prog: str, usage: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            add_help=False,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.add_argument("-h", "--help", action="store_true", help="show this")
+
+    def error(self, message: str) -> NoReturn:
+        """Raises what argparse would print."""
+        raise ValueError(f"{message} ({self.prog} --help lists the options)")
+
+    def flags(self) -> list[str]:
+        """Every option's spelling."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+
+def refuse_extras(parser: Parser, extras: Sequence[str]) -> None:
+    """Says what was not understood."""
+    if extras:
+        parser.error(f"nothing is expected after {parser.prog} but its options; got {' '.join(extras)!r}")
+
+
+def take_one(parser: Parser, words: Sequence[str], what: str) -> tuple[argparse.Namespace, str | None]:
+    """Parses options, and one word that may stand anywhere among them.
+
+    argparse takes an optional word for absent as soon as an option comes before it, so it is not told of the word.
+
+    Args:
+        parser: Knows the options.
+        words: The command line.
+        what: What the word is called, for the message.
+
+    Returns:
+        The options, and the word or None.
+    """
+    found, extras = parser.parse_known_args(list(words))
+    unknown = [word for word in extras if word.startswith("-") and word != "--"]
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        parser.error(f"there is no option {flag!r}{did_you_mean(flag, parser.flags())}")
+    others = [word for word in extras if word != "--"]
+    if len(others) > 1:
+        parser.error(f"one {what} is expected; got {' and '.join(map(repr, others))}")
+    return found, others[0] if others else None
+
+
+def whole(text: str) -> int:
+    """Reads a whole number; 1_000_000 and 1e6 too."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.5
+    if not number.is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(number)
+
+
+def number(text: str) -> float:
+    """Reads a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+
+
+def wholes(text: str) -> tuple[int, ...]:
+    """Reads whole numbers between commas."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no whole numbers; give such as 64,64") from None
+
+
+def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads the word none as None, and all else by ``read``."""
+    return lambda text: None if text.lower() == "none" else read(text)
+
+
+def explained(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Keeps the message of a ValueError, which argparse would replace by its own."""
+
+    def read_or_explain(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read_or_explain
+
+
+def value(text: str) -> bool | int | float | str:
+    """Reads a switch, a number or a word."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+@final
+class Pairs(argparse.Action):
+    """Gathers NAME=VALUE of an option that may be given again and again."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        """Adds one; a name that was given before gets the new value."""
+        name, equals, text = str(values).partition("=")
+        if not (name and equals):
+            raise argparse.ArgumentError(self, f"{values!r} is no {self.metavar}")
+        read = value if self.const is None else self.const
+        gathered = dict(getattr(namespace, self.dest, {}))
+        setattr(namespace, self.dest, gathered | {name: read(text)})
+
+
+@final
+class Switch(argparse.Action):
+    """``--x`` and ``--no-x``; of one that may be None, ``--x=none`` too."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        _values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Keeps what the option's spelling says."""
+        flag = option_string or ""
+        setattr(namespace, self.dest, None if flag.endswith("=none") else not flag.startswith("--no-"))

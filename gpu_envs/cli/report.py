@@ -1,0 +1,72 @@
+"""What is printed after a command."""
+
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_REASONS = {
+    "total_steps": "all steps are done",
+    "target_return": "the return that was aimed at is reached",
+    "interrupted": "interrupted",
+}
+
+
+def training_report(result: Any) -> str:
+    """Returns, steps and times of a training run, and how to evaluate it.
+
+    Args:
+        result: The trainer's ``Result``.
+    """
+    speed = result.steps / result.seconds if result.seconds > 0 else 0.0
+    name = {role: "return" if len(result.returns) == 1 else f"return of {role}" for role in result.returns}
+    rows = [("finished", _REASONS.get(result.reason, result.reason))]
+    rows += [(name[role], f"{value:.6g}") for role, value in result.returns.items()]
+    rows += [
+        ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
+        ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
+    ]
+    since_start = process_seconds()
+    if since_start is not None:
+        rows.append(("since the start", f"{since_start:.2f} s, imports and compiling included"))
+    if result.run_dir:
+        run = shlex.quote(str(result.run_dir))
+        rows += [("run directory", str(result.run_dir)), ("evaluate it", f"gpu-envs eval {run}")]
+        if result.reason == "interrupted":
+            rows.append(("go on", f"gpu-envs train --resume {run}"))
+    return table(rows)
+
+
+def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
+    """How each role does.
+
+    Args:
+        results: The trainer's ``Evaluation`` by role.
+        greedy: Whether the likeliest actions were taken.
+    """
+    rows: list[tuple[str, ...]] = [("role", "mean return", "95 %", "deviation", "mean length", "episodes")]
+    for role, found in results.items():
+        numbers = (f"{found.mean:.6g}", f"+-{found.interval:.3g}", f"{found.std:.4g}", f"{found.length:.6g}")
+        rows.append((role, *numbers, f"{found.episodes:,}"))
+    kind = "the likeliest actions" if greedy else "actions drawn as in training"
+    return f"{table(rows)}\n({kind})"
+
+
+def table(rows: list[tuple[str, ...]] | list[tuple[str, str]]) -> str:
+    """Rows with their columns under one another."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def process_seconds() -> float | None:
+    """Since this process began, by the operating system's account; None where it gives none."""
+    try:
+        # Fields of proc(5) after the name, which may hold spaces: the twentieth is the start, in ticks since the boot.
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None

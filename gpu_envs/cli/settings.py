@@ -1,0 +1,160 @@
+"""Options made from the dataclass of a training run: one for each field, with its docstring as help."""
+
+import argparse
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from gpu_envs.cli.parser import Pairs, Parser, Switch, explained, number, or_none, value, whole, wholes
+from gpu_envs.training.config import Config
+from gpu_envs.training.schedule import Schedule
+
+_REPEATED: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
+    "params": ("--param", "NAME=VALUE", value),
+    "policies": ("--policy", "ROLE=NAME", str),
+}
+"""Mappings: the option that gives one entry, its form, and how to read the value."""
+
+_READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
+    int: (whole, "N"),
+    float: (number, "X"),
+    str: (str, "WORD"),
+    Schedule: (explained(Schedule.of), "SCHEDULE"),
+    tuple[int, ...]: (wholes, "N,N"),
+}
+"""How to read a type, and the word that stands for it in the help."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A field of the dataclass, as an option."""
+
+    name: str
+    """The field's name."""
+    type: Any
+    """The type without None."""
+    optional: bool
+    """None is allowed."""
+    default: Any
+    """The value where nothing is given."""
+    doc: str
+    """The docstring under the field."""
+
+    @property
+    def flag(self) -> str:
+        """The option."""
+        return _REPEATED[self.name][0] if self.name in _REPEATED else "--" + self.name.replace("_", "-")
+
+    def add_to(self, options: argparse._ArgumentGroup, preset: str | None, values: Mapping[str, Any]) -> None:
+        """Adds the option; absent from what is parsed unless given.
+
+        Args:
+            options: Where to.
+            preset: The preset's name, for the help.
+            values: What the preset says.
+        """
+        shown = self.shown(values.get(self.name, self.default))
+        source = f"preset {preset}" if self.name in values else "default"
+        doc = re.sub(r"\bNone\b", "none", self.doc)
+        text = f"{doc} ({source}: {shown})".replace("%", "%%")
+        if self.name in _REPEATED:
+            _, form, read = _REPEATED[self.name]
+            options.add_argument(
+                self.flag,
+                dest=self.name,
+                action=Pairs,
+                const=read,
+                metavar=form,
+                default=argparse.SUPPRESS,
+                help=f"{text} May be given several times.",
+            )
+        elif self.type is bool:
+            flags = [self.flag, f"--no-{self.flag[2:]}"] + [f"{self.flag}=none"] * self.optional
+            options.add_argument(*flags, dest=self.name, action=Switch, nargs=0, default=argparse.SUPPRESS, help=text)
+        else:
+            read, form = _READERS[self.type]
+            options.add_argument(
+                self.flag,
+                dest=self.name,
+                type=or_none(read) if self.optional else read,
+                metavar=form,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
+
+    def shown(self, value: Any) -> str:
+        """A value as one would write it behind the option."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if value is None:
+            return "none"
+        if isinstance(value, Mapping):
+            return " ".join(f"{name}={item}" for name, item in value.items()) or "none"
+        if self.type is Schedule:
+            return str(Schedule.of(value))
+        if isinstance(value, list | tuple):
+            return ",".join(map(str, value))
+        return str(value)
+
+
+@functools.cache
+def settings() -> tuple[Setting, ...]:
+    """Every setting but the environment's id, which is no option, in the order of the dataclass."""
+    hints = typing.get_type_hints(Config)
+    docs = field_docs(Config)
+    made = []
+    for field in dataclasses.fields(Config):
+        if field.name == "env":
+            continue
+        kinds = typing.get_args(hints[field.name]) if isinstance(hints[field.name], types.UnionType) else ()
+        (kind,) = [each for each in kinds if each is not types.NoneType] or [hints[field.name]]
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        made.append(Setting(field.name, kind, types.NoneType in kinds, default, docs[field.name]))
+    return tuple(made)
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """The string that stands under each field of a class, by the field's name."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        ):
+            docs[field.target.id] = " ".join(text.value.value.split())
+    return docs
+
+
+def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any]) -> None:
+    """Adds an option for every setting, whose help shows what a preset says."""
+    group = parser.add_argument_group("settings of the run")
+    for setting in settings():
+        setting.add_to(group, preset, values)
+
+
+def given(found: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line gives, and no others."""
+    names = {setting.name for setting in settings()}
+    return {name: item for name, item in vars(found).items() if name in names}
+
+
+def combined(preset: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options say, and below that what the preset says; mappings are combined entry by entry."""
+    merged = dict(preset) | dict(explicit)
+    for name in _REPEATED:
+        if name in merged:
+            merged[name] = dict(preset.get(name, {})) | dict(explicit.get(name, {}))
+    return merged

@@ -1,0 +1,48 @@
+"""The bundled runner: PPO and A2C for any registered environment, rollout and update on its device.
+
+    from gpu_envs.training import Config, train
+    train(Config(env="CartPole-v1", target_return=475))
+
+Importing it does not import torch; what it names does.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gpu_envs.training.config import Config
+from gpu_envs.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from gpu_envs.training.checkpoint import CheckpointError as CheckpointError
+    from gpu_envs.training.evaluation import Evaluation as Evaluation
+    from gpu_envs.training.heads import Head as Head
+    from gpu_envs.training.policy import Policy as Policy
+    from gpu_envs.training.run_directory import RunDirectory as RunDirectory
+    from gpu_envs.training.runs import evaluate as evaluate
+    from gpu_envs.training.runs import resume as resume
+    from gpu_envs.training.runs import train as train
+    from gpu_envs.training.trainer import Result as Result
+    from gpu_envs.training.trainer import Trainer as Trainer
+
+_LATER = {
+    "CheckpointError": "checkpoint",
+    "Evaluation": "evaluation",
+    "Head": "heads",
+    "Policy": "policy",
+    "Result": "trainer",
+    "RunDirectory": "run_directory",
+    "Trainer": "trainer",
+    "evaluate": "runs",
+    "resume": "runs",
+    "train": "runs",
+}
+"""What needs torch, and the module it is in."""
+
+__all__ = ["Config", "Schedule", *sorted(_LATER)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what needs torch when it is asked for."""
+    if name in _LATER:
+        return getattr(importlib.import_module(f"gpu_envs.training.{_LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

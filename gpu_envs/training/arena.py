@@ -1,0 +1,189 @@
+"""The environment as the trainer meets it: roles of agents, single-agent environments having one of one agent."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+import torch
+
+import gpu_envs
+from gpu_envs.results import Step
+from gpu_envs.training.config import Config
+from gpu_envs.training.heads import Head
+
+ALONE = "agent"
+"""The role's name where there is but one agent."""
+
+
+def derived_seed(seed: int, *purpose: str | int) -> int:
+    """A seed of 63 bits for one purpose, by hashing: seeds of purposes next to one another have nothing in common."""
+    text = ":".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RoleInfo:
+    """The agents of one role."""
+
+    name: str
+    agents: int
+    features: int
+    head: Head
+    members: tuple[str, ...]
+    """The agents' names."""
+
+
+@final
+class RoleStorage:
+    """What a horizon leaves of one role: the environment writes straight into it."""
+
+    def __init__(self, role: RoleInfo, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool) -> None:
+        """Allocates.
+
+        Args:
+            role: Whose it is.
+            horizon: Steps.
+            num_envs: Replicas.
+            device: Where.
+            alone: The environment is a single-agent one: its arrays have no dimension of agents, and all take part.
+            limited: Episodes may be truncated.
+        """
+
+        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        n, a, f = num_envs, role.agents, role.features
+        self.role = role
+        self.alone = alone
+        self.observations = made(horizon + 1, n, a, f)
+        self.rewards = made(horizon, n, a)
+        self.terminations = made(horizon, n, a, dtype=torch.bool)
+        self.truncations = made(horizon, n, a, dtype=torch.bool)
+        self.alive = None if alone else made(horizon + 1, n, a, dtype=torch.bool)
+        self.final_obs = made(horizon, n, a, f) if limited else None
+        self.episode_return = made(horizon, n, a)
+        self.episode_length = made(horizon, n, a, dtype=torch.int32)
+
+    def row(self, name: str, t: int) -> torch.Tensor | None:
+        """What step ``t`` writes, in the environment's own shape."""
+        array: torch.Tensor | None = getattr(self, name)
+        if array is None:
+            return None
+        return array[t + (name == "observations")].squeeze(1) if self.alone else array[t + (name == "observations")]
+
+    def carry_over(self) -> None:
+        """Begins a horizon where the last one ended."""
+        self.observations[0].copy_(self.observations[-1])
+        if self.alive is not None:
+            self.alive[0].copy_(self.alive[-1])
+        self.episode_length.zero_()
+
+    def episodes(self) -> torch.Tensor:
+        """Of each step: how many agents' episodes ended, and the sums of their returns and lengths, ``[3, T]``."""
+        ended = self.episode_length > 0
+        returns = torch.where(ended, self.episode_return, 0.0)
+        parts = (ended.sum((1, 2)), returns.sum((1, 2)), self.episode_length.sum((1, 2)))
+        return torch.stack([part.to(torch.float32) for part in parts])
+
+
+_WRITTEN = (
+    *("observations", "rewards", "terminations", "truncations"),
+    *("final_obs", "episode_return", "episode_length"),
+)
+
+
+@final
+class Arena:
+    """An environment, and storage for a horizon of it.
+
+    Attributes:
+        env: The environment, with torch tensors.
+        roles: Its roles.
+        storage: What the horizon leaves, by role.
+        limit: The step at which episodes are truncated; None: never.
+    """
+
+    def __init__(self, config: Config, device: str, num_envs: int, horizon: int) -> None:
+        """Makes the environment and the storage."""
+        self.env: Any = gpu_envs.make(
+            config.env,
+            num_envs,
+            device=device,
+            output="torch",
+            autoreset_mode="SameStep",
+            threads=config.threads if device == "cpu" else None,
+            **config.params,
+        )
+        self.num_envs, self.horizon, self.device = num_envs, horizon, device
+        self._alone = isinstance(self.env, gpu_envs.VectorEnv)
+        self.roles = roles_of(self.env)
+        self.limit: int | None = self.env.max_episode_steps
+        self.storage = {
+            role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=self.limit is not None)
+            for role in self.roles
+        }
+        self._outs = [self._out(t) for t in range(horizon)]
+
+    def _out(self, t: int) -> Step:
+        rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
+        present = {name: by_role for name, by_role in rows.items() if next(iter(by_role.values())) is not None}
+        return Step(**({n: by_role[ALONE] for n, by_role in present.items()} if self._alone else present))
+
+    def reset(self, seed: int, *, stagger: int | None = None) -> None:
+        """Begins anew; the first observations are where the next horizon will look for them.
+
+        Args:
+            seed: The first replica's seed.
+            stagger: With this seed, begin each replica's first episode at a random step of the limit.
+        """
+        observations, infos = self.env.reset(seed=seed)
+        if stagger is not None and self.limit is not None:
+            snapshot = self.env.get_state()
+            place = snapshot["episode"] if "elapsed" in snapshot["episode"] else snapshot["state"]
+            steps = np.random.default_rng(stagger).integers(0, self.limit, self.num_envs)
+            place["elapsed"] = torch.from_numpy(steps.astype(np.int32)).to(self.device)
+            self.env.set_state(snapshot)
+            observations = self.env.observe()
+        by_role = {ALONE: observations} if self._alone else observations
+        for name, storage in self.storage.items():
+            storage.observations[-1].copy_(by_role[name].reshape(storage.observations[-1].shape))
+            if storage.alive is not None:
+                storage.alive[-1].copy_(infos["alive"][name])
+
+    def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
+        """Takes the horizon's step ``t``, with actions by role, ``[num_envs, agents, width]``."""
+        given = {role.name: self._shaped(role, actions[role.name]) for role in self.roles}
+        if self._alone:
+            self.env.step(given[ALONE], out=self._outs[t])
+            return
+        infos = self.env.step(given, out=self._outs[t])[-1]
+        for name, storage in self.storage.items():
+            assert storage.alive is not None
+            storage.alive[t + 1].copy_(infos["alive"][name])
+
+    def _shaped(self, role: RoleInfo, actions: torch.Tensor) -> torch.Tensor:
+        if role.head.scalar:
+            actions = actions.squeeze(-1)
+        return actions.squeeze(1) if self._alone else actions
+
+
+def roles_of(env: Any) -> tuple[RoleInfo, ...]:
+    """The roles of an environment of either kind."""
+    if isinstance(env, gpu_envs.VectorEnv):
+        return (_role(ALONE, env.single_observation_space, env.single_action_space, (ALONE,)),)
+    found = []
+    for name in env.roles:
+        members = tuple(agent for agent in env.possible_agents if agent.rpartition("_")[0] == name)
+        found.append(_role(name, env.single_observation_spaces[name], env.single_action_spaces[name], members))
+    return tuple(found)
+
+
+def _role(
+    name: str, observation: gymnasium.Space[Any], action: gymnasium.Space[Any], members: tuple[str, ...]
+) -> RoleInfo:
+    assert observation.shape is not None
+    return RoleInfo(name, len(members), int(observation.shape[0]), Head.of(action), members)

@@ -1,0 +1,198 @@
+"""What a training run is: one dataclass, from which the command line is made, and which the run directory keeps."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+from gpu_envs.errors import did_you_mean
+from gpu_envs.training.schedule import Schedule
+
+ALGORITHMS = ("ppo", "a2c")
+ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A training run."""
+
+    env: str
+    """The environment's id, such as CartPole-v1."""
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The environment's own parameters, by name."""
+    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Which policy acts for a role or a single agent (tagger, runner_0): a name of your own for one that learns, shared
+    by all who name it; "random"; or "frozen:RUN" or "frozen:RUN:POLICY" for one trained before. A role not named has
+    one of its own that learns."""
+    algorithm: str = "ppo"
+    """ppo, or a2c: one epoch without clipping, whatever epochs says."""
+    seed: int = 0
+    """Everything random follows from it: weights, actions, minibatches, environments."""
+    device: str = "auto"
+    """auto (CUDA where there is a CUDA device), cpu, cuda or cuda:N."""
+
+    total_steps: int = 10_000_000
+    """Train for so many steps of the environment, all replicas together."""
+    num_envs: int = 1024
+    """Replicas that are stepped together."""
+    horizon: int = 32
+    """Steps of every replica between two updates."""
+    epochs: int = 4
+    """How many times an update goes through the horizon."""
+    minibatches: int = 4
+    """In how many random parts it does so."""
+
+    learning_rate: Schedule = Schedule(((0.0, 1e-3),))
+    """Of Adam: a number, or points of progress and value, such as 0:0.001,1:0."""
+    gamma: float = 0.99
+    """The discount of rewards a step later."""
+    gae_lambda: float = 0.95
+    """The mixture of long and short advantages (Schulman et al. 2016)."""
+    clip: float = 0.2
+    """How far PPO lets the probability of an action change: the ratio stays within 1 - clip and 1 + clip."""
+    value_clip: float | None = None
+    """How far a value may move from its old one in an update; None: as far as it will."""
+    value_weight: float = 0.5
+    """The weight of the value's loss."""
+    entropy_weight: Schedule = Schedule(((0.0, 0.0),))
+    """The weight of the entropy bonus: a number, or points of progress and value."""
+    max_grad_norm: float | None = 0.5
+    """The gradient is shortened to this; None: never."""
+    target_kl: float | None = None
+    """An update stops when the policy has moved so far from the one that acted; None: it never stops early."""
+    normalise_advantages: bool = True
+    """Give the advantages of a horizon mean 0 and deviation 1."""
+    normalise_observations: bool = False
+    """Give observations mean 0 and deviation 1 by running statistics."""
+    normalise_rewards: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    stagger: bool = False
+    """Cut the first episode of each replica at a random step, so that replicas are not in step with one another."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """The widths of the policy's hidden layers."""
+    activation: str = "tanh"
+    """Between them: tanh, relu, elu, silu or gelu."""
+    shared_trunk: bool = False
+    """Actor and critic share the hidden layers."""
+    initial_std: float = 1.0
+    """Of a continuous action at first, where the bounds are -1 and 1."""
+    precision: str = "float32"
+    """Of matrix products: float32, tf32 (CUDA), or bf16 (activations too)."""
+    graphs: bool | None = None
+    """Capture rollout and update in CUDA graphs; None: where that is possible."""
+    fused: bool | None = None
+    """Run small multilayer perceptrons in kernels of our own; None: where that is possible."""
+    threads: int | None = None
+    """On the CPU: the most threads to use; None: one for each core."""
+
+    target_return: float | None = None
+    """Stop when the mean return of the last 100 episodes reaches this."""
+    target_role: str | None = None
+    """The role whose return that is; None: the first that learns."""
+    run_dir: str | None = None
+    """Where configuration, logs and checkpoints go; None: a new folder in runs/. Empty: nowhere."""
+    log_interval: int = 10
+    """Log every so many updates."""
+    checkpoint_interval: int = 200
+    """Save a checkpoint every so many updates, and at the end; 0: at the end alone."""
+    keep_checkpoints: int = 3
+    """How many checkpoints stay on the disk."""
+
+    def __post_init__(self) -> None:
+        """Brings schedules, tuples and mappings into their form, and says which value is wrong, and what is allowed."""
+        for name in ("learning_rate", "entropy_weight"):
+            try:
+                object.__setattr__(self, name, Schedule.of(getattr(self, name)))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "params", dict(self.params))
+        object.__setattr__(self, "policies", dict(self.policies))
+        for name, least in _WHOLE.items():
+            value = getattr(self, name)
+            if value is None and name == "threads":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is {value!r}; give a whole number from {least} up")
+        for name, (low, high, open_at_low) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"{name} is {value!r}; give a number")
+            if not low <= value <= high or (open_at_low and value == low):
+                above = f"above {low:g}" if open_at_low else f"from {low:g}"
+                raise ValueError(f"{name} is {value!r}; it must lie {above} to {high:g}")
+        for name, allowed in (("algorithm", ALGORITHMS), ("activation", ACTIVATIONS), ("precision", PRECISIONS)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(
+                    f"{name} is {value!r}{did_you_mean(str(value), allowed)} Allowed: {', '.join(allowed)}"
+                )
+        if not self.hidden or not all(isinstance(width, int) and width > 0 for width in self.hidden):
+            raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as 64,64")
+        if min(value for _, value in self.learning_rate.points) < 0:
+            raise ValueError(f"learning_rate is {self.learning_rate}; it cannot be negative")
+
+    @property
+    def iterations(self) -> int:
+        """How many updates there are: at least one."""
+        return max(1, -(-self.total_steps // (self.num_envs * self.horizon)))
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """Epochs and minibatches of an update."""
+        return (1, 1) if self.algorithm == "a2c" else (self.epochs, self.minibatches)
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers, strings, lists and dicts: what ``from_json`` reads."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return values | {
+            "learning_rate": str(self.learning_rate),
+            "entropy_weight": str(self.entropy_weight),
+            "hidden": list(self.hidden),
+        }
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> "Config":
+        """Makes the run that ``to_json`` described, or says which name is unknown."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise ValueError(
+                    f"a training run has no setting {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}"
+                )
+        return cls(**given)
+
+
+_WHOLE = {
+    "seed": 0,
+    "total_steps": 1,
+    "num_envs": 1,
+    "horizon": 1,
+    "epochs": 1,
+    "minibatches": 1,
+    "log_interval": 1,
+    "checkpoint_interval": 0,
+    "keep_checkpoints": 1,
+    "threads": 1,
+}
+"""Settings that are whole numbers, and the least that each may be."""
+
+_RANGES = {
+    "gamma": (0.0, 1.0, False),
+    "gae_lambda": (0.0, 1.0, False),
+    "clip": (0.0, 10.0, True),
+    "value_clip": (0.0, 1e9, True),
+    "value_weight": (0.0, 1e6, False),
+    "max_grad_norm": (0.0, 1e9, True),
+    "target_kl": (0.0, 1e3, True),
+    "initial_std": (0.0, 100.0, True),
+    "target_return": (-1e30, 1e30, False),
+}
+"""Settings that are numbers: the least, the most, and whether the least itself is out."""
+
+_OPTIONAL = ("value_clip", "max_grad_norm", "target_kl", "target_return")

@@ -1,0 +1,138 @@
+"""How well policies do: full episodes, counted so that short ones are no more likely to be among them."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import final
+
+import torch
+
+from gpu_envs.training.arena import Arena, derived_seed
+from gpu_envs.training.config import Config
+from gpu_envs.training.networks import Networks
+from gpu_envs.training.ops import Ops
+from gpu_envs.training.players import Player
+from gpu_envs.training.seats import Part, Seats
+
+MOST_REPLICAS = 4096
+"""As many episodes are played side by side, if there are so many."""
+
+_LOOK_EVERY = 32
+"""Steps between two looks at whether all episodes are over."""
+
+_MOST_STEPS = 1_000_000
+"""Of one episode, where the environment knows no limit."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What the episodes of one role were like; with several agents, the mean of each episode's agents counts once."""
+
+    mean: float
+    """The mean return."""
+    std: float
+    """The deviation of the returns."""
+    interval: float
+    """Half the width of the mean's 95 % interval."""
+    length: float
+    """The mean length: of an agent that leaves early, its own."""
+    length_interval: float
+    """Half the width of that mean's 95 % interval."""
+    episodes: int
+    """How many episodes were counted."""
+
+
+def play(
+    config: Config, parts: Mapping[str, tuple[Part, ...]], networks: Mapping[str, Networks | None], device: str, *,
+    episodes: int, greedy: bool, seed: int, num_envs: int | None,
+) -> dict[str, Evaluation]:  # fmt: skip
+    """Plays full episodes. Every replica contributes its first ones, equally many, however long they take.
+
+    Args:
+        config: The environment.
+        parts: By policy, the agents it acts for.
+        networks: By policy; None: random actions.
+        device: Where.
+        episodes: How many at least.
+        greedy: Take the likeliest actions.
+        seed: Of environments and actions.
+        num_envs: Replicas side by side; None: as many as episodes, up to 4,096.
+
+    Returns:
+        By role.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
+    count = min(num_envs or MOST_REPLICAS, episodes)
+    each = -(-episodes // count)
+    arena = Arena(config, device, count, 1)
+    arena.reset(derived_seed(seed, "evaluation"))
+    players = [
+        Player(
+            Seats(name, own, count, device), networks[name], Ops(own[0].role.head, device, config.threads), seed, device
+        )
+        for name, own in parts.items()
+    ]
+    actions = acting_buffers(arena, [player.seats for player in players])
+    tally = {name: _Tally(each, count, s.role.agents, device) for name, s in arena.storage.items()}
+    for turn in range(_MOST_STEPS * each):
+        for storage in arena.storage.values():
+            storage.carry_over()
+        observations = {name: s.observations[0] for name, s in arena.storage.items()}
+        for player in players:
+            player.seats.give(player.act(turn, observations, greedy=greedy), actions)
+        arena.step(0, actions)
+        for name, storage in arena.storage.items():
+            tally[name].add(storage.episode_length[0], storage.episode_return[0])
+        if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
+            return {name: t.result() for name, t in tally.items()}
+    raise RuntimeError(f"an episode of {config.env} did not end within {_MOST_STEPS:,} steps; give it a limit")
+
+
+def acting_buffers(arena: Arena, seats: list[Seats]) -> dict[str, torch.Tensor]:
+    """Where the actions of each role are gathered from several policies."""
+    buffers = {}
+    for role in arena.roles:
+        if any(s.shares(role.name) for s in seats):
+            kind = torch.float32 if role.head.kind == "box" else torch.int32
+            shape = (arena.num_envs, role.agents, role.head.width)
+            buffers[role.name] = torch.zeros(shape, dtype=kind, device=arena.device)
+    return buffers
+
+
+@final
+class _Tally:
+    """Each replica's first episodes."""
+
+    def __init__(self, each: int, num_envs: int, agents: int, device: str) -> None:
+        self._done = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._returns = torch.zeros((each + 1, num_envs), dtype=torch.float64, device=device)
+        self._lengths = torch.zeros_like(self._returns)
+        self._each, self._agents = each, agents
+
+    def add(self, lengths: torch.Tensor, returns: torch.Tensor) -> None:
+        """Takes in the step's episodes, ``[num_envs, agents]``; a length of 0 stands for none."""
+        ended = lengths[:, 0] > 0  # the episodes of a replica's agents are reported together
+        # those past the number wanted go into one place more, which is not read
+        place = torch.where(ended, self._done.clamp(max=self._each), self._each).unsqueeze(0)
+        self._returns.scatter_(0, place, returns.double().mean(1).unsqueeze(0))
+        self._lengths.scatter_(0, place, lengths.double().mean(1).unsqueeze(0))
+        self._done.add_(ended.to(torch.int64))
+
+    def complete(self) -> bool:
+        return bool((self._done >= self._each).all().item())
+
+    def result(self) -> Evaluation:
+        returns, lengths = self._returns[:-1].flatten(), self._lengths[:-1].flatten()
+        count = returns.numel()
+        spread = returns.std().item() if count > 1 else 0.0
+        length_spread = lengths.std().item() if count > 1 else 0.0
+        return Evaluation(
+            mean=returns.mean().item(),
+            std=spread,
+            interval=1.96 * spread / math.sqrt(count),
+            length=lengths.mean().item(),
+            length_interval=1.96 * length_spread / math.sqrt(count),
+            episodes=count,
+        )

@@ -1,0 +1,266 @@
+"""A policy that learns: what it keeps of a horizon, its advantages, and its update (Schulman et al. 2017)."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.advantage import Advantages
+from gpu_envs.training.arena import RoleStorage, derived_seed
+from gpu_envs.training.config import Config
+from gpu_envs.training.networks import TOTALS, Networks
+from gpu_envs.training.normalise import ObservationScale, RewardScale
+from gpu_envs.training.ops import Batch, LossSettings
+from gpu_envs.training.optimiser import Adam
+from gpu_envs.training.permutation import Permutation
+from gpu_envs.training.seats import Seats
+
+FIGURES = (
+    *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "samples"),
+    *("explained_variance", "gradient_norm", "learning_rate", "largest_observation"),
+)
+"""What a learner reports of each iteration; the first six are sums over its minibatches."""
+
+_KL_MARGIN = 1.5
+"""An update stops where the divergence exceeds the target by this factor."""
+
+
+@final
+class Learner:
+    """One policy's storage, random numbers and update; everything on the device, nothing read back.
+
+    Attributes:
+        seats: The agents it acts for.
+        module: Its weights.
+        networks: How that is run.
+        figures: What the last iteration was like: ``FIGURES``.
+    """
+
+    def __init__(
+        self, seats: Seats, module: nn.Module, networks: Networks, optimiser: Adam, scale: ObservationScale | None,
+        config: Config, device: str, limit: int | None,
+    ) -> None:  # fmt: skip
+        """Allocates.
+
+        Args:
+            seats: The agents it acts for.
+            module: Its weights.
+            networks: How that is run.
+            optimiser: Of the module's parameters.
+            scale: Of observations, where they are normalised.
+            config: The run.
+            device: Where.
+            limit: The step at which episodes are truncated; None: never.
+        """
+        self.seats, self.module, self.networks = seats, module, networks
+        self._optimiser, self._scale, self._config = optimiser, scale, config
+        horizon, rows, head = config.horizon, seats.rows, seats.head
+        box = head.kind == "box"
+
+        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._actions = made(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
+        self._log_probs = made(horizon, rows)
+        self._values = made(horizon + 1, rows)
+        self._advantages = made(horizon, rows)
+        self._returns = made(horizon, rows)
+        self._acted = made(rows, head.width) if box else None
+        self._limit = limit
+        self._advantage = Advantages(device)
+        self._rewards = RewardScale(rows, device) if config.normalise_rewards else None
+        if self._rewards is not None:
+            self._sums = (made(rows), made(rows), made(rows))
+        epochs, minibatches = config.passes
+        samples = horizon * rows
+        self._indices = made(samples, dtype=torch.int32) if epochs * minibatches > 1 else None
+        self._permutation = Permutation(samples, device)
+        self._minibatch = -(-samples // minibatches)
+        self._settings = LossSettings(
+            clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
+        )
+        self._streams = {
+            purpose: torch.tensor([derived_seed(config.seed, purpose, seats.name), 0], device=device)
+            for purpose in ("actions", "minibatches")
+        }
+        self._scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
+        self._rate = made(1)
+        self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
+        self._totals = made(TOTALS)
+        self._norm = made(1)
+        self._flat: tuple[torch.Tensor, Batch] | None = None
+        self.figures = made(len(FIGURES))
+
+    # --- the horizon ---
+
+    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+        """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
+        observations = self.seats.take({name: s.observations[t] for name, s in storage.items()}, 0)
+        actions = self._actions[t]
+        values = self._values[t] if self.networks.acts_with_value else None
+        self.networks.act(
+            observations, actions, self._log_probs[t], values, self._acted, self._streams["actions"], t, greedy=False
+        )
+        return actions if self._acted is None else self._acted
+
+    def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
+        """Values, advantages and returns of a horizon that is complete."""
+        config = self._config
+        horizon = config.horizon
+        observations = self._taken(storage, "observations")
+        rewards, terminations, truncations = (
+            self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
+        )
+        alive = self._taken(storage, "alive")[:horizon] if self._masked(storage) else None
+        first = horizon if self.networks.acts_with_value else 0
+        self.networks.values(observations[first:].flatten(0, 1), self._values[first:].view(-1))
+        bootstrap = self._bootstrap(storage, terminations, truncations)
+        if self._rewards is not None:
+            self._advantage.discounted(
+                rewards, terminations, truncations, alive, config.gamma, self._rewards.running, *self._sums
+            )
+            self._rewards.learn(*self._sums)
+        self._advantage.compute(
+            rewards, self._values, terminations, truncations, alive, bootstrap, config.gamma, config.gae_lambda,
+            self._advantages, self._returns, self._rewards.scale if self._rewards is not None else None,
+        )  # fmt: skip
+        self._measure(observations, alive)
+        flat = Batch(
+            actions=self._actions.view(-1, self.seats.head.width),
+            log_probs=self._log_probs.view(-1),
+            advantages=self._advantages.view(-1),
+            returns=self._returns.view(-1),
+            values=self._values[:horizon].view(-1),
+            alive=None if alive is None else alive.reshape(-1),
+        )
+        self._flat = observations[:horizon].flatten(0, 1), flat
+        self._streams["actions"][1].add_(horizon)
+
+    def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
+        return self.seats.take({role: getattr(s, name) for role, s in storage.items()}, 1)
+
+    def _masked(self, storage: Mapping[str, RoleStorage]) -> bool:
+        return storage[self.seats.parts[0].role.name].alive is not None
+
+    def _bootstrap(
+        self, storage: Mapping[str, RoleStorage], terminations: torch.Tensor, truncations: torch.Tensor
+    ) -> torch.Tensor:
+        """Values of the last observations of truncated episodes.
+
+        Within a horizon no longer than the limit an agent's episode is truncated once at most, so that one row each is
+        enough; otherwise every row of every step is valued.
+        """
+        horizon, rows = self._log_probs.shape
+        if self._limit is None:
+            return self._values[horizon]
+        final = self._taken(storage, "final_obs")
+        if horizon > self._limit:
+            every = torch.empty_like(self._rewards_like(horizon, rows))
+            self.networks.values(final.flatten(0, 1), every.view(-1))
+            return every
+        step = (truncations & ~terminations).to(torch.uint8).argmax(0)
+        place = step * rows + torch.arange(rows, device=step.device)
+        once = torch.empty_like(self._values[0])
+        self.networks.values(final.flatten(0, 1).index_select(0, place), once)
+        return once
+
+    def _rewards_like(self, horizon: int, rows: int) -> torch.Tensor:
+        return self._log_probs.new_empty((horizon, rows))
+
+    def _measure(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
+        """Mean and deviation of the advantages, how much of the returns the values explain, and what was observed."""
+        variance, mean = _moments(self._advantages, alive)
+        spread, _ = _moments(self._returns, alive)
+        if self._config.normalise_advantages:
+            self._scalars[0].copy_(mean)
+            self._scalars[1].copy_(1.0 / (variance.sqrt() + 1e-8))
+        self.figures[6].copy_(1.0 - variance / spread.clamp(min=1e-12))  # returns less values are the advantages
+        self.figures[9].copy_(torch.linalg.vector_norm(observations, float("inf")))
+
+    # --- the update ---
+
+    def set_scalars(self, learning_rate: torch.Tensor, entropy_weight: torch.Tensor) -> None:
+        """Takes over what the schedules say, from tensors of one element on the device."""
+        self._rate.copy_(learning_rate)
+        self._scalars[2:3].copy_(entropy_weight)
+
+    def update(self) -> None:
+        """Goes through the horizon in epochs of random minibatches."""
+        assert self._flat is not None
+        observations, batch = self._flat
+        epochs, minibatches = self._config.passes
+        self.figures[:TOTALS].zero_()
+        if self._stop is not None:
+            self._stop.zero_()
+        stream = self._streams["minibatches"]
+        for epoch in range(epochs):
+            if self._indices is not None:
+                self._permutation.write(self._indices, stream, epoch)
+            for number in range(minibatches):
+                self._step(observations, batch, number)
+        stream[1].add_(epochs)
+        self.figures[7:8].copy_(self._norm)
+        self.figures[8:9].copy_(self._rate)
+        if self._scale is not None:
+            self._scale.learn(observations, batch.alive)
+
+    def _step(self, observations: torch.Tensor, batch: Batch, number: int) -> None:
+        chosen = None
+        if self._indices is not None:
+            chosen = self._indices[number * self._minibatch : (number + 1) * self._minibatch]
+        self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, self._totals)
+        target = self._config.target_kl
+        if self._stop is None or target is None:
+            self.figures[:TOTALS].add_(self._totals)
+        else:
+            divergence = self._totals[3:4] / self._totals[5:6].clamp(min=1.0)
+            self._stop.copy_(torch.maximum(self._stop, (divergence > _KL_MARGIN * target).to(torch.int32)))
+            self.figures[:TOTALS].add_(self._totals * (1 - self._stop))
+        self._optimiser.step(self._totals, self._rate, self._config.max_grad_norm, self._stop, self._norm)
+
+    # --- what is kept ---
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What may show where a number that is none came from, in the order in which it would spread."""
+        assert self._flat is not None
+        observations, batch = self._flat
+        return {
+            "observations": observations,
+            "values": self._values,
+            "log-probabilities": self._log_probs,
+            "advantages": self._advantages,
+            "the gradient": self._optimiser.gradient,
+            "the parameters": self._optimiser.flat,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Copies of everything that the next iterations depend on."""
+        return {
+            "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
+            "optimiser": self._optimiser.state(),
+            "streams": {name: stream.clone() for name, stream in self._streams.items()},
+            "observations": self._scale.state() if self._scale is not None else None,
+            "rewards": self._rewards.state() if self._rewards is not None else None,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave."""
+        self.module.load_state_dict(state["module"])  # into the optimiser's flat buffer, of which they are views
+        self._optimiser.load(state["optimiser"])
+        for name, stream in self._streams.items():
+            stream.copy_(state["streams"][name])
+        if self._scale is not None:
+            self._scale.load(state["observations"])
+        if self._rewards is not None:
+            self._rewards.load(state["rewards"])
+
+
+def _moments(values: torch.Tensor, alive: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Variance and mean of the samples of agents in the game."""
+    if alive is None:
+        variance, mean = torch.var_mean(values, correction=0)
+        return variance, mean
+    count = alive.sum(dtype=torch.float32).clamp(min=1.0)
+    mean = torch.where(alive, values, 0.0).sum() / count
+    return torch.where(alive, (values - mean).square(), 0.0).sum() / count, mean

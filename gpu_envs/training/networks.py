@@ -1,0 +1,207 @@
+"""How a policy's module is run: acting, valuing, and the gradient of a minibatch's loss."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.heads import Head
+from gpu_envs.training.normalise import ObservationScale
+from gpu_envs.training.ops import Batch, LossSettings, Ops
+from gpu_envs.training.optimiser import Adam
+from gpu_envs.training.policy import Policy
+
+TOTALS = 6
+"""Sums over the samples of a minibatch: policy loss, value loss, entropy, KL, clipped, samples."""
+
+CHUNK_BYTES = 4 * 2**30
+"""A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
+
+
+class Networks(ABC):
+    """A policy's module on its device."""
+
+    acts_with_value: bool
+    """Acting gives the values of the same observations, at no or little cost."""
+
+    @abstractmethod
+    def act(
+        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+    ) -> None:  # fmt: skip
+        """Chooses actions for rows of observations.
+
+        Args:
+            observations: ``[rows, features]``.
+            actions: Receives what the loss will ask about, ``[rows, width]``.
+            log_probs: Receives the logarithms of their probabilities.
+            values: Receives the values, where ``acts_with_value``; None: not wanted.
+            acted: Receives the environment's actions, where those are others (a box).
+            stream: Key and counter of the random numbers, on the device.
+            turn: Counts from the counter on.
+            greedy: Take the likeliest action.
+        """
+
+    @abstractmethod
+    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
+        """Writes the values of observations ``[rows, features]``."""
+
+    @abstractmethod
+    def gradient(
+        self, observations: torch.Tensor, batch: Batch, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, totals: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Leaves the gradient of a minibatch's summed loss with the optimiser.
+
+        Args:
+            observations: Of all samples, ``[samples, features]``.
+            batch: What the loss needs of all samples.
+            indices: The minibatch's samples; None: all.
+            settings: The loss.
+            scalars: Its changing numbers, on the device.
+            totals: Receives the sums over the minibatch.
+        """
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Lets matrix products use TF32 where asked, and puts the process's setting back."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@final
+class TorchNetworks(Networks):
+    """Any module, run by torch."""
+
+    def __init__(
+        self, module: nn.Module, head: Head, ops: Ops, optimiser: Adam | None, scale: ObservationScale | None,
+        precision: str, device: str,
+    ) -> None:  # fmt: skip
+        """Keeps them.
+
+        Args:
+            module: The policy.
+            head: What its outputs mean.
+            ops: Kernels for that head.
+            optimiser: Of the module's parameters; None: it does not learn.
+            scale: Of observations.
+            precision: ``float32``, ``tf32`` or ``bf16``.
+            device: Where.
+        """
+        self.module, self.head, self.optimiser = module, head, optimiser
+        self.acts_with_value = not isinstance(module, Policy)
+        self._ops, self._scale = ops, scale
+        self._bf16 = precision == "bf16"
+        self._kind = device.partition(":")[0]
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+    def act(
+        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+    ) -> None:  # fmt: skip
+        """Runs the actor, or all of a module that is one, and samples."""
+        with torch.no_grad(), self._casts():
+            if isinstance(self.module, Policy) and values is None:
+                parameters = self.module.distribution(self._scaled(observations))
+            else:
+                parameters, found = self.module(self._scaled(observations))
+                if values is not None:
+                    values.copy_(found)
+        self._ops.sample(_plain(parameters), actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy)
+
+    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
+        """Runs the critic, in pieces."""
+        step = self._chunk(observations.shape[0])
+        with torch.no_grad(), self._casts():
+            for first in range(0, observations.shape[0], step):
+                some = self._scaled(observations[first : first + step])
+                found = self.module.value(some) if isinstance(self.module, Policy) else self.module(some)[1]
+                values[first : first + step].copy_(found)
+
+    def gradient(
+        self, observations: torch.Tensor, batch: Batch, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, totals: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Runs the module forth, our loss, and the module back."""
+        assert self.optimiser is not None
+        count = observations.shape[0] if indices is None else indices.shape[0]
+        step = self._chunk(count)
+        sum_of_pieces: list[torch.Tensor] = []
+        for first in range(0, count, step):
+            piece = slice(first, min(first + step, count))
+            if indices is None:
+                some, part, chosen = observations[piece], _sliced(batch, piece), None
+            else:
+                chosen, part = indices[piece], batch
+                some = observations.index_select(0, chosen)
+            with torch.enable_grad(), self._casts():
+                parameters, values = self.module(self._scaled(some))
+                parameters, values = parameters.float(), values.float()
+            given = (torch.empty_like(parameters), torch.empty_like(values))
+            sums = parameters.new_empty((TOTALS, parameters.shape[0]))
+            self._ops.loss(
+                _plain(parameters), _plain(values), part, chosen, settings, scalars, given[0], given[1], sums
+            )
+            found = torch.autograd.grad([parameters, values], self._parameters, given, allow_unused=True)
+            grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
+            if first == 0:
+                torch.sum(sums, 1, out=totals)
+                sum_of_pieces = grads
+            else:
+                totals.add_(sums.sum(1))
+                sum_of_pieces = [one + other for one, other in zip(sum_of_pieces, grads, strict=True)]
+        self.optimiser.gather(sum_of_pieces)
+
+    def _chunk(self, rows: int) -> int:
+        """How many rows go through the module at a time."""
+        wide = sum(p.shape[0] for p in self._parameters if p.dim() == 2) or 256
+        most = max(1, CHUNK_BYTES // (12 * wide))
+        return -(-rows // -(-rows // most))
+
+    def _scaled(self, observations: torch.Tensor) -> torch.Tensor:
+        return observations if self._scale is None else self._scale(observations)
+
+    def _casts(self) -> Any:
+        if not self._bf16:
+            return contextlib.nullcontext()
+        return torch.autocast(self._kind, torch.bfloat16, cache_enabled=False)
+
+
+def _sliced(batch: Batch, piece: slice) -> Batch:
+    """Some of the samples, as views."""
+    return Batch(
+        actions=batch.actions[piece],
+        log_probs=batch.log_probs[piece],
+        advantages=batch.advantages[piece],
+        returns=batch.returns[piece],
+        values=batch.values[piece],
+        alive=None if batch.alive is None else batch.alive[piece],
+    )
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """As kernels want it."""
+    return tensor.detach().float().contiguous()
+
+
+def check_module(module: nn.Module, features: int, head: Head, name: str, device: str) -> None:
+    """Refuses a module whose outputs do not have the shapes that its seats ask for."""
+    probe = torch.zeros(2, features, device=device)
+    with torch.no_grad():
+        outputs = module(probe)
+    wanted = ((2, head.parameters), (2,))
+    shapes = tuple(tuple(part.shape) for part in outputs) if isinstance(outputs, tuple) else ()
+    if shapes != wanted:
+        raise ValueError(
+            f"the policy {name!r} maps observations [2, {features}] to "
+            f"{' and '.join(map(str, shapes)) or type(outputs).__name__}; expected a tuple of the distribution's "
+            f"parameters {wanted[0]} and the values {wanted[1]}"
+        )

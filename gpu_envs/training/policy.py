@@ -1,0 +1,130 @@
+"""What a policy is: a torch module from observations to the parameters of a distribution over actions, and a value."""
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.config import Config
+from gpu_envs.training.heads import Head
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+
+LOG_STD_RANGE = (-5.0, 2.0)
+"""Deviations of continuous actions stay between e^-5 and e^2 of half the distance between the bounds."""
+
+
+class Policy(nn.Module):
+    """A policy whose actor and critic can be asked apart.
+
+    ``Trainer`` takes any ``torch.nn.Module`` whose ``forward`` maps observations ``[rows, features]`` to the parameters
+    of the distribution ``[rows, head.parameters]`` and the value ``[rows]``. One that inherits from this class and
+    has two networks with nothing in common spares the critic's work while acting.
+    """
+
+    def distribution(self, observations: torch.Tensor) -> torch.Tensor:
+        """The parameters of the distribution over actions."""
+        raise NotImplementedError
+
+    def value(self, observations: torch.Tensor) -> torch.Tensor:
+        """The expected return."""
+        raise NotImplementedError
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both."""
+        return self.distribution(observations), self.value(observations)
+
+
+@final
+class Perceptron(Policy):
+    """Actor and critic as multilayer perceptrons of their own."""
+
+    def __init__(self, features: int, head: Head, config: Config, generator: torch.Generator) -> None:
+        """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
+        super().__init__()
+        self.actor = _layers(features, config.hidden, head.parameters - log_stds(head), config.activation)
+        self.critic = _layers(features, config.hidden, 1, config.activation)
+        self.log_std = _log_std(head, config)
+        _draw(self.actor, 0.01, generator)
+        _draw(self.critic, 1.0, generator)
+
+    def distribution(self, observations: torch.Tensor) -> torch.Tensor:
+        """The parameters of the distribution over actions."""
+        return _with_log_std(self.actor(observations), self.log_std)
+
+    def value(self, observations: torch.Tensor) -> torch.Tensor:
+        """The expected return."""
+        values: torch.Tensor = self.critic(observations)
+        return values.squeeze(-1)
+
+
+@final
+class SharedPerceptron(nn.Module):
+    """Actor and critic on one trunk of hidden layers."""
+
+    def __init__(self, features: int, head: Head, config: Config, generator: torch.Generator) -> None:
+        """Draws the weights as for ``Perceptron``."""
+        super().__init__()
+        self.trunk = _hidden(features, config.hidden, config.activation)
+        self.means = head.parameters - log_stds(head)
+        self.heads = nn.Linear(config.hidden[-1], self.means + 1)  # one product for both
+        self.log_std = _log_std(head, config)
+        _draw(self.trunk, math.sqrt(2), generator)
+        nn.init.zeros_(self.heads.bias)
+        nn.init.orthogonal_(self.heads.weight[:-1], 0.01, generator=generator)
+        nn.init.orthogonal_(self.heads.weight[-1:], 1.0, generator=generator)
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The parameters of the distribution over actions, and the expected return."""
+        both = self.heads(self.trunk(observations))
+        return _with_log_std(both[:, : self.means], self.log_std), both[:, self.means]
+
+
+def default_policy(features: int, head: Head, config: Config, generator: torch.Generator) -> nn.Module:
+    """The policy that a configuration describes."""
+    kind = SharedPerceptron if config.shared_trunk else Perceptron
+    return kind(features, head, config, generator)
+
+
+def log_stds(head: Head) -> int:
+    """How many of a distribution's parameters are deviations that do not depend on the observation."""
+    return head.width if head.kind == "box" else 0
+
+
+def _log_std(head: Head, config: Config) -> nn.Parameter | None:
+    count = log_stds(head)
+    return nn.Parameter(torch.full((count,), math.log(config.initial_std))) if count else None
+
+
+def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Tensor:
+    if log_std is None:
+        return means
+    return torch.cat((means, log_std.clamp(*LOG_STD_RANGE).to(means.dtype).expand(means.shape[0], -1)), dim=-1)
+
+
+def _hidden(features: int, widths: Sequence[int], activation: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [nn.Linear(features, width), _ACTIVATIONS[activation]()]
+        features = width
+    return nn.Sequential(*layers)
+
+
+def _layers(features: int, widths: Sequence[int], outputs: int, activation: str) -> nn.Sequential:
+    return nn.Sequential(*_hidden(features, widths, activation), nn.Linear(widths[-1], outputs))
+
+
+def _draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    for layer in linear:
+        gain = last_gain if layer is linear[-1] else math.sqrt(2)
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+        nn.init.zeros_(layer.bias)

@@ -1,0 +1,162 @@
+"""The folder of a training run: config.json, log.csv with TensorBoard's events beside it, and checkpoints."""
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+import gpu_envs
+from gpu_envs.backend import resolve_device
+from gpu_envs.errors import did_you_mean
+from gpu_envs.training.checkpoint import Checkpoints, sync_folder
+from gpu_envs.training.config import Config
+
+_CONFIG = "config.json"
+
+
+@final
+class RunDirectory:
+    """Where a run keeps what it was told, what it measured, and what it learnt.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Takes a folder as it is; ``create`` and ``open`` are the usual ways."""
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | Path | None, config: Config, root: str | Path = "runs") -> "RunDirectory":
+        """Makes the folder of a new run, and writes its configuration there.
+
+        Args:
+            path: The folder, new or empty; None: a new one in ``root``, named after the environment and the time.
+            config: What the run is.
+            root: Where folders without a name go.
+
+        Raises:
+            FileExistsError: The folder holds something already.
+        """
+        if path is None:
+            made = _new_folder(Path(root), config.env)
+        else:
+            made = Path(path)
+            if made.exists() and (not made.is_dir() or any(made.iterdir())):
+                raise FileExistsError(
+                    f"the run directory {made} is not empty: name another, or go on with that run by "
+                    f"gpu-envs train --resume {made}"
+                )
+            made.mkdir(parents=True, exist_ok=True)
+        run = cls(made)
+        run._write({"config": config.to_json(), **_versions(config.device), "commands": [list(sys.argv)]})
+        return run
+
+    @classmethod
+    def open(cls, path: "str | Path | RunDirectory") -> "RunDirectory":
+        """Opens the folder of a run.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        if isinstance(path, RunDirectory):
+            return path
+        folder = Path(path)
+        if not (folder / _CONFIG).is_file():
+            wrong = "has no config.json, so it is no run directory" if folder.is_dir() else "does not exist"
+            beside = [str(other.parent) for other in folder.parent.glob(f"*/{_CONFIG}")]
+            raise FileNotFoundError(f"{folder} {wrong}{did_you_mean(str(folder), beside)}")
+        return cls(folder)
+
+    def config(self) -> Config:
+        """What the run is."""
+        return Config.from_json(self.about()["config"])
+
+    def about(self) -> dict[str, Any]:
+        """All of config.json: the configuration, versions, the device's name, and the command lines."""
+        path = self.path / _CONFIG
+        try:
+            found = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+            raise ValueError(f"{path} is no configuration of a run: it lacks 'config'")
+        return found
+
+    def amend(self, config: Config) -> None:
+        """Writes the configuration of a run that goes on otherwise than it began, and adds the command line."""
+        about = self.about()
+        self._write(
+            about
+            | {"config": config.to_json(), **_versions(config.device)}
+            | {"commands": [*about["commands"], list(sys.argv)]}
+        )
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Its checkpoints; it keeps as many as the configuration says."""
+        return Checkpoints(self.path / "checkpoints", self.config().keep_checkpoints)
+
+    @property
+    def log_path(self) -> Path:
+        """Where the log is."""
+        return self.path / "log.csv"
+
+    def _write(self, about: dict[str, Any]) -> None:
+        partial = self.path / f"{_CONFIG}.partial"
+        with partial.open("w") as file:
+            file.write(json.dumps(about, indent=2, default=_listed) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self.path / _CONFIG)
+        sync_folder(self.path)
+
+
+def _new_folder(root: Path, env: str) -> Path:
+    """Makes a folder with a name of its own, even where two runs start in the same second."""
+    stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
+    root.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = root / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _versions(device: str) -> dict[str, str]:
+    return {
+        "gpu_envs": gpu_envs.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device_name(device),
+    }
+
+
+def device_name(device: str) -> str:
+    """The name of a device as its maker has it: of the card, or of the processor."""
+    resolved = resolve_device(device)
+    if resolved != "cpu":
+        return str(torch.cuda.get_device_name(resolved)) if torch.cuda.is_available() else resolved
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _listed(value: Any) -> Any:
+    """Arrays (parameters with a value for each replica) as lists."""
+    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
+        return value.tolist()
+    raise TypeError(f"{value!r} is a {type(value).__name__}, which config.json cannot hold")

@@ -1,0 +1,144 @@
+// The loss of actor and critic for each sample, and its gradient by the policy's outputs and the value.
+//
+//   policy   PPO: max(-A ratio, -A clip(ratio, 1-c, 1+c)) (Schulman et al. 2017); A2C: -A log pi(a)
+//   value    (v - return)^2 / 2, or the greater of it and that of the value as far as it may have moved
+//   loss     policy + value_weight value - entropy_weight entropy
+//
+// Rows of agents that were not alive get zeros, whatever their inputs hold.
+
+enum Scalar : int { ADVANTAGE_MEAN, INVERSE_DEVIATION, ENTROPY_WEIGHT, CLIP_RANGE };
+enum Sum : int { POLICY_LOSS, VALUE_LOSS, ENTROPY, DIVERGENCE, CLIPPED, ALIVE };
+
+// What a tile's samples say, and by how much the loss changes with the log-probability of the action.
+struct Samples {
+    Index place[LANES];
+    int   alive[LANES];
+    float log_prob[LANES], entropy[LANES], by_log_prob[LANES];
+};
+
+template <class Env> FN void find(Samples& samples, const LossCall& call, const Env& env) {
+    FOR_EACH_LANE(k, env) {
+        const Index i       = env.index(k);
+        const Index place   = call.indices == nullptr ? i : Index(call.indices[i]);
+        samples.place[k]    = place;
+        samples.alive[k]    = call.alive == nullptr || call.alive[place] != 0;
+        samples.log_prob[k] = samples.entropy[k] = 0;
+    }
+}
+
+struct Loss { float value, gradient; };
+
+FN Loss value_loss(const LossCall& call, Index place, float value) {
+    const float target = call.returns[place], error = value - target;
+    Loss        loss   = {0.5f * error * error, error};
+    if (call.clips_values) {
+        const float old = call.old_values[place], moved = value - old;
+        const float other = old + clip(moved, -call.value_clip, call.value_clip) - target;
+        // One that has moved further than it may, to a smaller error than it would have had there, moves no more.
+        const bool too_far = moved < -call.value_clip || call.value_clip < moved;
+        if (too_far && 0.5f * other * other > loss.value) loss = {0.5f * other * other, 0.0f};
+    }
+    return loss;
+}
+
+struct PolicyLoss { float value, by_log_prob, divergence, clipped; };
+
+FN PolicyLoss policy_loss(const LossCall& call, Index place, float log_prob) {
+    const float advantage = (call.advantages[place] - call.scalars[ADVANTAGE_MEAN]) * call.scalars[INVERSE_DEVIATION];
+    const float change    = log_prob - call.log_probs[place];
+    const float ratio     = exp(change);
+    const float kl        = (ratio - 1.0f) - change;  // never negative, and on average the divergence
+    if (!call.clipped) return {-advantage * log_prob, -advantage, kl, 0.0f};
+    const float range   = call.scalars[CLIP_RANGE];
+    const bool  outside = ratio < 1.0f - range || 1.0f + range < ratio;
+    const float free = -advantage * ratio, bound = -advantage * clip(ratio, 1.0f - range, 1.0f + range);
+    const bool  stopped = outside && free < bound;
+    return {stopped ? bound : free, stopped ? 0.0f : free, kl, outside ? 1.0f : 0.0f};
+}
+
+// Writes what is known once the log-probability is, and leaves its weight in the gradient.
+template <class Env> FN void weigh(Samples& samples, const LossCall& call, const Env& env) {
+    FOR_EACH_LANE(k, env) {
+        const Index      i      = env.index(k), place = samples.place[k];
+        const bool       alive  = samples.alive[k] != 0;
+        const PolicyLoss policy = policy_loss(call, place, samples.log_prob[k]);
+        const Loss       value  = value_loss(call, place, call.values[i]);
+        float* const     sums   = call.sums + i;
+        samples.by_log_prob[k]        = policy.by_log_prob;
+        call.d_values[i]              = alive ? call.value_weight * value.gradient : 0.0f;
+        sums[POLICY_LOSS * call.rows] = alive ? policy.value : 0.0f;
+        sums[VALUE_LOSS * call.rows]  = alive ? value.value : 0.0f;
+        sums[ENTROPY * call.rows]     = alive ? samples.entropy[k] : 0.0f;
+        sums[DIVERGENCE * call.rows]  = alive ? policy.divergence : 0.0f;
+        sums[CLIPPED * call.rows]     = alive ? policy.clipped : 0.0f;
+        sums[ALIVE * call.rows]       = alive ? 1.0f : 0.0f;
+    }
+}
+
+// Where l is a logit, p its probability and H the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
+template <class Env>
+FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
+    Categorical c[WIDTH];
+    int         taken[WIDTH][LANES];
+    UNROLL
+    for (int d = 0; d < WIDTH; ++d) {
+        measure(c[d], rows, d, env);
+        FOR_EACH_LANE(k, env) {
+            // An action outside is nobody's: the nearest, so that nothing outside of the row is read.
+            const int choice = int(call.actions[samples.place[k] * WIDTH + d]) - start_of(d);
+            taken[d][k]      = offset_of(d) + clip(choice, 0, size_of(d) - 1);
+            samples.log_prob[k] += log_probability(c[d], rows, taken[d][k], k);
+            samples.entropy[k] += c[d].entropy[k];
+        }
+    }
+    weigh(samples, call, env);
+    UNROLL
+    for (int d = 0; d < WIDTH; ++d) {
+        for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
+            FOR_EACH_LANE(k, env) {
+                const float log_p   = log_probability(c[d], rows, j, k), p = exp(log_p);
+                const float entropy = p > 0 ? p * (log_p + c[d].entropy[k]) : p;
+                const float choice  = (j == taken[d][k] ? 1.0f : 0.0f) - p;
+                const float sum     = samples.by_log_prob[k] * choice + call.scalars[ENTROPY_WEIGHT] * entropy;
+                rows.set(j, k, samples.alive[k] ? sum : 0.0f);
+            }
+        }
+    }
+}
+
+// Where z is the sample's distance from the mean in standard deviations s: d log pi / d mean = z / s,
+// d log pi / d log s = z^2 - 1, dH / d log s = 1.
+template <class Env>
+FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
+    for (int d = 0; d < WIDTH; ++d) {
+        FOR_EACH_LANE(k, env) {
+            const float mean = rows.get(d, k), log_std = rows.get(WIDTH + d, k);
+            const float distance = gaussian_distance(call.actions[samples.place[k] * WIDTH + d], mean, log_std);
+            samples.log_prob[k] += gaussian_log_probability(distance, log_std);
+            samples.entropy[k] += gaussian_entropy(log_std);
+        }
+    }
+    weigh(samples, call, env);
+    for (int d = 0; d < WIDTH; ++d) {
+        FOR_EACH_LANE(k, env) {
+            const float mean = rows.get(d, k), log_std = rows.get(WIDTH + d, k);
+            const float distance = gaussian_distance(call.actions[samples.place[k] * WIDTH + d], mean, log_std);
+            const float by_mean = samples.by_log_prob[k] * (distance * exp(-log_std));
+            const float by_std  = samples.by_log_prob[k] * (distance * distance - 1.0f) - call.scalars[ENTROPY_WEIGHT];
+            rows.set(d, k, samples.alive[k] ? by_mean : 0.0f);
+            rows.set(WIDTH + d, k, samples.alive[k] ? by_std : 0.0f);
+        }
+    }
+}
+
+KERNEL(kernel_loss, LossCall) {
+    const LocalMemory memory(STAGED_BYTES);
+    FOR_EACH_ENV(env, call.rows) {
+        const Rows rows(memory, call.parameters, call.d_parameters, env);
+        Samples    samples;
+        find(samples, call, env);
+        if constexpr (DISCRETE) discrete_loss(samples, call, rows, env);
+        else gaussian_loss(samples, call, rows, env);
+        rows.store(env);
+    }
+}
