@@ -29,8 +29,8 @@ DEV_STAMP  := $(VENV)/.installed-dev$(subst $(comma),-,$(EXTRA))
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-train: $(USER_STAMP)  ## set up for this machine, then run the demonstration
-	$(BIN)/python -m benchmarks.throughput --demo $(ARGS)
+train: $(USER_STAMP)  ## set up for this machine, then train CartPole until it is solved
+	$(BIN)/gpu-envs train CartPole-v1 $(ARGS)
 
 test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name" chooses among them
 	$(BIN)/python -m pytest -n auto $(ARGS)
@@ -55,6 +55,7 @@ $(BIN)/python:
 	  { rm -rf $(VENV); echo 'Python lacks its venv module; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 
 $(USER_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.$(if $(CUDA_EXTRA),[$(CUDA_EXTRA)])'
 	@touch $@
 

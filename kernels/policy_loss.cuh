@@ -75,34 +75,45 @@ template <class Env> FN void weigh(Samples& samples, const LossCall& call, const
     }
 }
 
+// Of a choice whose logarithm of probability this is; `taken` is 1 where the action was this one.
+FN float by_logit(const Samples& samples, const LossCall& call, float log_p, float entropy, float taken, int k) {
+    const float p          = exp(log_p);
+    const float by_entropy = p > 0 ? p * (log_p + entropy) : p;
+    const float sum        = samples.by_log_prob[k] * (taken - p) + call.scalars[ENTROPY_WEIGHT] * by_entropy;
+    return samples.alive[k] ? sum : 0.0f;
+}
+
 // Where l is a logit, p its probability and H the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
 template <class Env>
 FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
     Categorical c[WIDTH];
     int         taken[WIDTH][LANES];
+    float       log_p_taken[WIDTH][LANES];
     UNROLL
     for (int d = 0; d < WIDTH; ++d) {
         measure(c[d], rows, d, env);
         FOR_EACH_LANE(k, env) {
             // An action outside is nobody's: the nearest, so that nothing outside of the row is read.
-            const int choice = int(call.actions[samples.place[k] * WIDTH + d]) - start_of(d);
-            taken[d][k]      = offset_of(d) + clip(choice, 0, size_of(d) - 1);
-            samples.log_prob[k] += log_probability(c[d], rows, taken[d][k], k);
+            const int choice  = int(call.actions[samples.place[k] * WIDTH + d]) - start_of(d);
+            taken[d][k]       = offset_of(d) + clip(choice, 0, size_of(d) - 1);
+            log_p_taken[d][k] = log_probability(c[d], rows, taken[d][k], k);
+            samples.log_prob[k] += log_p_taken[d][k];
             samples.entropy[k] += c[d].entropy[k];
         }
     }
     weigh(samples, call, env);
+    // First as if none had been taken, then those that were: a comparison of j with the action in the loop is taken for
+    // true in its last turn by NVRTC 13.0.
     UNROLL
     for (int d = 0; d < WIDTH; ++d) {
         for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
             FOR_EACH_LANE(k, env) {
-                const float log_p   = log_probability(c[d], rows, j, k), p = exp(log_p);
-                const float entropy = p > 0 ? p * (log_p + c[d].entropy[k]) : p;
-                const float choice  = (j == taken[d][k] ? 1.0f : 0.0f) - p;
-                const float sum     = samples.by_log_prob[k] * choice + call.scalars[ENTROPY_WEIGHT] * entropy;
-                rows.set(j, k, samples.alive[k] ? sum : 0.0f);
+                const float log_p = log_probability(c[d], rows, j, k);
+                rows.set(j, k, by_logit(samples, call, log_p, c[d].entropy[k], 0.0f, k));
             }
         }
+        FOR_EACH_LANE(k, env)
+            rows.set(taken[d][k], k, by_logit(samples, call, log_p_taken[d][k], c[d].entropy[k], 1.0f, k));
     }
 }
 

@@ -44,7 +44,7 @@ class Config:
     minibatches: int = 4
     """In how many random parts it does so."""
 
-    learning_rate: Schedule = Schedule(((0.0, 1e-3),))
+    learning_rate: Schedule = dataclasses.field(default_factory=lambda: Schedule.of(1e-3))
     """Of Adam: a number, or points of progress and value, such as 0:0.001,1:0."""
     gamma: float = 0.99
     """The discount of rewards a step later."""
@@ -56,7 +56,7 @@ class Config:
     """How far a value may move from its old one in an update; None: as far as it will."""
     value_weight: float = 0.5
     """The weight of the value's loss."""
-    entropy_weight: Schedule = Schedule(((0.0, 0.0),))
+    entropy_weight: Schedule = dataclasses.field(default_factory=lambda: Schedule.of(0.0))
     """The weight of the entropy bonus: a number, or points of progress and value."""
     max_grad_norm: float | None = 0.5
     """The gradient is shortened to this; None: never."""

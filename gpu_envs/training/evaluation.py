@@ -64,6 +64,8 @@ def play(
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
+    if num_envs is not None and num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}; give a whole number from 1 up, or None")
     count = min(num_envs or MOST_REPLICAS, episodes)
     each = -(-episodes // count)
     arena = Arena(config, device, count, 1)

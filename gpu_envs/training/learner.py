@@ -76,7 +76,12 @@ class Learner:
         samples = horizon * rows
         self._indices = made(samples, dtype=torch.int32) if epochs * minibatches > 1 else None
         self._permutation = Permutation(samples, device)
-        self._minibatch = -(-samples // minibatches)
+        if minibatches > samples:
+            raise ValueError(
+                f"minibatches is {minibatches}; a horizon of the policy {seats.name!r} has {samples} samples"
+            )
+        # their sizes differ by one at most
+        self._cuts = [number * samples // minibatches for number in range(minibatches + 1)]
         self._settings = LossSettings(
             clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
         )
@@ -208,7 +213,7 @@ class Learner:
     def _step(self, observations: torch.Tensor, batch: Batch, number: int) -> None:
         chosen = None
         if self._indices is not None:
-            chosen = self._indices[number * self._minibatch : (number + 1) * self._minibatch]
+            chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
         self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, self._totals)
         target = self._config.target_kl
         if self._stop is None or target is None:
@@ -224,7 +229,7 @@ class Learner:
     def tensors(self) -> dict[str, torch.Tensor]:
         """What may show where a number that is none came from, in the order in which it would spread."""
         assert self._flat is not None
-        observations, batch = self._flat
+        observations = self._flat[0]
         return {
             "observations": observations,
             "values": self._values,

@@ -19,6 +19,8 @@ def explain_shortage(config: Config, device: str) -> Iterator[None]:
     """Turns the errors of allocators into one that names the setting to lower, and a value that should fit."""
     try:
         yield
+    except MemoryError as error:  # of NumPy or CuPy, by which the environment allocates
+        raise MemoryError(_advice(config, asked_for(str(error)), None, device)) from error
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(device).total_memory
         wanted = torch.cuda.memory_allocated(device) + asked_for(str(error))

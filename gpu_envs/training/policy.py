@@ -18,6 +18,12 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
 }
 
+ALIGNED = 8
+"""Matrix products are quick where rows of both factors are whole words of 16 bytes: 8 elements of bf16."""
+
+FEW_FEATURES = 64
+"""Networks of up to so many features are small in any case, and may be run by kernels of our own."""
+
 LOG_STD_RANGE = (-5.0, 2.0)
 """Deviations of continuous actions stay between e^-5 and e^2 of half the distance between the bounds."""
 
@@ -75,17 +81,43 @@ class SharedPerceptron(nn.Module):
         super().__init__()
         self.trunk = _hidden(features, config.hidden, config.activation)
         self.means = head.parameters - log_stds(head)
-        self.heads = nn.Linear(config.hidden[-1], self.means + 1)  # one product for both
+        self.heads = nn.Linear(config.hidden[-1], padded(self.means + 1))  # one product for both
         self.log_std = _log_std(head, config)
         _draw(self.trunk, math.sqrt(2), generator)
         nn.init.zeros_(self.heads.bias)
-        nn.init.orthogonal_(self.heads.weight[:-1], 0.01, generator=generator)
-        nn.init.orthogonal_(self.heads.weight[-1:], 1.0, generator=generator)
+        nn.init.zeros_(self.heads.weight)
+        nn.init.orthogonal_(self.heads.weight[: self.means], 0.01, generator=generator)
+        nn.init.orthogonal_(self.heads.weight[self.means : self.means + 1], 1.0, generator=generator)
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The parameters of the distribution over actions, and the expected return."""
         both = self.heads(self.trunk(observations))
         return _with_log_std(both[:, : self.means], self.log_std), both[:, self.means]
+
+
+@final
+class Padding(nn.Module):
+    """Lengthens rows by zeros to whole words, in the type that the product wants."""
+
+    def __init__(self, features: int) -> None:
+        """Keeps their length."""
+        super().__init__()
+        self.features = features
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows, longer."""
+        kind = rows.dtype
+        if torch.is_autocast_enabled(rows.device.type):
+            kind = torch.get_autocast_dtype(rows.device.type)
+        longer = rows.new_empty((rows.shape[0], padded(self.features)), dtype=kind)
+        longer[:, : self.features] = rows
+        longer[:, self.features :] = 0
+        return longer
+
+
+def padded(count: int) -> int:
+    """Up to whole words."""
+    return -(-count // ALIGNED) * ALIGNED
 
 
 def default_policy(features: int, head: Head, config: Config, generator: torch.Generator) -> nn.Module:
@@ -112,6 +144,9 @@ def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Te
 
 def _hidden(features: int, widths: Sequence[int], activation: str) -> nn.Sequential:
     layers: list[nn.Module] = []
+    if features > FEW_FEATURES and features % ALIGNED:
+        layers.append(Padding(features))
+        features = padded(features)
     for width in widths:
         layers += [nn.Linear(features, width), _ACTIVATIONS[activation]()]
         features = width

@@ -3,7 +3,117 @@
 from collections.abc import Mapping
 from typing import Any
 
+_TAG_CONTINUOUS: Mapping[str, Any] = {
+    "num_envs": 1000,
+    "horizon": 16,
+    "epochs": 2,
+    "minibatches": 8,
+    "learning_rate": "0:0.001,1:0.0001",
+    "gamma": 0.98,
+    "hidden": (256, 256),
+    "activation": "relu",
+    "shared_trunk": True,
+    "precision": "bf16",
+    "stagger": True,
+    "total_steps": 4_000_000,
+}
+
+_TAG_GRID: Mapping[str, Any] = {
+    "num_envs": 8192,
+    "horizon": 25,
+    "epochs": 2,
+    "minibatches": 8,
+    "learning_rate": "0:0.002,1:0.0001",
+    "gamma": 0.99,
+    "gae_lambda": 0.99,
+    "entropy_weight": 0.003,
+    "activation": "relu",
+    "normalise_observations": True,
+    "precision": "tf32",
+    "total_steps": 400_000_000,
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "CartPole-v1": {"default": {"total_steps": 10_000_000, "num_envs": 4096, "learning_rate": "0:0.003,1:0"}},
+    "CartPole-v1": {
+        "default": {
+            "num_envs": 512,
+            "horizon": 32,
+            "epochs": 2,
+            "minibatches": 8,
+            "learning_rate": "0:0.004,1:0",
+            "precision": "tf32",
+            "total_steps": 5_000_000,
+            "target_return": 475.0,
+        },
+    },
+    "MountainCar-v0": {
+        "default": {
+            "num_envs": 1024,
+            "horizon": 64,
+            "epochs": 4,
+            "minibatches": 8,
+            "learning_rate": "0:0.002,1:0",
+            "gae_lambda": 0.98,
+            "normalise_observations": True,
+            "normalise_rewards": True,
+            "precision": "tf32",
+            "total_steps": 60_000_000,
+            "target_return": -105.0,
+        },
+    },
+    "MountainCarContinuous-v0": {
+        "default": {
+            "num_envs": 1024,
+            "horizon": 128,
+            "epochs": 4,
+            "minibatches": 8,
+            "learning_rate": "0:0.001,1:0",
+            "gamma": 0.999,
+            "normalise_observations": True,
+            "normalise_rewards": True,
+            "precision": "tf32",
+            "total_steps": 60_000_000,
+            "target_return": 92.0,
+        },
+    },
+    "Pendulum-v1": {
+        "default": {
+            "num_envs": 512,
+            "horizon": 32,
+            "epochs": 4,
+            "minibatches": 8,
+            "learning_rate": "0:0.003,1:0",
+            "gamma": 0.95,
+            "normalise_observations": True,
+            "normalise_rewards": True,
+            "precision": "tf32",
+            "total_steps": 15_000_000,
+            "target_return": -165.0,
+        },
+    },
+    "Acrobot-v1": {
+        "default": {
+            "num_envs": 1024,
+            "horizon": 64,
+            "epochs": 4,
+            "minibatches": 8,
+            "learning_rate": "0:0.002,1:0",
+            "gae_lambda": 0.94,
+            "normalise_observations": True,
+            "precision": "tf32",
+            "total_steps": 20_000_000,
+            "target_return": -78.0,
+        },
+    },
+    "TagContinuous-v0": {
+        "default": _TAG_CONTINUOUS,
+        "taggers": {**_TAG_CONTINUOUS, "gamma": 0.95, "policies": {"runner": "random"}},
+        "runners": {**_TAG_CONTINUOUS, "policies": {"tagger": "random"}},
+    },
+    "TagGridWorld-v0": {
+        "default": _TAG_GRID,
+        "taggers": {**_TAG_GRID, "policies": {"runner": "random"}},
+        "runners": {**_TAG_GRID, "total_steps": 20_000_000, "policies": {"tagger": "random"}},
+    },
 }
 """Fields of ``Config``, by environment and name. The one called default is used where none is asked for."""

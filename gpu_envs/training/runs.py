@@ -15,7 +15,7 @@ from gpu_envs.training.networks import Networks, matmul_precision
 from gpu_envs.training.run_directory import RunDirectory
 from gpu_envs.training.seats import Seats, assign, learns
 from gpu_envs.training.setup import make_player, restored
-from gpu_envs.training.trainer import Result, Trainer
+from gpu_envs.training.trainer import Result, Trainer, torch_threads
 
 
 def train(config: Config, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None) -> Result:
@@ -94,5 +94,5 @@ def evaluate(
         else:
             raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
     own_seed = derived_seed(trained.seed, "evaluation") if seed is None else seed
-    with matmul_precision(config.precision):
+    with matmul_precision(config.precision), torch_threads(place, config.threads):
         return play(config, parts, networks, place, episodes=episodes, greedy=greedy, seed=own_seed, num_envs=num_envs)

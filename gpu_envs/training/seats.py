@@ -108,5 +108,5 @@ def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, str]) -> dict[str
 
 
 def learns(policy: str) -> bool:
-    """Whether a policy of this name learns."""
-    return policy != "random" and not policy.startswith("frozen:")
+    """Whether a policy learns, by its name in ``Config.policies`` or in what ``assign`` returns."""
+    return policy.partition(" (")[0] != "random" and not policy.startswith("frozen:")

@@ -8,6 +8,7 @@ from torch import nn
 from gpu_envs.training.arena import derived_seed
 from gpu_envs.training.checkpoint import CheckpointError, load
 from gpu_envs.training.config import Config
+from gpu_envs.training.fused_networks import FusedPerceptron, why_unfused
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.networks import Networks, TorchNetworks, check_module
 from gpu_envs.training.normalise import ObservationScale
@@ -74,11 +75,15 @@ def restored(state: dict[str, Any], seats: Seats, config: Config, device: str, s
 def _drawn(seats: Seats, config: Config) -> nn.Module:
     """The default policy with its first weights: drawn on the CPU, so that they do not depend on the device."""
     generator = torch.Generator().manual_seed(derived_seed(config.seed, "weights", seats.name))
-    return default_policy(seats.features, seats.head, config, generator)
+    with torch.random.fork_rng(devices=[]):  # layers draw weights when they are made, from the process's own numbers
+        return default_policy(seats.features, seats.head, config, generator)
 
 
 def _run(
     module: nn.Module, seats: Seats, optimiser: Adam | None, scale: ObservationScale | None, config: Config, device: str
 ) -> Networks:
+    """Runs a module by kernels of our own where that can be, otherwise by torch."""
+    if optimiser is not None and not why_unfused(module, seats.features, seats.head, config, device):
+        return FusedPerceptron(module, seats.features, seats.head, optimiser, scale, config, device)
     ops = Ops(seats.head, device, config.threads)
     return TorchNetworks(module, seats.head, ops, optimiser, scale, config.precision, device)

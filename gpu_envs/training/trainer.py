@@ -81,12 +81,12 @@ class Trainer:
         """
         self.config, self._run = config, run
         self.device = resolve_device(config.device)
-        if self.device == "cpu" and config.threads is not None:
-            torch.set_num_threads(config.threads)
         self.iteration = 0
         self.seconds = 0.0
         with explain_shortage(config, self.device):
             self._build(dict(modules or {}))
+        self._recent: list[Report] = []  # what the log has no row of yet
+        self._target_role = self._known_role(config.target_role)
         self.eager_because = why_eager(self.device, config.graphs)
         self._works: list[Work] = []
         self._windows = {role.name: Window() for role in self._arena.roles}
@@ -191,7 +191,7 @@ class Trainer:
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
         """The process's settings under which this run computes, put back afterwards."""
-        with matmul_precision(self.config.precision):
+        with matmul_precision(self.config.precision), torch_threads(self.device, self.config.threads):
             if self.device == "cpu":
                 yield
             else:
@@ -215,6 +215,8 @@ class Trainer:
                 self._advance()
                 for report in self._mailbox.receive():
                     self._take_in(report)
+            for report in self._mailbox.receive(all_of_them=True):
+                self._take_in(report)
 
     # --- the run ---
 
@@ -245,7 +247,7 @@ class Trainer:
         self._synchronise()
         began, before, first = time.perf_counter(), self.seconds, self.steps
         reason = "total_steps" if self.iteration >= config.iterations else ""
-        recent: list[Report] = []
+        recent = self._recent
         try:
             with self._settings(), _interruption() as interrupted:
                 while not reason:
@@ -272,9 +274,10 @@ class Trainer:
                 for report in self._mailbox.receive(all_of_them=True):
                     self._take_in(report)
                     recent.append(report)
-            self.save()
-            if recent:
+            if recent and reason != "interrupted":  # then the row is written where the run goes on
                 self._write_log(log, recent, self.iteration, (self.steps - first) / max(self.seconds - before, 1e-9))
+                recent.clear()
+            self.save()
         finally:
             self._mailbox.receive(all_of_them=True)
             bar.close()
@@ -295,17 +298,14 @@ class Trainer:
         window = self._windows[self._target_role]
         return target is not None and window.full and window.mean_return >= target
 
-    @property
-    def _target_role(self) -> str:
-        roles = list(self._windows)
-        if self.config.target_role is None:
+    def _known_role(self, name: str | None) -> str:
+        """The role of that name; None: the first that learns."""
+        roles = [role.name for role in self._arena.roles]
+        if name is None:
             return next(part.role.name for learner in self.learners.values() for part in learner.seats.parts)
-        if self.config.target_role not in roles:
-            raise ValueError(
-                f"target_role is {self.config.target_role!r}{did_you_mean(self.config.target_role, roles)} "
-                f"The roles are: {', '.join(roles)}"
-            )
-        return self.config.target_role
+        if name not in roles:
+            raise ValueError(f"target_role is {name!r}{did_you_mean(name, roles)} The roles are: {', '.join(roles)}")
+        return name
 
     def _take_in(self, report: Report) -> None:
         for role, episodes in report.episodes.items():
@@ -319,11 +319,14 @@ class Trainer:
         if not math.isfinite(figures["largest_observation"]):
             found.insert(0, "observations")
         bad = next(iter(found), next(n for n, v in figures.items() if not math.isfinite(v)))
+        return self._not_finite(policy, bad, iteration)
+
+    def _not_finite(self, policy: str, what: str, iteration: int) -> str:
         saved = self._run.checkpoints.latest() if self._run is not None else None
         rest = f"the last good checkpoint is {saved}" if saved else "there is no checkpoint"
         advice = "a lower learning_rate, or normalise_observations and normalise_rewards, often help"
         return (
-            f"iteration {iteration}: {bad} of the policy {policy!r} hold what is not a finite number; {rest}; {advice}"
+            f"iteration {iteration}: {what} of the policy {policy!r} hold what is not a finite number; {rest}; {advice}"
         )
 
     # --- logs ---
@@ -358,9 +361,12 @@ class Trainer:
         found: dict[str, Any] = {
             "gpu_envs": gpu_envs.__version__,
             "env": self.config.env,
-            "params": {name: str(value) for name, value in self.config.params.items()},
+            "params": dict(self.config.params),
             "num_envs": self.config.num_envs,
             "horizon": self.config.horizon,
+            "activation": self.config.activation,
+            "normalise_observations": self.config.normalise_observations,
+            "normalise_rewards": self.config.normalise_rewards,
         }
         for name, learner in self.learners.items():
             for key, tensor in learner.module.state_dict().items():
@@ -376,6 +382,7 @@ class Trainer:
             "seconds": self.seconds,
             "clock": self._clock.clone(),
             "windows": {name: window.state() for name, window in self._windows.items()},
+            "recent": [[r.iteration, r.figures, r.rollout_seconds, r.update_seconds] for r in self._recent],
             "environment": arena.env.get_state(),
             "observations": {name: s.observations[-1].clone() for name, s in arena.storage.items()},
             "alive": {name: s.alive[-1].clone() for name, s in arena.storage.items() if s.alive is not None},
@@ -403,6 +410,7 @@ class Trainer:
             player.stream.copy_(state["players"][name])
         for name, window in self._windows.items():
             window.load(state["windows"][name])
+        self._recent[:] = [Report(number, {}, *others) for number, *others in state["recent"]]
         self._clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])
 
@@ -410,6 +418,9 @@ class Trainer:
         """Writes a checkpoint of this moment, where there is a folder for it."""
         if self._run is not None:
             self._arena.env.check()
+            for name, learner in self.learners.items():
+                if not all(bool(torch.isfinite(p).all()) for p in learner.module.parameters()):
+                    raise DivergedError(self._not_finite(name, "the parameters", self.iteration))
             self._run.checkpoints.save(self.iteration, self.state())
 
     def evaluate(
@@ -432,6 +443,18 @@ class Trainer:
                 self.config, self._parts, self._networks, self.device,
                 episodes=episodes, greedy=greedy, seed=own, num_envs=num_envs,
             )  # fmt: skip
+
+
+@contextlib.contextmanager
+def torch_threads(device: str, threads: int | None) -> Iterator[None]:
+    """Lets torch use so many threads on the CPU, and puts the process's setting back; None: as it is."""
+    before = torch.get_num_threads()
+    if device == "cpu" and threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

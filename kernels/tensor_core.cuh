@@ -1,0 +1,198 @@
+// Matrix products of a warp on a GPU's tensor cores: CUDA only, for programs that have no other form.
+//
+// A product adds Left (16 x DEPTH) times Right (DEPTH x 8) to an accumulator of 16 x 8 floats, of which thread
+// 4 g + t of the warp holds rows g and g + 8, columns 2 t and 2 t + 1: {(g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)}.
+// The order in which the depth is summed is free. It is chosen so that a thread's part of one product's result is its
+// part of the next one's Left: rows of activations go through layer after layer without leaving their registers.
+//
+//   Tf32    10 bits of mantissa, DEPTH 8
+//   Split   float32: each number the sum of two of 10 bits and more, a product three products
+//   Bf16    7 bits of mantissa, DEPTH 16
+//
+// Each has Stored (how a number lies in shared memory) and: stored, store_pair, gather (Left from accumulators), weight
+// (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from (from
+// rows of floats), ones, add_product.
+
+constexpr int WARP_ROWS = 16;
+
+FN int  warp_lane()                            { return int(threadIdx.x) % WARP; }
+FN int  block_count()                          { return int(gridDim.x); }
+FN int  block_number()                         { return int(blockIdx.x); }
+FN int  from_lane(int x, int lane)             { return __shfl_sync(0xffffffffu, x, lane); }
+FN float summed_over_warp(float x) {
+    UNROLL
+    for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+    return x;
+}
+FN float steep_tanh(float x) {  // within 2^-11 of the value
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+FN float exp_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+FN float inverse_of(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+FN void product_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+struct Tf32 {
+    static constexpr int  DEPTH = 8;
+    static constexpr bool EXACT = false;
+    using Stored                = float;
+    struct Left  { u32 x[4]; };
+    struct Right { u32 x[2]; };
+
+    // The tensor core cuts a number off after ten bits: half a unit of the last of them makes that rounding.
+    FN static u32    rounded(float x) { return bits_of(x) + 0x1000u; }
+    FN static Stored stored(float x)  { return from_bits(rounded(x)); }
+    FN static void   store_pair(Stored* at, float x, float y) {
+        *reinterpret_cast<Wide<2>*>(at) = {{stored(x), stored(y)}};
+    }
+    FN static constexpr int slot(int k) { return k; }
+    FN static Left gather(const float (*c)[4]) {
+        return {{rounded(c[0][0]), rounded(c[0][2]), rounded(c[0][1]), rounded(c[0][3])}};
+    }
+    FN static Right weight(const Stored* at) {
+        const Wide<2> pair = *reinterpret_cast<const Wide<2>*>(at);
+        return {{bits_of(pair.value[0]), bits_of(pair.value[1])}};
+    }
+    FN static Left left_columns(const Stored* tile, int stride, int lane) {
+        const Stored* at = tile + lane % 4 * stride + lane / 4;
+        return {{bits_of(at[0]), bits_of(at[8]), bits_of(at[4 * stride]), bits_of(at[4 * stride + 8])}};
+    }
+    template <int N> FN static void right_columns(Right (&right)[N], const Stored* tile, int stride, int lane) {
+        const Stored* at = tile + lane % 4 * stride + lane / 4;
+        UNROLL
+        for (int j = 0; j < N; ++j) right[j] = {{bits_of(at[8 * j]), bits_of(at[4 * stride + 8 * j])}};
+    }
+    FN static Right right_from(const float* column, int stride, int lane, bool wanted) {
+        const float* at = column + lane % 4 * stride;
+        return {{wanted ? rounded(at[0]) : 0, wanted ? rounded(at[4 * stride]) : 0}};
+    }
+    FN static Left  ones_left()  { return {{0x3F800000u, 0x3F800000u, 0x3F800000u, 0x3F800000u}}; }
+    FN static Right ones_right() { return {{0x3F800000u, 0x3F800000u}}; }
+    FN static void  add_product(float (&c)[4], const Left& a, const Right& b) { product_tf32(c, a.x, b.x); }
+};
+
+struct Split {
+    static constexpr int  DEPTH = 8;
+    static constexpr bool EXACT = true;
+    using Stored                = float;
+    struct Left  { float x[4]; };
+    struct Right { float x[2]; };
+
+    FN static Stored stored(float x) { return x; }
+    FN static void   store_pair(Stored* at, float x, float y) { *reinterpret_cast<Wide<2>*>(at) = {{x, y}}; }
+    FN static constexpr int slot(int k) { return k; }
+    FN static Left   gather(const float (*c)[4]) { return {{c[0][0], c[0][2], c[0][1], c[0][3]}}; }
+    FN static Right  weight(const Stored* at) {
+        const Wide<2> pair = *reinterpret_cast<const Wide<2>*>(at);
+        return {{pair.value[0], pair.value[1]}};
+    }
+    FN static Left left_columns(const Stored* tile, int stride, int lane) {
+        const Stored* at = tile + lane % 4 * stride + lane / 4;
+        return {{at[0], at[8], at[4 * stride], at[4 * stride + 8]}};
+    }
+    template <int N> FN static void right_columns(Right (&right)[N], const Stored* tile, int stride, int lane) {
+        const Stored* at = tile + lane % 4 * stride + lane / 4;
+        UNROLL
+        for (int j = 0; j < N; ++j) right[j] = {{at[8 * j], at[4 * stride + 8 * j]}};
+    }
+    FN static Right right_from(const float* column, int stride, int lane, bool wanted) {
+        const float* at = column + lane % 4 * stride;
+        return {{wanted ? at[0] : 0.0f, wanted ? at[4 * stride] : 0.0f}};
+    }
+    FN static Left  ones_left()  { return {{1, 1, 1, 1}}; }
+    FN static Right ones_right() { return {{1, 1}}; }
+    // The first ten bits, and what they leave: the product of what both leave is below float32's own rounding.
+    template <int N> FN static void cut(const float (&x)[N], u32 (&high)[N], u32 (&low)[N]) {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            high[j] = bits_of(x[j]) & 0xFFFFE000u;
+            low[j]  = bits_of(x[j] - from_bits(high[j]));
+        }
+    }
+    FN static void add_product(float (&c)[4], const Left& a, const Right& b) {
+        u32 a_high[4], a_low[4], b_high[2], b_low[2];
+        cut(a.x, a_high, a_low);
+        cut(b.x, b_high, b_low);
+        product_tf32(c, a_low, b_high);
+        product_tf32(c, a_high, b_low);
+        product_tf32(c, a_high, b_high);
+    }
+};
+
+struct Bf16 {
+    static constexpr int  DEPTH = 16;
+    static constexpr bool EXACT = false;
+    using Stored                = u16;
+    struct Left  { u32 x[4]; };
+    struct Right { u32 x[2]; };
+
+    FN static Stored stored(float x) {
+        u16 y;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+        return y;
+    }
+    FN static u32 pair(float low, float high) {
+        u32 y;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+        return y;
+    }
+    FN static void store_pair(Stored* at, float x, float y) { *reinterpret_cast<u32*>(at) = pair(x, y); }
+    // Thread t has depths 2t, 2t+1 and 2t+8, 2t+9 of a product: side by side where weights are packed.
+    FN static constexpr int slot(int k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
+    FN static Left gather(const float (*c)[4]) {
+        return {{pair(c[0][0], c[0][1]), pair(c[0][2], c[0][3]), pair(c[1][0], c[1][1]), pair(c[1][2], c[1][3])}};
+    }
+    FN static Right weight(const Stored* at) {
+        const Wide<2> both = *reinterpret_cast<const Wide<2>*>(at);
+        return {{bits_of(both.value[0]), bits_of(both.value[1])}};
+    }
+    FN static void load_transposed(u32 (&x)[4], const Stored* row) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(u32(__cvta_generic_to_shared(row)))
+                     : "memory");
+    }
+    FN static Left left_columns(const Stored* tile, int stride, int lane) {
+        Left left;
+        load_transposed(left.x, tile + (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8);
+        return left;
+    }
+    template <int N> FN static void right_columns(Right (&right)[N], const Stored* tile, int stride, int lane) {
+        UNROLL
+        for (int j = 0; j < N; j += 2) {
+            // (of an odd last one the second half is the first again)
+            const int aside = j + 1 < N ? lane / 16 * 8 : 0;
+            u32       x[4];
+            load_transposed(x, tile + lane % 16 * stride + 8 * j + aside);
+            right[j] = {{x[0], x[1]}};
+            if (j + 1 < N) right[j + 1] = {{x[2], x[3]}};
+        }
+    }
+    FN static Right right_from(const float* column, int stride, int lane, bool wanted) {
+        const float* at = column + lane % 4 * 2 * stride;
+        return {{wanted ? pair(at[0], at[stride]) : 0, wanted ? pair(at[8 * stride], at[9 * stride]) : 0}};
+    }
+    FN static Left  ones_left()  { return {{0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u}}; }
+    FN static Right ones_right() { return {{0x3F803F80u, 0x3F803F80u}}; }
+    FN static void  add_product(float (&c)[4], const Left& a, const Right& b) {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+    }
+};
