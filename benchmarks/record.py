@@ -23,8 +23,10 @@ BYTES = {
 COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0")
 """Environments whose compilation is timed."""
 
-PACKAGES = ("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "envpool")
-
+PACKAGES = (
+    *("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc"),
+    *("envpool", "jax", "stable-baselines3"),
+)
 
 COMPILE = """
 import sys, time
@@ -76,14 +78,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write(name: str, results: dict[str, Any], commit_given: str | None, gpu: str | None = None) -> Path:
-    """Writes results with their provenance.
+def provenance(commit_given: str | None, gpu: str | None, module: str) -> dict[str, Any]:
+    """Machine, versions, commit, command and date.
 
     Args:
-        name: The file's name without its ending.
-        results: What was measured.
         commit_given: The commit, where the copy measured has no git.
         gpu: The GPU's name.
+        module: What was run, below ``benchmarks``.
     """
     from gpu_envs.backend.toolchain import compiler_version, find_compiler
     from gpu_envs.errors import NoCompilerError
@@ -92,7 +93,7 @@ def write(name: str, results: dict[str, Any], commit_given: str | None, gpu: str
         compiler = compiler_version(find_compiler()).splitlines()[0]
     except (NoCompilerError, IndexError):
         compiler = "none"
-    document = {
+    return {
         "machine": {
             "cpu": cpu_name(),
             "cores": os.cpu_count(),
@@ -101,11 +102,48 @@ def write(name: str, results: dict[str, Any], commit_given: str | None, gpu: str
         },
         "versions": versions() | {"compiler": compiler},
         "commit": commit_given or commit(),
-        "command": " ".join(["python -m benchmarks.throughput", *sys.argv[1:]]),
+        "command": " ".join([f"python -m benchmarks.{module}", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "results": results,
     }
+
+
+def write(
+    name: str, results: dict[str, Any], commit_given: str | None, gpu: str | None = None, module: str = "throughput"
+) -> Path:
+    """Writes results with their provenance.
+
+    Args:
+        name: The file's name without its ending.
+        results: What was measured.
+        commit_given: The commit, where the copy measured has no git.
+        gpu: The GPU's name.
+        module: What was run, below ``benchmarks``.
+    """
+    return _save(name, provenance(commit_given, gpu, module) | {"results": results})
+
+
+def merge(
+    name: str, results: dict[str, Any], commit_given: str | None, gpu: str | None = None, module: str = "training"
+) -> Path:
+    """Writes sections of results, each with its own provenance; other sections of the file stay as they are.
+
+    Args:
+        name: The file's name without its ending.
+        results: What was measured, by section.
+        commit_given: The commit, where the copy measured has no git.
+        gpu: The GPU's name.
+        module: What was run, below ``benchmarks``.
+    """
+    path = RESULTS / f"{name}.json"
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"sections": {}}
+    origin = provenance(commit_given, gpu, module)
+    for section, figures in results.items():
+        document["sections"][section] = origin | {"results": figures}
+    return _save(name, document)
+
+
+def _save(name: str, document: dict[str, Any]) -> Path:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    path.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
     return path

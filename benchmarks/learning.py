@@ -1,0 +1,133 @@
+"""What presets learn: returns against thresholds, and how long runners of Tag survive with and without training."""
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import gpu_envs
+from benchmarks.plan import EPISODES, Plan, preset
+
+SOLVED: dict[str, float | None] = {
+    "Pendulum-v1": -200.0,
+    "MountainCarContinuous-v0": None,
+    "MountainCar-v0": None,
+    "Acrobot-v1": None,
+}
+"""The return that counts as learnt; None: the environment's own ``reward_threshold``. Pendulum has none: -200 is a
+round number somewhat below what RL-Zoo publishes for its PPO."""
+
+SEEDS = 5
+TEAMS = ("TagContinuous-v0", "TagGridWorld-v0")
+ROLES = ("tagger", "runner")
+
+
+Figures = Mapping[str, dict[str, float]]
+"""By role."""
+
+
+def figures(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """What evaluations found: mean return and length, each with half the width of its 95 % interval."""
+    return {role: dataclasses.asdict(found) for role, found in by_role.items()}
+
+
+def trained(plan: Plan, env_id: str, name: str, seed: int) -> tuple[Any, dict[str, Any]]:
+    """A preset trained to its end: the trainer, and how long that took."""
+    from gpu_envs.training import Config, Trainer
+
+    own = {"seed": seed, "device": plan.device, "run_dir": ""}
+    trainer = Trainer(Config(**{"env": env_id} | dict(preset(env_id, name)) | own))
+    begin = time.perf_counter()
+    trainer.prepare()
+    ready = time.perf_counter()
+    result = trainer.run(progress=False)
+    done = time.perf_counter()
+    return trainer, {
+        "seed": seed,
+        "prepare_s": ready - begin,
+        "seconds": done - ready,
+        "steps": result.steps,
+        "reason": result.reason,
+    }
+
+
+def presets(plan: Plan) -> dict[str, Any]:
+    """Each environment's default preset with several seeds, evaluated with actions drawn and with the likeliest."""
+    found = {}
+    for env_id, chosen in SOLVED.items():
+        threshold = gpu_envs.spec(env_id).reward_threshold if chosen is None else chosen
+        runs = []
+        for seed in range(min(SEEDS, plan.seeds)):
+            trainer, run = trained(plan, env_id, "default", seed)
+            for kind, greedy in (("drawn", False), ("greedy", True)):
+                (run[kind],) = figures(trainer.evaluate(episodes=EPISODES, greedy=greedy)).values()
+            runs.append(run)
+        reached = {kind: sum(run[kind]["mean"] >= threshold for run in runs) for kind in ("drawn", "greedy")}
+        found[env_id] = {
+            "threshold": threshold,
+            "settings": dict(preset(env_id)),
+            "reached": reached,
+            "runs": runs,
+        }
+        returns = ", ".join(f"{run['drawn']['mean']:.4g}" for run in runs)
+        plan.log(
+            f"{env_id}: {returns} with actions drawn; {reached['drawn']} of {len(runs)} seeds reach {threshold:g}, "
+            f"{reached['greedy']} greedily; median {statistics.median(run['seconds'] for run in runs):.1f} s, "
+            f"{statistics.median(run['steps'] for run in runs):,.0f} steps"
+        )
+    return found
+
+
+def tag(plan: Plan) -> dict[str, Any]:
+    """How long runners survive: random ones under trained taggers, trained ones under random ones, and all random."""
+    found = {}
+    for env_id in TEAMS:
+        at_random = play_at_random(plan, env_id)
+        teams: dict[str, Any] = {"random": {"evaluated": at_random}}
+        for name in ("taggers", "runners"):
+            trainer, run = trained(plan, env_id, name, 0)
+            after = figures(trainer.evaluate(episodes=EPISODES))
+            change, interval = difference(after["runner"], at_random["runner"])
+            teams[name] = run | {
+                "settings": dict(preset(env_id, name)),
+                "evaluated": after,
+                "survival_change": change,
+                "survival_change_interval": interval,
+            }
+            plan.log(
+                f"{env_id}, trained {name} against random others: a runner lasts {spoken(after)} steps, "
+                f"{spoken(at_random)} where all are random; after {run['seconds']:.0f} s of training"
+            )
+        found[env_id] = teams
+    return found
+
+
+def spoken(by_role: Figures) -> str:
+    """The runners' survival with its interval."""
+    runner = by_role["runner"]
+    return f"{runner['length']:.1f} +- {runner['length_interval']:.1f}"
+
+
+def difference(one: dict[str, float], other: dict[str, float]) -> tuple[float, float]:
+    """By how much the lengths differ, and half the width of the 95 % interval of that."""
+    return one["length"] - other["length"], math.hypot(one["length_interval"], other["length_interval"])
+
+
+def play_at_random(plan: Plan, env_id: str) -> dict[str, dict[str, float]]:
+    """The figures where everybody acts at random, in the environment as the presets have it."""
+    from gpu_envs.backend import resolve_device
+    from gpu_envs.training import Config
+    from gpu_envs.training.arena import Arena
+    from gpu_envs.training.evaluation import play
+    from gpu_envs.training.seats import assign
+
+    params, other = (preset(env_id, name).get("params", {}) for name in ("taggers", "runners"))
+    if params != other:
+        raise ValueError(f"{env_id}: the presets taggers and runners have different params, {params} and {other}")
+    config = Config(env=env_id, params=params, policies=dict.fromkeys(ROLES, "random"), device=plan.device, run_dir="")
+    device = resolve_device(plan.device)
+    parts = assign(Arena(config, device, 1, 1).roles, config.policies)
+    nobody = dict.fromkeys(parts)
+    return figures(play(config, parts, nobody, device, episodes=EPISODES, greedy=False, seed=0, num_envs=None))

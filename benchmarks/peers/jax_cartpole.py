@@ -1,0 +1,48 @@
+"""Cart-pole in ``jax.numpy``, many replicas at a time, which begin anew where an episode ends."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+X_LIMIT, THETA_LIMIT = 2.4, 12 * 2 * jnp.pi / 360
+TIME_LIMIT = 500
+MASS = CART_MASS + POLE_MASS
+
+
+class World(NamedTuple):
+    """All replicas."""
+
+    state: Any
+    """[N, 4] float32: x, x_dot, theta, theta_dot."""
+    elapsed: Any
+    """[N] int32: steps of the running episode, which are its return too."""
+
+
+def start(key: Any, num_envs: int) -> Any:
+    """[N, 4] start states."""
+    return jax.random.uniform(key, (num_envs, 4), jnp.float32, -0.05, 0.05)
+
+
+def move(state: Any, action: Any) -> tuple[Any, Any]:
+    """The states [N, 4] a step later, and whether the pole has fallen or the cart has left."""
+    x, x_dot, theta, theta_dot = jnp.moveaxis(state, -1, 0)
+    force = jnp.where(action == 1, FORCE, -FORCE)
+    sine, cosine = jnp.sin(theta), jnp.cos(theta)
+    push = (force + POLE_MASS * HALF_LENGTH * theta_dot**2 * sine) / MASS
+    theta_acc = (GRAVITY * sine - cosine * push) / (HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cosine**2 / MASS))
+    x_acc = push - POLE_MASS * HALF_LENGTH * theta_acc * cosine / MASS
+    x, x_dot = x + TAU * x_dot, x_dot + TAU * x_acc
+    theta, theta_dot = theta + TAU * theta_dot, theta_dot + TAU * theta_acc
+    fallen = (jnp.abs(x) > X_LIMIT) | (jnp.abs(theta) > THETA_LIMIT)
+    return jnp.stack((x, x_dot, theta, theta_dot), -1), fallen
+
+
+def step(world: World, action: Any, key: Any) -> tuple[World, Any, Any]:
+    """The replicas a step later, [N] whether an episode ended with it, and [N] the steps that it had."""
+    moved, fallen = move(world.state, action)
+    elapsed = world.elapsed + 1
+    done = fallen | (elapsed >= TIME_LIMIT)
+    fresh = start(key, moved.shape[0])
+    return World(jnp.where(done[:, None], fresh, moved), jnp.where(done, 0, elapsed)), done, elapsed

@@ -1,0 +1,81 @@
+"""Cart-pole by Stable-Baselines3's PPO on the CPU: ``python -m benchmarks.peers.sb3_ppo``; prints a line of JSON.
+
+The settings are RL-Zoo's for CartPole-v1. It stops when the last 100 episodes have a mean return of 475. It needs
+stable-baselines3 alone.
+"""
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import stable_baselines3
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+
+ENV = "CartPole-v1"
+TARGET, LAST_EPISODES = 475.0, 100
+TOTAL_STEPS = 100_000
+"""RL-Zoo's, over which the schedules fall to zero."""
+
+
+def mean_of_last(model: Any) -> float:
+    """The mean return of the last 100 episodes; minus infinity before there are so many."""
+    ended = [episode["r"] for episode in model.ep_info_buffer or ()]
+    return float(np.mean(ended)) if len(ended) >= LAST_EPISODES else -np.inf
+
+
+def solve(seed: int, episodes: int) -> dict[str, Any]:
+    """Trains until the target is reached: seconds from making the environments on, and what an evaluation returns."""
+    begin = time.perf_counter()
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env(ENV, n_envs=8, seed=seed),
+        n_steps=32,
+        batch_size=256,
+        n_epochs=20,
+        gae_lambda=0.8,
+        gamma=0.98,
+        ent_coef=0.0,
+        learning_rate=lambda left: 1e-3 * left,
+        clip_range=lambda left: 0.2 * left,
+        seed=seed,
+        device="cpu",
+    )
+    model.learn(TOTAL_STEPS, callback=ConvertCallback(lambda _locals, _globals: mean_of_last(model) < TARGET))
+    found = {
+        "seed": seed,
+        "seconds": time.perf_counter() - begin,
+        "steps": model.num_timesteps,
+        "last_100": mean_of_last(model),
+    }
+    if episodes:
+        env = make_vec_env(ENV, n_envs=64, seed=seed + 1_000_000)
+        found["evaluated"] = float(evaluate_policy(model, env, n_eval_episodes=episodes, deterministic=False)[0])
+    return found
+
+
+def main() -> None:
+    """Trains once, and prints what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and environments")
+    parser.add_argument("--episodes", type=int, default=0, help="to evaluate afterwards, outside the seconds")
+    options = parser.parse_args()
+    found = solve(options.seed, options.episodes)
+    versions = {
+        "stable-baselines3": stable_baselines3.__version__,
+        "torch": torch.__version__,
+        "gymnasium": gymnasium.__version__,
+        "python": sys.version.split()[0],
+    }
+    print(json.dumps({"versions": versions, "runs": [found]}))
+
+
+if __name__ == "__main__":
+    main()
