@@ -115,7 +115,7 @@ class Arena:
             device=device,
             output="torch",
             autoreset_mode="SameStep",
-            threads=config.threads if device == "cpu" else None,
+            threads=config.cpu_threads if device == "cpu" else None,
             **config.params,
         )
         self.num_envs, self.horizon, self.device = num_envs, horizon, device

@@ -86,7 +86,7 @@ class Config:
     fused: bool | None = None
     """Run small multilayer perceptrons in kernels of our own; None: where that is possible."""
     threads: int | None = None
-    """On the CPU: the most threads to use; None: one for each core."""
+    """On the CPU: the most threads to use; None: one where minibatches are small, otherwise one for each core."""
 
     target_return: float | None = None
     """Stop when the mean return of the last 100 episodes reaches this."""
@@ -143,6 +143,16 @@ class Config:
         return max(1, -(-self.total_steps // (self.num_envs * self.horizon)))
 
     @property
+    def cpu_threads(self) -> int | None:
+        """The most threads to use on the CPU; None: one for each core.
+
+        Several threads help with large minibatches alone, and where another process wants a core, threads that wait
+        for one another at every layer can be slower than one by more than ten times.
+        """
+        work = self.num_envs * self.horizon // self.passes[1] * max(self.hidden)
+        return 1 if self.threads is None and work <= _SMALL else self.threads
+
+    @property
     def passes(self) -> tuple[int, int]:
         """Epochs and minibatches of an update."""
         return (1, 1) if self.algorithm == "a2c" else (self.epochs, self.minibatches)
@@ -194,5 +204,8 @@ _RANGES = {
     "target_return": (-1e30, 1e30, False),
 }
 """Settings that are numbers: the least, the most, and whether the least itself is out."""
+
+_SMALL = 2**21
+"""Samples of a minibatch times the width of a layer: so much is soon done by one thread."""
 
 _OPTIONAL = ("value_clip", "max_grad_norm", "target_kl", "target_return")

@@ -72,7 +72,11 @@ def play(
     arena.reset(derived_seed(seed, "evaluation"))
     players = [
         Player(
-            Seats(name, own, count, device), networks[name], Ops(own[0].role.head, device, config.threads), seed, device
+            Seats(name, own, count, device),
+            networks[name],
+            Ops(own[0].role.head, device, config.cpu_threads),
+            seed,
+            device,
         )
         for name, own in parts.items()
     ]

@@ -93,6 +93,7 @@ class FusedPerceptron(Networks):
 
 def _places(starts: dict[str, int], network: str, log_std: int) -> Places:
     """Where a network's layers begin: modules 0, 2 and 4 of its sequence are linear."""
+
     def at(layer: int, kind: str) -> int:
         return starts[f"{network}.{2 * layer - 2}.{kind}"]
 

@@ -68,14 +68,14 @@ class Learner:
         self._returns = made(horizon, rows)
         self._acted = made(rows, head.width) if box else None
         self._limit = limit
-        self._advantage = Advantages(device)
+        self._advantage = Advantages(device, config.cpu_threads)
         self._rewards = RewardScale(rows, device) if config.normalise_rewards else None
         if self._rewards is not None:
             self._sums = (made(rows), made(rows), made(rows))
         epochs, minibatches = config.passes
         samples = horizon * rows
         self._indices = made(samples, dtype=torch.int32) if epochs * minibatches > 1 else None
-        self._permutation = Permutation(samples, device)
+        self._permutation = Permutation(samples, device, config.cpu_threads)
         if minibatches > samples:
             raise ValueError(
                 f"minibatches is {minibatches}; a horizon of the policy {seats.name!r} has {samples} samples"

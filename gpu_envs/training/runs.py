@@ -94,5 +94,5 @@ def evaluate(
         else:
             raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
     own_seed = derived_seed(trained.seed, "evaluation") if seed is None else seed
-    with matmul_precision(config.precision), torch_threads(place, config.threads):
+    with matmul_precision(config.precision), torch_threads(place, config.cpu_threads):
         return play(config, parts, networks, place, episodes=episodes, greedy=greedy, seed=own_seed, num_envs=num_envs)

@@ -26,7 +26,7 @@ def make_learner(seats: Seats, module: nn.Module | None, config: Config, device:
         module = _drawn(seats, config)
     module = module.to(device)
     check_module(module, seats.features, seats.head, seats.name, device)
-    optimiser = Adam([p for p in module.parameters() if p.requires_grad], device=device)
+    optimiser = Adam([p for p in module.parameters() if p.requires_grad], device=device, threads=config.cpu_threads)
     scale = ObservationScale(seats.features, device) if config.normalise_observations else None
     networks = _run(module, seats, optimiser, scale, config, device)
     return Learner(seats, module, networks, optimiser, scale, config, device, limit)
@@ -36,7 +36,7 @@ def make_player(seats: Seats, config: Config, device: str) -> tuple[Player, Netw
     """A policy that only acts: ``random``, or ``frozen:RUN`` or ``frozen:RUN:POLICY``."""
     policy = seats.name.rpartition(" (")[0]
     networks = None if policy == "random" else frozen(policy.partition(":")[2], seats, device)
-    player = Player(seats, networks, Ops(seats.head, device, config.threads), config.seed, device)
+    player = Player(seats, networks, Ops(seats.head, device, config.cpu_threads), config.seed, device)
     return player, networks
 
 
@@ -85,5 +85,5 @@ def _run(
     """Runs a module by kernels of our own where that can be, otherwise by torch."""
     if optimiser is not None and not why_unfused(module, seats.features, seats.head, config, device):
         return FusedPerceptron(module, seats.features, seats.head, optimiser, scale, config, device)
-    ops = Ops(seats.head, device, config.threads)
+    ops = Ops(seats.head, device, config.cpu_threads)
     return TorchNetworks(module, seats.head, ops, optimiser, scale, config.precision, device)

@@ -191,7 +191,7 @@ class Trainer:
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
         """The process's settings under which this run computes, put back afterwards."""
-        with matmul_precision(self.config.precision), torch_threads(self.device, self.config.threads):
+        with matmul_precision(self.config.precision), torch_threads(self.device, self.config.cpu_threads):
             if self.device == "cpu":
                 yield
             else:
