@@ -57,3 +57,14 @@ def make() -> Iterator[Make]:
     yield make_and_keep
     for env in made:
         env.close()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Lets torch use one thread of the CPU: what these tests compute is small, and others run beside them."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

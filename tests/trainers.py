@@ -29,6 +29,11 @@ def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
     return Config(env=env, device=device, **(few | settings))
 
 
+def usual(env: str, device: str, **settings: Any) -> Config:
+    """A run with the settings that are the default, kept nowhere."""
+    return Config(env=env, device=device, threads=1, **({"run_dir": ""} | settings))
+
+
 def timeless(state: dict[str, Any]) -> dict[str, Any]:
     """A trainer's state without the times in it."""
     rest = {name: value for name, value in state.items() if name not in ("seconds", "recent")}

@@ -26,11 +26,11 @@ _TAG_GRID: Mapping[str, Any] = {
     "learning_rate": "0:0.002,1:0.0001",
     "gamma": 0.99,
     "gae_lambda": 0.99,
-    "entropy_weight": 0.003,
+    "entropy_weight": "0:0.003,0.6:0.003,1:0",
     "activation": "relu",
     "normalise_observations": True,
     "precision": "tf32",
-    "total_steps": 400_000_000,
+    "total_steps": 300_000_000,
 }
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -86,6 +86,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "gamma": 0.95,
             "normalise_observations": True,
             "normalise_rewards": True,
+            "stagger": True,
             "precision": "tf32",
             "total_steps": 15_000_000,
             "target_return": -165.0,

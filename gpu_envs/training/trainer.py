@@ -15,7 +15,7 @@ from torch import nn
 
 import gpu_envs
 from gpu_envs.backend import resolve_device
-from gpu_envs.errors import DivergedError, did_you_mean
+from gpu_envs.errors import ActionError, DivergedError, did_you_mean
 from gpu_envs.training.arena import ALONE, Arena, derived_seed
 from gpu_envs.training.checkpoint import CheckpointError, check_fits
 from gpu_envs.training.config import Config
@@ -201,7 +201,11 @@ class Trainer:
     def _advance(self) -> None:
         marks = self._mailbox.begin()
         marks.set(0)
-        self._works[0]()
+        try:
+            self._works[0]()
+        except ActionError:
+            self._check_weights(self.iteration + 1)  # an action that is no number comes of weights that are none
+            raise
         marks.set(1)
         self._works[1]()
         self.iteration += 1
@@ -321,6 +325,12 @@ class Trainer:
         bad = next(iter(found), next(n for n, v in figures.items() if not math.isfinite(v)))
         return self._not_finite(policy, bad, iteration)
 
+    def _check_weights(self, iteration: int) -> None:
+        """Refuses to go on with weights that are no numbers."""
+        for name, learner in self.learners.items():
+            if not all(bool(torch.isfinite(parameter).all()) for parameter in learner.module.parameters()):
+                raise DivergedError(self._not_finite(name, "the parameters", iteration)) from None
+
     def _not_finite(self, policy: str, what: str, iteration: int) -> str:
         saved = self._run.checkpoints.latest() if self._run is not None else None
         rest = f"the last good checkpoint is {saved}" if saved else "there is no checkpoint"
@@ -417,10 +427,8 @@ class Trainer:
     def save(self) -> None:
         """Writes a checkpoint of this moment, where there is a folder for it."""
         if self._run is not None:
+            self._check_weights(self.iteration)
             self._arena.env.check()
-            for name, learner in self.learners.items():
-                if not all(bool(torch.isfinite(p).all()) for p in learner.module.parameters()):
-                    raise DivergedError(self._not_finite(name, "the parameters", self.iteration))
             self._run.checkpoints.save(self.iteration, self.state())
 
     def evaluate(
