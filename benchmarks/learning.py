@@ -1,10 +1,13 @@
 """What presets learn: returns against thresholds, and how long runners of Tag survive with and without training."""
 
+import csv
 import dataclasses
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gpu_envs
@@ -33,12 +36,13 @@ def figures(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return {role: dataclasses.asdict(found) for role, found in by_role.items()}
 
 
-def trained(plan: Plan, env_id: str, name: str, seed: int) -> tuple[Any, dict[str, Any]]:
-    """A preset trained to its end: the trainer, and how long that took."""
-    from gpu_envs.training import Config, Trainer
+def trained(plan: Plan, env_id: str, name: str, seed: int, folder: Path | None = None) -> tuple[Any, dict[str, Any]]:
+    """A preset trained to its end: the trainer, and how long that took; with a folder, its log is left there."""
+    from gpu_envs.training import Config, RunDirectory, Trainer
 
-    own = {"seed": seed, "device": plan.device, "run_dir": ""}
-    trainer = Trainer(Config(**{"env": env_id} | dict(preset(env_id, name)) | own))
+    own = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
+    config = Config(**{"env": env_id} | dict(preset(env_id, name)) | own)
+    trainer = Trainer(config, RunDirectory.create(folder, config) if folder is not None else None)
     begin = time.perf_counter()
     trainer.prepare()
     ready = time.perf_counter()
@@ -87,7 +91,9 @@ def tag(plan: Plan) -> dict[str, Any]:
         at_random = play_at_random(plan, env_id)
         teams: dict[str, Any] = {"random": {"evaluated": at_random}}
         for name in ("taggers", "runners"):
-            trainer, run = trained(plan, env_id, name, 0)
+            with tempfile.TemporaryDirectory() as folder:
+                trainer, run = trained(plan, env_id, name, 0, Path(folder))
+                run["curve"] = survival(Path(folder) / "log.csv")
             after = figures(trainer.evaluate(episodes=EPISODES))
             change, interval = difference(after["runner"], at_random["runner"])
             teams[name] = run | {
@@ -102,6 +108,13 @@ def tag(plan: Plan) -> dict[str, Any]:
             )
         found[env_id] = teams
     return found
+
+
+def survival(log: Path) -> list[list[float]]:
+    """How a run went: seconds of training, and steps that the last 100 runners lasted."""
+    with log.open() as file:
+        rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
+    return [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]
 
 
 def spoken(by_role: Figures) -> str:
