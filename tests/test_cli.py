@@ -30,11 +30,12 @@ class Trainer:
         self.asked: list[Any] = []
         self.reason = reason
         self.error = error
+        self.returns = {"agent": 487.25}
 
     def _result(self, run_dir: str | None) -> SimpleNamespace:
         if self.error is not None:
             raise self.error
-        numbers = {"iterations": 12, "steps": 3_000_000, "seconds": 1.5, "returns": {"agent": 487.25}}
+        numbers = {"iterations": 12, "steps": 3_000_000, "seconds": 1.5, "returns": self.returns}
         return SimpleNamespace(run_dir=run_dir, reason=self.reason, **numbers)
 
     def train(self, config: Config, *, progress: bool | None = None) -> SimpleNamespace:
@@ -74,9 +75,9 @@ def trained(*words: str) -> Config:
     return config
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str, trainer: Trainer | None = None) -> str:
-    """The message of a command line that is a mistake."""
-    assert main(list(words), trainer=trainer or Trainer()) == MISTAKE
+def refused(capsys: pytest.CaptureFixture[str], *words: str, trainer: Trainer | None) -> str:
+    """The message of a command line that is a mistake; without a trainer, of the real one."""
+    assert main(list(words), trainer=trainer) == MISTAKE
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("gpu-envs: error: ")
@@ -170,6 +171,9 @@ def test_every_field_has_a_docstring() -> None:
         (["--total-steps=10_000"], "total_steps", 10_000),
         (["--learning-rate", "0.5"], "learning_rate", Schedule(((0.0, 0.5),))),
         (["--target-return", "-200"], "target_return", -200.0),
+        (["--target-return", "-1e3"], "target_return", -1000.0),
+        (["--target-return", "-.5e1"], "target_return", -5.0),
+        (["--entropy-weight", "-1e-3"], "entropy_weight", Schedule(((0.0, -1e-3),))),
         (["--hidden", "32"], "hidden", (32,)),
         (["--run-dir", ""], "run_dir", ""),
         (["--graphs", "--graphs=none"], "graphs", None),
@@ -298,6 +302,9 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
         (["eval", "a", "--episodes", "0"], "--episodes is 0"),
         (["eval", "a", "--greedy", "--sampled"], "not allowed with"),
         (["eval", "a", "--episode", "3"], "Did you mean '--episodes'?"),
+        (["eval", "a", "--policy", "runner"], "--policy: 'runner' is no ROLE=NAME"),
+        (["train", "CartPole-v1", "--target-return", "-1x"], "--target-return: '-1x' is no number"),
+        (["train", "CartPole-v1", "-1e3"], "no option '-1e3'"),
     ],
 )
 def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,6 +320,9 @@ def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.C
         TypeError("what is wrong"),
         FileNotFoundError("what is wrong"),
         FileExistsError("what is wrong"),
+        BlockingIOError("what is wrong"),
+        NotADirectoryError("what is wrong"),
+        MemoryError("what is wrong"),
         gpu_envs.UnknownEnvironmentError("what is wrong"),
         gpu_envs.NoCompilerError("what is wrong"),
         ImportError("what is wrong", name="torch"),
@@ -346,9 +356,29 @@ def test_a_real_environments_refusal_is_a_mistake(capsys: pytest.CaptureFixture[
 
 def test_a_run_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    for words in (["eval"], ["train", "--resume"]):
-        assert main([*words, str(tmp_path / "none")]) == MISTAKE
-        assert "does not exist" in capsys.readouterr().err
+    none = tmp_path / "none"
+    for words, option in ((["eval"], "RUN"), (["train", "--resume"], "--resume")):
+        for given in (str(none), f"{none}/"):
+            assert main([*words, given]) == MISTAKE
+            assert f"{option}: the run directory {none} does not exist" in capsys.readouterr().err
+    file = tmp_path / "file"
+    file.touch()
+    few = ["--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1"]
+    assert main(["train", "CartPole-v1", *few, "--run-dir", str(file)]) == MISTAKE
+    assert f"the run directory cannot be {file}, for {file} is a file" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("cupy")
+    if torch.cuda.is_available():
+        pytest.skip("it is there")
+    run = str(tmp_path / "run")
+    few = ["--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1"]
+    assert main(["train", "CartPole-v1", *few, "--total-steps=1", "--run-dir", run, "--no-progress"]) == OK
+    assert "no episode ended" in capsys.readouterr().out
+    for device in ("cuda", "cuda:3"):
+        assert "is not there" in refused(capsys, "eval", run, "--device", device, trainer=None)
 
 
 # --- what is done and printed ---
@@ -370,6 +400,53 @@ def test_an_interrupted_run_says_how_to_go_on(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "gpu-envs: interrupted\n"
 
 
+def test_a_run_in_which_no_episode_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer()
+    trainer.returns = {"tagger": float("nan"), "runner": 1.5}
+    assert main(["train", "CartPole-v1"], trainer=trainer) == OK
+    text = capsys.readouterr().out
+    assert re.search(r"return of tagger +no episode ended\n", text)
+    assert "nan" not in text
+
+
+READERLESS = """
+import os, sys
+from gpu_envs.cli import main
+class Trainer:
+    def evaluate(self, run, **options):
+        return {}
+    def train(self, config, **options):
+        print("a note", file=sys.stderr, flush=True)
+read, write = os.pipe()
+os.close(read)
+os.dup2(write, int(sys.argv[1]))
+sys.exit(main(sys.argv[2:], trainer=Trainer()))
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("words", "stream", "code"),
+    [
+        (["eval", "x"], 1, OK),
+        (["train", "--help"], 1, OK),
+        (["--version"], 1, OK),
+        (["trian"], 2, MISTAKE),
+        (["train", "CartPole-v1"], 2, 141),  # what goes wrong in the middle of a run
+    ],
+)
+def test_nobody_needs_to_read(words: list[str], stream: int, code: int, unbuffered: str) -> None:
+    """As behind ``| true``: the exit code is that of what was done."""
+    done = subprocess.run(
+        [sys.executable, "-c", READERLESS, str(stream), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(gpu_envs.__file__).parent.parent), "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
 def test_a_run_without_a_folder_is_not_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     assert main(["train", "--resume", ""], trainer=trainer) == OK
@@ -389,15 +466,19 @@ def test_resuming(words: list[str], progress: bool | None) -> None:
 def test_evaluating(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     assert main(["eval", "runs/x"], trainer=trainer) == OK
-    defaults = {"episodes": 1000, "greedy": True, "device": "auto", "seed": None, "num_envs": None}
+    defaults = {"episodes": 1000, "greedy": True, "device": "auto", "seed": None, "num_envs": None, "policies": {}}
     assert trainer.asked.pop() == ("runs/x", defaults)
     table = capsys.readouterr().out
     for part in ("tagger", "runner", "4.5", "0.25", "77", "1,000", "likeliest"):
         assert part in table
     words = ["--episodes", "5", "--sampled", "--device", "cpu", "--seed", "9", "runs/x", "--num-envs", "4"]
     assert main(["eval", *words], trainer=trainer) == OK
-    given = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4}
+    given = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4, "policies": {}}
     assert trainer.asked.pop() == ("runs/x", given)
+    assert (
+        main(["eval", "runs/x", "--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"], trainer=trainer) == OK
+    )
+    assert trainer.asked.pop()[1]["policies"] == {"runner": "random", "tagger_1": "frozen:y:z"}
 
 
 def test_the_age_of_the_process_is_known() -> None:

@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gpu_envs
@@ -42,6 +44,22 @@ from gpu_envs.training.schedule import Schedule
         ("hidden", (), "hidden is ()"),
         ("hidden", (64, 0), "hidden is (64, 0)"),
         ("hidden", (64, 6.5), "hidden is (64, 6.5)"),
+        ("hidden", 64, "hidden is 64; give the width of each hidden layer"),
+        ("hidden", "64", "hidden is '64'"),
+        ("hidden", (True,), "hidden is (True,)"),
+        ("num_envs", np.True_, "num_envs is np.True_"),
+        pytest.param("gamma", 10**400, "gamma is 1000", id="gamma-huge"),
+        ("normalise_advantages", 1, "normalise_advantages is 1; give True or False"),
+        ("normalise_observations", "no", "normalise_observations is 'no'; give True or False"),
+        ("normalise_rewards", None, "normalise_rewards is None; give True or False"),
+        ("stagger", "yes", "stagger is 'yes'"),
+        ("shared_trunk", 0, "shared_trunk is 0"),
+        ("graphs", "none", "graphs is 'none'; give True or False, or None"),
+        ("fused", 1, "fused is 1; give True or False, or None"),
+        ("run_dir", 3, "run_dir is 3; give a path"),
+        ("params", [("gravity", 9.0)], "params is [('gravity', 9.0)]; give a mapping by name"),
+        ("policies", "random", "policies is 'random'; give a mapping by name"),
+        ("policies", {"runner": None}, "policies names None for 'runner'"),
         ("learning_rate", "0:1,2:0", "learning_rate: '0:1,2:0' is no schedule (a schedule's fractions must rise"),
         ("learning_rate", "0:0.1,1:-0.1", "learning_rate is 0:0.1,1:-0.1; it cannot be negative"),
         ("entropy_weight", "much", "entropy_weight: 'much' is no schedule"),
@@ -57,6 +75,26 @@ def test_none_where_a_setting_may_be_absent() -> None:
     absent: dict[str, Any] = dict.fromkeys(names)
     config = Config(env="CartPole-v1", **absent)
     assert all(getattr(config, name) is None for name in names)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given: dict[str, Any] = {
+        "num_envs": np.int32(8), "seed": np.uint64(2**63), "hidden": np.array([8, 4]), "gamma": np.float32(0.5),
+        "clip": np.int64(1), "learning_rate": np.float32(0.25), "target_return": 475,
+    }  # fmt: skip
+    config = Config(env="CartPole-v1", **given)
+    found = {name: getattr(config, name) for name in given}
+    plain = {"num_envs": 8, "seed": 2**63, "hidden": (8, 4), "gamma": 0.5, "clip": 1.0, "target_return": 475.0}
+    assert found == plain | {"learning_rate": Schedule.of(0.25)}
+    assert [type(found[name]) for name in plain] == [type(value) for value in plain.values()]
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_the_run_directory_may_be_a_path() -> None:
+    given: dict[str, Any] = {"run_dir": Path("runs") / "one"}
+    config = Config(env="CartPole-v1", **given)
+    assert config.run_dir == str(Path("runs") / "one")
+    assert json.loads(json.dumps(config.to_json()))["run_dir"] == config.run_dir
 
 
 def test_an_unknown_setting_is_named() -> None:
@@ -102,6 +140,11 @@ def test_presets_are_runs(env: str, name: str) -> None:
     assert "env" not in values
     config = Config(env=env, **values)
     gpu_envs.spec(env).check_params(dict(config.params), config.num_envs)
+
+
+@pytest.mark.parametrize("env", gpu_envs.registry.ids())
+def test_every_environment_has_a_preset(env: str) -> None:
+    assert "default" in PRESETS[env]
 
 
 # --- schedules ---

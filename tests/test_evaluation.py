@@ -1,6 +1,7 @@
 """Evaluations: full episodes, equally many of every replica, so that short ones are no likelier to be counted."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
-from gpu_envs.training import RunDirectory, Trainer, evaluate, train  # noqa: E402
+from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.arena import derived_seed  # noqa: E402
 from gpu_envs.training.checkpoint import CheckpointError, load  # noqa: E402
 from gpu_envs.training.evaluation import _Tally  # noqa: E402
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_short_episodes_are_no_likelier_to_be_counted(device: str) -> None:
     """Of an undecided policy: 1,600 first episodes, and 100 of each of 16 replicas, have the same mean."""
     trainer = Trainer(small(device))
-    first = trainer.evaluate(1600, seed=1)["agent"]
-    many = trainer.evaluate(1600, seed=2, num_envs=16)["agent"]
+    first = trainer.evaluate(1600, seed=1, greedy=False)["agent"]
+    many = trainer.evaluate(1600, seed=2, num_envs=16, greedy=False)["agent"]
     assert first.episodes == many.episodes == 1600
     apart = abs(first.mean - many.mean) / math.hypot(first.interval, many.interval)
     assert apart < 2  # nearly four deviations
@@ -188,6 +189,19 @@ def test_others_may_take_part_in_an_evaluation(tmp_path: Path, device: str) -> N
         evaluate(run, episodes=5, device=device, policies={"runer": "random"})
 
 
+def test_a_frozen_policy_needs_its_run_no_longer(tmp_path: Path, device: str) -> None:
+    source, run = tmp_path / "source", str(tmp_path / "run")
+    train(small(device, GRID, total_steps=1, run_dir=str(source), seed=4), progress=False)
+    policies = {"runner": f"frozen:{source}"}
+    train(small(device, GRID, total_steps=1, run_dir=run, policies=policies), progress=False)
+    before = evaluate(run, episodes=5, device=device)
+    shutil.rmtree(source)
+    assert evaluate(run, episodes=5, device=device) == before
+    assert resume(run, total_steps=8 * 16 * 2, progress=False).iterations == 2
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        evaluate(run, episodes=5, device=device, policies=policies)
+
+
 def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
     RunDirectory.create(tmp_path / "empty", small(device))
     with pytest.raises(CheckpointError, match="no checkpoint yet: there is nothing to evaluate"):
@@ -203,6 +217,59 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
             return both[:, :2], both[:, 2]
 
     run = str(tmp_path / "own")
-    train(small(device, total_steps=1, run_dir=run), progress=False, modules={"agent": Own()})
+    config = small(device, total_steps=300, run_dir=run, normalise_observations=True)
+    train(config, progress=False, modules={"agent": Own()})
     with pytest.raises(CheckpointError, match="is a module of your own, which only Python can make again"):
         evaluate(run, device=device)
+    trainer = Trainer(config, modules={"agent": Own()})
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    trainer.load(load(latest, trainer.device))
+    module = Own()
+    for greedy in (True, False):
+        found = evaluate(run, episodes=7, greedy=greedy, device=device, modules={"agent": module})
+        assert found == trainer.evaluate(7, greedy=greedy)
+    assert_same_bits(module.state_dict(), trainer.learners["agent"].module.state_dict())  # it has the weights now
+    with pytest.raises(ValueError, match="modules names 'agnet'; the policies are agent"):
+        evaluate(run, device=device, modules={"agnet": Own()})
+    with pytest.raises(CheckpointError, match=r"the module given for the policy .*own:agent is not the one it had"):
+        evaluate(run, device=device, modules={"agent": torch.nn.Linear(4, 3)})
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("it is there")
+    pytest.importorskip("cupy")
+    run = str(tmp_path / "run")
+    train(small("cpu", total_steps=1, run_dir=run), progress=False)
+    with pytest.raises(ValueError, match="device 'cuda:0' is not there"):
+        evaluate(run, device="cuda")
+
+
+@pytest.mark.parametrize("episodes", [3, 8, 20])
+def test_replicas_that_differ_take_turns(episodes: int, tmp_path: Path, device: str) -> None:
+    """Where the pole may not lean at all an episode is one step; elsewhere it is cut at three, too soon to fall."""
+    limits = np.array([1, 3, 3, 1, 3, 1, 1, 3])
+    run = str(tmp_path / "run")
+    params = {"theta_threshold_radians": np.where(limits == 1, 1e-6, 0.2), "max_episode_steps": 3}
+    trained = small(device, params=params, total_steps=1, run_dir=run)
+    played = limits[np.arange(episodes) % 8]
+    train(trained, progress=False)
+    trainer = Trainer(trained)
+    for found in (evaluate(run, episodes=episodes, device=device), trainer.evaluate(episodes)):
+        assert found["agent"].length == played.mean()
+        assert found["agent"].length_interval == pytest.approx(1.96 * played.std(ddof=1) / math.sqrt(episodes))
+    assert evaluate(run, episodes=10, num_envs=3, device=device)["agent"].length == limits[:3].mean()
+
+
+def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_envs.training import evaluation
+
+    def none_left(*_: Any) -> None:
+        raise MemoryError("Unable to allocate it")
+
+    trainer = Trainer(small(device))
+    monkeypatch.setattr(evaluation, "Arena", none_left)
+    message = f"^100 replicas need more than there is on {trainer.device}: lower num_envs to 50 "
+    with pytest.raises(MemoryError, match=message):
+        trainer.evaluate(200, num_envs=100)

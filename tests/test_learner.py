@@ -1,6 +1,7 @@
 """What a policy learns from: storage, advantages, statistics, masks; and its update, against plain torch."""
 
 import copy
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -94,6 +95,27 @@ def test_staggered_replicas_are_cut_at_steps_of_their_own(device: str) -> None:
     assert len(set(truncations.argmax(0))) > 40
     lengths = numpy_of(storage.episode_length)[..., 0]
     assert (lengths.max(0) == 1 + truncations.argmax(0)).all() or (lengths.max(0) == 200).all()
+
+
+def test_episodes_that_began_midway_are_not_counted(device: str) -> None:
+    """Their returns are of a few steps, and their lengths are not those that were played."""
+    for env, limit in (("Pendulum-v1", 200), (GRID, 100)):
+        trainer: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
+        counted = np.zeros(64)
+        for horizon in range(2 * limit // 50):
+            trainer.iterate(1)
+            role = trainer._arena.roles[0].name
+            lengths = numpy_of(trainer._arena.storage[role].episode_length)[..., 0]
+            for t, replica in np.argwhere(lengths > 0):
+                counted[replica] += 1
+                assert 50 * horizon + t + 1 >= lengths[t, replica]  # so many steps it has been played
+        assert (counted >= 1).all() or env == GRID
+        assert counted.sum() >= 60
+        restored: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
+        state = trainer.state()
+        assert not state["begun_midway"].any()
+        restored.load(state)
+        assert not restored._arena.begun_midway.any()
 
 
 # --- advantages ---
@@ -434,6 +456,32 @@ def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monke
         for one, other in zip(whole, parts, strict=True):
             # sums of some hundred samples of either sign, in another order
             assert (one - other).abs().max() <= 512 * EPS * one.abs().max().clamp(min=1.0)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_the_dead_observe_does_not_reach_the_weights(
+    whole: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer: Any = Trainer(small(device, FIELD, fused=False, normalise_observations=True))
+    trainer._roll_out()
+    learner = trainer.learners["runner"]
+    learner.conclude(trainer._arena.storage)
+    observations, batch = learner._flat
+    order = torch.arange(len(observations), dtype=torch.int32, device=trainer.device).flip(0).contiguous()
+    dead = torch.rand(len(observations), generator=torch.Generator().manual_seed(0)).to(trainer.device) < 0.3
+    batch = dataclasses.replace(batch, alive=~dead)
+    hollow = torch.where(dead.unsqueeze(1), math.nan, observations)
+
+    def found(some: Tensor) -> Tensor:
+        totals = torch.zeros(6, device=trainer.device)
+        chosen = None if whole else order
+        learner.networks.gradient(some, batch, chosen, learner._settings, learner._scalars, totals)
+        return learner._optimiser.gradient.clone()
+
+    for pieces_of in (2**30, 12 * 100 * 20):
+        monkeypatch.setattr(networks, "CHUNK_BYTES", pieces_of)
+        assert torch.isfinite(found(hollow)).all()
+        assert_same_bits(found(hollow), found(torch.where(dead.unsqueeze(1), 3.0, observations)))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Who acts for whom: the agents' rows, modules of the user's own, random and frozen policies."""
 
+import copy
+import dataclasses
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,13 @@ from torch import nn  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Policy, RunDirectory, Trainer, train  # noqa: E402
 from gpu_envs.training.arena import RoleInfo, derived_seed  # noqa: E402
-from gpu_envs.training.checkpoint import CheckpointError, load  # noqa: E402
+from gpu_envs.training.checkpoint import CheckpointError, load, save  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.ops import Ops  # noqa: E402
 from gpu_envs.training.players import Player  # noqa: E402
 from gpu_envs.training.policy import LOG_STD_RANGE, default_policy  # noqa: E402
 from gpu_envs.training.seats import Part, Seats, assign  # noqa: E402
+from gpu_envs.training.setup import make_player  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,6 +71,33 @@ def test_who_acts_for_whom(policies: Mapping[str, str], expected: Mapping[str, A
 def test_an_unknown_role_is_named(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         assign((CATS, MOUSE), {name: "a"})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Random", r"Did you mean 'random'\?"),
+        ("randm", r"Did you mean 'random'\?"),
+        ("randomm", r"Did you mean 'random'\?"),
+        ("random:x", r"Did you mean 'random'\?"),
+        ("frozn", r"Did you mean 'frozen:RUN'\?"),
+        ("Frozen:runs/a", r"Did you mean 'frozen:runs/a'\?"),
+        ("frozen", "names no run; give frozen:RUN or"),
+        ("frozen:", "names no run; give frozen:RUN or"),
+        ("frozen::cat", "names no run; give frozen:RUN or"),
+        ("runs/a:cat", "holds neither ':' nor"),
+        ("a (b)", "holds neither ':' nor"),
+        ("", "not empty"),
+    ],
+)
+def test_names_that_were_hardly_meant_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match="policies gives 'cat' the policy .*" + message):
+        assign((CATS, MOUSE), {"cat": name})
+
+
+def test_a_role_may_be_called_almost_random() -> None:
+    found = assign((role("ransom", 1), MOUSE), {"ransom": "ransom", "mouse": "frozen:runs/a (copy)"})
+    assert list(found) == ["ransom", "frozen:runs/a (copy) (mouse)"]
 
 
 @pytest.mark.parametrize("policies", [{}, {"cat_1": "odd"}, {"cat": "a", "mouse": "a"}, {"cat_0": "a", "mouse_1": "a"}])
@@ -198,6 +229,118 @@ def test_wrong_outputs_are_refused(outputs: Any, message: str, device: str) -> N
         Trainer(small(device), modules={"agent": Wrong()})
 
 
+class Unlearnable(nn.Module):
+    """Turns gradients off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = Apart(4, 2)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.of(observations)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (lambda: Apart(4, 2).double(), "actor.weight of torch.float64; policies are float32, for.* 4 features"),
+        (lambda: Apart(4, 2).half(), "actor.weight of torch.float16; policies are float32"),
+        (lambda: Apart(7, 2), "cannot take float32 observations of 4 features"),
+        (lambda: Apart(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
+        (Unlearnable, "depend on none of the parameters"),
+    ],
+    ids=("double", "half", "wide", "nothing", "no_grad"),
+)
+def test_modules_that_cannot_learn_are_refused(module: Any, message: str, device: str) -> None:
+    made = module()
+    if not isinstance(made, Unlearnable):
+        del made.never_used
+    with pytest.raises(ValueError, match="the policy 'agent' .*" + message):
+        Trainer(small(device), modules={"agent": made})
+
+
+def test_policies_that_share_parameters_are_refused(device: str) -> None:
+    sizes = Trainer(small(device, GRID)).learners["tagger"].seats
+    one = Apart(sizes.features, sizes.head.parameters)
+    other = Apart(sizes.features, sizes.head.parameters)
+    other.critic = one.critic
+    for modules in ({"tagger": one, "runner": one}, {"tagger": Together(one), "runner": other}):
+        with pytest.raises(ValueError, match=r"'tagger' and 'runner' share parameters; give both roles one policy"):
+            Trainer(small(device, GRID), modules=modules)
+
+
+def test_a_module_has_one_trainer_at_a_time(device: str) -> None:
+    module = Apart(4, 2)
+    trainer = Trainer(small(device), modules={"agent": module})
+    trainer.iterate(1)
+    for given in (module, Together(module)):
+        with pytest.raises(ValueError, match=r"'agent': this module is being trained by another.*copy.deepcopy"):
+            Trainer(small(device), modules={"agent": given})
+    copied = copy.deepcopy(module)
+    second = Trainer(small(device), modules={"agent": copied})
+    before = copy.deepcopy(module.state_dict())
+    second.iterate(1)
+    assert_same_bits(before, dict(module.state_dict()))
+    trainer.iterate(1)  # and the first one still trains its own
+    assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
+    del trainer
+    third = Trainer(small(device), modules={"agent": module})  # the first one is gone
+    before = copy.deepcopy(module.state_dict())
+    third.iterate(1)
+    assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
+
+
+class Moody(nn.Module):
+    """A module that is one thing while it learns and another while it acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop, self.of = torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), Apart(4, 2)
+        self.seen: list[bool] = []
+
+    def forward(self, observations: Tensor) -> Tensor:
+        self.seen.append(self.training)
+        return self.of(self.drop(self.norm(observations)))
+
+
+def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
+    module = Moody()
+    module.norm.eval()
+    start = {name: buffer.clone().to(resolve_device(device)) for name, buffer in module.named_buffers()}
+    trainer = Trainer(small(device, graphs=False), modules={"agent": module})
+    assert_same_bits(start, dict(module.named_buffers()))
+    assert (module.training, module.norm.training, module.drop.training) == (True, False, True)
+    module.seen.clear()
+    found = trainer.evaluate(4)
+    assert set(module.seen) == {False}
+    assert found == trainer.evaluate(4)
+    assert_same_bits(start, dict(module.named_buffers()))
+    module.seen.clear()
+    trainer.iterate(1)
+    # 16 steps and the last values without learning, then two epochs of two minibatches
+    assert [seen for seen in module.seen if seen] == [True] * 4
+    assert module.seen[-4:] == [True] * 4
+    assert module.norm.num_batches_tracked.item() == 4
+
+
+@pytest.mark.parametrize("part", ["actor", "critic"])
+def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
+    module: Any = Apart(4, 2)
+    getattr(module, part).requires_grad_(False)
+    before = copy.deepcopy(module.state_dict())
+    Trainer(small(device), modules={"agent": module}).iterate(1)
+    for name, tensor in module.state_dict().items():
+        same = torch.equal(tensor.cpu(), before[name])
+        assert same == (name.startswith(part) or name == "never_used")
+
+
+def test_a_shared_policy_needs_no_module(device: str) -> None:
+    trainer = Trainer(small(device, GRID, policies={"tagger": "own"}))
+    assert list(trainer.learners) == ["own", "runner"]
+    trainer.iterate(1)
+
+
 def test_a_module_for_nobody_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match="modules names 'agnt'; the policies are agent"):
         Trainer(small(device), modules={"agnt": Apart(4, 2)})
@@ -322,7 +465,7 @@ def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
     train(small(device, GRID, total_steps=1, run_dir=run), progress=False)
     train(small(device, total_steps=1, run_dir=str(tmp_path / "other")), progress=False)
     cases = (
-        (f"{tmp_path / 'nun'}", FileNotFoundError, "does not exist"),
+        (f"{tmp_path / 'nun'}", FileNotFoundError, r"--policy runner=frozen:\S*nun: .*nun does not exist"),
         (f"{run}:taggr", CheckpointError, "has no policy 'taggr'; it has tagger, runner"),
         (str(tmp_path / "other"), CheckpointError, "does not fit the agents it is to act for"),
     )
@@ -332,6 +475,74 @@ def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
     RunDirectory.create(empty, small(device))
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
         Trainer(small(device, GRID, policies={"runner": f"frozen:{empty}"}))
+
+
+def test_which_of_several_policies_is_to_act_has_to_be_said(tmp_path: Path, device: str) -> None:
+    run, alone = str(tmp_path / "run"), str(tmp_path / "alone")
+    few: dict[str, Any] = {"total_steps": 1}
+    train(small(device, GRID, run_dir=run, policies={"tagger": "a", "runner": "b"}, **few), progress=False)
+    train(small(device, GRID, run_dir=alone, policies={"tagger": "a", "runner": "a"}, **few), progress=False)
+    with pytest.raises(CheckpointError, match=r"several policies, a, b, and none is called 'runner'.*runner=frozen:"):
+        Trainer(small(device, GRID, policies={"runner": f"frozen:{run}"}))
+    Trainer(small(device, GRID, policies={"runner": f"frozen:{run}:b"}))
+    Trainer(small(device, GRID, policies={"runner": f"frozen:{alone}"}))
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
+    normalise: bool, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on from a checkpoint as it was, whatever became of its source."""
+    place = resolve_device(device)
+    runs: dict[str, Any] = {"total_steps": 8 * 16 * 2, "normalise_observations": normalise, "fused": False}
+    monkeypatch.chdir(tmp_path)
+    source = small(device, GRID, run_dir="source", **runs)
+    train(source, progress=False)
+    trainer = Trainer(small(device, GRID, policies={"runner": "frozen:source"}))
+    config, observations = trainer.config, {"runner": trainer._arena.storage["runner"].observations[-1]}
+    name = "frozen:source (runner)"
+    seats = trainer._players[name].seats
+    player, _ = make_player(seats, config, place)
+    player.advance(5)
+    expected = player.act(0, observations, greedy=True).clone()
+    save(tmp_path / "kept.pt", player.state())
+    kept = load(tmp_path / "kept.pt", place)
+    assert kept["frozen"]["source"] == f"{tmp_path / 'source'}:runner"
+
+    shutil.rmtree("source")
+    train(dataclasses.replace(source, seed=77), progress=False)  # another one in its place
+    other, _ = make_player(seats, config, place)
+    other.advance(5)
+    assert not torch.equal(other.act(0, observations, greedy=True), expected)
+    other.load(kept)
+    assert torch.equal(other.act(0, observations, greedy=True), expected)
+
+    shutil.rmtree("source")
+    train(dataclasses.replace(source, seed=77, activation="relu"), progress=False)
+    with pytest.raises(CheckpointError, match="activation is 'relu' and was 'tanh'"):
+        make_player(seats, config, place)[0].load(kept)
+
+    shutil.rmtree("source")
+    with pytest.raises(FileNotFoundError, match=r"--policy runner=frozen:source: .*source does not exist"):
+        make_player(seats, config, place)
+    again, networks = make_player(seats, config, place, kept)
+    assert networks is not None
+    again.load(kept)
+    assert torch.equal(again.act(0, observations, greedy=True), expected)
+    assert_same_bits(again.state()["frozen"]["state"], player.state()["frozen"]["state"])
+
+
+def test_a_random_policy_keeps_its_place(device: str) -> None:
+    place = resolve_device(device)
+    seats = Seats("random (cat)", (Part(CATS, (0, 1, 2)),), 64, place)
+    player, networks = make_player(seats, small(device), place)
+    assert networks is None
+    player.advance(7)
+    state = player.state()
+    assert state["frozen"] is None
+    again, _ = make_player(seats, small(device), place, state)
+    again.load(state)
+    assert torch.equal(again.act(0, {}), player.act(0, {}))
 
 
 def test_seeds_of_purposes_have_nothing_in_common() -> None:

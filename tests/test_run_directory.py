@@ -22,11 +22,12 @@ from gpu_envs.training.schedule import Schedule
 
 torch = pytest.importorskip("torch")
 
-from gpu_envs.training import checkpoint, events, progress, run_directory  # noqa: E402 - they import torch
+from gpu_envs.training import checkpoint, events, progress, run_directory, runs  # noqa: E402 - they import torch
 from gpu_envs.training.checkpoint import CheckpointError, Checkpoints, check_fits  # noqa: E402
 from gpu_envs.training.log import RunLog  # noqa: E402
 from gpu_envs.training.progress import Progress  # noqa: E402
 from gpu_envs.training.run_directory import RunDirectory  # noqa: E402
+from gpu_envs.training.runs import evaluate, resume, train  # noqa: E402
 
 # --- checkpoints ---
 
@@ -267,9 +268,91 @@ def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path: Path) -> Non
     config = Config(env="CartPole-v1", device="cpu")
     (tmp_path / "empty").mkdir()
     RunDirectory.create(tmp_path / "empty", config)
-    for taken in (tmp_path / "empty", tmp_path / "empty" / "config.json"):
-        with pytest.raises(FileExistsError, match="--resume"):
-            RunDirectory.create(taken, config)
+    with pytest.raises(FileExistsError, match="--resume"):
+        RunDirectory.create(tmp_path / "empty", config)
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_file_is_no_folder(below: str, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    file.write_text("x")
+    with pytest.raises(NotADirectoryError, match="notes is a file: name another"):
+        RunDirectory.create(file / below, Config(env="CartPole-v1", device="cpu"))
+    with pytest.raises(FileNotFoundError, match="notes is a file, not a folder"):
+        RunDirectory.open(file)
+    assert file.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("program", "kept"),
+    [("/usr/bin/gpu-envs", True), ("gpu-envs.exe", True), ("/lib/gpu_envs/__main__.py", True), ("train.py", False),
+     ("/lib/pytest/__main__.py", False), ("", False), ("-c", False)],
+)  # fmt: skip
+def test_command_lines_of_other_programs_are_not_kept(
+    program: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "word"])
+    config = Config(env="CartPole-v1", device="cpu")
+    run = RunDirectory.create(tmp_path / "run", config)
+    assert run.about()["commands"] == [[program, "word"]] * kept
+    run.amend(config)
+    assert run.about()["commands"] == [[program, "word"]] * 2 * kept
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    run = RunDirectory.create(tmp_path / "run", Config(env="CartPole-v1", device="cpu"))
+    code = (
+        "import sys, time; from pathlib import Path; from gpu_envs.training import RunDirectory\n"
+        "with RunDirectory(Path(sys.argv[1])).lock(): print(1, flush=True); time.sleep(60)"
+    )
+    root = str(Path(gpu_envs.__file__).parent.parent)
+    command = [sys.executable, "-c", code, str(run.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": root}) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(BlockingIOError, match=f"trained already, by process {other.pid} on "), run.lock():
+            pass
+        other.kill()
+    with run.lock(), pytest.raises(BlockingIOError, match=f"process {os.getpid()} on "), run.lock():
+        pass
+    with run.lock():
+        pass
+
+
+def test_a_run_in_training_cannot_be_resumed(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    run = RunDirectory.create(tmp_path / "run", Config(env="CartPole-v1", device="cpu"))
+    before = run.about()
+    with run.lock(), pytest.raises(BlockingIOError, match="trained already"):
+        resume(run, progress=False)
+    assert run.about() == before
+
+
+def test_a_run_cannot_end_before_where_it_is(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"num_envs": 8, "horizon": 16, "hidden": (8,), "threads": 1, "device": "cpu"}
+    run = RunDirectory(tmp_path / "run")
+    train(Config(env="CartPole-v1", total_steps=500, run_dir=str(run.path), **few), progress=False)  # 4 updates of 128
+    before = run.about()
+    with pytest.raises(ValueError, match=r"total_steps is 384, and the run .* has done 512 already"):
+        resume(run, total_steps=384, progress=False)
+    assert run.about() == before
+    assert resume(run, total_steps=385, progress=False).iterations == 4
+    assert resume(run, total_steps=513, progress=False).iterations == 5
+
+
+def test_a_checkpoint_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any) -> None:
+        raise MemoryError("Unable to allocate it")
+
+    few: dict[str, Any] = {"num_envs": 8, "horizon": 16, "hidden": (8,), "threads": 1, "device": "cpu"}
+    run = str(tmp_path / "run")
+    train(Config(env="CartPole-v1", total_steps=1, run_dir=run, **few), progress=False)
+    monkeypatch.setattr(runs, "load", none_left)
+    with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
+        resume(run, total_steps=1000, progress=False)
+    with pytest.raises(MemoryError, match="1 replica needs more than there is on cpu: use smaller hidden layers"):
+        evaluate(run, device="cpu")
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -277,7 +360,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"does not exist\. Did you mean .*pendulum'"):
         RunDirectory.open(tmp_path / "pendulun")
     (tmp_path / "other").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+    with pytest.raises(FileNotFoundError, match=r"the run directory .*other has no config\.json"):
         RunDirectory.open(tmp_path / "other")
     for text, message in (("{", "damaged"), ("[]", "lacks 'config'"), ('{"config": {"env": "x", "sed": 1}}', "'seed'")):
         (tmp_path / "other" / "config.json").write_text(text)

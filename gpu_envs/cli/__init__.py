@@ -7,6 +7,7 @@ Exit codes:
        1  something failed that no option could have prevented; Python's traceback says what
        2  a mistake in what was asked for; the message says which, --debug shows where
      130  interrupted (Ctrl-C); a training run has saved what it had, and --resume goes on
+     141  nobody reads standard error any more, so the command gave up
     ====  =================================================================================
 """
 
@@ -16,7 +17,8 @@ from typing import Any
 
 import gpu_envs
 from gpu_envs.cli.commands import COMMANDS
-from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, Parser, refuse_extras
+from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
+from gpu_envs.cli.report import hush, say
 from gpu_envs.errors import DivergedError, NoCompilerError, UnknownEnvironmentError, did_you_mean
 
 _MISTAKES = (
@@ -26,6 +28,7 @@ _MISTAKES = (
     NoCompilerError,
     DivergedError,
     MemoryError,
+    BlockingIOError,
     FileNotFoundError,
     FileExistsError,
     NotADirectoryError,
@@ -52,17 +55,21 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     except _MISTAKES as error:
         if debug:
             raise
-        print(f"gpu-envs: error: {error}", file=sys.stderr)
+        say(f"gpu-envs: error: {error}", error=True)
         return MISTAKE
     except ImportError as error:
         # Anything else that cannot be imported is a fault of the installation or of ours: its traceback helps.
         if debug or not _is_optional(error):
             raise
-        print(f"gpu-envs: error: {error}{_advice(error)}", file=sys.stderr)
+        say(f"gpu-envs: error: {error}{_advice(error)}", error=True)
         return MISTAKE
     except KeyboardInterrupt:
-        print("gpu-envs: interrupted", file=sys.stderr)
+        say("gpu-envs: interrupted", error=True)
         return INTERRUPTED
+    except BrokenPipeError:
+        hush(sys.stdout)
+        hush(sys.stderr)
+        return UNREAD
 
 
 def _run(words: list[str], trainer: Any) -> int:
@@ -78,9 +85,9 @@ def _run(words: list[str], trainer: Any) -> int:
     found, extras = parser.parse_known_args(words)
     refuse_extras(parser, extras)
     if found.version:
-        print(f"gpu_envs {gpu_envs.__version__}")
+        say(f"gpu_envs {gpu_envs.__version__}")
         return OK
-    parser.print_help(sys.stdout if found.help else sys.stderr)
+    say(parser.format_help().rstrip("\n"), error=not found.help)
     return OK if found.help else MISTAKE
 
 

@@ -1,13 +1,15 @@
 """The commands: what each is asked, what it asks of the trainer, and what it prints."""
 
+import contextlib
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 from gpu_envs import registry
-from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, or_none, take_one, whole
-from gpu_envs.cli.report import evaluation_report, training_report
+from gpu_envs.cli.parser import INTERRUPTED, OK, Pairs, Parser, or_none, take_one, whole
+from gpu_envs.cli.report import evaluation_report, say, training_report
 from gpu_envs.cli.settings import add_settings, combined, given, settings
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.config import Config
@@ -56,7 +58,8 @@ def train(words: Sequence[str], trainer: Any) -> int:
             return _help(parser)
         _refuse_beside_resume(parser, env, found.preset, explicit)
         total_steps = explicit.get("total_steps")
-        result = _loaded(trainer).resume(found.resume, total_steps=total_steps, progress=found.progress)
+        with _named("--resume", found.resume):
+            result = _loaded(trainer).resume(found.resume, total_steps=total_steps, progress=found.progress)
     else:
         if env is None:
             if found.help:
@@ -68,14 +71,14 @@ def train(words: Sequence[str], trainer: Any) -> int:
             return _help(_train_parser(name, values))
         config = Config(**(combined(values, explicit) | {"env": env}))
         result = _loaded(trainer).train(config, progress=found.progress)
-    print(training_report(result), flush=True)
+    say(training_report(result))
     return INTERRUPTED if result.reason == "interrupted" else OK
 
 
 def evaluate(words: Sequence[str], trainer: Any) -> int:
     """``gpu-envs eval RUN``."""
     parser = Parser("gpu-envs eval", "gpu-envs eval RUN [options]", _EVAL)
-    parser.add_argument("--episodes", type=whole, default=1000, metavar="N", help="how many (default: 1000)")
+    parser.add_argument("--episodes", type=whole, default=1000, metavar="N", help="how many at least (default: 1000)")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--greedy", dest="greedy", action="store_true", default=True, help="take the likeliest action (default)"
@@ -88,6 +91,16 @@ def evaluate(words: Sequence[str], trainer: Any) -> int:
     parser.add_argument(
         "--num-envs", type=or_none(whole), metavar="N", help="replicas; none: as suits the episodes (default: none)"
     )
+    parser.add_argument(
+        "--policy",
+        dest="policies",
+        action=Pairs,
+        const=str,
+        metavar="ROLE=NAME",
+        default={},
+        help="who acts for a role or an agent instead: a policy of the run, random, or frozen:RUN or frozen:RUN:POLICY "
+        "(default: as in training). May be given several times.",
+    )
     _add_debug(parser)
     found, run = take_one(parser, words, "run directory")
     if found.help:
@@ -98,15 +111,17 @@ def evaluate(words: Sequence[str], trainer: Any) -> int:
         given_value = getattr(found, name)
         if given_value is not None and given_value < least:
             parser.error(f"--{name.replace('_', '-')} is {given_value}; give a whole number from {least} up")
-    results = _loaded(trainer).evaluate(
-        run,
-        episodes=found.episodes,
-        greedy=found.greedy,
-        device=found.device,
-        seed=found.seed,
-        num_envs=found.num_envs,
-    )
-    print(evaluation_report(results, found.greedy), flush=True)
+    with _named("RUN", run):
+        results = _loaded(trainer).evaluate(
+            run,
+            episodes=found.episodes,
+            greedy=found.greedy,
+            device=found.device,
+            seed=found.seed,
+            num_envs=found.num_envs,
+            policies=found.policies,
+        )
+    say(evaluation_report(results, found.greedy))
     return OK
 
 
@@ -168,8 +183,19 @@ def _refuse_beside_resume(parser: Parser, env: str | None, name: str | None, exp
 
 
 def _help(parser: Parser) -> int:
-    parser.print_help()
+    say(parser.format_help().rstrip("\n"))
     return OK
+
+
+@contextlib.contextmanager
+def _named(option: str, run: str) -> Iterator[None]:
+    """Says which option gave a run directory that is none."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not str(error).startswith(f"the run directory {Path(run)} "):
+            raise
+        raise FileNotFoundError(f"{option}: {error}") from error
 
 
 def _loaded(trainer: Any) -> Any:

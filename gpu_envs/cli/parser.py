@@ -1,6 +1,7 @@
 """A parser that raises instead of leaving the process, and the ways to read what stands behind an option."""
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, final
 
@@ -9,6 +10,7 @@ from gpu_envs.errors import did_you_mean
 OK: Final = 0
 MISTAKE: Final = 2
 INTERRUPTED: Final = 130
+UNREAD: Final = 141
 
 
 @final
@@ -55,7 +57,7 @@ def take_one(parser: Parser, words: Sequence[str], what: str) -> tuple[argparse.
     Returns:
         The options, and the word or None.
     """
-    found, extras = parser.parse_known_args(list(words))
+    found, extras = parser.parse_known_args(_joined(parser, words))
     unknown = [word for word in extras if word.startswith("-") and word != "--"]
     if unknown:
         flag = unknown[0].partition("=")[0]
@@ -64,6 +66,18 @@ def take_one(parser: Parser, words: Sequence[str], what: str) -> tuple[argparse.
     if len(others) > 1:
         parser.error(f"one {what} is expected; got {' and '.join(map(repr, others))}")
     return found, others[0] if others else None
+
+
+def _joined(parser: Parser, words: Sequence[str]) -> list[str]:
+    """Ties negative numbers to their options by ``=``: argparse takes ``-1e3`` for an option."""
+    flags = parser.flags()
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in flags and re.match(r"-\.?\d", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def whole(text: str) -> int:

@@ -1,11 +1,14 @@
 """What is printed after a command."""
 
+import contextlib
+import math
 import os
 import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 _REASONS = {
     "total_steps": "all steps are done",
@@ -23,7 +26,7 @@ def training_report(result: Any) -> str:
     speed = result.steps / result.seconds if result.seconds > 0 else 0.0
     name = {role: "return" if len(result.returns) == 1 else f"return of {role}" for role in result.returns}
     rows = [("finished", _REASONS.get(result.reason, result.reason))]
-    rows += [(name[role], f"{value:.6g}") for role, value in result.returns.items()]
+    rows += [(name[role], _shown(value)) for role, value in result.returns.items()]
     rows += [
         ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
         ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
@@ -52,6 +55,33 @@ def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
         rows.append((role, *numbers, f"{found.episodes:,}"))
     kind = "the likeliest actions" if greedy else "actions drawn as in training"
     return f"{table(rows)}\n({kind})"
+
+
+def _shown(value: float) -> str:
+    return "no episode ended" if math.isnan(value) else f"{value:.6g}"
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Prints; where nobody reads any more, as behind ``| head``, it does not.
+
+    Args:
+        text: The lines.
+        error: On standard error.
+    """
+    stream = sys.stderr if error else sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        hush(stream)
+
+
+def hush(stream: TextIO) -> None:
+    """Lets a stream end nowhere, so that Python can flush it when it leaves."""
+    with contextlib.suppress(OSError, ValueError):  # one that is no file has nothing to flush
+        place = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, place)
+        os.close(nowhere)
 
 
 def table(rows: list[tuple[str, ...]] | list[tuple[str, str]]) -> str:

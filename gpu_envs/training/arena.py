@@ -105,6 +105,7 @@ class Arena:
         roles: Its roles.
         storage: What the horizon leaves, by role.
         limit: The step at which episodes are truncated; None: never.
+        begun_midway: Whether each replica's first episode began at a later step, and is not over; None: none did.
     """
 
     def __init__(self, config: Config, device: str, num_envs: int, horizon: int) -> None:
@@ -127,6 +128,7 @@ class Arena:
             for role in self.roles
         }
         self._outs = [self._out(t) for t in range(horizon)]
+        self.begun_midway: torch.Tensor | None = None
 
     def _out(self, t: int) -> Step:
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
@@ -141,7 +143,11 @@ class Arena:
             stagger: With this seed, begin each replica's first episode at a random step of the limit.
         """
         observations, infos = self.env.reset(seed=seed)
-        if stagger is not None and self.limit is not None:
+        self.begun_midway = None
+        if stagger is not None:
+            if self.limit is None:
+                raise ValueError("stagger cuts first episodes short of the time limit, and there is none; leave it out")
+            self.begun_midway = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
             snapshot = self.env.get_state()
             place = snapshot["episode"] if "elapsed" in snapshot["episode"] else snapshot["state"]
             steps = np.random.default_rng(stagger).integers(0, self.limit, self.num_envs)
@@ -164,6 +170,19 @@ class Arena:
         for name, storage in self.storage.items():
             assert storage.alive is not None
             storage.alive[t + 1].copy_(infos["alive"][name])
+
+    def forget_cut_episodes(self) -> None:
+        """Takes the ends of episodes that began midway out of a complete horizon: they were not whole ones."""
+        if self.begun_midway is None:
+            return
+        storages = list(self.storage.values())
+        ended = (
+            storages[0].episode_length[:, :, 0] > 0
+        )  # the episodes of all of a replica's agents are reported together
+        first = ended & (ended.cumsum(0) == 1) & self.begun_midway
+        for storage in storages:
+            storage.episode_length.masked_fill_(first.unsqueeze(-1), 0)
+        self.begun_midway.logical_and_(~ended.any(0))
 
     def _shaped(self, role: RoleInfo, actions: torch.Tensor) -> torch.Tensor:
         if role.head.scalar:

@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import numbers
+import operator
+import os
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -104,38 +107,65 @@ class Config:
     def __post_init__(self) -> None:
         """Brings schedules, tuples and mappings into their form, and says which value is wrong, and what is allowed."""
         for name in ("learning_rate", "entropy_weight"):
+            value = getattr(self, name)
             try:
-                object.__setattr__(self, name, Schedule.of(getattr(self, name)))
+                self._keep(name, Schedule.of(value if _real(value) is None else _real(value)))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        object.__setattr__(self, "params", dict(self.params))
-        object.__setattr__(self, "policies", dict(self.policies))
+        for name, example in (("params", "{'gravity': 9.8}"), ("policies", "{'runner': 'random'}")):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+                raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
+            self._keep(name, dict(value))
+        for role, policy in self.policies.items():
+            if not isinstance(policy, str):
+                raise ValueError(f"policies names {policy!r} for {role!r}; give a policy's name")
+        try:
+            self._keep("run_dir", None if self.run_dir is None else os.fsdecode(self.run_dir))
+        except TypeError:
+            raise ValueError(f"run_dir is {self.run_dir!r}; give a path, '' for none, or None") from None
         for name, least in _WHOLE.items():
             value = getattr(self, name)
             if value is None and name == "threads":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            number = _whole(value)
+            if number is None or number < least:
                 raise ValueError(f"{name} is {value!r}; give a whole number from {least} up")
+            self._keep(name, number)
         for name, (low, high, open_at_low) in _RANGES.items():
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            real = _real(value)
+            if real is None or not math.isfinite(real):
                 raise ValueError(f"{name} is {value!r}; give a number")
-            if not low <= value <= high or (open_at_low and value == low):
+            if not low <= real <= high or (open_at_low and real == low):
                 above = f"above {low:g}" if open_at_low else f"from {low:g}"
                 raise ValueError(f"{name} is {value!r}; it must lie {above} to {high:g}")
+            self._keep(name, real)
+        for name, absent in _SWITCHES.items():
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (absent and value is None):
+                raise ValueError(f"{name} is {value!r}; give True or False{', or None' if absent else ''}")
         for name, allowed in (("algorithm", ALGORITHMS), ("activation", ACTIVATIONS), ("precision", PRECISIONS)):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(
                     f"{name} is {value!r}{did_you_mean(str(value), allowed)} Allowed: {', '.join(allowed)}"
                 )
-        if not self.hidden or not all(isinstance(width, int) and width > 0 for width in self.hidden):
-            raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as 64,64")
+        try:
+            widths = tuple(_whole(width) or 0 for width in self.hidden)
+        except TypeError:
+            widths = ()
+        if not widths or min(widths) < 1:
+            raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
+        self._keep("hidden", widths)
         if min(value for _, value in self.learning_rate.points) < 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; it cannot be negative")
+
+    def _keep(self, name: str, value: Any) -> None:
+        """Sets a field to its value in the form that is kept."""
+        object.__setattr__(self, name, value)
 
     @property
     def iterations(self) -> int:
@@ -178,6 +208,26 @@ class Config:
         return cls(**given)
 
 
+def _whole(value: Any) -> int | None:
+    """A whole number of any library as Python's own; None for all else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _real(value: Any) -> float | None:
+    """A number of any library as Python's own; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 _WHOLE = {
     "seed": 0,
     "total_steps": 1,
@@ -204,6 +254,17 @@ _RANGES = {
     "target_return": (-1e30, 1e30, False),
 }
 """Settings that are numbers: the least, the most, and whether the least itself is out."""
+
+_SWITCHES = {
+    "normalise_advantages": False,
+    "normalise_observations": False,
+    "normalise_rewards": False,
+    "stagger": False,
+    "shared_trunk": False,
+    "graphs": True,
+    "fused": True,
+}
+"""Settings that are on or off, and whether None may stand for neither."""
 
 _SMALL = 2**21
 """Samples of a minibatch times the width of a layer: so much is soon done by one thread."""

@@ -3,12 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 
+from gpu_envs.arrays import dimensions, to_numpy
 from gpu_envs.training.arena import Arena, derived_seed
 from gpu_envs.training.config import Config
+from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks
 from gpu_envs.training.ops import Ops
 from gpu_envs.training.players import Player
@@ -50,24 +53,51 @@ def play(
     """Plays full episodes. Every replica contributes its first ones, equally many, however long they take.
 
     Args:
-        config: The environment.
+        config: The environment. Of a parameter with a value for each replica, those values take turns.
         parts: By policy, the agents it acts for.
         networks: By policy; None: random actions.
         device: Where.
         episodes: How many at least.
         greedy: Take the likeliest actions.
         seed: Of environments and actions.
-        num_envs: Replicas side by side; None: as many as episodes, up to 4,096.
+        num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
 
     Returns:
         By role.
+
+    Raises:
+        MemoryError: The device has too little; the message says which setting to lower, and to what.
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
     if num_envs is not None and num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}; give a whole number from 1 up, or None")
     count = min(num_envs or MOST_REPLICAS, episodes)
-    each = -(-episodes // count)
+    with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device):
+        return _play(replicated(config, count), parts, networks, device, count, -(-episodes // count), greedy, seed)
+
+
+def replicated(config: Config, count: int) -> Config:
+    """The configuration with parameters for so many replicas.
+
+    Of a parameter with a value for each replica, replica ``i`` takes value ``i`` modulo their number.
+    """
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, str) or dimensions(value) != 1 or len(value) == 0:
+            return value
+        values = to_numpy(value)
+        return values[np.arange(count) % len(values)]
+
+    params = {name: taken(value) for name, value in config.params.items()}
+    return dataclasses.replace(config, params=params)
+
+
+def _play(
+    config: Config, parts: Mapping[str, tuple[Part, ...]], networks: Mapping[str, Networks | None], device: str,
+    count: int, each: int, greedy: bool, seed: int,
+) -> dict[str, Evaluation]:  # fmt: skip
+    """Plays ``each`` episodes in every one of ``count`` replicas."""
     arena = Arena(config, device, count, 1)
     arena.reset(derived_seed(seed, "evaluation"))
     players = [

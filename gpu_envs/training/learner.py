@@ -74,8 +74,9 @@ class Learner:
             self._sums = (made(rows), made(rows), made(rows))
         epochs, minibatches = config.passes
         samples = horizon * rows
-        self._indices = made(samples, dtype=torch.int32) if epochs * minibatches > 1 else None
-        self._permutation = Permutation(samples, device, config.cpu_threads)
+        shuffled = epochs * minibatches > 1
+        self._indices = made(samples, dtype=torch.int32) if shuffled else None
+        self._permutation = Permutation(samples, device, config.cpu_threads) if shuffled else None
         if minibatches > samples:
             raise ValueError(
                 f"minibatches is {minibatches}; a horizon of the policy {seats.name!r} has {samples} samples"
@@ -181,7 +182,8 @@ class Learner:
             self._scalars[0].copy_(mean)
             self._scalars[1].copy_(1.0 / (variance.sqrt() + 1e-8))
         self.figures[6].copy_(1.0 - variance / spread.clamp(min=1e-12))  # returns less values are the advantages
-        self.figures[9].copy_(torch.linalg.vector_norm(observations, float("inf")))
+        largest = torch.linalg.vector_norm(observations[: self._config.horizon], float("inf"), dim=-1)
+        self.figures[9].copy_((largest if alive is None else torch.where(alive, largest, 0.0)).max())
 
     # --- the update ---
 
@@ -200,7 +202,7 @@ class Learner:
             self._stop.zero_()
         stream = self._streams["minibatches"]
         for epoch in range(epochs):
-            if self._indices is not None:
+            if self._indices is not None and self._permutation is not None:
                 self._permutation.write(self._indices, stream, epoch)
             for number in range(minibatches):
                 self._step(observations, batch, number)
@@ -244,6 +246,7 @@ class Learner:
         return {
             "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
             "optimiser": self._optimiser.state(),
+            "norm": self._norm.clone(),
             "streams": {name: stream.clone() for name, stream in self._streams.items()},
             "observations": self._scale.state() if self._scale is not None else None,
             "rewards": self._rewards.state() if self._rewards is not None else None,
@@ -253,6 +256,7 @@ class Learner:
         """Takes over what ``state`` gave."""
         self.module.load_state_dict(state["module"])  # into the optimiser's flat buffer, of which they are views
         self._optimiser.load(state["optimiser"])
+        self._norm.copy_(state["norm"])
         for name, stream in self._streams.items():
             stream.copy_(state["streams"][name])
         if self._scale is not None:

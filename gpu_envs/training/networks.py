@@ -79,7 +79,12 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 @final
 class TorchNetworks(Networks):
-    """Any module, run by torch."""
+    """Any module, run by torch.
+
+    The module is in evaluation mode where it acts and values, and in training mode where it learns, as dropout and
+    batch normalisation want it: playing changes none of its buffers. The ratios of PPO then compare probabilities of
+    the one mode with those of the other.
+    """
 
     def __init__(
         self, module: nn.Module, head: Head, ops: Ops, optimiser: Adam | None, scale: ObservationScale | None,
@@ -98,7 +103,8 @@ class TorchNetworks(Networks):
         """
         self.module, self.head, self.optimiser = module, head, optimiser
         self.acts_with_value = not isinstance(module, Policy)
-        self._ops, self._scale = ops, scale
+        self.scale = scale
+        self._ops = ops
         self._bf16 = precision == "bf16"
         self._kind = device.partition(":")[0]
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -108,6 +114,7 @@ class TorchNetworks(Networks):
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
     ) -> None:  # fmt: skip
         """Runs the actor, or all of a module that is one, and samples."""
+        self._learning(False)
         with torch.no_grad(), self._casts():
             if isinstance(self.module, Policy) and values is None:
                 parameters = self.module.distribution(self._scaled(observations))
@@ -119,6 +126,7 @@ class TorchNetworks(Networks):
 
     def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
         """Runs the critic, in pieces."""
+        self._learning(False)
         step = self._chunk(observations.shape[0])
         with torch.no_grad(), self._casts():
             for first in range(0, observations.shape[0], step):
@@ -132,6 +140,7 @@ class TorchNetworks(Networks):
     ) -> None:  # fmt: skip
         """Runs the module forth, our loss, and the module back."""
         assert self.optimiser is not None
+        self._learning(True)
         count = observations.shape[0] if indices is None else indices.shape[0]
         step = self._chunk(count)
         sum_of_pieces: list[torch.Tensor] = []
@@ -142,6 +151,9 @@ class TorchNetworks(Networks):
             else:
                 chosen, part = indices[piece], batch
                 some = observations.index_select(0, chosen)
+            if part.alive is not None:  # rows of the dead may hold anything, and no number times zero is no number
+                alive = part.alive if chosen is None else part.alive.index_select(0, chosen)
+                some = torch.where(alive.unsqueeze(1) != 0, some, 0.0)
             with torch.enable_grad(), self._casts():
                 parameters, values = self.module(self._scaled(some))
                 parameters, values = parameters.float(), values.float()
@@ -150,7 +162,10 @@ class TorchNetworks(Networks):
             self._ops.loss(
                 _plain(parameters), _plain(values), part, chosen, settings, scalars, given[0], given[1], sums
             )
-            found = torch.autograd.grad([parameters, values], self._parameters, given, allow_unused=True)
+            # the actor, or the critic, may have nothing that learns
+            ways = [(o, g) for o, g in zip((parameters, values), given, strict=True) if o.requires_grad]
+            outputs, upstream = zip(*ways, strict=True)
+            found = torch.autograd.grad(outputs, self._parameters, upstream, allow_unused=True)
             grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
             if first == 0:
                 torch.sum(sums, 1, out=totals)
@@ -167,7 +182,12 @@ class TorchNetworks(Networks):
         return -(-rows // -(-rows // most))
 
     def _scaled(self, observations: torch.Tensor) -> torch.Tensor:
-        return observations if self._scale is None else self._scale(observations)
+        return observations if self.scale is None else self.scale(observations)
+
+    def _learning(self, mode: bool) -> None:
+        """Changes the module's mode; nearly always it is in it already, and asking costs nothing."""
+        if self.module.training is not mode:
+            self.module.train(mode)
 
     def _casts(self) -> Any:
         if not self._bf16:
@@ -193,10 +213,20 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_module(module: nn.Module, features: int, head: Head, name: str, device: str) -> None:
-    """Refuses a module whose outputs do not have the shapes that its seats ask for."""
-    probe = torch.zeros(2, features, device=device)
-    with torch.no_grad():
-        outputs = module(probe)
+    """Refuses a module that cannot learn, or whose outputs do not have the shapes that its seats ask for."""
+    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not learning:
+        raise ValueError(
+            f"the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 module "
+            f"of {features} features that has some, or leave the module out"
+        )
+    for key, parameter in module.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            raise ValueError(
+                f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32, for "
+                f"observations of {features} features: give module.float() (precision='bf16' computes in bfloat16)"
+            )
+    outputs = _probed(module, features, name, device)
     wanted = ((2, head.parameters), (2,))
     shapes = tuple(tuple(part.shape) for part in outputs) if isinstance(outputs, tuple) else ()
     if shapes != wanted:
@@ -205,3 +235,26 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
             f"{' and '.join(map(str, shapes)) or type(outputs).__name__}; expected a tuple of the distribution's "
             f"parameters {wanted[0]} and the values {wanted[1]}"
         )
+    if not any(part.requires_grad for part in outputs):
+        raise ValueError(
+            f"the outputs of the policy {name!r} depend on none of the parameters that it could learn, given float32 "
+            f"observations of {features} features; does its forward turn gradients off?"
+        )
+
+
+def _probed(module: nn.Module, features: int, name: str, device: str) -> Any:
+    """The outputs for two observations; the module's modes and buffers stay as they are."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.enable_grad():
+            return module(torch.zeros(2, features, device=device))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"the policy {name!r} cannot take float32 observations of {features} features, [2, {features}]: {error}"
+        ) from error
+    finally:
+        for part, mode in modes:
+            part.training = mode

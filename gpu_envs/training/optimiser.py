@@ -94,6 +94,11 @@ class Adam:
         for parameter, part in zip(parameters, torch.split(self.flat, [p.numel() for p in parameters]), strict=True):
             parameter.data = part.view(parameter.shape)
 
+    def keeps(self, parameter: nn.Parameter) -> bool:
+        """Whether a parameter lies in this buffer."""
+        same_device = parameter.device == self.flat.device
+        return same_device and parameter.untyped_storage().data_ptr() == self.flat.untyped_storage().data_ptr()
+
     @torch.no_grad()
     def gather(self, grads: Sequence[torch.Tensor]) -> None:
         """Takes the gradients of a sum over samples, in the order of the parameters."""

@@ -1,21 +1,70 @@
 """Policies that act and do not learn: random ones, frozen ones, and trained ones under evaluation."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 import torch
 
 from gpu_envs.training.arena import derived_seed
-from gpu_envs.training.networks import Networks
+from gpu_envs.training.checkpoint import CheckpointError
+from gpu_envs.training.config import Config
+from gpu_envs.training.networks import Networks, TorchNetworks
 from gpu_envs.training.ops import Ops
 from gpu_envs.training.seats import Seats
+
+_OF_THE_MODULE = ("activation", "hidden", "normalise_observations", "precision", "shared_trunk")
+"""Settings of a source's run that say what its weights mean."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A policy that another run has trained; it becomes part of the run that it acts in."""
+
+    networks: TorchNetworks
+    config: Config
+    """That other run."""
+    source: str
+    """Where it was taken from: folder (absolute) and policy."""
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all that is needed to make it again without its source."""
+        module, scale = self.networks.module, self.networks.scale
+        return {
+            "state": {
+                "module": {name: tensor.detach().clone() for name, tensor in module.state_dict().items()},
+                "observations": scale.state() if scale is not None else None,
+            },
+            "config": self.config.to_json(),
+            "source": self.source,
+        }
+
+    def load(self, kept: Mapping[str, Any]) -> None:
+        """Takes over weights, whatever the source holds by now."""
+        then = Config.from_json(kept["config"])
+        differing = [name for name in _OF_THE_MODULE if getattr(then, name) != getattr(self.config, name)]
+        if differing:
+            raise CheckpointError(
+                f"the policy {self.source} is another one than when the checkpoint was written: {differing[0]} is "
+                f"{getattr(self.config, differing[0])!r} and was {getattr(then, differing[0])!r}; go on with the run "
+                f"by resume, which needs no source"
+            )
+        try:
+            self.networks.module.load_state_dict(kept["state"]["module"])
+        except RuntimeError as error:
+            raise CheckpointError(f"the policy {self.source} does not fit the one of the checkpoint: {error}") from None
+        if self.networks.scale is not None:
+            self.networks.scale.load(kept["state"]["observations"])
 
 
 @final
 class Player:
     """A policy at its seats. Without networks it is random: uniform over the actions, as a space's own samples are."""
 
-    def __init__(self, seats: Seats, networks: Networks | None, ops: Ops, seed: int, device: str) -> None:
+    def __init__(
+        self, seats: Seats, networks: Networks | None, ops: Ops, seed: int, device: str, frozen: Frozen | None = None
+    ) -> None:
         """Allocates.
 
         Args:
@@ -24,8 +73,9 @@ class Player:
             ops: Kernels for its head.
             seed: Of its actions.
             device: Where.
+            frozen: Whence its networks are, where they are another run's.
         """
-        self.seats, self._networks, self._ops = seats, networks, ops
+        self.seats, self._networks, self._ops, self._frozen = seats, networks, ops, frozen
         rows, head = seats.rows, seats.head
         box = head.kind == "box"
         self._actions = torch.zeros((rows, head.width), dtype=torch.float32 if box else torch.int32, device=device)
@@ -59,3 +109,24 @@ class Player:
     def advance(self, steps: int) -> None:
         """Goes on in its random numbers."""
         self.stream[1].add_(steps)
+
+    def state(self) -> dict[str, Any]:
+        """Copies of everything that its next actions depend on."""
+        return {
+            "stream": self.stream.clone(),
+            "frozen": self._frozen.state() if self._frozen is not None else None,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave; memory stays where it is."""
+        if self._frozen is not None:
+            self._frozen.load(kept_policy(state, self.seats.name))
+        self.stream.copy_(state["stream"])
+
+
+def kept_policy(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The frozen policy in a player's state."""
+    kept: Mapping[str, Any] | None = state["frozen"]
+    if kept is None:
+        raise CheckpointError(f"the checkpoint holds no weights for {name!r}; its player was no frozen policy")
+    return kept

@@ -3,6 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+_CARTPOLE: Mapping[str, Any] = {
+    "num_envs": 512,
+    "horizon": 32,
+    "epochs": 2,
+    "minibatches": 8,
+    "learning_rate": "0:0.004,1:0",
+    "precision": "tf32",
+    "total_steps": 5_000_000,
+    "target_return": 475.0,
+}
+
 _TAG_CONTINUOUS: Mapping[str, Any] = {
     "num_envs": 1000,
     "horizon": 16,
@@ -34,18 +45,8 @@ _TAG_GRID: Mapping[str, Any] = {
 }
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "CartPole-v1": {
-        "default": {
-            "num_envs": 512,
-            "horizon": 32,
-            "epochs": 2,
-            "minibatches": 8,
-            "learning_rate": "0:0.004,1:0",
-            "precision": "tf32",
-            "total_steps": 5_000_000,
-            "target_return": 475.0,
-        },
-    },
+    "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
+    "CartPole-v1": {"default": _CARTPOLE},
     "MountainCar-v0": {
         "default": {
             "num_envs": 1024,

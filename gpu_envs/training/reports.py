@@ -45,10 +45,6 @@ class Marks:
         else:
             self._times[which] = time.perf_counter()
 
-    def reached(self) -> bool:
-        """Whether the last one is."""
-        return not self._events or bool(self._events[2].query())
-
     def wait(self) -> None:
         """Waits for the last one."""
         if self._events:
@@ -76,7 +72,7 @@ class Mailbox:
             names: The names of the figures.
             horizon: Steps of an iteration.
             device: Where the figures are.
-            depth: How many iterations may be under way.
+            depth: How many iterations may be under way before the first is waited for.
         """
         self._roles, self._learners, self._names, self._horizon = tuple(roles), tuple(learners), tuple(names), horizon
         self.size = 3 * horizon * len(roles) + len(names) * len(learners)
@@ -97,14 +93,16 @@ class Mailbox:
         self._queue.append((iteration, slot, marks))
 
     def receive(self, *, all_of_them: bool = False) -> list[Report]:
-        """The reports that have arrived; waits for one where too many are under way, or for all."""
+        """The reports of iterations that are ``depth`` or more behind, for which it waits; or all.
+
+        When a report is seen depends on no clock, so that what follows from it is the same every time.
+        """
         found = []
         while self._queue:
-            iteration, slot, marks = self._queue[0]
-            if not all_of_them and len(self._queue) < self._depth and not marks.reached():
+            if not all_of_them and len(self._queue) < self._depth:
                 break
+            iteration, slot, marks = self._queue.popleft()
             marks.wait()
-            self._queue.popleft()
             found.append(self._read(iteration, slot.numpy().copy(), marks))
             self._free.append((slot, marks))
         return found

@@ -1,11 +1,13 @@
 """The folder of a training run: config.json, log.csv with TensorBoard's events beside it, and checkpoints."""
 
+import contextlib
 import json
 import os
 import platform
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +19,13 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.training.checkpoint import Checkpoints, sync_folder
 from gpu_envs.training.config import Config
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]  # typed as the module
+
 _CONFIG = "config.json"
+_LOCK = ".lock"
 
 
 @final
@@ -43,19 +51,23 @@ class RunDirectory:
 
         Raises:
             FileExistsError: The folder holds something already.
+            NotADirectoryError: There is a file of that name.
         """
         if path is None:
             made = _new_folder(Path(root), config.env)
         else:
             made = Path(path)
-            if made.exists() and (not made.is_dir() or any(made.iterdir())):
+            wrong = next((place for place in (made, *made.parents) if place.exists() and not place.is_dir()), None)
+            if wrong is not None:
+                raise NotADirectoryError(f"the run directory cannot be {made}, for {wrong} is a file: name another")
+            if made.exists() and any(made.iterdir()):
                 raise FileExistsError(
                     f"the run directory {made} is not empty: name another, or go on with that run by "
                     f"gpu-envs train --resume {made}"
                 )
             made.mkdir(parents=True, exist_ok=True)
         run = cls(made)
-        run._write({"config": config.to_json(), **_versions(config.device), "commands": [list(sys.argv)]})
+        run._write({"config": config.to_json(), **_versions(config.device), "commands": _command()})
         return run
 
     @classmethod
@@ -69,9 +81,10 @@ class RunDirectory:
             return path
         folder = Path(path)
         if not (folder / _CONFIG).is_file():
-            wrong = "has no config.json, so it is no run directory" if folder.is_dir() else "does not exist"
+            wrong = "is a file, not a folder" if folder.exists() else "does not exist"
+            wrong = "has no config.json, so it is none" if folder.is_dir() else wrong
             beside = [str(other.parent) for other in folder.parent.glob(f"*/{_CONFIG}")]
-            raise FileNotFoundError(f"{folder} {wrong}{did_you_mean(str(folder), beside)}")
+            raise FileNotFoundError(f"the run directory {folder} {wrong}{did_you_mean(str(folder), beside)}")
         return cls(folder)
 
     def config(self) -> Config:
@@ -95,8 +108,37 @@ class RunDirectory:
         self._write(
             about
             | {"config": config.to_json(), **_versions(config.device)}
-            | {"commands": [*about["commands"], list(sys.argv)]}
+            | {"commands": [*about.get("commands", []), *_command()]}
         )
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other processes from training this run meanwhile.
+
+        The operating system lets go of the lock when the process ends, however it ends. Where a file system knows no
+        locks, there is none.
+
+        Raises:
+            BlockingIOError: Another process trains it.
+        """
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.read(descriptor, 100).decode(errors="replace").strip()
+                    raise BlockingIOError(
+                        f"the run {self.path} is being trained already, by {holder or 'another process'}: wait for it, "
+                        "or stop it"
+                    ) from None
+                except OSError:  # no locks here
+                    pass
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -116,6 +158,13 @@ class RunDirectory:
             os.fsync(file.fileno())
         os.replace(partial, self.path / _CONFIG)
         sync_folder(self.path)
+
+
+def _command() -> list[list[str]]:
+    """The command line, where it is one of ``gpu-envs``: that of a program which trains says nothing of the run."""
+    program = Path(sys.argv[0])
+    own = program.stem == "gpu-envs" or (program.stem == "__main__" and program.parent.name == "gpu_envs")
+    return [list(sys.argv)] if own else []
 
 
 def _new_folder(root: Path, env: str) -> Path:

@@ -1,6 +1,7 @@
 """Which agents a policy acts for, and how their rows lie one after another."""
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from typing import final
 
@@ -94,6 +95,9 @@ def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, str]) -> dict[str
                 f"policies names {name!r}, which is neither a role nor an agent{did_you_mean(name, known)} "
                 f"The roles are: {', '.join(role.name for role in roles)}"
             )
+    for name, policy in policies.items():
+        if policy not in [role.name for role in roles]:
+            _check_name(name, policy)
     found: dict[str, dict[str, list[int]]] = {}
     for role in roles:
         for number, member in enumerate(role.members):
@@ -105,6 +109,23 @@ def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, str]) -> dict[str
         policy: tuple(Part(named[role], tuple(numbers)) for role, numbers in by_role.items())
         for policy, by_role in found.items()
     }
+
+
+def _check_name(of: str, policy: str) -> None:
+    """Refuses what was hardly meant as the name of a policy that learns."""
+    given = f"policies gives {of!r} the policy {policy!r}"
+    allowed = "allowed are a name of your own for one that learns, 'random', 'frozen:RUN' and 'frozen:RUN:POLICY'"
+    kind, colon, source = policy.partition(":")
+    if policy == "random" or (kind == "frozen" and source and not source.startswith(":")):
+        return
+    meant = difflib.get_close_matches(kind.strip().lower(), ("random", "frozen"), n=1, cutoff=0.8)
+    if kind == "frozen":
+        raise ValueError(f"{given}, which names no run; give frozen:RUN or frozen:RUN:POLICY")
+    if meant:
+        likely = "random" if meant[0] == "random" else f"frozen:{source or 'RUN'}"
+        raise ValueError(f"{given}. Did you mean {likely!r}? Otherwise take a name less like it; {allowed}")
+    if colon or " (" in policy or not policy:
+        raise ValueError(f"{given}; a name is not empty and holds neither ':' nor ' ('; {allowed}")
 
 
 def learns(policy: str) -> bool:

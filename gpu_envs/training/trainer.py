@@ -26,6 +26,7 @@ from gpu_envs.training.log import RunLog
 from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks, matmul_precision
 from gpu_envs.training.players import Player
+from gpu_envs.training.process import DeviceSchedule, RandomState, torch_threads
 from gpu_envs.training.progress import Progress
 from gpu_envs.training.reports import Mailbox, Report, Window, mean_figures
 from gpu_envs.training.run_directory import RunDirectory
@@ -33,7 +34,7 @@ from gpu_envs.training.seats import Seats, assign, learns
 from gpu_envs.training.setup import make_learner, make_player
 
 UNDER_WAY = 2
-"""Iterations that the device may be given before the host has seen the first one's figures."""
+"""Iterations that a GPU is given before the host waits for the first one's figures."""
 
 
 @final
@@ -67,14 +68,16 @@ class Trainer:
     """
 
     def __init__(
-        self, config: Config, run: RunDirectory | None = None, modules: Mapping[str, nn.Module] | None = None
-    ) -> None:
+        self, config: Config, run: RunDirectory | None = None, modules: Mapping[str, nn.Module] | None = None,
+        *, kept: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Makes environment, policies and storage.
 
         Args:
             config: The run.
             run: Where configuration, logs and checkpoints go; None: nowhere.
             modules: Policies of your own, by the names that ``config.policies`` gives them (or their roles').
+            kept: What a checkpoint holds of ``players``: frozen policies then come from there, and not from their runs.
 
         Raises:
             MemoryError: The device has too little; the message says which setting to lower, and to what.
@@ -83,8 +86,10 @@ class Trainer:
         self.device = resolve_device(config.device)
         self.iteration = 0
         self.seconds = 0.0
+        self._threads = config.cpu_threads or torch.get_num_threads()
+        self._random = RandomState(derived_seed(config.seed, "modules"), self.device)
         with explain_shortage(config, self.device):
-            self._build(dict(modules or {}))
+            self._build(dict(modules or {}), kept or {})
         self._recent: list[Report] = []  # what the log has no row of yet
         self._target_role = self._known_role(config.target_role)
         self.eager_because = why_eager(self.device, config.graphs)
@@ -92,7 +97,7 @@ class Trainer:
         self._windows = {role.name: Window() for role in self._arena.roles}
         self._reset()
 
-    def _build(self, modules: dict[str, nn.Module]) -> None:
+    def _build(self, modules: dict[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
         self._arena = arena = Arena(config, device, config.num_envs, config.horizon)
         self._parts = assign(arena.roles, config.policies)
@@ -108,19 +113,18 @@ class Trainer:
                 learner = make_learner(seats, modules.get(name), config, device, arena.limit)
                 self.learners[name], self._networks[name] = learner, learner.networks
             else:
-                player, networks = make_player(seats, config, device)
+                player, networks = make_player(seats, config, device, kept.get(name))
                 self._players[name], self._networks[name] = player, networks
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
         seats_of_all = [a.seats for a in self.learners.values()] + [p.seats for p in self._players.values()]
         self._actions = acting_buffers(arena, seats_of_all)
         self._mailbox = Mailbox(
-            [role.name for role in arena.roles], list(self.learners), FIGURES, config.horizon, device, UNDER_WAY
-        )
+            [role.name for role in arena.roles], list(self.learners), FIGURES, config.horizon, device,
+            1 if device == "cpu" else UNDER_WAY,
+        )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
-        progress = torch.arange(config.iterations, dtype=torch.float64) / config.iterations
-        tables = [[s.at(f) for f in progress.tolist()] for s in (config.learning_rate, config.entropy_weight)]
-        self._schedules = torch.tensor(tables, dtype=torch.float32, device=device)
+        self._schedules = [DeviceSchedule(s, device) for s in (config.learning_rate, config.entropy_weight)]
         self._clock = torch.zeros(1, dtype=torch.int64, device=device)
 
     def _reset(self) -> None:
@@ -151,12 +155,15 @@ class Trainer:
 
     def _learn(self) -> None:
         """Advantages and updates of every policy that learns, and the figures of the iteration."""
-        scheduled = self._schedules.index_select(1, self._clock.clamp(max=self._schedules.shape[1] - 1))
+        last = self.config.iterations - 1  # who goes on beyond the end keeps its settings
+        done = self._clock.clamp(max=last).double() / self.config.iterations
+        learning_rate, entropy_weight = (schedule.at(done) for schedule in self._schedules)
         for learner in self.learners.values():
-            learner.set_scalars(scheduled[0], scheduled[1])
+            learner.set_scalars(learning_rate, entropy_weight)
             learner.conclude(self._arena.storage)
             learner.update()
         self._clock.add_(1)
+        self._arena.forget_cut_episodes()
         parts = [storage.episodes().flatten() for storage in self._arena.storage.values()]
         torch.cat([*parts, *(learner.figures for learner in self.learners.values())], out=self._figures)
 
@@ -168,7 +175,7 @@ class Trainer:
         if self.eager_because:
             return
         start = self.state()
-        with explain_shortage(self.config, self.device), self._settings():
+        with self._settings():
             stream: Any = torch.cuda.Stream  # untyped in some versions
             side = stream(self.device)
             side.wait_stream(torch.cuda.current_stream(self.device))
@@ -191,7 +198,8 @@ class Trainer:
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
         """The process's settings under which this run computes, put back afterwards."""
-        with matmul_precision(self.config.precision), torch_threads(self.device, self.config.cpu_threads):
+        threads = torch_threads(self.device, self._threads)
+        with explain_shortage(self.config, self.device), matmul_precision(self.config.precision), threads, self._random:
             if self.device == "cpu":
                 yield
             else:
@@ -251,6 +259,7 @@ class Trainer:
         self._synchronise()
         began, before, first = time.perf_counter(), self.seconds, self.steps
         reason = "total_steps" if self.iteration >= config.iterations else ""
+        reason = "target_return" if self._target_reached() else reason
         recent = self._recent
         try:
             with self._settings(), _interruption() as interrupted:
@@ -261,27 +270,25 @@ class Trainer:
                     for report in self._mailbox.receive(all_of_them=last or due or interrupted.is_set()):
                         self._take_in(report)
                         recent.append(report)
-                        if reason:
-                            continue  # the target was reached in an iteration before
                         self.seconds = before + time.perf_counter() - began
                         speed = (self._steps_at(report.iteration) - first) / max(self.seconds - before, 1e-9)
                         bar.update(self._steps_at(report.iteration), speed, self.returns)
                         if self._target_reached():
                             reason = "target_return"
-                        elif report.iteration % config.log_interval == 0:
+                            break  # those after it change neither the figure nor the decision
+                        if report.iteration % config.log_interval == 0:
                             self._write_log(log, recent, report.iteration, speed)
                             recent.clear()
                     if not reason:
                         reason = "interrupted" if interrupted.is_set() else "total_steps" if last else ""
                     if due and not reason:
                         self.save()
-                for report in self._mailbox.receive(all_of_them=True):
-                    self._take_in(report)
-                    recent.append(report)
-            if recent and reason != "interrupted":  # then the row is written where the run goes on
-                self._write_log(log, recent, self.iteration, (self.steps - first) / max(self.seconds - before, 1e-9))
-                recent.clear()
-            self.save()
+                self._mailbox.receive(all_of_them=True)
+                if recent and reason != "interrupted":  # then the row is written where the run goes on
+                    speed = (self.steps - first) / max(self.seconds - before, 1e-9)
+                    self._write_log(log, recent, self.iteration, speed)
+                    recent.clear()
+                self.save()
         finally:
             self._mailbox.receive(all_of_them=True)
             bar.close()
@@ -397,7 +404,10 @@ class Trainer:
             "observations": {name: s.observations[-1].clone() for name, s in arena.storage.items()},
             "alive": {name: s.alive[-1].clone() for name, s in arena.storage.items() if s.alive is not None},
             "learners": {name: learner.state() for name, learner in self.learners.items()},
-            "players": {name: player.stream.clone() for name, player in self._players.items()},
+            "players": {name: player.state() for name, player in self._players.items()},
+            "begun_midway": None if arena.begun_midway is None else arena.begun_midway.clone(),
+            "random": self._random.state(),
+            "threads": self._threads,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -417,10 +427,14 @@ class Trainer:
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
         for name, player in self._players.items():
-            player.stream.copy_(state["players"][name])
+            player.load(state["players"][name])
         for name, window in self._windows.items():
             window.load(state["windows"][name])
         self._recent[:] = [Report(number, {}, *others) for number, *others in state["recent"]]
+        if arena.begun_midway is not None:  # in place, for graphs know its address
+            arena.begun_midway.copy_(state["begun_midway"])
+        self._random.load(state["random"])
+        self._threads = int(state["threads"])
         self._clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])
 
@@ -432,12 +446,12 @@ class Trainer:
             self._run.checkpoints.save(self.iteration, self.state())
 
     def evaluate(
-        self, episodes: int = 1000, *, greedy: bool = False, seed: int | None = None, num_envs: int | None = None
+        self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None
     ) -> dict[str, Evaluation]:
         """Plays full episodes with the policies as they are now, in environments of their own.
 
         Args:
-            episodes: How many.
+            episodes: How many at least.
             greedy: Take the likeliest actions, where otherwise they are sampled.
             seed: Of environments and actions; None: derived from the run's.
             num_envs: Replicas side by side; None: as many as episodes, up to 4,096.
@@ -453,21 +467,15 @@ class Trainer:
             )  # fmt: skip
 
 
-@contextlib.contextmanager
-def torch_threads(device: str, threads: int | None) -> Iterator[None]:
-    """Lets torch use so many threads on the CPU, and puts the process's setting back; None: as it is."""
-    before = torch.get_num_threads()
-    if device == "cpu" and threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def _interruption() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event instead of raising; a second one raises. Elsewhere than in the main thread: never set."""
+    """Ctrl-C, and a request to terminate, set the event; a second one does what it would have done without.
+
+    Elsewhere than in the main thread it is never set.
+    """
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed
@@ -476,11 +484,16 @@ def _interruption() -> Iterator[threading.Event]:
     def note(signum: int, frame: Any) -> None:
         del signum, frame
         pressed.set()
-        signal.signal(signal.SIGINT, before)
+        put_back()
 
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, note)
+    def put_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
+        signal.signal(number, note)
     try:
         yield pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        put_back()

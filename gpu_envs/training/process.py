@@ -1,0 +1,89 @@
+"""What a run changes of its process while it computes, and puts back; and schedules that a device follows by itself."""
+
+import contextlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, final
+
+import torch
+
+from gpu_envs.training.schedule import Schedule
+
+
+@contextlib.contextmanager
+def torch_threads(device: str, threads: int | None) -> Iterator[None]:
+    """Lets torch use so many threads on the CPU, and puts the process's setting back; None: as it is."""
+    before = torch.get_num_threads()
+    if device == "cpu" and threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@final
+class RandomState:
+    """torch's own random numbers, which modules may use (dropout): within, those of the run; outside, the process's."""
+
+    def __init__(self, seed: int, device: str) -> None:
+        """Begins with a seed."""
+        self._device = torch.device(device)
+        self._own: dict[str, Any] = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+        if self._device.type == "cuda":
+            self._own["cuda"] = torch.Generator(self._device).manual_seed(seed).get_state()
+        self._outside: dict[str, Any] | None = None
+
+    def __enter__(self) -> None:
+        """Takes the process's aside."""
+        self._outside = self._current()
+        self._set(self._own)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Puts them back."""
+        del kind, error, trace
+        assert self._outside is not None
+        self._own = self._current()
+        self._set(self._outside)
+        self._outside = None
+
+    def state(self) -> dict[str, Any]:
+        """Where the run's numbers are."""
+        return self._current() if self._outside is not None else dict(self._own)
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on from what ``state`` gave; of another kind of device, only what there is of this."""
+        self._own = self._own | {name: state[name].cpu() for name in self._own if name in state}
+        if self._outside is not None:
+            self._set(self._own)
+
+    def _current(self) -> dict[str, Any]:
+        found = {"cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self._device)
+        return found
+
+    def _set(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"], self._device)
+
+
+@final
+class DeviceSchedule:
+    """A schedule as a function of a tensor: its points, and the slopes between them, are on the device."""
+
+    def __init__(self, schedule: Schedule, device: str) -> None:
+        """Copies the points."""
+        at, values = torch.tensor(schedule.points, dtype=torch.float64).T
+        self._first = values[:1].to(device)
+        self._low, self._high = at[:-1].to(device), at[1:].to(device)
+        self._slopes = ((values[1:] - values[:-1]) / (at[1:] - at[:-1])).to(device)
+
+    def at(self, done: torch.Tensor) -> torch.Tensor:
+        """The value when so much of the training is done, float32 ``[1]``; ``done`` is float64 ``[1]``."""
+        climbed = (torch.clamp(done, self._low, self._high) - self._low) * self._slopes
+        value: torch.Tensor = self._first + climbed.sum()
+        return value.to(torch.float32)
