@@ -1,7 +1,9 @@
 """What the tests share: the devices and outputs of this machine, recorded trajectories, comparison bit for bit."""
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
@@ -55,6 +57,12 @@ class Recorded(NamedTuple):
     rewards: np.ndarray
     terminations: np.ndarray
     truncations: np.ndarray
+
+
+def with_package(**settings: str) -> dict[str, str]:
+    """The environment of a process that finds this package wherever it is, and all that this process finds."""
+    paths = [str(Path(gpu_envs.__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **settings}
 
 
 def numpy_of(array: Array) -> np.ndarray:

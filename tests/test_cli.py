@@ -1,7 +1,6 @@
 """The command line: every setting can be given, presets and options combine, mistakes are explained."""
 
 import dataclasses
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import with_package
 
 import gpu_envs
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
@@ -442,7 +442,7 @@ def test_nobody_needs_to_read(words: list[str], stream: int, code: int, unbuffer
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": str(Path(gpu_envs.__file__).parent.parent), "PYTHONUNBUFFERED": unbuffered},
+        env=with_package(PYTHONUNBUFFERED=unbuffered),
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
@@ -514,13 +514,12 @@ sys.exit(main(sys.argv[1:]))
     ],
 )
 def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, message: str) -> None:
-    root = str(Path(gpu_envs.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", NO_TORCH, *words],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": root},
+        env=with_package(),
     )
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
@@ -528,8 +527,7 @@ def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, m
 
 
 def test_the_package_is_a_program() -> None:
-    root = Path(gpu_envs.__file__).parent.parent
-    environment = os.environ | {"PYTHONPATH": str(root)}
+    environment = with_package()
     command = [sys.executable, "-m", "gpu_envs", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == f"gpu_envs {gpu_envs.__version__}\n"

@@ -257,9 +257,9 @@ def test_replicas_that_differ_take_turns(episodes: int, tmp_path: Path, device: 
     train(trained, progress=False)
     trainer = Trainer(trained)
     for found in (evaluate(run, episodes=episodes, device=device), trainer.evaluate(episodes)):
-        assert found["agent"].length == played.mean()
+        assert found["agent"].length == pytest.approx(played.mean(), rel=1e-15)  # (sums are in any order)
         assert found["agent"].length_interval == pytest.approx(1.96 * played.std(ddof=1) / math.sqrt(episodes))
-    assert evaluate(run, episodes=10, num_envs=3, device=device)["agent"].length == limits[:3].mean()
+    assert evaluate(run, episodes=10, num_envs=3, device=device)["agent"].length == pytest.approx(7 / 3, rel=1e-15)
 
 
 def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import assert_same_bits
+from harness import assert_same_bits, with_package
 from trainers import FIELD, FIELD_PARAMS, GRID, rows_of, small, timeless
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-import gpu_envs  # noqa: E402
 from gpu_envs.training import RunDirectory, Trainer, checkpoint, resume, train  # noqa: E402
 from gpu_envs.training.checkpoint import CheckpointError  # noqa: E402
 
@@ -116,10 +115,9 @@ WORDS = [
 
 
 def start(*words: str) -> "subprocess.Popen[str]":
-    root = str(Path(gpu_envs.__file__).parent.parent)
     return subprocess.Popen(
         [sys.executable, "-m", "gpu_envs", "train", *words],
-        env=os.environ | {"PYTHONPATH": root},
+        env=with_package(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

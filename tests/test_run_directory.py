@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness import with_package
 
 import gpu_envs
 from gpu_envs.training.config import Config
@@ -153,8 +154,7 @@ print(partial, last)
 def test_killed_in_the_middle_of_writing(tmp_path: Path) -> None:
     """Twenty writers are killed at random moments; every checkpoint that has its name is whole."""
     code = [sys.executable, "-c", KILLED, str(tmp_path)]
-    root = str(Path(gpu_envs.__file__).parent.parent)
-    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    environment = with_package(OMP_NUM_THREADS="1")
     done = subprocess.run(code, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     caught_writing, last = map(int, done.stdout.split())
@@ -306,9 +306,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         "import sys, time; from pathlib import Path; from gpu_envs.training import RunDirectory\n"
         "with RunDirectory(Path(sys.argv[1])).lock(): print(1, flush=True); time.sleep(60)"
     )
-    root = str(Path(gpu_envs.__file__).parent.parent)
     command = [sys.executable, "-c", code, str(run.path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": root}) as other:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=with_package()) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"
         with pytest.raises(BlockingIOError, match=f"trained already, by process {other.pid} on "), run.lock():

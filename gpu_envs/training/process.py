@@ -1,6 +1,8 @@
 """What a run changes of its process while it computes, and puts back; and schedules that a device follows by itself."""
 
 import contextlib
+import functools
+import warnings
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, final
@@ -20,6 +22,15 @@ def torch_threads(device: str, threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@functools.cache
+def wake_autograd(device: str) -> None:
+    """Lets torch's thread for the way back meet a GPU: the first product there warns that it had not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ones = torch.ones((8, 8), device=device, requires_grad=True)
+        torch.autograd.grad((ones @ ones).sum(), ones)
 
 
 @final

@@ -26,7 +26,7 @@ from gpu_envs.training.log import RunLog
 from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks, matmul_precision
 from gpu_envs.training.players import Player
-from gpu_envs.training.process import DeviceSchedule, RandomState, torch_threads
+from gpu_envs.training.process import DeviceSchedule, RandomState, torch_threads, wake_autograd
 from gpu_envs.training.progress import Progress
 from gpu_envs.training.reports import Mailbox, Report, Window, mean_figures
 from gpu_envs.training.run_directory import RunDirectory
@@ -87,6 +87,8 @@ class Trainer:
         self.iteration = 0
         self.seconds = 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
+        if self.device != "cpu":
+            wake_autograd(self.device)
         self._random = RandomState(derived_seed(config.seed, "modules"), self.device)
         with explain_shortage(config, self.device):
             self._build(dict(modules or {}), kept or {})
