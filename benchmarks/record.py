@@ -50,7 +50,12 @@ def commit() -> str:
     """The commit of the sources, with ``+`` where they have been edited since; empty where there is no git."""
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        edited = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+        edited = subprocess.run(
+            ["git", "status", "--porcelain", "--", ":/", ":!/benchmarks/results"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head + ("+" if edited.strip() else "")
@@ -78,6 +83,11 @@ def versions() -> dict[str, str]:
     return found
 
 
+def unplaced(word: str) -> str:
+    """A word of the command line; of a path on this machine, its last part."""
+    return Path(word).name if Path(word).is_absolute() else word
+
+
 def provenance(commit_given: str | None, gpu: str | None, module: str) -> dict[str, Any]:
     """Machine, versions, commit, command and date.
 
@@ -102,7 +112,7 @@ def provenance(commit_given: str | None, gpu: str | None, module: str) -> dict[s
         },
         "versions": versions() | {"compiler": compiler},
         "commit": commit_given or commit(),
-        "command": " ".join([f"python -m benchmarks.{module}", *sys.argv[1:]]),
+        "command": " ".join([f"python -m benchmarks.{module}", *map(unplaced, sys.argv[1:])]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

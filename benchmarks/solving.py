@@ -145,7 +145,10 @@ def shell_ours(plan: Plan, folder: Path) -> dict[str, Any]:
         runs.append(
             {"seed": seed, "seconds": seconds, "last_100": float(reported[1]), "evaluated": evaluation.mean}
         )  # fmt: skip
-    return summary(runs[1:], TARGET) | {"cold_s": runs[0]["seconds"], "printed": done.stdout}
+    return summary(runs[1:], TARGET) | {
+        "cold_s": runs[0]["seconds"],
+        "printed": done.stdout.partition("run directory")[0],
+    }
 
 
 def shell_jax(plan: Plan, folder: Path) -> dict[str, Any]:

@@ -89,8 +89,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalise_rewards": True,
             "stagger": True,
             "precision": "tf32",
-            "total_steps": 15_000_000,
-            "target_return": -165.0,
+            "total_steps": 5_000_000,
         },
     },
     "Acrobot-v1": {
