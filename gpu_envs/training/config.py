@@ -266,7 +266,7 @@ _SWITCHES = {
 }
 """Settings that are on or off, and whether None may stand for neither."""
 
-_SMALL = 2**21
+_SMALL = 2**20
 """Samples of a minibatch times the width of a layer: so much is soon done by one thread."""
 
 _OPTIONAL = ("value_clip", "max_grad_norm", "target_kl", "target_return")
