@@ -1,7 +1,9 @@
-"""What a run changes of its process while it computes, and puts back; and schedules that a device follows by itself."""
+"""What a run changes of its process while it computes, and puts back; and schedules that a device follows alone."""
 
 import contextlib
 import functools
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from types import TracebackType
@@ -98,3 +100,35 @@ class DeviceSchedule:
         climbed = (torch.clamp(done, self._low, self._high) - self._low) * self._slopes
         value: torch.Tensor = self._first + climbed.sum()
         return value.to(torch.float32)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def interruption() -> Iterator[threading.Event]:
+    """Ctrl-C, and a request to terminate, set the event; a second one does what it would have done without.
+
+    Elsewhere than in the main thread it is never set.
+    """
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+
+    def note(signum: int, frame: Any) -> None:
+        del signum, frame
+        pressed.set()
+        put_back()
+
+    def put_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield pressed
+    finally:
+        put_back()

@@ -10,6 +10,8 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from gpu_envs.training.arena import ALONE
+
 WINDOW = 100
 """Mean returns are of the most recent whole steps in which at least so many episodes ended."""
 
@@ -175,3 +177,19 @@ def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
     count = max(figures["samples"], 1.0)
     means = {n: figures[n] / count for n in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")}
     return means | {n: v for n, v in figures.items() if n not in means and n != "samples"}
+
+
+def entry_of(reports: Sequence[Report], windows: Mapping[str, Window]) -> dict[str, float]:
+    """A log's entry: where returns and lengths are, and the means of what some iterations were like."""
+    entry: dict[str, float] = {}
+    for role, window in windows.items():
+        prefix = "" if role == ALONE else f"{role}/"
+        entry |= {f"{prefix}return": window.mean_return, f"{prefix}length": window.mean_length}
+    learners = reports[0].figures
+    for name in learners:
+        prefix = "" if len(learners) == 1 else f"{name}/"
+        rows = [mean_figures(report.figures[name]) for report in reports]
+        entry |= {f"{prefix}{key}": sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+    for key in ("rollout_seconds", "update_seconds"):
+        entry[key] = sum(getattr(report, key) for report in reports) / len(reports)
+    return entry

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,7 +14,7 @@ from torch import nn
 import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import ActionError, DivergedError, did_you_mean
-from gpu_envs.training.arena import ALONE, Arena, derived_seed
+from gpu_envs.training.arena import Arena, derived_seed
 from gpu_envs.training.checkpoint import CheckpointError, check_fits
 from gpu_envs.training.config import Config
 from gpu_envs.training.evaluation import Evaluation, acting_buffers, play
@@ -26,9 +24,9 @@ from gpu_envs.training.log import RunLog
 from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks, matmul_precision
 from gpu_envs.training.players import Player
-from gpu_envs.training.process import DeviceSchedule, RandomState, torch_threads, wake_autograd
+from gpu_envs.training.process import DeviceSchedule, RandomState, interruption, torch_threads, wake_autograd
 from gpu_envs.training.progress import Progress
-from gpu_envs.training.reports import Mailbox, Report, Window, mean_figures
+from gpu_envs.training.reports import Mailbox, Report, Window, entry_of
 from gpu_envs.training.run_directory import RunDirectory
 from gpu_envs.training.seats import Seats, assign, learns
 from gpu_envs.training.setup import make_learner, make_player
@@ -264,7 +262,7 @@ class Trainer:
         reason = "target_return" if self._target_reached() else reason
         recent = self._recent
         try:
-            with self._settings(), _interruption() as interrupted:
+            with self._settings(), interruption() as interrupted:
                 while not reason:
                     self._advance()
                     last = self.iteration >= config.iterations
@@ -360,17 +358,7 @@ class Trainer:
     def _write_log(self, log: RunLog | None, reports: list[Report], iteration: int, speed: float) -> None:
         if log is None:
             return
-        entry: dict[str, float] = {}
-        for role, window in self._windows.items():
-            prefix = "" if role == ALONE else f"{role}/"
-            entry |= {f"{prefix}return": window.mean_return, f"{prefix}length": window.mean_length}
-        for name in self.learners:
-            prefix = "" if len(self.learners) == 1 else f"{name}/"
-            rows = [mean_figures(report.figures[name]) for report in reports]
-            entry |= {f"{prefix}{key}": sum(row[key] for row in rows) / len(rows) for key in rows[0]}
-        entry["steps_per_second"] = speed
-        entry["rollout_seconds"] = sum(report.rollout_seconds for report in reports) / len(reports)
-        entry["update_seconds"] = sum(report.update_seconds for report in reports) / len(reports)
+        entry = entry_of(reports, self._windows) | {"steps_per_second": speed}
         log.write(iteration, self._steps_at(iteration), entry, self.seconds)
 
     # --- checkpoints ---
@@ -467,35 +455,3 @@ class Trainer:
                 self.config, self._parts, self._networks, self.device,
                 episodes=episodes, greedy=greedy, seed=own, num_envs=num_envs,
             )  # fmt: skip
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _interruption() -> Iterator[threading.Event]:
-    """Ctrl-C, and a request to terminate, set the event; a second one does what it would have done without.
-
-    Elsewhere than in the main thread it is never set.
-    """
-    pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
-
-    def note(signum: int, frame: Any) -> None:
-        del signum, frame
-        pressed.set()
-        put_back()
-
-    def put_back() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number in _SIGNALS:
-        signal.signal(number, note)
-    try:
-        yield pressed
-    finally:
-        put_back()
