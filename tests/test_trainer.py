@@ -1,5 +1,6 @@
 """The loop: it learns, stops where it should, says what went wrong, and leaves the process as it was."""
 
+import copy
 import re
 import signal
 import threading
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch")
 from gpu_envs.errors import DivergedError  # noqa: E402
 from gpu_envs.training import RunDirectory, Schedule, Trainer, evaluate, memory, resume, train, trainer  # noqa: E402
 from gpu_envs.training.checkpoint import Checkpoints, load  # noqa: E402
-from gpu_envs.training.process import DeviceSchedule  # noqa: E402
+from gpu_envs.training.device_schedule import DeviceSchedule  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,6 +100,62 @@ def test_modules_that_draw_numbers_resume_exactly(device: str) -> None:
     second.load(first.state())
     second.iterate(3)
     assert_same_bits(timeless(whole.state())["learners"], timeless(second.state())["learners"])
+
+
+def made_with_dropout(*, reads_back: bool = False) -> Any:
+    """A small policy that draws numbers of torch's own, and may do what no graph can."""
+
+    module: Any = torch.nn.Module
+
+    class Dropping(module):  # type: ignore[misc]  # torch is not there to be looked at
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh())
+            self.heads = torch.nn.Linear(16, 3)
+
+        def forward(self, observations: Any) -> tuple[Any, Any]:
+            both = self.heads(torch.nn.functional.dropout(self.body(observations), 0.3, training=True))
+            if reads_back and both.sum().item() == 0:
+                both = both + 1
+            return both[:, :2], both[:, 2]
+
+    return Dropping()
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
+def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
+    ours = Trainer(small("cuda"), modules={"agent": made_with_dropout(reads_back=True)})
+    with pytest.warns(UserWarning, match="without CUDA graphs"):
+        ours.iterate(2)
+    assert ours.eager_because
+    assert torch.rand(3, device="cuda").unique().numel() == 3
+
+
+def test_an_evaluation_draws_no_numbers_of_the_training(tmp_path: Path, device: str) -> None:
+    torch.manual_seed(5)
+    module = made_with_dropout()
+    config = small(device, run_dir=str(tmp_path / "run"))
+    states = []
+    for evaluates in (False, True):
+        ours = Trainer(config, modules={"agent": copy.deepcopy(module)})
+        ours.iterate(1)
+        if evaluates:
+            assert ours.evaluate(4, seed=1) == ours.evaluate(4, seed=1)
+        ours.iterate(1)
+        states.append(timeless(ours.state())["learners"])
+    assert_same_bits(states[0], states[1])
+
+
+def test_a_module_under_training_is_not_filled_with_a_checkpoint(tmp_path: Path, device: str) -> None:
+    config = small(device, run_dir=str(tmp_path / "run"), total_steps=1)
+    train(config, progress=False)
+    ours = Trainer(config)
+    ours.iterate(1)
+    live = ours.learners["agent"].module
+    before = copy.deepcopy(live.state_dict())
+    with pytest.raises(ValueError, match="being trained by another Trainer"):
+        evaluate(tmp_path / "run", episodes=2, device=device, modules={"agent": live})
+    assert_same_bits(before, live.state_dict())
 
 
 def test_a_schedule_on_the_device_is_the_schedule(device: str) -> None:

@@ -30,7 +30,7 @@ A setting's value is the first there is of
 
 --resume RUN goes on with a run where its last checkpoint left it; its settings stay, save --total-steps.
 
-When Ctrl-C is pressed the run is saved, and the exit code is 130; 2 is that of a mistake in the options."""
+On Ctrl-C and SIGTERM the run is saved, and the exit code is 130; 2 is that of a mistake in the options."""
 
 _EVAL = """Let the policies of a run play, without learning, and say how well they do.
 

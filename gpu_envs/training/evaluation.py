@@ -15,6 +15,7 @@ from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks
 from gpu_envs.training.ops import Ops
 from gpu_envs.training.players import Player
+from gpu_envs.training.process import RandomState
 from gpu_envs.training.seats import Part, Seats
 
 MOST_REPLICAS = 4096
@@ -73,7 +74,8 @@ def play(
     if num_envs is not None and num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}; give a whole number from 1 up, or None")
     count = min(num_envs or MOST_REPLICAS, episodes)
-    with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device):
+    numbers = RandomState(derived_seed(seed, "modules"), device)  # a module may draw some: not those of a training
+    with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device), numbers:
         return _play(replicated(config, count), parts, networks, device, count, -(-episodes // count), greedy, seed)
 
 

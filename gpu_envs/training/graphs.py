@@ -1,7 +1,7 @@
 """Work that is recorded once as a CUDA graph and then replayed, or done anew each time where that cannot be."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -31,8 +31,14 @@ def record(works: Sequence[Work]) -> list[Work]:
     torch.cuda.synchronize()
     for work in works:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=graphs[0].pool() if graphs else None):
-            work()
+        try:
+            with torch.cuda.graph(graph, pool=graphs[0].pool() if graphs else None):
+                work()
+        except RuntimeError:
+            # Where a capture fails, torch's generator may go on believing that it is being captured.
+            generator: Any = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
         graphs.append(graph)
     torch.cuda.synchronize()
     return [graph.replay for graph in graphs]

@@ -24,6 +24,11 @@ class ShortageError(MemoryError):
     """There is too little memory, and the message says what to lower."""
 
 
+def is_shortage(error: RuntimeError) -> bool:
+    """Whether an error says that memory did not suffice."""
+    return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS)
+
+
 @contextlib.contextmanager
 def explain_shortage(config: Config, device: str) -> Iterator[None]:
     """Turns the errors of allocators into one that names the setting to lower, and a value that should fit.
@@ -44,7 +49,7 @@ def explain_shortage(config: Config, device: str) -> Iterator[None]:
         wanted = torch.cuda.memory_allocated(device) + asked_for(str(error))
         raise ShortageError(_advice(config, wanted, int(total), device)) from error
     except RuntimeError as error:
-        if not any(sign in str(error) for sign in _SIGNS):
+        if not is_shortage(error):
             raise
         raise ShortageError(_advice(config, asked_for(str(error)), None, device)) from error
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gpu_envs.training.heads import Head
+from gpu_envs.training.memory import is_shortage
 from gpu_envs.training.normalise import ObservationScale
 from gpu_envs.training.ops import Batch, LossSettings, Ops
 from gpu_envs.training.optimiser import Adam
@@ -249,9 +250,9 @@ def _probed(module: nn.Module, features: int, name: str, device: str) -> Any:
     try:
         with torch.enable_grad():
             return module(torch.zeros(2, features, device=device))
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError) as error:
+        if isinstance(error, RuntimeError) and is_shortage(error):
+            raise
         raise ValueError(
             f"the policy {name!r} cannot take float32 observations of {features} features, [2, {features}]: {error}"
         ) from error

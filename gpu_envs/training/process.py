@@ -1,4 +1,4 @@
-"""What a run changes of its process while it computes, and puts back; and schedules that a device follows alone."""
+"""What a run changes of its process while it computes, and puts back."""
 
 import contextlib
 import functools
@@ -10,8 +10,6 @@ from types import TracebackType
 from typing import Any, final
 
 import torch
-
-from gpu_envs.training.schedule import Schedule
 
 
 @contextlib.contextmanager
@@ -82,24 +80,6 @@ class RandomState:
         torch.set_rng_state(state["cpu"])
         if self._device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self._device)
-
-
-@final
-class DeviceSchedule:
-    """A schedule as a function of a tensor: its points, and the slopes between them, are on the device."""
-
-    def __init__(self, schedule: Schedule, device: str) -> None:
-        """Copies the points."""
-        at, values = torch.tensor(schedule.points, dtype=torch.float64).T
-        self._first = values[:1].to(device)
-        self._low, self._high = at[:-1].to(device), at[1:].to(device)
-        self._slopes = ((values[1:] - values[:-1]) / (at[1:] - at[:-1])).to(device)
-
-    def at(self, done: torch.Tensor) -> torch.Tensor:
-        """The value when so much of the training is done, float32 ``[1]``; ``done`` is float64 ``[1]``."""
-        climbed = (torch.clamp(done, self._low, self._high) - self._low) * self._slopes
-        value: torch.Tensor = self._first + climbed.sum()
-        return value.to(torch.float32)
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -13,9 +13,7 @@ from gpu_envs.training.checkpoint import CheckpointError, iteration_of, load
 from gpu_envs.training.config import Config
 from gpu_envs.training.evaluation import Evaluation, play, replicated
 from gpu_envs.training.memory import explain_shortage
-from gpu_envs.training.networks import Networks, TorchNetworks, matmul_precision
-from gpu_envs.training.normalise import ObservationScale
-from gpu_envs.training.ops import Ops
+from gpu_envs.training.networks import Networks, matmul_precision
 from gpu_envs.training.process import torch_threads
 from gpu_envs.training.run_directory import RunDirectory
 from gpu_envs.training.seats import Seats, assign, learns
@@ -126,30 +124,12 @@ def evaluate(
                 networks[name] = make_player(seats, config, place, kept)[1]
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
-            elif name in own_modules:
-                networks[name] = _filled(own_modules[name], state["learners"][name], seats, trained, place, source)
             else:
-                networks[name] = restored(state["learners"][name], seats, trained, place, source)
+                learnt, module = state["learners"][name], own_modules.get(name)
+                networks[name] = restored(learnt, seats, trained, place, source, module)
         own_seed = derived_seed(trained.seed, "evaluation") if seed is None else seed
         with matmul_precision(config.precision), torch_threads(place, config.cpu_threads):
             return play(
                 config, parts, networks, place,
                 episodes=episodes, greedy=greedy, seed=own_seed, num_envs=num_envs,
             )  # fmt: skip
-
-
-def _filled(
-    module: nn.Module, state: Mapping[str, Any], seats: Seats, config: Config, device: str, source: str
-) -> Networks:
-    """The networks of a module of the user's, with weights from a checkpoint."""
-    module = module.to(device)
-    try:
-        module.load_state_dict(state["module"])
-    except RuntimeError as error:
-        raise CheckpointError(f"the module given for the policy {source} is not the one it had: {error}") from None
-    scale = None
-    if state["observations"] is not None:
-        scale = ObservationScale(seats.features, device)
-        scale.load(state["observations"])
-    ops = Ops(seats.head, device, config.cpu_threads)
-    return TorchNetworks(module, seats.head, ops, None, scale, config.precision, device)

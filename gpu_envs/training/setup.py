@@ -52,7 +52,7 @@ def _check_free(module: nn.Module, name: str, config: Config) -> None:
             raise ValueError(f"the policies {other!r} and {name!r} share parameters; give both roles one policy name")
         raise ValueError(
             f"the module of the policy {name!r}: this module is being trained by another Trainer; give a copy "
-            f"(copy.deepcopy)"
+            f"(copy.deepcopy), or del that Trainer first"
         )
 
 
@@ -96,7 +96,7 @@ def frozen(source: str, seats: Seats, device: str) -> Frozen:
     config, latest = run.config(), run.checkpoints.latest()
     if latest is None:
         raise CheckpointError(f"{option}: the run {path} has no checkpoint yet: nothing to take the policy from")
-    learners: dict[str, Any] = load(latest, device)["learners"]
+    learners: dict[str, Any] = load(latest)["learners"]
     roles = [part.role.name for part in seats.parts]
     own = [role for role in roles if role in learners] or list(learners)
     if not policy and len(own) > 1 and own[0] not in roles:
@@ -118,21 +118,30 @@ def _thawed(seats: Seats, device: str, kept: Mapping[str, Any]) -> Frozen:
     return Frozen(restored(own["state"], seats, config, device, own["source"]), config, own["source"])
 
 
-def restored(state: Mapping[str, Any], seats: Seats, config: Config, device: str, source: str) -> TorchNetworks:
-    """The networks of a configuration's default policy, with weights from a checkpoint."""
-    module = _drawn(seats, config).to(device)
+def restored(
+    state: Mapping[str, Any], seats: Seats, config: Config, device: str, source: str, module: nn.Module | None = None
+) -> TorchNetworks:
+    """Networks with weights from a checkpoint: of a module of the user's, or of a configuration's default policy."""
+    if module is not None:
+        _check_free(module, seats.name, config)
+    own = _drawn(seats, config) if module is None else module
+    own = own.to(device)
     try:
-        module.load_state_dict(state["module"])
+        own.load_state_dict(state["module"])
     except RuntimeError as error:
+        if module is not None:
+            raise CheckpointError(f"the module given for the policy {source} is not the one it had: {error}") from None
         raise CheckpointError(
             f"the policy {source} does not fit the agents it is to act for ({seats.features} features, actions "
             f"{seats.head}), or is a module of your own, which only Python can make again: {error}"
         ) from None
+    if module is not None:
+        check_module(own, seats.features, seats.head, seats.name, device)
     scale = None
     if state["observations"] is not None:
         scale = ObservationScale(seats.features, device)
         scale.load(state["observations"])
-    return _run_by_torch(module, seats, None, scale, config, device)
+    return _run_by_torch(own, seats, None, scale, config, device)
 
 
 def _drawn(seats: Seats, config: Config) -> nn.Module:

@@ -17,14 +17,15 @@ from gpu_envs.errors import ActionError, DivergedError, did_you_mean
 from gpu_envs.training.arena import Arena, derived_seed
 from gpu_envs.training.checkpoint import CheckpointError, check_fits
 from gpu_envs.training.config import Config
+from gpu_envs.training.device_schedule import DeviceSchedule
 from gpu_envs.training.evaluation import Evaluation, acting_buffers, play
 from gpu_envs.training.graphs import Work, record, why_eager
 from gpu_envs.training.learner import FIGURES, Learner
 from gpu_envs.training.log import RunLog
-from gpu_envs.training.memory import explain_shortage
+from gpu_envs.training.memory import explain_shortage, is_shortage
 from gpu_envs.training.networks import Networks, matmul_precision
 from gpu_envs.training.players import Player
-from gpu_envs.training.process import DeviceSchedule, RandomState, interruption, torch_threads, wake_autograd
+from gpu_envs.training.process import RandomState, interruption, torch_threads, wake_autograd
 from gpu_envs.training.progress import Progress
 from gpu_envs.training.reports import Mailbox, Report, Window, entry_of
 from gpu_envs.training.run_directory import RunDirectory
@@ -85,10 +86,10 @@ class Trainer:
         self.iteration = 0
         self.seconds = 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
-        if self.device != "cpu":
-            wake_autograd(self.device)
-        self._random = RandomState(derived_seed(config.seed, "modules"), self.device)
         with explain_shortage(config, self.device):
+            if self.device != "cpu":
+                wake_autograd(self.device)
+            self._random = RandomState(derived_seed(config.seed, "modules"), self.device)
             self._build(dict(modules or {}), kept or {})
         self._recent: list[Report] = []  # what the log has no row of yet
         self._target_role = self._known_role(config.target_role)
@@ -121,7 +122,7 @@ class Trainer:
         self._actions = acting_buffers(arena, seats_of_all)
         self._mailbox = Mailbox(
             [role.name for role in arena.roles], list(self.learners), FIGURES, config.horizon, device,
-            1 if device == "cpu" else UNDER_WAY,
+            UNDER_WAY if self._lags else 1,
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
         self._schedules = [DeviceSchedule(s, device) for s in (config.learning_rate, config.entropy_weight)]
@@ -131,6 +132,11 @@ class Trainer:
         seed = self.config.seed
         stagger = derived_seed(seed, "stagger") if self.config.stagger else None
         self._arena.reset(derived_seed(seed, "environments"), stagger=stagger)
+
+    @property
+    def _lags(self) -> bool:
+        """Whether the host sees the figures of an iteration while the next one runs."""
+        return self.device != "cpu"
 
     def keep_in(self, run: RunDirectory) -> None:
         """From now on logs and checkpoints go there."""
@@ -185,9 +191,9 @@ class Trainer:
             torch.cuda.current_stream(self.device).wait_stream(side)
             try:
                 self._works = record(self._works)
-            except torch.OutOfMemoryError:
-                raise
             except RuntimeError as error:
+                if is_shortage(error):
+                    raise
                 if self.config.graphs:
                     raise RuntimeError(f"graphs=True, and the run cannot be captured: {error}") from error
                 torch.cuda.synchronize(self.device)
@@ -243,7 +249,7 @@ class Trainer:
         return {name: window.mean_return for name, window in self._windows.items()}
 
     def run(self, progress: bool | None = None) -> Result:
-        """Trains until the steps are done, the target is reached, or Ctrl-C is pressed; saves at the end.
+        """Trains until the steps are done, the target is reached, or Ctrl-C or SIGTERM comes; saves at the end.
 
         Args:
             progress: Draw a progress bar; None: where standard error is a terminal.
@@ -267,7 +273,11 @@ class Trainer:
                     self._advance()
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
-                    for report in self._mailbox.receive(all_of_them=last or due or interrupted.is_set()):
+                    reports = self._mailbox.receive(all_of_them=last or due)
+                    stopped = interrupted.is_set()
+                    if stopped:
+                        reports += self._mailbox.receive(all_of_them=True)
+                    for report in reports:
                         self._take_in(report)
                         recent.append(report)
                         self.seconds = before + time.perf_counter() - began
@@ -275,12 +285,14 @@ class Trainer:
                         bar.update(self._steps_at(report.iteration), speed, self.returns)
                         if self._target_reached():
                             reason = "target_return"
+                            if stopped and report.iteration == self.iteration and self._lags and not (due or last):
+                                self._advance()  # as it would have been under way, had nobody pressed Ctrl-C
                             break  # those after it change neither the figure nor the decision
                         if report.iteration % config.log_interval == 0:
                             self._write_log(log, recent, report.iteration, speed)
                             recent.clear()
                     if not reason:
-                        reason = "interrupted" if interrupted.is_set() else "total_steps" if last else ""
+                        reason = "interrupted" if stopped else "total_steps" if last else ""
                     if due and not reason:
                         self.save()
                 self._mailbox.receive(all_of_them=True)
@@ -371,6 +383,7 @@ class Trainer:
             "params": dict(self.config.params),
             "num_envs": self.config.num_envs,
             "horizon": self.config.horizon,
+            "stagger": self.config.stagger,
             "activation": self.config.activation,
             "normalise_observations": self.config.normalise_observations,
             "normalise_rewards": self.config.normalise_rewards,
