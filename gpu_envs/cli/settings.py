@@ -115,7 +115,9 @@ def settings() -> tuple[Setting, ...]:
         if field.name == "env":
             continue
         kinds = typing.get_args(hints[field.name]) if isinstance(hints[field.name], types.UnionType) else ()
-        (kind,) = [each for each in kinds if each is not types.NoneType] or [hints[field.name]]
+        # (of the ways in which Python may give a schedule, the option reads the text)
+        named = [Schedule] if Schedule in kinds else [each for each in kinds if each is not types.NoneType]
+        (kind,) = named or [hints[field.name]]
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         made.append(Setting(field.name, kind, types.NoneType in kinds, default, docs[field.name]))
     return tuple(made)

@@ -47,7 +47,7 @@ class Config:
     minibatches: int = 4
     """In how many random parts it does so."""
 
-    learning_rate: Schedule = dataclasses.field(default_factory=lambda: Schedule.of(1e-3))
+    learning_rate: Schedule | str | float = dataclasses.field(default_factory=lambda: Schedule.of(1e-3))
     """Of Adam: a number, or points of progress and value, such as 0:0.001,1:0."""
     gamma: float = 0.99
     """The discount of rewards a step later."""
@@ -59,7 +59,7 @@ class Config:
     """How far a value may move from its old one in an update; None: as far as it will."""
     value_weight: float = 0.5
     """The weight of the value's loss."""
-    entropy_weight: Schedule = dataclasses.field(default_factory=lambda: Schedule.of(0.0))
+    entropy_weight: Schedule | str | float = dataclasses.field(default_factory=lambda: Schedule.of(0.0))
     """The weight of the entropy bonus: a number, or points of progress and value."""
     max_grad_norm: float | None = 0.5
     """The gradient is shortened to this; None: never."""
@@ -160,7 +160,7 @@ class Config:
         if not widths or min(widths) < 1:
             raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
         self._keep("hidden", widths)
-        if min(value for _, value in self.learning_rate.points) < 0:
+        if min(value for _, value in Schedule.of(self.learning_rate).points) < 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; it cannot be negative")
 
     def _keep(self, name: str, value: Any) -> None:

@@ -29,6 +29,7 @@ from gpu_envs.training.process import RandomState, interruption, torch_threads, 
 from gpu_envs.training.progress import Progress
 from gpu_envs.training.reports import Mailbox, Report, Window, entry_of
 from gpu_envs.training.run_directory import RunDirectory
+from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.seats import Seats, assign, learns
 from gpu_envs.training.setup import make_learner, make_player
 
@@ -125,7 +126,8 @@ class Trainer:
             UNDER_WAY if self._lags else 1,
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
-        self._schedules = [DeviceSchedule(s, device) for s in (config.learning_rate, config.entropy_weight)]
+        scheduled = (config.learning_rate, config.entropy_weight)
+        self._schedules = [DeviceSchedule(Schedule.of(given), device) for given in scheduled]
         self._clock = torch.zeros(1, dtype=torch.int64, device=device)
 
     def _reset(self) -> None:
