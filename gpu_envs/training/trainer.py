@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,11 +12,12 @@ from torch import nn
 
 import gpu_envs
 from gpu_envs.backend import resolve_device
-from gpu_envs.errors import ActionError, DivergedError, did_you_mean
+from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.training.arena import Arena, derived_seed
 from gpu_envs.training.checkpoint import CheckpointError, check_fits
 from gpu_envs.training.config import Config
 from gpu_envs.training.device_schedule import DeviceSchedule
+from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.evaluation import Evaluation, acting_buffers, play
 from gpu_envs.training.graphs import Work, record, why_eager
 from gpu_envs.training.learner import FIGURES, Learner
@@ -220,7 +220,9 @@ class Trainer:
         try:
             self._works[0]()
         except ActionError:
-            self._check_weights(self.iteration + 1)  # an action that is no number comes of weights that are none
+            check_weights(
+                self.learners, self.iteration + 1, self._run
+            )  # an action that is no number comes of weights that are none
             raise
         marks.set(1)
         self._works[1]()
@@ -335,30 +337,7 @@ class Trainer:
     def _take_in(self, report: Report) -> None:
         for role, episodes in report.episodes.items():
             self._windows[role].add(episodes)
-        for name, figures in report.figures.items():
-            if not all(math.isfinite(value) for key, value in figures.items() if key != "explained_variance"):
-                raise DivergedError(self._diagnosis(name, figures, report.iteration))
-
-    def _diagnosis(self, policy: str, figures: Mapping[str, float], iteration: int) -> str:
-        found = [n for n, tensor in self.learners[policy].tensors().items() if not bool(torch.isfinite(tensor).all())]
-        if not math.isfinite(figures["largest_observation"]):
-            found.insert(0, "observations")
-        bad = next(iter(found), next(n for n, v in figures.items() if not math.isfinite(v)))
-        return self._not_finite(policy, bad, iteration)
-
-    def _check_weights(self, iteration: int) -> None:
-        """Refuses to go on with weights that are no numbers."""
-        for name, learner in self.learners.items():
-            if not all(bool(torch.isfinite(parameter).all()) for parameter in learner.module.parameters()):
-                raise DivergedError(self._not_finite(name, "the parameters", iteration)) from None
-
-    def _not_finite(self, policy: str, what: str, iteration: int) -> str:
-        saved = self._run.checkpoints.latest() if self._run is not None else None
-        rest = f"the last good checkpoint is {saved}" if saved else "there is no checkpoint"
-        advice = "a lower learning_rate, or normalise_observations and normalise_rewards, often help"
-        return (
-            f"iteration {iteration}: {what} of the policy {policy!r} hold what is not a finite number; {rest}; {advice}"
-        )
+        check_figures(report, self.learners, self._run)
 
     # --- logs ---
 
@@ -446,7 +425,7 @@ class Trainer:
     def save(self) -> None:
         """Writes a checkpoint of this moment, where there is a folder for it."""
         if self._run is not None:
-            self._check_weights(self.iteration)
+            check_weights(self.learners, self.iteration, self._run)
             self._arena.env.check()
             self._run.checkpoints.save(self.iteration, self.state())
 

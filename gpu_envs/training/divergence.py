@@ -1,0 +1,43 @@
+"""Stops a run whose numbers are none any more, and says where that showed first."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from gpu_envs.errors import DivergedError
+from gpu_envs.training.learner import Learner
+from gpu_envs.training.reports import Report
+from gpu_envs.training.run_directory import RunDirectory
+
+
+def check_figures(report: Report, learners: Mapping[str, Learner], run: RunDirectory | None) -> None:
+    """Raises a DivergedError if the figures of an iteration are not finite.
+
+    Args:
+        report: What the device sent.
+        learners: By name, whose figures they are.
+        run: Where the last good checkpoint may be.
+    """
+    for name, figures in report.figures.items():
+        wrong = [n for n, v in figures.items() if not math.isfinite(v) and n != "explained_variance"]
+        if not wrong:
+            continue
+        found = [n for n, tensor in learners[name].tensors().items() if not bool(torch.isfinite(tensor).all())]
+        if "largest_observation" in wrong:
+            found.insert(0, "observations")
+        raise DivergedError(_message(name, [*found, *wrong][0], report.iteration, run))
+
+
+def check_weights(learners: Mapping[str, Learner], iteration: int, run: RunDirectory | None) -> None:
+    """Raises a DivergedError if some weights are not finite; arguments as of ``check_figures``."""
+    for name, learner in learners.items():
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in learner.module.parameters()):
+            raise DivergedError(_message(name, "the parameters", iteration, run)) from None
+
+
+def _message(policy: str, what: str, iteration: int, run: RunDirectory | None) -> str:
+    saved = run.checkpoints.latest() if run is not None else None
+    rest = f"the last good checkpoint is {saved}" if saved else "there is no checkpoint"
+    advice = "a lower learning_rate, or normalise_observations and normalise_rewards, often help"
+    return f"iteration {iteration}: {what} of the policy {policy!r} hold what is not a finite number; {rest}; {advice}"
