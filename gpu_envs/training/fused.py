@@ -18,9 +18,9 @@ from gpu_envs.training.fused_programs import (
     reduce_program,
 )
 from gpu_envs.training.heads import Head
-from gpu_envs.training.kernels import FLAGS, Kernel, address, optional_address
+from gpu_envs.training.kernels import Kernel, address, optional_address
 from gpu_envs.training.normalise import OBSERVATION_LIMIT
-from gpu_envs.training.ops import SUMS, Batch, LossSettings
+from gpu_envs.training.ops import SUMS, Batch, LossSettings, loss_members
 
 __all__ = ["FusedNetworks", "Places"]
 
@@ -210,14 +210,13 @@ class FusedNetworks:
             scale: Mean and inverse deviation of observations, ``[F]`` each.
         """
         samples, device, kind, head = len(observations), self._device, torch.float32, self.network.head
+        if samples != len(batch.log_probs):
+            raise ValueError(f"there are observations of {samples} samples, and a batch of {len(batch.log_probs)}")
         rows = samples if indices is None else len(indices)
         if rows == 0:
             gradient.zero_()
             totals.zero_()
             return
-
-        def of_samples(name: str, tensor: torch.Tensor) -> int:
-            return address(f"batch.{name}", tensor, (samples,), kind, device)
 
         update, reduce = self._backward
         workers = self._blocks(rows, len(self._partials))
@@ -225,21 +224,9 @@ class FusedNetworks:
             2 * workers,
             {
                 **self._common(flat, observations, scale),
-                "rows": rows,
+                **loss_members(batch, indices, settings, scalars, head, device),
                 "parameters": self.network.parameters,
-                "indices": optional_address("indices", indices, (rows,), torch.int32, device),
-                "actions": address("batch.actions", batch.actions, (samples, head.width), self._element, device),
-                "log_probs": of_samples("log_probs", batch.log_probs),
-                "advantages": of_samples("advantages", batch.advantages),
-                "returns": of_samples("returns", batch.returns),
-                "old_values": of_samples("values", batch.values),
-                "alive": optional_address("batch.alive", batch.alive, (samples,), FLAGS, device),
-                "scalars": address("scalars", scalars, (4,), kind, device),
                 "partials": self._partials.data_ptr(),
-                "clipped": int(settings.clipped),
-                "clips_values": int(settings.value_clip is not None),
-                "value_clip": settings.value_clip or 0.0,
-                "value_weight": settings.value_weight,
             },
         )
         columns = self.network.parameters + len(SUMS)

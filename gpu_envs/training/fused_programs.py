@@ -9,7 +9,7 @@ from gpu_envs.codegen import Grid, Program, header_text
 from gpu_envs.codegen.layout import joined
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.training.heads import Head
-from gpu_envs.training.ops import LOSS_CALL, SAMPLE_CALL, SUMS, head_shape
+from gpu_envs.training.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_shape
 from gpu_envs.training.policy import LOG_STD_RANGE, log_stds
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
@@ -54,23 +54,11 @@ VALUES_CALL = Struct.of(
 UPDATE_CALL = Struct.of(
     "UpdateCall",
     "float",
-    ("Index", "rows"),
+    *LOSS_MEMBERS,
     ("int", "parameters"),
     ("const float*", "flat"),
     ("const float*", "observations"),
-    ("const int*", "indices"),
-    ("const Element*", "actions"),
-    ("const float*", "log_probs"),
-    ("const float*", "advantages"),
-    ("const float*", "returns"),
-    ("const float*", "old_values"),
-    ("const u8*", "alive"),
-    ("const float*", "scalars"),
     ("float*", "partials"),
-    ("int", "clipped"),
-    ("int", "clips_values"),
-    ("float", "value_clip"),
-    ("float", "value_weight"),
     *_SCALE,
 )
 

@@ -162,7 +162,7 @@ class Learner:
             return self._values[horizon]
         final = self._taken(storage, "final_obs")
         if horizon > self._limit:
-            every = torch.empty_like(self._rewards_like(horizon, rows))
+            every = torch.empty_like(self._log_probs)
             self.networks.values(final.flatten(0, 1), every.view(-1))
             return every
         step = (truncations & ~terminations).to(torch.uint8).argmax(0)
@@ -170,9 +170,6 @@ class Learner:
         once = torch.empty_like(self._values[0])
         self.networks.values(final.flatten(0, 1).index_select(0, place), once)
         return once
-
-    def _rewards_like(self, horizon: int, rows: int) -> torch.Tensor:
-        return self._log_probs.new_empty((horizon, rows))
 
     def _measure(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
         """Mean and deviation of the advantages, how much of the returns the values explain, and what was observed."""

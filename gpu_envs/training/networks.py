@@ -11,12 +11,12 @@ from torch import nn
 from gpu_envs.training.heads import Head
 from gpu_envs.training.memory import is_shortage
 from gpu_envs.training.normalise import ObservationScale
-from gpu_envs.training.ops import Batch, LossSettings, Ops
+from gpu_envs.training.ops import SUMS, Batch, LossSettings, Ops
 from gpu_envs.training.optimiser import Adam
 from gpu_envs.training.policy import Policy
 
-TOTALS = 6
-"""Sums over the samples of a minibatch: policy loss, value loss, entropy, KL, clipped, samples."""
+TOTALS = len(SUMS)
+"""Sums over the samples of a minibatch."""
 
 CHUNK_BYTES = 4 * 2**30
 """A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""

@@ -64,13 +64,9 @@ SAMPLE_CALL = Struct.of(
     ("int", "greedy"),
 )
 
-LOSS_CALL = Struct.of(
-    "LossCall",
-    "float",
+LOSS_MEMBERS = (
     ("Index", "rows"),
     ("const int*", "indices"),
-    ("const float*", "parameters"),
-    ("const float*", "values"),
     ("const Element*", "actions"),
     ("const float*", "log_probs"),
     ("const float*", "advantages"),
@@ -78,14 +74,65 @@ LOSS_CALL = Struct.of(
     ("const float*", "old_values"),
     ("const u8*", "alive"),
     ("const float*", "scalars"),
-    ("float*", "d_parameters"),
-    ("float*", "d_values"),
-    ("float*", "sums"),
     ("int", "clipped"),
     ("int", "clips_values"),
     ("float", "value_clip"),
     ("float", "value_weight"),
 )
+"""What every kernel that works out a loss is told: ``loss_members`` fills it in."""
+
+LOSS_CALL = Struct.of(
+    "LossCall",
+    "float",
+    *LOSS_MEMBERS,
+    ("const float*", "parameters"),
+    ("const float*", "values"),
+    ("float*", "d_parameters"),
+    ("float*", "d_values"),
+    ("float*", "sums"),
+)
+
+
+def loss_members(
+    batch: Batch,
+    indices: torch.Tensor | None,
+    settings: LossSettings,
+    scalars: torch.Tensor,
+    head: Head,
+    device: torch.device,
+) -> dict[str, int | float | None]:
+    """The ``LOSS_MEMBERS`` of a minibatch, once the tensors are what a kernel takes them for.
+
+    Args:
+        batch: The samples of the iteration.
+        indices: int32 [B], which of them these are; None: all, in their order.
+        settings: What kind of loss it is.
+        scalars: float32 [4], as of ``Ops.loss``.
+        head: What the policy's outputs mean.
+        device: Where all of it must be.
+    """
+    samples = len(batch.log_probs)
+    rows = samples if indices is None else len(indices)
+    element = torch.int32 if head.kind == "discrete" else torch.float32
+
+    def of_samples(name: str, tensor: torch.Tensor) -> int:
+        return address(f"batch.{name}", tensor, (samples,), torch.float32, device)
+
+    return {
+        "rows": rows,
+        "indices": optional_address("indices", indices, (rows,), torch.int32, device),
+        "actions": address("batch.actions", batch.actions, (samples, head.width), element, device),
+        "log_probs": of_samples("log_probs", batch.log_probs),
+        "advantages": of_samples("advantages", batch.advantages),
+        "returns": of_samples("returns", batch.returns),
+        "old_values": of_samples("values", batch.values),
+        "alive": optional_address("batch.alive", batch.alive, (samples,), FLAGS, device),
+        "scalars": address("scalars", scalars, (4,), torch.float32, device),
+        "clipped": int(settings.clipped),
+        "clips_values": int(settings.value_clip is not None),
+        "value_clip": settings.value_clip or 0.0,
+        "value_weight": settings.value_weight,
+    }
 
 
 def head_shape(head: Head) -> Shape:
@@ -225,30 +272,17 @@ class Ops:
         def of_rows(name: str, tensor: torch.Tensor) -> int:
             return address(name, tensor, (rows,), torch.float32, device)
 
-        def of_samples(name: str, tensor: torch.Tensor) -> int:
-            return address(f"batch.{name}", tensor, (samples,), torch.float32, device)
-
+        if indices is not None and rows != len(indices):
+            raise ValueError(f"there are {rows} rows for {len(indices)} indices; give as many")
         wide = (rows, head.parameters)
         self._loss(
             rows,
             {
-                "rows": rows,
-                "indices": optional_address("indices", indices, (rows,), torch.int32, device),
+                **loss_members(batch, indices, settings, scalars, head, device),
                 "parameters": address("parameters", parameters, wide, torch.float32, device),
                 "values": of_rows("values", values),
-                "actions": address("batch.actions", batch.actions, (samples, head.width), self._element, device),
-                "log_probs": of_samples("log_probs", batch.log_probs),
-                "advantages": of_samples("advantages", batch.advantages),
-                "returns": of_samples("returns", batch.returns),
-                "old_values": of_samples("values", batch.values),
-                "alive": optional_address("batch.alive", batch.alive, (samples,), FLAGS, device),
-                "scalars": address("scalars", scalars, (4,), torch.float32, device),
                 "d_parameters": address("d_parameters", d_parameters, wide, torch.float32, device),
                 "d_values": of_rows("d_values", d_values),
                 "sums": address("sums", sums, (len(SUMS), rows), torch.float32, device),
-                "clipped": int(settings.clipped),
-                "clips_values": int(settings.value_clip is not None),
-                "value_clip": settings.value_clip or 0.0,
-                "value_weight": settings.value_weight,
             },
         )
