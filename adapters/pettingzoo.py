@@ -243,7 +243,7 @@ class _RoleActions:
 
 
 @final
-class TeamEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
+class TeamEnv(ParallelEnv):
     """One replica of a team as a PettingZoo ``ParallelEnv``.
 
     Attributes:

@@ -14,7 +14,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.options import Options
 from gpu_envs.params import Value
 from gpu_envs.resets import Reset, Seeds, random_seed, read_mask, read_seeds
-from gpu_envs.simulation import EPISODE_OVER, Simulation
+from gpu_envs.simulation import EPISODE_OVER, NO_LIMIT, Simulation
 from gpu_envs.spec import Spec
 
 
@@ -146,6 +146,18 @@ class Replicas:
             sim.state[name] = np.where(mask, values, sim.arrays.read(sim.state[name]))
         if asked.layout:
             sim.observe()
+
+    def stagger(self, seed: int, closed: bool) -> None:
+        """Moves each replica's episode to a random step of the time limit, and observes anew."""
+        self.check_ready(closed, "stagger")
+        limit = self.sim.config.limit
+        if limit == NO_LIMIT:
+            raise ValueError(
+                f"stagger cuts first episodes short of the time limit, and this {self._spec.id} has none; leave it out"
+            )
+        steps = np.random.default_rng(seed).integers(0, limit, self.num_envs)
+        self.sim.arrays.write(self.sim.elapsed, steps.astype(np.int32))
+        self.sim.observe()
 
     # --- what comes out ---
 

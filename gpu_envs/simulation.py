@@ -128,6 +128,7 @@ class Simulation:
         fields = {f: self.buffers[f"state.{f}"] for f in self.config.spec.fields}
         self.state = LiveState(fields, self.arrays)
         layout.view(self.buffers, self.arrays)
+        self.elapsed: Array = self.buffers["elapsed" if "elapsed" in self.buffers else "state.elapsed"]
         self.shapes = layout.results()
 
     def program_source(self) -> str:
@@ -348,7 +349,7 @@ class Simulation:
 
     def offence(self, kind: int, replica: int) -> ActionError:
         """The error for an offence that the host has found itself."""
-        return self._offence(kind, replica, int(self.arrays.read(self.buffers["elapsed"])[replica]))
+        return self._offence(kind, replica, int(self.arrays.read(self.elapsed)[replica]))
 
     def _offence(
         self, kind: int, replica: int, step: int, agent: int = 0, where: str = "", given: str = ""

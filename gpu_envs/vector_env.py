@@ -233,6 +233,25 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._replicas.to_output(self._sim.buffers["episode_length"])
 
     @property
+    def elapsed(self) -> Array:
+        """How many steps each replica's episode has had, int32: live, or with NumPy output on CUDA a copy."""
+        return self._replicas.to_output(self._sim.elapsed)
+
+    def stagger(self, seed: int) -> Array:
+        """Moves each replica's episode to a random step of the time limit, so that not all reach it at once.
+
+        The states stay as they are: these episodes are only cut shorter, so do not evaluate on them.
+
+        Args:
+            seed: Of the random steps.
+
+        Returns:
+            The observations.
+        """
+        self._replicas.stagger(seed, self.closed)
+        return self._replicas.given_out("observations")
+
+    @property
     def params(self) -> dict[str, Any]:
         """The parameters; those that replicas have their own of as live arrays."""
         return self._replicas.params

@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 from test_sampler import SPACES  # noqa: E402
 
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.torch_kernels import Compiler, program_of  # noqa: E402
 from gpu_envs.training import advantage, ops, optimiser, permutation  # noqa: E402
 from gpu_envs.training.advantage import Advantages  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.kernels import Compiler, program_of  # noqa: E402
 from gpu_envs.training.permutation import Permutation  # noqa: E402
 
 Tensor = Any

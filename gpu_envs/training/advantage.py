@@ -5,7 +5,7 @@ from typing import Final, final
 import torch
 
 from gpu_envs.codegen.structs import Struct
-from gpu_envs.training.kernels import FLAGS, Compiler, Shape, address, optional_address
+from gpu_envs.torch_kernels import FLAGS, Compiler, Shape, address, optional_address
 
 ADVANTAGE_CALL = Struct.of(
     "AdvantageCall",

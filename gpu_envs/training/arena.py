@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import gymnasium
-import numpy as np
 import torch
 
 import gpu_envs
@@ -145,15 +144,8 @@ class Arena:
         observations, infos = self.env.reset(seed=seed)
         self.begun_midway = None
         if stagger is not None:
-            if self.limit is None:
-                raise ValueError("stagger cuts first episodes short of the time limit, and there is none; leave it out")
+            observations = self.env.stagger(stagger)
             self.begun_midway = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-            snapshot = self.env.get_state()
-            place = snapshot["episode"] if "elapsed" in snapshot["episode"] else snapshot["state"]
-            steps = np.random.default_rng(stagger).integers(0, self.limit, self.num_envs)
-            place["elapsed"] = torch.from_numpy(steps.astype(np.int32)).to(self.device)
-            self.env.set_state(snapshot)
-            observations = self.env.observe()
         by_role = {ALONE: observations} if self._alone else observations
         for name, storage in self.storage.items():
             storage.observations[-1].copy_(by_role[name].reshape(storage.observations[-1].shape))

@@ -8,6 +8,7 @@ import torch
 
 from gpu_envs.arrays import TorchArrays
 from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.torch_kernels import Kernel, address, optional_address
 from gpu_envs.training.fused_programs import (
     ACT_BLOCKS,
     ARITHMETIC,
@@ -18,7 +19,6 @@ from gpu_envs.training.fused_programs import (
     reduce_program,
 )
 from gpu_envs.training.heads import Head
-from gpu_envs.training.kernels import Kernel, address, optional_address
 from gpu_envs.training.normalise import OBSERVATION_LIMIT
 from gpu_envs.training.ops import SUMS, Batch, LossSettings, loss_members
 

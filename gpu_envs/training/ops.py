@@ -7,8 +7,8 @@ from typing import Final, final
 import torch
 
 from gpu_envs.codegen.structs import Struct
+from gpu_envs.torch_kernels import FLAGS, Compiler, Kernel, Shape, address, optional_address
 from gpu_envs.training.heads import Head
-from gpu_envs.training.kernels import FLAGS, Compiler, Kernel, Shape, address, optional_address
 
 MOST_STAGED = 88
 """Parameters a row for which a block of 128 threads has room in its shared memory."""

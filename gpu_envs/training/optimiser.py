@@ -8,7 +8,7 @@ from torch import nn
 
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.kernels import Compiler, address, optional_address
+from gpu_envs.torch_kernels import Compiler, address, optional_address
 from gpu_envs.training.ops import SUMS
 
 PREPARE_CALL = Struct.of(

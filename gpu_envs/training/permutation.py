@@ -5,7 +5,7 @@ from typing import Final, final
 import torch
 
 from gpu_envs.codegen.structs import Struct
-from gpu_envs.training.kernels import Compiler, Shape, address
+from gpu_envs.torch_kernels import Compiler, Shape, address
 
 PERMUTATION_CALL = Struct.of(
     "PermutationCall",

@@ -1,4 +1,4 @@
-"""Compiles a header of the training into launches: tensors and numbers go into a struct, and the kernel runs on it."""
+"""Compiles a header into launches on tensors: tensors and numbers go into a struct, and the kernel runs on it."""
 
 import math
 from collections.abc import Mapping, Sequence

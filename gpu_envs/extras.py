@@ -1,0 +1,22 @@
+"""Imports what not everybody has installed, or says which extra brings it."""
+
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def extra(name: str, *modules: str) -> Iterator[None]:
+    """Within it, the imports of one extra; where the extra is not installed the error says how to install it.
+
+    Args:
+        name: The extra's.
+        *modules: The top-level modules that it brings. Any other that is missing is no business of the extra's.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in modules:
+            raise
+        raise ModuleNotFoundError(
+            f"{error.name!r} is not installed: pip install 'gpu_envs[{name}]'", name=error.name
+        ) from error
