@@ -16,8 +16,8 @@ from torch import nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.resets import derived_seed  # noqa: E402
 from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
-from gpu_envs.training.arena import derived_seed  # noqa: E402
 from gpu_envs.training.checkpoint import CheckpointError, load  # noqa: E402
 from gpu_envs.training.evaluation import _Tally  # noqa: E402
 

@@ -14,8 +14,9 @@ from trainers import FIELD, FIELD_PARAMS, GRID, small
 torch = pytest.importorskip("torch")
 
 import gpu_envs  # noqa: E402
+from gpu_envs.resets import derived_seed  # noqa: E402
 from gpu_envs.training import Schedule, Trainer, networks  # noqa: E402
-from gpu_envs.training.arena import Arena, derived_seed  # noqa: E402
+from gpu_envs.training.arena import Arena  # noqa: E402
 from gpu_envs.training.learner import FIGURES  # noqa: E402
 from gpu_envs.training.normalise import OBSERVATION_LIMIT, RunningMoments  # noqa: E402
 

@@ -18,8 +18,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.resets import derived_seed  # noqa: E402
 from gpu_envs.training import Policy, RunDirectory, Trainer, train  # noqa: E402
-from gpu_envs.training.arena import RoleInfo, derived_seed  # noqa: E402
+from gpu_envs.training.arena import RoleInfo  # noqa: E402
 from gpu_envs.training.checkpoint import CheckpointError, load, save  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.ops import Ops  # noqa: E402

@@ -1,7 +1,6 @@
 """The environment as the trainer meets it: roles of agents, single-agent environments having one of one agent."""
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -15,12 +14,6 @@ from gpu_envs.training.heads import Head
 
 ALONE = "agent"
 """The role's name where there is but one agent."""
-
-
-def derived_seed(seed: int, *purpose: str | int) -> int:
-    """A seed of 63 bits for one purpose, by hashing: seeds of purposes next to one another have nothing in common."""
-    text = ":".join(str(part) for part in (seed, *purpose))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 @final

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from gpu_envs.arrays import dimensions, to_numpy
-from gpu_envs.training.arena import Arena, derived_seed
+from gpu_envs.resets import derived_seed
+from gpu_envs.training.arena import Arena
 from gpu_envs.training.config import Config
 from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks

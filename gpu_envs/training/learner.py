@@ -6,8 +6,9 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from gpu_envs.resets import derived_seed
 from gpu_envs.training.advantage import Advantages
-from gpu_envs.training.arena import RoleStorage, derived_seed
+from gpu_envs.training.arena import RoleStorage
 from gpu_envs.training.config import Config
 from gpu_envs.training.networks import TOTALS, Networks
 from gpu_envs.training.normalise import ObservationScale, RewardScale

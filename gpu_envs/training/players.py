@@ -6,7 +6,7 @@ from typing import Any, final
 
 import torch
 
-from gpu_envs.training.arena import derived_seed
+from gpu_envs.resets import derived_seed
 from gpu_envs.training.checkpoint import CheckpointError
 from gpu_envs.training.config import Config
 from gpu_envs.training.networks import Networks, TorchNetworks

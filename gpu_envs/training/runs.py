@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.training.arena import Arena, derived_seed
+from gpu_envs.resets import derived_seed
+from gpu_envs.training.arena import Arena
 from gpu_envs.training.checkpoint import CheckpointError, iteration_of, load
 from gpu_envs.training.config import Config
 from gpu_envs.training.evaluation import Evaluation, play, replicated

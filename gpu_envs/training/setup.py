@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_envs.training.arena import derived_seed
+from gpu_envs.resets import derived_seed
 from gpu_envs.training.checkpoint import CheckpointError, load
 from gpu_envs.training.config import Config
 from gpu_envs.training.fused_networks import FusedPerceptron, why_unfused

@@ -13,7 +13,8 @@ from torch import nn
 import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import ActionError, did_you_mean
-from gpu_envs.training.arena import Arena, derived_seed
+from gpu_envs.resets import derived_seed
+from gpu_envs.training.arena import Arena
 from gpu_envs.training.checkpoint import CheckpointError, check_fits
 from gpu_envs.training.config import Config
 from gpu_envs.training.device_schedule import DeviceSchedule

@@ -1,0 +1,49 @@
+"""What all adapters do first: make the environment that is asked for, or look at the one that is given."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gpu_envs
+from gpu_envs import MultiAgentEnv, VectorEnv
+
+
+def opened(
+    env: str | VectorEnv | MultiAgentEnv,
+    num_envs: int | None,
+    autoreset_mode: str,
+    options: Mapping[str, Any],
+    *,
+    output: str | None = None,
+) -> Any:
+    """An environment in the mode that an adapter needs.
+
+    Args:
+        env: An id, or an environment.
+        num_envs: With an id: how many replicas; None: one.
+        autoreset_mode: The mode that it must have.
+        options: With an id: what else ``gpu_envs.make`` takes.
+        output: The output that it must have; None: any. One made here gives torch's tensors.
+
+    Returns:
+        A ``VectorEnv`` or a ``MultiAgentEnv``.
+    """
+    if isinstance(env, str):
+        chosen = {"autoreset_mode": autoreset_mode, "output": "torch"}
+        for name, value in chosen.items():
+            if options.get(name, value) != value:
+                raise ValueError(f"{name} is {options[name]!r}; this adapter needs {value!r}: leave it out")
+        return gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen})
+    if not isinstance(env, VectorEnv | MultiAgentEnv):
+        raise TypeError(
+            f"env is {type(env).__name__}; give an id, such as 'CartPole-v1', or what gpu_envs.make returned"
+        )
+    beside = [name for name, given in {"num_envs": num_envs, **options}.items() if given is not None]
+    if beside:
+        raise ValueError(f"{', '.join(beside)} cannot be given beside an environment; give its id to have one made")
+    for name, needed, given in (
+        ("autoreset_mode", autoreset_mode, env.autoreset_mode.value),
+        ("output", output or env.output, env.output),
+    ):
+        if given != needed:
+            raise ValueError(f"the environment has {name}={given!r}; make it with {name}={needed!r}")
+    return env

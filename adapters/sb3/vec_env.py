@@ -1,0 +1,223 @@
+"""The vectorised environment of Stable-Baselines3."""
+
+import pickle
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecEnv as StableVecEnv
+
+import gpu_envs
+from gpu_envs import MultiAgentEnv, VectorEnv
+from gpu_envs.adapters.opening import opened
+from gpu_envs.adapters.sb3.others import Other, Others
+from gpu_envs.adapters.sb3.slots import Agents, Replicas, Slots, Stepped
+from gpu_envs.errors import did_you_mean
+from gpu_envs.resets import derived_seed, random_seed
+
+
+@final
+class VecEnv(StableVecEnv):
+    """Replicas, or one role's agents in each of them, as the environments that Stable-Baselines3 trains on.
+
+    A step returns fresh arrays, and infos that are new where an episode ended: ``terminal_observation``,
+    ``TimeLimit.truncated`` and ``episode`` (its return ``r``, its length ``l`` and the seconds ``t`` since this object
+    was made), as with a ``Monitor`` around each environment. All other infos are the same empty dicts every step: do
+    not write into them.
+
+    With a team, ``role`` says whose agents are trained, and each agent of each replica is an environment. It is done
+    when its agent goes out; then it waits, seeing zeros and getting no reward, until the replica's episode ends and it
+    is done again. ``episode`` is given then, of the agent's own life.
+
+    Attributes:
+        env: The environment underneath.
+    """
+
+    def __init__(
+        self,
+        env: str | VectorEnv | MultiAgentEnv,
+        num_envs: int | None = None,
+        *,
+        role: str | None = None,
+        others: Other | Mapping[str, Other] = "random",
+        stagger: bool = False,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Makes the environment, or takes one.
+
+        Args:
+            env: An id, such as ``CartPole-v1``; or an environment in SameStep mode.
+            num_envs: With an id: how many replicas; None: one.
+            role: Of a team: whose agents are trained.
+            others: What the other roles do, all or by name: ``random``, ``still``, or a function from the role's
+                observations ``[num_envs, agents, ...]`` (torch's, on the environment's device) to its actions.
+            stagger: First episodes begin at a random step of the time limit, so that not all replicas reach it at once.
+                They are not reported. For training, not for evaluation.
+            seed: Of the first reset; replica *i* gets ``seed + i``. None: a random one.
+            **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
+        """
+        self.env: Any = opened(env, num_envs, "SameStep", options)
+        self._slots = _slots_of(self.env, role, others)
+        self._stagger = stagger
+        self._first_seed = seed
+        self._actions: Any = None
+        self._began = time.time()
+        count = self.env.num_envs * self._slots.of_replica
+        super().__init__(count, self._slots.observation_space, self._slots.action_space)
+        self._nothing: list[dict[str, Any]] = [{} for _ in range(count)]
+
+    @property
+    def alive(self) -> np.ndarray:
+        """Whether each environment's agent is in the game, bool: of a team; otherwise all are."""
+        return self._slots.alive if isinstance(self._slots, Agents) else np.ones(self.num_envs, bool)
+
+    # --- stepping ---
+
+    def reset(self) -> np.ndarray:
+        """Begins new episodes everywhere, with the seeds and options that were set, which hold this once."""
+        seed = self._seeds[0] if self._seeds[0] is not None else self._first_seed
+        observations, infos = self._reset_env(seed)
+        if self._stagger:
+            observations = self.env.stagger(derived_seed(random_seed() if seed is None else seed, "stagger"))
+        self._first_seed = None
+        self._actions = None
+        self._reset_seeds()
+        self._reset_options()
+        return self._slots.begin(observations, infos, seed, midway=self._stagger)
+
+    def _reset_env(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        """Resets all replicas; those with equal options together."""
+        if len(self._options) != self.num_envs:
+            raise ValueError(f"set_options was given {len(self._options)} options; expected {self.num_envs}, or one")
+        if not any(self._options):
+            return self._reset_all(seed, None)
+        groups: dict[bytes, list[int]] = {}
+        for slot, options in enumerate(self._options):
+            groups.setdefault(pickle.dumps(options), []).append(slot)
+        if len(groups) == 1:
+            return self._reset_all(seed, self._options[0])
+        known = random_seed() if seed is None else seed
+        result = self._reset_all(known, None)
+        seen = np.zeros(self.env.num_envs, bool)
+        for slots in groups.values():
+            mask = np.zeros(self.env.num_envs, bool)
+            mask[np.array(slots) // self._slots.of_replica] = True
+            if (seen & mask).any():
+                replica = int(np.argmax(seen & mask))
+                raise ValueError(f"the agents of replica {replica} have different options; give them the same")
+            seen |= mask
+            seeds = [known + i if mask[i] else None for i in range(self.env.num_envs)]
+            result = self.env.reset(seed=seeds, options={**self._options[slots[0]], "reset_mask": mask})
+        return result
+
+    def _reset_all(self, seed: int | None, options: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return observations, infos
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Keeps the actions for ``step_wait``."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """Steps every environment once.
+
+        Returns:
+            Observations, float32 rewards, dones and infos.
+
+        Raises:
+            ActionError: An action is out of range or not a number. Nothing has changed.
+        """
+        if self._actions is None:
+            raise RuntimeError("step_wait() was called without step_async(actions) before it")
+        actions, self._actions = self._actions, None
+        stepped = self._slots.step(actions)
+        infos = self._nothing.copy()
+        if stepped.ended.size:
+            self._describe(infos, stepped)
+        return stepped.observations, stepped.rewards, stepped.dones, infos
+
+    def _describe(self, infos: list[dict[str, Any]], stepped: Stepped) -> None:
+        """Puts a new info where an episode ended."""
+        seconds = round(time.time() - self._began, 6)
+        rows = zip(
+            stepped.ended.tolist(),
+            stepped.last,
+            stepped.truncated.tolist(),
+            stepped.reported.tolist(),
+            stepped.returns.tolist(),
+            stepped.lengths.tolist(),
+            strict=True,
+        )
+        for slot, last, truncated, reported, total, length in rows:
+            info = infos[slot] = {"terminal_observation": last, "TimeLimit.truncated": truncated}
+            if reported:
+                info["episode"] = {"r": total, "l": length, "t": seconds}
+
+    def close(self) -> None:
+        """Closes the environment underneath."""
+        self.env.close()
+
+    # --- what the replicas have ---
+
+    def _chosen(self, indices: Any) -> list[int]:
+        """Numbers of environments, from 0 up."""
+        every = range(self.num_envs)
+        return [every[i] for i in self._get_indices(indices)]
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """A parameter, a state field or an attribute of the environment, of each of those chosen."""
+        values = self.env.get_attr(attr_name)
+        return [values[i // self._slots.of_replica] for i in self._chosen(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Sets a parameter or a state field to one value, in the replicas of those chosen."""
+        replicas = {i // self._slots.of_replica for i in self._chosen(indices)}
+        if len(replicas) == self.env.num_envs:
+            self.env.set_attr(attr_name, value)
+            return
+        known = [*self.env.params, *self.env.state]
+        if attr_name not in known:
+            hint = did_you_mean(attr_name, known)
+            raise ValueError(f"there is no parameter or state field {attr_name!r} to set{hint}")
+        values = list(self.env.get_attr(attr_name))
+        for replica in replicas:
+            values[replica] = value
+        self.env.set_attr(attr_name, values)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        """Calls a method of the environment, once for all replicas; the results of those chosen."""
+        results = self.env.call(method_name, *method_args, **method_kwargs)
+        return [results[i // self._slots.of_replica] for i in self._chosen(indices)]
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        """True of ``Monitor``, whose work is done here."""
+        return [issubclass(Monitor, wrapper_class)] * len(self._chosen(indices))
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """A picture of each environment, where it was made with ``render_mode='rgb_array'``."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"there are no pictures: render_mode is {self.render_mode!r}, not 'rgb_array'", stacklevel=2)
+            return [None] * self.num_envs
+        pictures: Any = self.env.render()
+        return [pictures[i // self._slots.of_replica] for i in range(self.num_envs)]
+
+    def __repr__(self) -> str:
+        """Says what it is and where."""
+        return f"VecEnv({self.env!r}, {self.num_envs} environments)"
+
+
+def _slots_of(env: VectorEnv | MultiAgentEnv, role: str | None, others: Other | Mapping[str, Other]) -> Slots:
+    """A slot for each replica, or for each agent of the role."""
+    if isinstance(env, gpu_envs.VectorEnv):
+        if role is not None or others != "random":
+            raise ValueError("this environment has one agent: leave out role and others")
+        return Replicas(env)
+    if role is None:
+        raise ValueError(f"this environment has a team: say with role= whose agents to train: {', '.join(env.roles)}")
+    if role not in env.roles:
+        raise ValueError(f"there is no role {role!r}{did_you_mean(role, env.roles)} There are: {', '.join(env.roles)}")
+    return Agents(env, role, Others(env, role, others))
