@@ -17,6 +17,8 @@ from gpu_envs.vector_env import VectorEnv
 class SingleEnv(gymnasium.Env[Any, Any]):
     """One replica as a ``gymnasium.Env``."""
 
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 30}  # noqa: RUF012  # Gymnasium's
+
     def __init__(
         self,
         env_id: str,
@@ -32,11 +34,9 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             env_id: The environment, such as ``CartPole-v1``.
             device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU where it has a compiler.
             precision: Of state and reward.
-            render_mode: None.
+            render_mode: ``rgb_array`` (``render`` gives a frame), ``human`` (a window shows each step), or None.
             **params: The environment's own parameters.
         """
-        self.metadata = {"render_modes": []}
-        self.render_mode = render_mode
         self._env = VectorEnv(
             env_spec(env_id),
             1,
@@ -50,6 +50,12 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             **params,
         )
         self._env.allow_frozen_steps()
+        self.metadata = {
+            **self._env.metadata,
+            "render_modes": [m for m in self._env.metadata["render_modes"] if m != "tiled"],
+        }
+        self.render_mode = render_mode
+        self._shown = render_mode == "human"
         self.observation_space = self._env.single_observation_space
         self.action_space = self._env.single_action_space
         self._warned = False
@@ -90,6 +96,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             self._terminated = bool(terminations[0])
         else:
             self._direct(self._action_address, self._action_kind)
+            if self._shown:
+                self._env.render()
             observation, reward = self._observations[0].copy(), self._rewards.item()
             self._terminated = self._terminations.item()
         return observation, reward, self._terminated, False, {}
@@ -120,6 +128,11 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     def state(self, values: Any) -> None:
         for name, value in zip(self._env.state, values, strict=True):
             self._env.state[name] = value
+
+    def render(self) -> Any:
+        """A frame, ``[height, width, 3]``; None where a window shows it."""
+        rendered = self._env.render()
+        return rendered[0] if self.render_mode == "rgb_array" else rendered
 
     def close(self) -> None:
         """Closes the replica."""

@@ -124,7 +124,9 @@ def _short_name(id: str) -> str:
 
 
 def _metadata(spec: TeamSpec) -> dict[str, Any]:
-    return {"name": _short_name(spec.id), "render_modes": [], "is_parallelizable": True}
+    drawing = spec.drawing
+    shown = {"render_modes": ["rgb_array", "human"], "render_fps": drawing.frames_a_second} if drawing else {}
+    return {"name": _short_name(spec.id), "render_modes": [], "is_parallelizable": True, **shown}
 
 
 def _limit(max_cycles: int | None, max_episode_steps: int | None) -> int | None:
@@ -253,7 +255,7 @@ class TeamEnv(ParallelEnv):
         max_cycles: The step that truncates an episode; None: none does. PettingZoo's tests assign it, to no effect.
         batch: The ``MultiAgentEnv`` of this one replica: its live state, its parameters.
         metadata: PettingZoo's: the name among others.
-        render_mode: None.
+        render_mode: ``rgb_array``, ``human`` or None.
     """
 
     def __init__(
@@ -275,7 +277,7 @@ class TeamEnv(ParallelEnv):
             max_episode_steps: The same.
             device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU where it has a compiler.
             precision: Of state and reward.
-            render_mode: None.
+            render_mode: ``rgb_array`` (``render`` gives a frame), ``human`` (a window shows each step), or None.
             **params: The environment's own parameters.
         """
         spec = team_spec(env_id)
@@ -390,9 +392,10 @@ class TeamEnv(ParallelEnv):
         self._check_ready()
         return np.concatenate([to_numpy(field).ravel() for field in self.batch.state.values()], dtype=np.float32)
 
-    def render(self) -> None:
-        """There is no picture of this environment."""
-        self.batch.render()
+    def render(self) -> Any:
+        """A frame, ``[height, width, 3]``; None where a window shows it."""
+        rendered = self.batch.render()
+        return rendered[0] if self.render_mode == "rgb_array" else rendered
 
     def close(self) -> None:
         """Closes the replica."""
@@ -447,7 +450,7 @@ class TeamVectorEnv:
         possible_agents: All agents, role after role.
         agents: The same list.
         metadata: PettingZoo's and Gymnasium's: the name, the auto-reset mode.
-        render_mode: None.
+        render_mode: As of ``MultiAgentEnv``.
     """
 
     def __init__(
@@ -474,7 +477,7 @@ class TeamVectorEnv:
         self.num_envs = self.unwrapped.num_envs
         self.possible_agents = list(self.unwrapped.possible_agents)
         self.agents = self.possible_agents
-        self.metadata = self.unwrapped.metadata | _metadata(spec)
+        self.metadata = _metadata(spec) | {n: v for n, v in self.unwrapped.metadata.items() if n != "name"}
         self.render_mode = self.unwrapped.render_mode
         self._roles = _agents_by_role(self.unwrapped)
         batch = functools.partial(batch_space, n=self.num_envs)
@@ -554,9 +557,9 @@ class TeamVectorEnv:
         observations, rewards, terminations, truncations = map(self._by_agent, names, results)
         return observations, rewards, terminations, truncations, self._handed_out("infos", infos)
 
-    def render(self) -> None:
-        """There is no picture of this environment."""
-        self.unwrapped.render()
+    def render(self) -> Any:
+        """What the replicas look like; see ``MultiAgentEnv.render``."""
+        return self.unwrapped.render()
 
     def close(self) -> None:
         """Closes the replicas."""

@@ -15,6 +15,7 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.codegen import RESULTS, TeamLayout
 from gpu_envs.errors import did_you_mean
 from gpu_envs.options import Options, check_num_envs
+from gpu_envs.rendering import Renderer
 from gpu_envs.replicas import Replicas
 from gpu_envs.resets import Seeds
 from gpu_envs.results import OutReader, Step, given_for
@@ -84,13 +85,12 @@ class MultiAgentEnv:
             statistics: Give ``infos["episode"]`` where an episode ends. None: not for NumPy.
             threads: On the CPU: the most threads to use; None: one for each core.
             block_size: On CUDA: threads per block, or the most; None: the default.
-            render_mode: None.
+            render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
+                (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own parameters: one value, or an array with one for each replica, but for those
                 on which shapes depend.
         """
         count = check_num_envs(num_envs)
-        if render_mode is not None:
-            raise ValueError(f"render_mode is {render_mode!r}; {spec.id} can be made with None only")
         options = Options(
             device=str(device),
             output=output,
@@ -110,8 +110,14 @@ class MultiAgentEnv:
         self.num_envs, self.device, self.output = count, replicas.device, replicas.output
         self.precision = replicas.precision
         self.autoreset_mode = AutoresetMode(replicas.mode)
-        self.metadata: dict[str, Any] = {"autoreset_mode": self.autoreset_mode, "render_modes": [], "name": spec.id}
-        self.render_mode = None
+        self._renderer = Renderer(spec.id, spec.drawing, render_mode, replicas.device)
+        self.metadata: dict[str, Any] = {
+            "autoreset_mode": self.autoreset_mode,
+            "name": spec.id,
+            **self._renderer.metadata,
+        }
+        self.render_mode = render_mode
+        self._shown = render_mode == "human"
         self.closed = False
         self.max_episode_steps = None if sim.config.limit == NO_LIMIT else sim.config.limit
         self.roles = tuple(role.name for role in layout.roles)
@@ -159,6 +165,8 @@ class MultiAgentEnv:
         """
         self._replicas.check_open(self.closed)
         self._replicas.reset(self._replicas.read_reset(seed, options))
+        if self._shown:
+            self.render()
         return self._given_out("observations"), {"alive": self._given_out("alive")}
 
     def step(self, actions: Mapping[str, Any], *, out: Step | None = None) -> StepResult:
@@ -186,6 +194,8 @@ class MultiAgentEnv:
         if hosts:  # some may be the device's: then the message leaves out what was given
             sim.inspect(places, hosts if len(hosts) == len(read) else ())
         sim.step(places, self._out.read(out) if out is not None else ())
+        if self._shown:
+            self.render()
         if self.output == "numpy" and not hosts:
             sim.check()
         observations, rewards, terminations, truncations = (
@@ -225,8 +235,9 @@ class MultiAgentEnv:
         self._replicas.allow_frozen_steps()
 
     def close(self) -> None:
-        """Ends its use; nothing is held that the garbage collector does not free."""
+        """Ends its use: closes the window, if there is one; the garbage collector frees all else."""
         self.closed = True
+        self._renderer.close()
 
     # --- state and parameters ---
 
@@ -295,21 +306,30 @@ class MultiAgentEnv:
         self._replicas.check_open(self.closed)
         self._sim.restore(state)
 
-    def render(self) -> None:
-        """There is no picture of this environment."""
-        raise gymnasium.error.Error(f"{self._spec.id} was made with render_mode=None: there is no picture")
+    def render(self) -> Any:
+        """What the replicas look like now.
+
+        Returns:
+            With ``rgb_array`` a sequence of a frame ``[height, width, 3]`` for each replica, painted when it is looked
+            at; with ``tiled`` one such array, of at most 64 replicas; with ``human`` None: a window shows it.
+        """
+        self._renderer.check()
+        self._replicas.check_ready(self.closed, "render")
+        return self._renderer.render(self._sim.state, self._replicas.params)
 
     # --- pickling ---
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments that made it, and where its trajectories are."""
-        return self._replicas.pickled(closed=self.closed)
+        return {**self._replicas.pickled(closed=self.closed), "render_mode": self.render_mode}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
         from gpu_envs.registry import team_spec
 
-        MultiAgentEnv.__init__(self, team_spec(state["id"]), **state["arguments"], **state["params"])
+        MultiAgentEnv.__init__(
+            self, team_spec(state["id"]), **state["arguments"], render_mode=state["render_mode"], **state["params"]
+        )
         if state["snapshot"] is not None:
             self._sim.restore(state["snapshot"])
         self.closed = state["closed"]

@@ -18,6 +18,7 @@ import numpy as np
 from gpu_envs.arrays import dimensions
 from gpu_envs.errors import did_you_mean
 from gpu_envs.params import Param, Value
+from gpu_envs.pictures import Drawing
 
 SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
 """A space, or a function that derives it from the parameters."""
@@ -62,6 +63,9 @@ class Spec(ABC):
     """Given a field, an explicit start and the parameters: what is expected where it is wrong; otherwise ``""``."""
     limit: str | None = None
     """The parameter that means ``max_episode_steps``, where there is one."""
+
+    drawing: Drawing | None = None
+    """What it looks like; None: it cannot be rendered."""
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ from gpu_envs.arrays import Array, to_numpy
 from gpu_envs.backend import resolve_device
 from gpu_envs.codegen import RESULTS
 from gpu_envs.options import Options, check_num_envs
+from gpu_envs.rendering import Renderer
 from gpu_envs.replicas import Replicas
 from gpu_envs.resets import Seeds
 from gpu_envs.results import OutReader, Rollout, Step
@@ -70,12 +71,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 RecordEpisodeStatistics gives it.
             threads: On the CPU: the most threads to use; None: one for each core.
             block_size: On CUDA: threads per block; None: the default.
-            render_mode: None.
+            render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
+                (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own parameters, each one value or an array with one for each replica.
         """
         count = check_num_envs(num_envs)
-        if render_mode is not None:
-            raise ValueError(f"render_mode is {render_mode!r}; {spec.id} can be made with None only")
         options = Options(
             device=str(device),
             output=output,
@@ -89,14 +89,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         )
         self._replicas = replicas = Replicas(spec, count, options, resolve_device(device), params)
         self._env_spec = spec
+        self._renderer = Renderer(spec.id, spec.drawing, render_mode, replicas.device)
         self.num_envs = count
         self.device = replicas.device
         self.output = replicas.output
         self.precision = replicas.precision
         self.autoreset_mode = AutoresetMode(replicas.mode)
         self.max_episode_steps = None if replicas.sim.config.limit == NO_LIMIT else replicas.sim.config.limit
-        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
-        self.render_mode = None
+        self.metadata = {"autoreset_mode": self.autoreset_mode, **self._renderer.metadata}
+        self.render_mode = render_mode
+        self._shown = render_mode == "human"
         # kept here too, because a step looks at them: an attribute of an attribute costs time
         self._sim = replicas.sim
         self._copy = replicas.copy
@@ -134,6 +136,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if isinstance(asked.seeds, int) and (seed is not None or self._np_random is None):
             super().reset(seed=asked.seeds)
         self._replicas.reset(asked)
+        if self._shown:
+            self.render()
         return replicas.given_out("observations"), {}
 
     def step(self, actions: Any, *, out: Step | None = None) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
@@ -157,6 +161,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if read.host is not None:
             self._inspect(read)
         sim.step((read[:2],), self._out.read(out) if out is not None else ())
+        if self._shown:
+            self.render()
         if self.output != "numpy" and not self._copy and out is None:
             b = sim.buffers
             return b["observations"], b["rewards"], b["terminations"], b["truncations"], dict(self._device_infos)
@@ -202,11 +208,20 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return Rollout(*(self._replicas.to_output(array) if array is not None else None for array in given))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Nothing is held that the garbage collector does not free."""
+        """Closes the window, if there is one; the garbage collector frees all else."""
+        del kwargs
+        self._renderer.close()
 
-    def render(self) -> None:
-        """There is no picture of this environment."""
-        raise gymnasium.error.Error(f"{self._env_spec.id} was made with render_mode=None: there is no picture")
+    def render(self) -> Any:
+        """What the replicas look like now.
+
+        Returns:
+            With ``rgb_array`` a sequence of a frame ``[height, width, 3]`` for each replica, painted when it is looked
+            at; with ``tiled`` one such array, of at most 64 replicas; with ``human`` None: a window shows it.
+        """
+        self._renderer.check()
+        self._replicas.check_ready(self.closed, "render")
+        return self._renderer.render(self._sim.state, self._replicas.params)
 
     @property
     def np_random_seed(self) -> tuple[int, ...] | None:  # type: ignore[override]  # a tuple, as SyncVectorEnv gives
@@ -311,13 +326,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return {
             **self._replicas.pickled(closed=self.closed),
             "gymnasium": (self.spec, self._np_random, self._np_random_seed),
+            "render_mode": self.render_mode,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
         from gpu_envs.registry import env_spec
 
-        VectorEnv.__init__(self, env_spec(state["id"]), **state["arguments"], **state["params"])
+        VectorEnv.__init__(
+            self, env_spec(state["id"]), **state["arguments"], render_mode=state["render_mode"], **state["params"]
+        )
         self.spec, self._np_random, self._np_random_seed = state["gymnasium"]
         if state["snapshot"] is not None:
             self._sim.restore(state["snapshot"])

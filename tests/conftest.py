@@ -1,5 +1,6 @@
 """Every test runs over the registered environments, the devices that are present, and the outputs that suit them."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", r"ignore:.*A Box observation space (minimum|maximum) value is.*infinity.*"
     )
+    # pygame's own: of how it finds its files. Gymnasium and PettingZoo import it where it is installed.
+    config.addinivalue_line("filterwarnings", r"ignore:pkg_resources is deprecated.*")
+    config.addinivalue_line("filterwarnings", r"ignore:Deprecated call to `pkg_resources:DeprecationWarning")
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # windows that nobody sees
     # torch's own: that its mode that finds synchronisations is a prototype.
     config.addinivalue_line("filterwarnings", r"ignore:Synchronization debug mode is a prototype")
 

@@ -411,12 +411,12 @@ def test_closed(team: Any) -> None:
             act()
 
 
-def test_no_pictures_yet(team: Any, team_id: str) -> None:
+def test_no_picture_was_asked_for(team: Any, team_id: str) -> None:
     with pytest.raises(gymnasium.error.Error, match="render_mode=None"):
         team.render()
     for maker in (pz.parallel_env, pz.env, pz.vector_env):
-        with pytest.raises(ValueError, match="render_mode is 'human'"):
-            maker(team_id, render_mode="human")
+        with pytest.raises(ValueError, match="render_mode is 'ansi'"):
+            maker(team_id, render_mode="ansi")
 
 
 def test_options(team: Any, team_id: str) -> None:

@@ -622,7 +622,7 @@ def test_choices_per_replica(make: Make, device: str, name: str) -> None:
         ({"precision": "float16"}, ValueError, "'float32', 'float64'"),
         ({"threads": 0}, ValueError, "threads"),
         ({"threads": 1.5}, ValueError, "threads"),
-        ({"render_mode": "human"}, ValueError, "render_mode"),
+        ({"render_mode": "ansi"}, ValueError, "render_mode is 'ansi'.*'rgb_array', 'tiled', 'human'"),
     ],
 )
 def test_bad_choices(env_id: str, arguments: dict[str, Any], error: type[Exception], message: str) -> None:

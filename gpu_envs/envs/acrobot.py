@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.params import Param
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line
 from gpu_envs.spec import EnvSpec
 
 
@@ -15,6 +16,31 @@ def _observation(params: Mapping[str, Any]) -> Box:
     speeds = [np.max(params["max_vel_1"]), np.max(params["max_vel_2"])]
     high = np.array([1.0, 1.0, 1.0, 1.0, *speeds], np.float32)
     return Box(-high, high, dtype=np.float32)
+
+
+THICK, JOINT, LINK = 0.2, (204, 204, 0), (0, 204, 204)
+
+
+def _draw(state: State, params: Params) -> Picture:
+    """Two links that hang from a joint, and the line that the tip is to pass."""
+    first, second = (np.asarray(params[f"link_length_{i}"], np.float64) for i in (1, 2))
+    reach = float(np.max(first) + np.max(second)) + 0.2
+    inner, outer = state["theta1"], state["theta1"] + state["theta2"]
+    elbow = np.stack([first * np.sin(inner), -first * np.cos(inner)], -1)
+    tip = elbow + np.stack([second * np.sin(outer), -second * np.cos(outer)], -1)
+    origin = np.zeros_like(elbow)
+    goal = np.broadcast_to(first, inner.shape)
+    above = np.stack([np.stack([np.full_like(goal, side * reach), goal], -1) for side in (-1, 1)], 1)[:, None]
+    return Picture(
+        (-reach, -reach, reach, reach),
+        (
+            line(above, reach / 250, BLACK),
+            line(np.stack([origin, elbow], 1)[:, None], THICK, LINK),
+            disc(origin[:, None], THICK / 2, JOINT),
+            line(np.stack([elbow, tip], 1)[:, None], THICK, LINK),
+            disc(elbow[:, None], THICK / 2, JOINT),
+        ),
+    )
 
 
 ACROBOT = EnvSpec(
@@ -47,4 +73,5 @@ ACROBOT = EnvSpec(
     action=Discrete(3),
     max_episode_steps=500,
     reward_threshold=-100.0,
+    drawing=Drawing(_draw, size=(500, 500), frames_a_second=15),
 )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpu_envs.envs.mountain_car import ORDERED, ROAD, START, road_observation
+from gpu_envs.envs.mountain_car import ORDERED, ROAD, ROAD_DRAWING, START, road_observation
 from gpu_envs.params import Param
 from gpu_envs.spec import EnvSpec
 
@@ -35,4 +35,5 @@ MOUNTAIN_CAR_CONTINUOUS = EnvSpec(
     action=_action,
     max_episode_steps=999,
     reward_threshold=90.0,
+    drawing=ROAD_DRAWING,
 )

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from gpu_envs.params import Param
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, same
 from gpu_envs.spec import EnvSpec
 
 
@@ -19,6 +20,21 @@ def _observation(params: Mapping[str, Any]) -> Box:
 def _action(params: Mapping[str, Any]) -> Box:
     torque = float(np.max(params["max_torque"]))
     return Box(-torque, torque, (1,), np.float32)
+
+
+def _draw(state: State, params: Params) -> Picture:
+    """A rod that turns about its end; upright is what is aimed at."""
+    length = np.broadcast_to(np.asarray(params["l"], np.float64), state["theta"].shape)
+    reach = 2.2 * float(np.max(length))
+    tip = np.stack([-length * np.sin(state["theta"]), length * np.cos(state["theta"])], -1)
+    rod = np.stack([np.zeros_like(tip), tip], 1)[:, None]
+    return Picture(
+        (-reach, -reach, reach, reach),
+        (
+            line(rod, 0.2, (204, 77, 77)),
+            disc(same([[0.0, 0.0]], len(tip))[:, :, 0], 0.05, BLACK),
+        ),
+    )
 
 
 PENDULUM = EnvSpec(
@@ -43,4 +59,5 @@ PENDULUM = EnvSpec(
     observation=_observation,
     action=_action,
     max_episode_steps=200,
+    drawing=Drawing(_draw, size=(500, 500), frames_a_second=30),
 )

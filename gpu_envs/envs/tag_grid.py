@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.params import Param
+from gpu_envs.pictures import Drawing, Params, Picture, State, box, disc, line, placed, polygon
 from gpu_envs.spec import Field, Role, TeamSpec
 
 LONGEST = 32767
@@ -23,6 +24,33 @@ def _layout_rule(name: str, values: np.ndarray, params: Mapping[str, Any]) -> st
     length = int(np.min(params["grid_length"]))
     wrong = (values < 0) | (values > length) | (values != np.floor(values))
     return f"expected whole numbers from 0 to {length}" if wrong.any() else ""
+
+
+TAGGER, RUNNER, GONE, LINES = (192, 57, 43), (36, 113, 163), (200, 200, 200), (235, 235, 235)
+MOST_LINES = 25
+"""Of the grid that are drawn, both ways."""
+
+
+def _draw(state: State, params: Params) -> Picture:
+    """Cells, taggers and the runner, which is grey once it has been caught."""
+    length = int(np.max(params["grid_length"]))
+    taggers, replicas = int(params["num_taggers"]), len(state["x"])
+    cell = max(1.0, (length + 1) / 50)  # agents stay visible in large grids
+    every = np.linspace(-0.5, length + 0.5, min(MOST_LINES, length + 2))
+    rows = np.stack([np.stack([np.full_like(every, end), every], -1) for end in (-0.5, length + 0.5)], 1)
+    grid = np.concatenate([rows, rows[..., ::-1]])
+    squares = placed(box(-0.5, -0.5, 0.5, 0.5) * 0.8 * cell, state["x"], state["y"])
+    centres = np.stack([state["x"], state["y"]], -1).astype(np.float64)
+    caught = state["in_game"][:, taggers:] == 0
+    return Picture(
+        (-0.5 - cell / 2, -0.5 - cell / 2, length + 0.5 + cell / 2, length + 0.5 + cell / 2),
+        (
+            line(np.broadcast_to(grid, (replicas, *grid.shape)), length / 400, LINES),
+            disc(centres[:, taggers:], 0.45 * cell, RUNNER, ~caught),
+            disc(centres[:, taggers:], 0.45 * cell, GONE, caught),
+            polygon(squares[:, :taggers], TAGGER),
+        ),
+    )
 
 
 TAG_GRID_WORLD = TeamSpec(
@@ -52,4 +80,5 @@ TAG_GRID_WORLD = TeamSpec(
     layout_rule=_layout_rule,
     limit="episode_length",
     max_episode_steps=100,
+    drawing=Drawing(_draw, size=(500, 500), frames_a_second=10),
 )

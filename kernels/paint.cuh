@@ -1,0 +1,64 @@
+// Paints pictures of discs, thick lines and convex polygons, one over the other, with smooth edges. A thread for each
+// row of each picture; how much of a pixel a shape covers is taken from the distance of the pixel's middle to its edge.
+
+constexpr int NOTHING = 0, DISC = 1, SEGMENT = 2;  // more: a polygon with so many corners
+
+FN float squared(float x, float y) { return x * x + y * y; }
+
+FN float between(float low, float x, float high) { return x < low ? low : x > high ? high : x; }
+
+// To the edge of a shape; negative within. `points` are its corners, counterclockwise if they are more than two.
+FN float distance(const float* points, int kind, float radius, float x, float y) {
+    if (kind == DISC) return square_root(squared(x - points[0], y - points[1])) - radius;
+    if (kind == SEGMENT) {
+        const float along_x = points[2] - points[0], along_y = points[3] - points[1];
+        const float length  = squared(along_x, along_y);
+        const float share   = length > 0 ? ((x - points[0]) * along_x + (y - points[1]) * along_y) / length : 0.0f;
+        const float t       = between(0.0f, share, 1.0f);
+        return square_root(squared(x - points[0] - t * along_x, y - points[1] - t * along_y)) - radius;
+    }
+    float outside = -1e30f;
+    for (int corner = 0; corner < kind; ++corner) {
+        const float* a = points + 2 * corner;
+        const float* b = points + 2 * (corner + 1 == kind ? 0 : corner + 1);
+        const float  along_x = b[0] - a[0], along_y = b[1] - a[1];
+        const float  length = squared(along_x, along_y);
+        if (length > 0) {
+            const float to_edge = (along_y * (x - a[0]) - along_x * (y - a[1])) / square_root(length);
+            outside = to_edge > outside ? to_edge : outside;
+        }
+    }
+    return outside;
+}
+
+FN u8 mixed(u8 below, u8 above, float share) {
+    return u8(float(below) + (float(above) - float(below)) * share + 0.5f);
+}
+
+KERNEL(kernel_paint, PaintCall) {
+    FOR_EACH_ENV(env, call.rows) {
+        FOR_EACH_LANE(k, env) {
+            const Index picture = env.index(k) / call.height;
+            const float y       = float(env.index(k) % call.height) + 0.5f;
+            u8*         pixels  = call.pixels + env.index(k) * call.width * 3;
+            for (int x = 0; x < call.width; ++x) {
+                for (int c = 0; c < 3; ++c) pixels[3 * x + c] = call.background[c];
+            }
+            for (Index shape = picture * call.shapes; shape < (picture + 1) * call.shapes; ++shape) {
+                const int    kind   = call.kinds[shape];
+                const float* bounds = call.bounds + 4 * shape;  // left, top, right, bottom
+                if (kind == NOTHING || y < bounds[1] || y > bounds[3]) continue;
+                const float* points = call.points + shape * call.corners * 2;
+                const u8*    colour = call.colours + 3 * shape;
+                const int    from   = int(between(0.0f, bounds[0], float(call.width)));
+                const int    to     = int(between(0.0f, bounds[2] + 1, float(call.width)));
+                for (int x = from; x < to; ++x) {
+                    const float edge = distance(points, kind, call.radii[shape], float(x) + 0.5f, y);
+                    if (edge >= 0.5f) continue;
+                    const float share = edge <= -0.5f ? 1.0f : 0.5f - edge;
+                    for (int c = 0; c < 3; ++c) pixels[3 * x + c] = mixed(pixels[3 * x + c], colour[c], share);
+                }
+            }
+        }
+    }
+}
