@@ -20,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # pygame's own: of how it finds its files. Gymnasium and PettingZoo import it where it is installed.
     config.addinivalue_line("filterwarnings", r"ignore:pkg_resources is deprecated.*")
     config.addinivalue_line("filterwarnings", r"ignore:Deprecated call to `pkg_resources:DeprecationWarning")
+    # PettingZoo's own: its tests make one of its games in the old way, where pygame lets them.
+    config.addinivalue_line("filterwarnings", r"ignore:The old environment creation API:DeprecationWarning")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # windows that nobody sees
     # torch's own: that its mode that finds synchronisations is a prototype.
     config.addinivalue_line("filterwarnings", r"ignore:Synchronization debug mode is a prototype")
