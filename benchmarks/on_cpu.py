@@ -1,4 +1,4 @@
-"""What the CPU does: CartPole against Gymnasium's own vectorised one and EnvPool, vectorisation, compilation."""
+"""What the CPU does: CartPole on one core and on all, vectorisation, a single environment's step, compilation."""
 
 import os
 import subprocess
@@ -14,6 +14,7 @@ import numpy as np
 import gpu_envs
 from benchmarks import teams
 from benchmarks.record import BYTES, COMPILE, COMPILED
+from benchmarks.timing import seconds_per_call
 
 _RATE = """
 import sys, time
@@ -27,20 +28,6 @@ if not vectorised:
 from benchmarks.on_cpu import steps_per_second
 print(steps_per_second(env_id, threads=1))
 """
-
-
-def rate(step: Callable[[Any], object], actions: list[Any], num_envs: int, seconds: float = 1.0) -> float:
-    """Steps per second: the median of five rounds after a warm-up."""
-    for action in actions[:4]:
-        step(action)
-    rounds = []
-    for _ in range(5):
-        count, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds / 5:
-            step(actions[count % len(actions)])
-            count += 1
-        rounds.append(count * num_envs / (time.perf_counter() - start))
-    return sorted(rounds)[2]
 
 
 def sample_actions(space: gymnasium.Space[Any], num_envs: int, count: int = 16) -> list[np.ndarray]:
@@ -57,14 +44,8 @@ def steps_per_second(
     """Steps per second through ``step``, with NumPy in and out and ``copy=False``."""
     env = gpu_envs.make(env_id, num_envs, device="cpu", autoreset_mode=autoreset_mode, copy=False, threads=threads)
     env.reset(seed=0)
-    return rate(env.step, sample_actions(env.single_action_space, num_envs), num_envs)
-
-
-def gymnasium_rate(num_envs: int) -> float:
-    """Gymnasium's own vectorised CartPole."""
-    env = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
-    env.reset(seed=0)
-    return rate(env.step, sample_actions(env.single_action_space, num_envs), num_envs)
+    actions = sample_actions(env.single_action_space, num_envs)
+    return num_envs / seconds_per_call(lambda t: env.step(actions[t % len(actions)]), seconds=1.0)
 
 
 def single_microseconds(env_id: str) -> float:
@@ -82,17 +63,6 @@ def single_microseconds(env_id: str) -> float:
     return sorted(best)[2]
 
 
-def envpool_rate(num_envs: int) -> float | str:
-    """EnvPool's CartPole on one thread, or why it was not run."""
-    try:
-        import envpool  # type: ignore[import-not-found, unused-ignore]  # a peer that need not be there
-    except ImportError as error:
-        return f"not run: {error}"
-    env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, num_threads=1)
-    env.reset()
-    return rate(env.step, sample_actions(gymnasium.spaces.Discrete(2), num_envs), num_envs)
-
-
 def _in_new_process(script: str, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
@@ -108,11 +78,8 @@ def measure(log: Callable[[str], None]) -> dict[str, Any]:
     """Everything, with a line for each figure."""
     results: dict[str, Any] = {}
     ours = steps_per_second("CartPole-v1")
-    peer = gymnasium_rate(16384)
-    pool = envpool_rate(16384)
-    results["cartpole_one_core"] = {"num_envs": 16384, "steps_per_s": ours, "gymnasium_vector": peer, "envpool": pool}
-    log(f"CartPole, 16,384 replicas, one core: {ours / 1e6:.0f} M steps/s, {ours / peer:.1f}x Gymnasium's vector env")
-    log(f"EnvPool: {f'{ours / pool:.0f}x' if isinstance(pool, float) else pool}")
+    results["cartpole_one_core"] = {"num_envs": 16384, "steps_per_s": ours}
+    log(f"CartPole, 16,384 replicas, one core: {ours / 1e6:.0f} M steps/s")
     results["next_step"] = steps_per_second("CartPole-v1", autoreset_mode="NextStep")
     results["all_cores"] = steps_per_second("CartPole-v1", 2**16, threads=None)
     log(

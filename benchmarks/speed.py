@@ -32,9 +32,11 @@ def steps_per_second(settings: dict[str, Any], warm_up: int, updates: int, repea
 
     total = settings["num_envs"] * settings["horizon"] * (warm_up + updates * repeats)
     config = Config(**settings | {"run_dir": "", "total_steps": total})
+    begin = time.perf_counter()
     trainer = Trainer(config)
     on_gpu = trainer.device != "cpu"
     trainer.prepare()
+    prepare = time.perf_counter() - begin
     trainer.iterate(warm_up)
     times = []
     for _ in range(repeats):
@@ -49,7 +51,7 @@ def steps_per_second(settings: dict[str, Any], warm_up: int, updates: int, repea
     del trainer
     if on_gpu:
         torch.cuda.empty_cache()
-    return {"steps_per_s": rate, "rounds_s": times, "updates": updates}
+    return {"steps_per_s": rate, "rounds_s": times, "updates": updates, "prepare_s": prepare}
 
 
 def throughput(plan: Plan) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Environments with a team of agents: replicas a second on a CUDA device, in graphs of steps, and on one CPU core."""
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ import gymnasium
 import numpy as np
 
 import gpu_envs
+from benchmarks.timing import seconds_per_call
 
 
 class Workload(NamedTuple):
@@ -128,6 +128,11 @@ def on_cuda(bandwidth: float, log: Callable[[str], None]) -> dict[str, Any]:
     return results
 
 
+def seconds_of_step(env: gpu_envs.MultiAgentEnv, actions: list[dict[str, np.ndarray]]) -> float:
+    """Seconds of a step with these actions in turn."""
+    return seconds_per_call(lambda t: env.step(actions[t % len(actions)]), seconds=1.5, warm_up=0)
+
+
 def on_cpu(log: Callable[[str], None]) -> dict[str, Any]:
     """The workloads on one core, with fewer replicas, NumPy in and out and ``copy=False``."""
     results = {}
@@ -139,14 +144,7 @@ def on_cpu(log: Callable[[str], None]) -> dict[str, Any]:
         actions = random_actions(env, 16, work.dtype)
         for t in range(min(small.warm_up, 100 if env.num_envs > 1_000 else small.warm_up)):
             env.step(actions[t % 16])
-        rounds = []
-        for _ in range(5):
-            count, begin = 0, time.perf_counter()
-            while time.perf_counter() - begin < 0.3:
-                env.step(actions[count % 16])
-                count += 1
-            rounds.append((time.perf_counter() - begin) / count)
-        found = figures(env, sorted(rounds)[2], small)
+        found = figures(env, seconds_of_step(env, actions), small)
         results[work.name] = found
         log(
             f"{work.name}: {env.num_envs:,} x {env.num_agents:,} agents on one core, {found['in_game']:.0%} in the "

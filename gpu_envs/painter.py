@@ -1,11 +1,11 @@
 """Paints pictures into pixels, on the device that the environment is on."""
 
-from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
 
 from gpu_envs.backend import open_backend
+from gpu_envs.codegen import Program
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.pictures import MOST_CORNERS, Picture, Shape
 from gpu_envs.programs import Shape as Compiled
@@ -28,11 +28,19 @@ PAINT_CALL = Struct.of(
     ("int", "height"),
 )
 
-DISC, SEGMENT = 1, 2
-"""Kinds of shapes in ``paint.cuh``; a polygon's is the number of its corners, nothing's is 0."""
+CONTINUED, NOTHING, DISC, SEGMENT = -1, 0, 1, 2
+"""Kinds of shapes in ``paint.cuh``; a polygon's is the number of its corners."""
+
+_HAIRLINE = 0.5
+"""Half the width of the thinnest line and the radius of the smallest disc, in pixels."""
 
 _EDGE = 1.0
 """How many pixels beyond its edge a shape may still leave a trace."""
+
+
+def paint_program() -> Program:
+    """The kernel's source, and the struct that it takes."""
+    return program_of(("paint.cuh",), {"paint": PAINT_CALL}, Compiled("", weight=64))
 
 
 @final
@@ -47,10 +55,9 @@ class Painter:
         """
         self._backend = open_backend(device, 1)
         self._arrays = self._backend.arrays("numpy" if device == "cpu" else "cupy")
-        program = program_of(("paint.cuh",), {"paint": PAINT_CALL}, Compiled("", weight=64))
+        program = paint_program()
         self._kernels = self._backend.load(program)
         self._call: Any = program.calls["paint"]()
-        self._launches: dict[int, Callable[[int], None]] = {}
 
     def paint(self, picture: Picture, size: tuple[int, int]) -> np.ndarray:
         """Returns RGB pixels, ``[replicas, height, width, 3]`` uint8.
@@ -60,10 +67,11 @@ class Painter:
             size: Width and height; the view's proportions.
         """
         width, height = size
-        parts = [_flattened(shape, picture.view, size) for shape in picture.shapes]
         replicas = len(picture.shapes[0].points)
-        kinds, points, radii, colours = (np.concatenate(column, 1) for column in zip(*parts, strict=True))
-        bounds = _bounds(points, radii)
+        with np.errstate(all="ignore"):  # what is nowhere near the picture may be out of the range of a float
+            parts = [_flattened(shape, picture.view, size) for shape in picture.shapes]
+            kinds, points, radii, colours = (np.concatenate(column, 1) for column in zip(*parts, strict=True))
+            bounds = _bounds(points, radii)
         call, arrays = self._call, self._arrays
         held = [
             arrays.full_of(np.ascontiguousarray(values))
@@ -90,22 +98,44 @@ def _flattened(
     given = shape.points
     pixels = np.stack([(given[..., 0] - left) * scale, size[1] - (given[..., 1] - bottom) * scale], -1)
     shown = np.ones(given.shape[:2], bool) if shape.shown is None else shape.shown
+    kinds: np.ndarray | int
     if shape.kind == "line":  # a segment from each point to the next
+        radius = max(shape.size * scale / 2, _HAIRLINE)
         pixels = np.stack([pixels[:, :, :-1], pixels[:, :, 1:]], 3)
+        if radius == _HAIRLINE:
+            pixels = _on_pixels(pixels, size)
+        kinds = np.where(np.arange(pixels.shape[2]) == 0, SEGMENT, CONTINUED)
+        kinds = np.broadcast_to(kinds, pixels.shape[:3]).reshape(len(given), -1)
         shown = np.broadcast_to(shown[:, :, None], pixels.shape[:3]).reshape(len(given), -1)
         pixels = pixels.reshape(len(given), -1, 2, 2)
-    kind, radius = SEGMENT, shape.size * scale / 2
-    if shape.kind == "disc":
-        kind, radius = DISC, shape.size * scale
-    elif shape.kind == "polygon":
-        kind, radius = given.shape[2], 0.0
+    elif shape.kind == "disc":
+        kinds, radius = DISC, max(shape.size * scale, _HAIRLINE)
+    else:
+        kinds, radius = given.shape[2], 0.0
         pixels = _counterclockwise(pixels)
     rows = pixels.shape[:2]
     corners = np.zeros((*rows, MOST_CORNERS, 2), np.float32)
     corners[:, :, : pixels.shape[2]] = pixels
     corners[:, :, pixels.shape[2] :] = pixels[:, :, -1:]
     colours = np.broadcast_to(np.array(shape.colour, np.uint8), (*rows, 3))
-    return np.where(shown, kind, 0).astype(np.int32), corners, np.full(rows, radius, np.float32), colours
+    return np.where(shown, kinds, NOTHING).astype(np.int32), corners, np.full(rows, radius, np.float32), colours
+
+
+def _on_pixels(segments: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Thin segments that lie along a row or a column are moved to its middle, or they would be grey over two."""
+    moved = segments.copy()
+    upright = segments[..., 0, 0] == segments[..., 1, 0]
+    level = segments[..., 0, 1] == segments[..., 1, 1]
+    moved[upright, :, 0] = _middle(segments[upright, :, 0], size[0])
+    moved[level, :, 1] = size[1] - _middle(size[1] - segments[level, :, 1], size[1])
+    return moved
+
+
+def _middle(places: np.ndarray, pixels: int) -> np.ndarray:
+    """The middle of the pixel that begins at a place or has it within; at the far end of the last, that one's."""
+    tiny = 1e-3  # what rounding makes of a place between two pixels is no reason to jump from one to the other
+    number = np.floor(places + tiny)
+    return np.where(np.abs(places - pixels) < tiny, pixels - 1, number) + 0.5
 
 
 def _counterclockwise(pixels: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ class Shape:
     """``[replicas, shapes, points, 2]``: corners, points of the line, or the one centre."""
     colour: Colour
     size: float = 0.0
-    """Of a line its width, of a disc its radius."""
+    """Of a line its width, of a disc its radius. Neither is painted narrower than a pixel, so that it stays seen."""
     shown: np.ndarray | None = None
     """``[replicas, shapes]``: which are there; None: all."""
 
@@ -74,6 +74,23 @@ def disc(centres: Any, radius: float, colour: Colour, shown: Any = None) -> Shap
     return _shape("disc", np.asarray(centres, np.float64)[..., None, :], colour, radius, shown)
 
 
+def discs(centres: Any, radii: Any, colour: Colour, shown: Any = None) -> tuple[Shape, ...]:
+    """Discs whose radius may be each replica's own: a shape for each radius that there is.
+
+    Args:
+        centres: ``[replicas, shapes, 2]``.
+        radii: One, or ``[replicas]``.
+        colour: Of all.
+        shown: ``[replicas, shapes]``; None: all are.
+    """
+    count, shapes = np.shape(centres)[:2]
+    each = own(radii, count)
+    there = np.broadcast_to(True if shown is None else np.asarray(shown, bool), (count, shapes))
+    return tuple(
+        disc(centres, radius, colour, there & (each == radius)[:, None]) for radius in np.unique(each).tolist()
+    )
+
+
 def _shape(kind: str, points: np.ndarray, colour: Colour, size: float, shown: Any) -> Shape:
     if points.ndim != 4 or points.shape[-1] != 2:
         raise ValueError(f"a {kind}'s points have shape {points.shape}; expected [replicas, shapes, points, 2]")
@@ -92,6 +109,15 @@ class Picture:
     """From the hindmost to the foremost."""
     background: Colour = WHITE
 
+    def __post_init__(self) -> None:
+        """Refuses what cannot be one picture."""
+        left, bottom, right, top = self.view
+        if not (left < right and bottom < top):
+            raise ValueError(f"the view is {self.view}; expected left, bottom, right, top, in this order")
+        replicas = [len(shape.points) for shape in self.shapes]
+        if len(set(replicas)) != 1:
+            raise ValueError(f"the shapes are of {replicas} replicas; expected at least one shape, and of each replica")
+
 
 State: TypeAlias = Mapping[str, np.ndarray]
 """By field, ``[replicas]`` or, of agents, ``[replicas, agents]``."""
@@ -106,7 +132,8 @@ class Drawing:
     """How an environment is drawn."""
 
     draw: Callable[[State, Params], Picture]
-    """From states and parameters of some replicas to what they look like."""
+    """From states and parameters of some replicas to what they look like. A replica looks the same whatever others
+    are drawn beside it: what differs between replicas is scaled to a view that does not."""
     size: tuple[int, int] = (500, 500)
     """Width and height in pixels; of the same proportions as the view."""
     frames_a_second: int = 30
@@ -132,6 +159,33 @@ def placed(points: Any, x: Any, y: Any, angle: Any = 0.0) -> np.ndarray:
     cos, sin = np.cos(angle)[..., None], np.sin(angle)[..., None]
     across, up = figure[:, 0], figure[:, 1]
     return np.stack([x[..., None] + cos * across - sin * up, y[..., None] + sin * across + cos * up], -1)
+
+
+def bar(x: Any, y: Any, angle: Any, start: Any, end: Any, width: float) -> np.ndarray:
+    """A straight bar in each replica, with square ends.
+
+    Args:
+        x: Where it is fixed, ``[replicas]``.
+        y: Where it is fixed, ``[replicas]``.
+        angle: In which direction it lies, counterclockwise from the right.
+        start: Where it begins, from there in that direction: one number, or ``[replicas]``.
+        end: Where it ends.
+        width: Across.
+
+    Returns:
+        Its corners, ``[replicas, 1, 4, 2]``.
+    """
+    x, y, angle, start, end = np.broadcast_arrays(
+        *(np.asarray(value, np.float64) for value in (x, y, angle, start, end))
+    )
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    along, across = np.stack([start, end, end, start], -1), np.array([-1, -1, 1, 1]) * width / 2
+    return np.stack([x[:, None] + cos * along - sin * across, y[:, None] + sin * along + cos * across], -1)[:, None]
+
+
+def own(value: Any, replicas: int) -> np.ndarray:
+    """A parameter of each replica, ``[replicas]``, whether or not they have it in common."""
+    return np.broadcast_to(np.asarray(value, np.float64), (replicas,))
 
 
 def box(left: float, bottom: float, right: float, top: float) -> np.ndarray:

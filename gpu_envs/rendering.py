@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final, overload
 
 import gymnasium
@@ -24,6 +25,9 @@ GAP = 2
 """Pixels between tiles."""
 GAP_SHADE = 90
 
+_TOGETHER = 64
+"""Frames painted at a time, where many are asked for."""
+
 
 @final
 class Snapshot:
@@ -44,7 +48,8 @@ class Snapshot:
         """What the replicas of these numbers look like."""
         state = {name: _real(values[replicas]) for name, values in self._state.items()}
         params = {n: v[replicas] if isinstance(v, np.ndarray) else v for n, v in self._params.items()}
-        return self._drawing.draw(state, params)
+        with np.errstate(all="ignore"):  # a state that is no number any more is drawn as far as it goes
+            return self._drawing.draw(state, params)
 
 
 def _real(values: np.ndarray) -> np.ndarray:
@@ -53,26 +58,65 @@ def _real(values: np.ndarray) -> np.ndarray:
 
 @final
 class Frames(Sequence[np.ndarray]):
-    """A frame for each replica, ``[height, width, 3]``, painted when asked for: as they were when rendered."""
+    """A frame for each replica, ``[height, width, 3]``, painted when asked for: as they were when rendered.
 
-    def __init__(self, snapshot: Snapshot, painter: Painter, size: tuple[int, int]) -> None:
-        """Keeps what is needed to paint."""
+    A slice of it is of the same kind; ``numpy.array(frames)`` is ``[replicas, height, width, 3]``.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, painter: Painter, size: tuple[int, int], numbers: range | None = None
+    ) -> None:
+        """Keeps what is needed to paint.
+
+        Args:
+            snapshot: What is painted.
+            painter: Who paints.
+            size: Of a frame, in pixels: width and height.
+            numbers: Of the replicas; None: all.
+        """
         self._snapshot, self._painter, self._size = snapshot, painter, size
+        self._numbers = range(snapshot.replicas) if numbers is None else numbers
 
     def __len__(self) -> int:
         """The number of replicas."""
-        return self._snapshot.replicas
+        return len(self._numbers)
 
     @overload
     def __getitem__(self, index: int) -> np.ndarray: ...
     @overload
-    def __getitem__(self, index: slice) -> "Sequence[np.ndarray]": ...
+    def __getitem__(self, index: slice) -> "Frames": ...
     def __getitem__(self, index: int | slice) -> Any:
-        """One frame, or a list of those of a slice."""
-        numbers = np.arange(len(self))[index]
+        """One frame; of a slice those of its replicas, which are not painted yet."""
         if isinstance(index, slice):
-            return list(self._painter.paint(self._snapshot.picture(numbers), self._size)) if len(numbers) else []
-        return self._painter.paint(self._snapshot.picture(np.array([numbers])), self._size)[0]
+            return Frames(self._snapshot, self._painter, self._size, self._numbers[index])
+        try:
+            number = self._numbers[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"there is no frame {index}: there are {len(self)}, one for each replica") from None
+        return self._paint([number])[0]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Frame by frame; several are painted at a time."""
+        for start in range(0, len(self), _TOGETHER):
+            yield from self._paint(self._numbers[start : start + _TOGETHER])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All of them: NumPy asks for this."""
+        if copy is False:
+            raise ValueError("frames are painted when they are looked at, so there is nothing to share: leave out copy")
+        width, height = self._size
+        pixels = np.empty((len(self), height, width, 3), np.uint8 if dtype is None else dtype)
+        for start in range(0, len(self), _TOGETHER):
+            part = self._numbers[start : start + _TOGETHER]
+            pixels[start : start + len(part)] = self._paint(part)
+        return pixels
+
+    def __repr__(self) -> str:
+        """Says how many there are, and how large."""
+        return f"Frames({len(self)} of {self._size[0]} x {self._size[1]} pixels)"
+
+    def _paint(self, numbers: Sequence[int]) -> np.ndarray:
+        return self._painter.paint(self._snapshot.picture(np.array(numbers)), self._size)
 
 
 def tile_size(drawing: Drawing, tiles: int) -> tuple[int, int]:
@@ -128,11 +172,17 @@ class Renderer:
         """Compiled when the first picture is painted."""
         return Painter(self._device)
 
-    def snapshot(self, state: Mapping[str, Any], params: Mapping[str, Any]) -> Snapshot:
-        """Copies of the states, whatever is done with the environment later."""
+    def snapshot(self, state: Mapping[str, Any], params: Mapping[str, Any], most: int | None = None) -> Snapshot:
+        """Copies of the states, whatever is done with the environment later.
+
+        Args:
+            state: The live state.
+            params: The parameters; arrays where replicas have their own.
+            most: Of so many replicas at most, the first; None: of all.
+        """
         assert self._drawing is not None
-        held = {name: np.array(to_numpy(values)) for name, values in state.items()}
-        return Snapshot(self._drawing, held, {n: _held(v) for n, v in params.items()})
+        held = {name: np.array(to_numpy(values[:most])) for name, values in state.items()}
+        return Snapshot(self._drawing, held, {n: _held(v, most) for n, v in params.items()})
 
     def check(self) -> None:
         """Raises an error if there is no picture."""
@@ -150,10 +200,9 @@ class Renderer:
             params: The parameters; arrays where replicas have their own.
         """
         assert self._drawing is not None
-        snapshot = self.snapshot(state, params)
         if self.mode == "rgb_array":
-            return Frames(snapshot, self.painter, self._drawing.size)
-        picture = self.tile(snapshot)
+            return Frames(self.snapshot(state, params), self.painter, self._drawing.size)
+        picture = self.tile(self.snapshot(state, params, MOST_TILES))
         if self.mode == "tiled":
             return picture
         self._show(picture)
@@ -178,8 +227,8 @@ class Renderer:
             self._window = None
 
 
-def _held(value: Any) -> Any:
-    array = to_numpy(value) if getattr(value, "shape", ()) else value
+def _held(value: Any, most: int | None) -> Any:
+    array = to_numpy(value[:most]) if getattr(value, "shape", ()) else value
     return np.array(array) if isinstance(array, np.ndarray) else value
 
 
@@ -193,8 +242,7 @@ class Window:
             import pygame
 
         self._pygame: Any = pygame
-        pygame.display.init()
-        pygame.display.set_caption(title)
+        self._title = title
         self._clock = pygame.time.Clock()
         self._rate = frames_a_second
         self._surface: Any = None
@@ -203,7 +251,9 @@ class Window:
         """Shows a picture, no sooner than it is time for it."""
         pygame = self._pygame
         height, width, _ = picture.shape
-        if self._surface is None:
+        if self._surface is None or not pygame.display.get_init():  # another that was closed has closed them all
+            pygame.display.init()
+            pygame.display.set_caption(self._title)
             self._surface = pygame.display.set_mode((width, height))
         self._surface.blit(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), (0, 0))
         pygame.event.pump()

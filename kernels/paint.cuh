@@ -1,13 +1,18 @@
 // Paints pictures of discs, thick lines and convex polygons, one over the other, with smooth edges. A thread for each
 // row of each picture; how much of a pixel a shape covers is taken from the distance of the pixel's middle to its edge.
 
-constexpr int NOTHING = 0, DISC = 1, SEGMENT = 2;  // more: a polygon with so many corners
+// More is a polygon with so many corners; CONTINUED is a segment that begins where the one before it ends.
+constexpr int CONTINUED = -1, NOTHING = 0, DISC = 1, SEGMENT = 2;
+
+constexpr float FAR = 1e30f;
 
 FN float squared(float x, float y) { return x * x + y * y; }
 
-FN float between(float low, float x, float high) { return x < low ? low : x > high ? high : x; }
+// What is no number is `low`.
+FN float between(float low, float x, float high) { return x > low ? (x < high ? x : high) : low; }
 
-// To the edge of a shape; negative within. `points` are its corners, counterclockwise if they are more than two.
+// To the edge of a shape; negative within. `points` are its corners, counterclockwise if they are more than two. Of a
+// polygon without an extent all is far.
 FN float distance(const float* points, int kind, float radius, float x, float y) {
     if (kind == DISC) return square_root(squared(x - points[0], y - points[1])) - radius;
     if (kind == SEGMENT) {
@@ -17,7 +22,7 @@ FN float distance(const float* points, int kind, float radius, float x, float y)
         const float t       = between(0.0f, share, 1.0f);
         return square_root(squared(x - points[0] - t * along_x, y - points[1] - t * along_y)) - radius;
     }
-    float outside = -1e30f;
+    float outside = -FAR;
     for (int corner = 0; corner < kind; ++corner) {
         const float* a = points + 2 * corner;
         const float* b = points + 2 * (corner + 1 == kind ? 0 : corner + 1);
@@ -28,8 +33,11 @@ FN float distance(const float* points, int kind, float radius, float x, float y)
             outside = to_edge > outside ? to_edge : outside;
         }
     }
-    return outside;
+    return outside == -FAR ? FAR : outside;
 }
+
+// How much of a pixel is covered whose middle is so far from the edge.
+FN float covered(float edge) { return between(0.0f, 0.5f - edge, 1.0f); }
 
 FN u8 mixed(u8 below, u8 above, float share) {
     return u8(float(below) + (float(above) - float(below)) * share + 0.5f);
@@ -53,9 +61,15 @@ KERNEL(kernel_paint, PaintCall) {
                 const int    from   = int(between(0.0f, bounds[0], float(call.width)));
                 const int    to     = int(between(0.0f, bounds[2] + 1, float(call.width)));
                 for (int x = from; x < to; ++x) {
-                    const float edge = distance(points, kind, call.radii[shape], float(x) + 0.5f, y);
-                    if (edge >= 0.5f) continue;
-                    const float share = edge <= -0.5f ? 1.0f : 0.5f - edge;
+                    const float middle = float(x) + 0.5f, radius = call.radii[shape];
+                    float       share;
+                    if (kind == CONTINUED) {  // what the segment before covers is painted: only what is new is added
+                        const float before = covered(distance(points - 2 * call.corners, SEGMENT, radius, middle, y));
+                        const float now    = covered(distance(points, SEGMENT, radius, middle, y));
+                        share              = now > before ? (now - before) / (1.0f - before) : 0.0f;
+                    } else {
+                        share = covered(distance(points, kind, radius, middle, y));
+                    }
                     for (int c = 0; c < 3; ++c) pixels[3 * x + c] = mixed(pixels[3 * x + c], colour[c], share);
                 }
             }

@@ -12,6 +12,7 @@ import pytest
 import gpu_envs
 from gpu_envs.backend.cuda import OPTIONS
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, Device, Program, layout_of
+from gpu_envs.painter import paint_program
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 REGISTERS = {"float32": 128, "float64": 255}
@@ -141,6 +142,17 @@ def test_float32_means_no_doubles_and_sums_and_products_rounded_one_by_one(env_i
         assert ".local" not in ptx
         # Without .rn, a product and a sum may be contracted when the PTX is assembled: one rounding, the CPU has two.
         assert [line for line in ptx.splitlines() if re.search(r"\b(mul|add|sub)\.(ftz\.)?f32", line)] == []
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_painter_compiles(architecture: str) -> None:
+    check(paint_program(), architecture, "float32")
+
+
+def test_the_painter_rounds_as_the_host_does() -> None:
+    ptx = compile_with_nvrtc(paint_program().source, "compute_90", "ptx").decode()
+    assert double_arithmetic(ptx) == []
+    assert re.findall(r"\b(?:mul|add|sub|div|sqrt|fma)\.(?!rn\b)\S*f32", ptx) == []
 
 
 def test_an_error_names_the_header_and_its_line() -> None:

@@ -5,13 +5,12 @@ import math
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import gpu_envs
-from benchmarks import curves, plan, record
+from benchmarks import plan, record
 from benchmarks.peers import process
 
 
@@ -125,25 +124,3 @@ def test_the_jax_peer_stops_by_the_same_rule() -> None:
 
     assert mean_of_last(np.array([[60, 600.0], [39, 390.0]])) == -math.inf
     assert mean_of_last(np.array([[1000, 0.0], [60, 600.0], [0, 0.0], [50, 1600.0]])) == pytest.approx(2200 / 110)
-
-
-def test_curves_are_drawn_where_they_belong() -> None:
-    """Each team's curve spans its panel; the picture is well-formed."""
-
-    def found(longest: float) -> dict[str, object]:
-        curve = [[second / 10, longest * second / 1000] for second in range(1001)]
-        return {
-            "random": {"evaluated": {"runner": {"length": longest / 2}}},
-            "taggers": {"curve": curve},
-            "runners": {"curve": curve},
-        }
-
-    picture = curves.drawing({"tag_learning": {"results": {"One-v0": found(100.0), "Other-v0": found(7.0)}}})
-    lines = ElementTree.fromstring(picture).findall("{*}polyline")
-    assert len(lines) == 4
-    for line in lines:
-        points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
-        assert len(points) <= curves.MOST_POINTS
-        width = points[-1][0] - points[0][0]
-        assert 0.98 * curves.PANEL[0] < width <= curves.PANEL[0]
-        assert points[-1][1] < curves.MARGIN[1] + 0.06 * curves.PANEL[1]  # the last is the longest

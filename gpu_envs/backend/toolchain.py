@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -49,6 +50,15 @@ def cache_folder() -> Path:
         return Path.home() / "Library" / "Caches" / "gpu_envs"
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gpu_envs"
+
+
+def cached() -> list[Path]:
+    """What is kept in the cache folder and was made here: libraries, and what an interrupted compilation left."""
+    made = re.compile(r".*-[0-9a-f]{32}\.so|build-\w+")
+    try:
+        return sorted(path for path in cache_folder().iterdir() if made.fullmatch(path.name))
+    except OSError:
+        return []
 
 
 def find_compiler() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The command line: ``gpu-envs train``, ``gpu-envs eval``; ``python -m gpu_envs`` is the same.
+"""The command line: ``gpu-envs train``, ``gpu-envs list`` and so on; ``python -m gpu_envs`` is the same.
 
 Exit codes:
 
@@ -20,6 +20,7 @@ from gpu_envs.cli.commands import COMMANDS
 from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
 from gpu_envs.errors import DivergedError, NoCompilerError, UnknownEnvironmentError, did_you_mean
+from gpu_envs.extras import MissingExtraError
 
 _MISTAKES = (
     ValueError,
@@ -92,10 +93,14 @@ def _run(words: list[str], trainer: Any) -> int:
 
 
 def _is_optional(error: ImportError) -> bool:
+    if isinstance(error, MissingExtraError):
+        return True
     return (error.name or "").partition(".")[0] == "torch" or "needs CuPy" in str(error)
 
 
 def _advice(error: ImportError) -> str:
+    if isinstance(error, MissingExtraError):
+        return ""
     return "" if "needs CuPy" in str(error) else ". Training needs torch: pip install torch"
 
 

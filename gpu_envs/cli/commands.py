@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any, final
 
 from gpu_envs import registry
-from gpu_envs.cli.parser import INTERRUPTED, OK, Pairs, Parser, or_none, take_one, whole
+from gpu_envs.cli.bench import bench
+from gpu_envs.cli.info import info
+from gpu_envs.cli.listing import list_environments
+from gpu_envs.cli.parser import INTERRUPTED, OK, Pairs, Parser, add_debug, or_none, take_one, whole
+from gpu_envs.cli.play import play
 from gpu_envs.cli.report import evaluation_report, say, training_report
 from gpu_envs.cli.settings import add_settings, combined, given, settings
+from gpu_envs.cli.show import show
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
@@ -101,7 +106,7 @@ def evaluate(words: Sequence[str], trainer: Any) -> int:
         help="who acts for a role or an agent instead: a policy of the run, random, or frozen:RUN or frozen:RUN:POLICY "
         "(default: as in training). May be given several times.",
     )
-    _add_debug(parser)
+    add_debug(parser)
     found, run = take_one(parser, words, "run directory")
     if found.help:
         return _help(parser)
@@ -140,6 +145,11 @@ def preset(env: str, name: str | None) -> tuple[str | None, Mapping[str, Any]]:
 COMMANDS: Mapping[str, Command] = {
     "train": Command("train policies for an environment, or go on with a run", train),
     "eval": Command("say how well the policies of a run do", evaluate),
+    "list": Command("list the environments and their parameters", list_environments),
+    "info": Command("say what is installed here, what is missing, and how to get it", info),
+    "bench": Command("measure steps a second on the devices here", bench),
+    "show": Command("print the C++ that an environment is compiled from", show),
+    "play": Command("show what the policies of a run do, as a page or a video", play),
 }
 """Every command by its word."""
 
@@ -163,13 +173,9 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
         help="draw a progress bar on standard error (default: where that is a terminal)",
     )
     parser.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="draw none")
-    _add_debug(parser)
+    add_debug(parser)
     add_settings(parser, name, values)
     return parser
-
-
-def _add_debug(parser: Parser) -> None:
-    parser.add_argument("--debug", action="store_true", help="show Python's traceback of a mistake")
 
 
 def _refuse_beside_resume(parser: Parser, env: str | None, name: str | None, explicit: Mapping[str, Any]) -> None:

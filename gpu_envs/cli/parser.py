@@ -38,6 +38,11 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
 
+def add_debug(parser: Parser) -> None:
+    """Adds ``--debug``, which the program itself takes from wherever it stands."""
+    parser.add_argument("--debug", action="store_true", help="show Python's traceback of a mistake")
+
+
 def refuse_extras(parser: Parser, extras: Sequence[str]) -> None:
     """Says what was not understood."""
     if extras:
@@ -47,8 +52,6 @@ def refuse_extras(parser: Parser, extras: Sequence[str]) -> None:
 def take_one(parser: Parser, words: Sequence[str], what: str) -> tuple[argparse.Namespace, str | None]:
     """Parses options, and one word that may stand anywhere among them.
 
-    argparse takes an optional word for absent as soon as an option comes before it, so it is not told of the word.
-
     Args:
         parser: Knows the options.
         words: The command line.
@@ -57,15 +60,30 @@ def take_one(parser: Parser, words: Sequence[str], what: str) -> tuple[argparse.
     Returns:
         The options, and the word or None.
     """
+    found, others = take_all(parser, words)
+    if len(others) > 1:
+        parser.error(f"one {what} is expected; got {' and '.join(map(repr, others))}")
+    return found, others[0] if others else None
+
+
+def take_all(parser: Parser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parses options, and any words that may stand among them.
+
+    argparse takes an optional word for absent as soon as an option comes before it, so it is not told of the words.
+
+    Args:
+        parser: Knows the options.
+        words: The command line.
+
+    Returns:
+        The options, and the words.
+    """
     found, extras = parser.parse_known_args(_joined(parser, words))
     unknown = [word for word in extras if word.startswith("-") and word != "--"]
     if unknown:
         flag = unknown[0].partition("=")[0]
         parser.error(f"there is no option {flag!r}{did_you_mean(flag, parser.flags())}")
-    others = [word for word in extras if word != "--"]
-    if len(others) > 1:
-        parser.error(f"one {what} is expected; got {' and '.join(map(repr, others))}")
-    return found, others[0] if others else None
+    return found, [word for word in extras if word != "--"]
 
 
 def _joined(parser: Parser, words: Sequence[str]) -> list[str]:

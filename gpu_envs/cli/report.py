@@ -4,9 +4,11 @@ import contextlib
 import math
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -90,6 +92,40 @@ def table(rows: list[tuple[str, ...]] | list[tuple[str, str]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def wrapped(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
+    """Rows with their columns under one another; the last column is broken into lines where it is too long.
+
+    Args:
+        rows: Their cells.
+        indent: Begins each line.
+    """
+    widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
+    hanging = " " * (len(indent) + sum(width + 2 for width in widths))
+    below = line_width() - len(hanging) < _LEAST  # then the last column has lines of its own
+    if below:
+        hanging = indent + "    "
+    lines = []
+    for row in rows:
+        start = indent + "".join(f"{cell:{width}}  " for cell, width in zip(row, widths, strict=False))
+        room = line_width() - len(hanging)
+        parts = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False)
+        first = parts.pop(0) if parts and not below else ""
+        lines += [(start + first).rstrip(), *(hanging + part for part in parts)]
+    return "\n".join(lines)
+
+
+_LEAST = 24
+"""Columns that text is broken into at least."""
+
+
+def line_width() -> int:
+    """How many columns there are: the terminal's, up to 100; 100 where there is none."""
+    return max(40, min(_COLUMNS, shutil.get_terminal_size((_COLUMNS, 24)).columns))
+
+
+_COLUMNS = 100
 
 
 def process_seconds() -> float | None:

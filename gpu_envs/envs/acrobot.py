@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.params import Param
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, disc, line, own, placed, polygon
 from gpu_envs.spec import EnvSpec
 
 
@@ -18,26 +18,26 @@ def _observation(params: Mapping[str, Any]) -> Box:
     return Box(-high, high, dtype=np.float32)
 
 
+REACH = 2.2
+"""Half of what is seen: both links, and a little beyond."""
 THICK, JOINT, LINK = 0.2, (204, 204, 0), (0, 204, 204)
 
 
 def _draw(state: State, params: Params) -> Picture:
     """Two links that hang from a joint, and the line that the tip is to pass."""
-    first, second = (np.asarray(params[f"link_length_{i}"], np.float64) for i in (1, 2))
-    reach = float(np.max(first) + np.max(second)) + 0.2
-    inner, outer = state["theta1"], state["theta1"] + state["theta2"]
-    elbow = np.stack([first * np.sin(inner), -first * np.cos(inner)], -1)
-    tip = elbow + np.stack([second * np.sin(outer), -second * np.cos(outer)], -1)
-    origin = np.zeros_like(elbow)
-    goal = np.broadcast_to(first, inner.shape)
-    above = np.stack([np.stack([np.full_like(goal, side * reach), goal], -1) for side in (-1, 1)], 1)[:, None]
+    inner, outer = state["theta1"] - math.pi / 2, state["theta1"] + state["theta2"] - math.pi / 2
+    first, second = (own(params[f"link_length_{i}"], len(inner)) for i in (1, 2))
+    unit = REACH / (first + second + 0.2)
+    first, second = first * unit, second * unit
+    elbow = np.stack([first * np.cos(inner), first * np.sin(inner)], -1)
+    joint = np.zeros_like(elbow)
     return Picture(
-        (-reach, -reach, reach, reach),
+        (-REACH, -REACH, REACH, REACH),
         (
-            line(above, reach / 250, BLACK),
-            line(np.stack([origin, elbow], 1)[:, None], THICK, LINK),
-            disc(origin[:, None], THICK / 2, JOINT),
-            line(np.stack([elbow, tip], 1)[:, None], THICK, LINK),
+            line(placed([[-REACH, 0], [REACH, 0]], 0, first), REACH / 250, BLACK),
+            polygon(bar(0, 0, inner, 0, first, THICK), LINK),
+            disc(joint[:, None], THICK / 2, JOINT),
+            polygon(bar(elbow[:, 0], elbow[:, 1], outer, 0, second, THICK), LINK),
             disc(elbow[:, None], THICK / 2, JOINT),
         ),
     )

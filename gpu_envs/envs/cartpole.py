@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.params import Param
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, placed, polygon, same
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, box, disc, line, own, placed, polygon, same
 from gpu_envs.spec import EnvSpec
 
 
@@ -21,7 +21,7 @@ def _observation(params: Mapping[str, Any]) -> Box:
 
 
 WIDE, HIGH = 600, 400
-"""Of the picture, in pixels; lengths below are in pixels of that size."""
+"""Of the picture, in pixels, which are the units of what is drawn."""
 CART, POLE, AXLE = (50, 30), 10, (129, 132, 203)
 TRACK = 100
 """Where the track is, from the bottom."""
@@ -29,33 +29,20 @@ TRACK = 100
 
 def _draw(state: State, params: Params) -> Picture:
     """A cart on a track that ends where the episode does, and a pole on it."""
-    limit = float(np.max(params["x_threshold"]))
-    pixel = 2 * limit / WIDE
     replicas = len(state["x"])
-    bottom = TRACK * pixel
-    wide, tall, thick = CART[0] * pixel, CART[1] * pixel, POLE * pixel
-    hinge = bottom + tall / 4
-    poles = _poles(state, params, thick, hinge)
+    metre = WIDE / (2 * own(params["x_threshold"], replicas))
+    wide, tall = CART
+    x, hinge = WIDE / 2 + state["x"] * metre, TRACK + tall / 4
+    top = 2 * own(params["length"], replicas) * metre - POLE / 2
     return Picture(
-        (-limit, 0.0, limit, HIGH * pixel),
+        (0, 0, WIDE, HIGH),
         (
-            line(same([[-limit, bottom], [limit, bottom]], replicas), pixel, BLACK),
-            polygon(placed(box(-wide / 2, -tall / 2, wide / 2, tall / 2), state["x"], bottom), BLACK),
-            polygon(poles, (202, 152, 101)),
-            disc(placed([[0, 0]], state["x"], hinge)[:, :, 0], thick / 2, AXLE),
+            line(same([[0, TRACK], [WIDE, TRACK]], replicas), 1, BLACK),
+            polygon(placed(box(-wide / 2, -tall / 2, wide / 2, tall / 2), x, TRACK), BLACK),
+            polygon(bar(x, hinge, math.pi / 2 - state["theta"], -POLE / 2, top, POLE), (202, 152, 101)),
+            disc(placed([[0, 0]], x, hinge)[:, :, 0], POLE / 2, AXLE),
         ),
     )
-
-
-def _poles(state: State, params: Params, thick: float, hinge: float) -> np.ndarray:
-    """The corners of each pole, whose length may be each replica's own: ``[replicas, 1, 4, 2]``."""
-    length = np.broadcast_to(2 * np.asarray(params["length"], np.float64), state["x"].shape)
-    across = np.array([-1, 1, 1, -1]) * thick / 2
-    along = np.stack([np.full_like(length, -thick / 2)] * 2 + [length - thick / 2] * 2, -1)
-    sin, cos = np.sin(state["theta"])[:, None], np.cos(state["theta"])[:, None]
-    x = state["x"][:, None] + cos * across + sin * along
-    y = hinge - sin * across + cos * along
-    return np.stack([x, y], -1)[:, None]
 
 
 CARTPOLE_V1 = EnvSpec(

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.params import Param
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, placed, polygon, same
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, own, placed, polygon
 from gpu_envs.spec import EnvSpec
 
 ROAD = {
@@ -33,36 +33,34 @@ def road_observation(params: Mapping[str, Any]) -> Box:
 
 
 WIDE, HIGH = 600, 400
-"""Of the picture, in pixels; lengths below are in pixels of that size."""
+"""Of the picture, in pixels, which are the units of what is drawn."""
 CAR, WHEEL, CLEARANCE, FLAG = (40, 20), 8, 10, 50
 CURVE = 100
 """Points of the road."""
 
 
-def _height(x: Any) -> Any:
-    return np.sin(3 * x) * 0.45 + 0.55
+def _height(position: Any) -> Any:
+    return np.sin(3 * position) * 0.45 + 0.55
 
 
 def _draw(state: State, params: Params) -> Picture:
     """A car on the road between two hills, and a flag where the goal begins."""
-    left, right = float(np.min(params["min_position"])), float(np.max(params["max_position"]))
-    pixel = (right - left) / WIDE
-    x, slope = state["position"], np.arctan(3 * 0.45 * np.cos(3 * state["position"]))
-    road = np.linspace(left, right, CURVE)
-    goal = np.broadcast_to(np.asarray(params["goal_position"], np.float64), x.shape)
-    top = _height(goal) + FLAG * pixel
-    pole = np.stack([np.stack([goal, _height(goal)], -1), np.stack([goal, top], -1)], 1)[:, None]
-    cloth = np.array([[0, 0], [0, -10], [25, -5]]) * pixel
-    body = box(-CAR[0] / 2, CLEARANCE, CAR[0] / 2, CLEARANCE + CAR[1]) * pixel
-    wheels = np.array([[-CAR[0] / 4, CLEARANCE], [CAR[0] / 4, CLEARANCE]]) * pixel
+    position = state["position"]
+    left, right, goal = (own(params[n], len(position)) for n in ("min_position", "max_position", "goal_position"))
+    unit = WIDE / (right - left)
+    x, y, tilt = (position - left) * unit, _height(position) * unit + CLEARANCE, np.cos(3 * position)
+    flag, foot = (goal - left) * unit, _height(goal) * unit
+    road = np.linspace(left, right, CURVE, axis=-1)
+    curve = np.stack([(road - left[:, None]) * unit[:, None], _height(road) * unit[:, None]], -1)
+    wheels = np.array([[-CAR[0] / 4, 0], [CAR[0] / 4, 0]])
     return Picture(
-        (left, 0.0, right, HIGH * pixel),
+        (0, 0, WIDE, HIGH),
         (
-            line(same(np.stack([road, _height(road)], -1), len(x)), pixel, BLACK),
-            polygon(placed(body, x, _height(x), slope), BLACK),
-            disc(placed(wheels, x, _height(x), slope)[:, 0], WHEEL * pixel, (128, 128, 128)),
-            line(pole, pixel, BLACK),
-            polygon(placed(cloth, goal, top), (204, 204, 0)),
+            line(curve[:, None], 1, BLACK),
+            polygon(placed(box(-CAR[0] / 2, 0, CAR[0] / 2, CAR[1]), x, y, tilt), BLACK),
+            disc(placed(wheels, x, y, tilt)[:, 0], WHEEL, (128, 128, 128)),
+            line(placed([[0, 0], [0, FLAG]], flag, foot), 1, BLACK),
+            polygon(placed([[0, 0], [0, -10], [25, -5]], flag, foot + FLAG), (204, 204, 0)),
         ),
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from gpu_envs.params import Param
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, same
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, own, same
 from gpu_envs.spec import EnvSpec
 
 
@@ -22,14 +22,17 @@ def _action(params: Mapping[str, Any]) -> Box:
     return Box(-torque, torque, (1,), np.float32)
 
 
+REACH = 2.2
+"""Half of what is seen, in metres."""
+
+
 def _draw(state: State, params: Params) -> Picture:
-    """A rod that turns about its end; upright is what is aimed at."""
-    length = np.broadcast_to(np.asarray(params["l"], np.float64), state["theta"].shape)
-    reach = 2.2 * float(np.max(length))
+    """A rod that turns about its end; upright is what is aimed at. One too long for the picture is drawn shorter."""
+    length = np.minimum(own(params["l"], len(state["theta"])), REACH - 0.2)
     tip = np.stack([-length * np.sin(state["theta"]), length * np.cos(state["theta"])], -1)
     rod = np.stack([np.zeros_like(tip), tip], 1)[:, None]
     return Picture(
-        (-reach, -reach, reach, reach),
+        (-REACH, -REACH, REACH, REACH),
         (
             line(rod, 0.2, (204, 77, 77)),
             disc(same([[0.0, 0.0]], len(tip))[:, :, 0], 0.05, BLACK),

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Space
 
 from gpu_envs.params import Param
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, disc, line, placed, polygon, same
+from gpu_envs.pictures import Drawing, Params, Picture, State, box, discs, line, own, placed, polygon, same
 from gpu_envs.spec import Field, Role, TeamSpec
 
 FEATURES = 7
@@ -65,27 +65,27 @@ def _layout_rule(name: str, values: np.ndarray, params: Mapping[str, Any]) -> st
 TAGGER, RUNNER, GONE, REACH = (192, 57, 43), (36, 113, 163), (200, 200, 200), (245, 215, 210)
 ARROW = np.array([[1.0, 0.0], [-0.7, 0.6], [-0.7, -0.6]])
 """An agent that looks along the x-axis."""
+SIZE, MARGIN = 0.0125, 0.03
+"""Of an agent, and around the square, whose side is 1."""
 
 
 def _draw(state: State, params: Params) -> Picture:
     """Agents as arrows: taggers within the reach of their hand, runners, and crosses where runners were tagged."""
-    length = float(np.max(params["grid_length"]))
-    margin, size = 0.03 * length, 0.0125 * length
+    side = own(params["grid_length"], len(state["x"]))[:, None]
+    x, y, gone = state["x"] / side, state["y"] / side, state["in_game"] == 0
     taggers = int(params["num_taggers"])
-    arrows = placed(ARROW * size, state["x"], state["y"], state["heading"])
-    gone = state["in_game"] == 0
-    centres = np.stack([state["x"], state["y"]], -1)
-    hand = float(np.max(params["tagging_distance"])) * length
-    strokes = [placed(np.array([[-1, way], [1, -way]]) * size / 2, state["x"], state["y"]) for way in (-1, 1)]
-    walls = same(box(0, 0, length, length)[[0, 1, 2, 3, 0]], len(gone))
+    arrows = placed(ARROW * SIZE, x, y, state["heading"])
+    hands = np.stack([x, y], -1)[:, :taggers]
+    strokes = [placed(np.array([[-1, way], [1, -way]]) * SIZE / 2, x, y) for way in (-1, 1)]
+    walls = same(box(0, 0, 1, 1)[[0, 1, 2, 3, 0]], len(gone))
     return Picture(
-        (-margin, -margin, length + margin, length + margin),
+        (-MARGIN, -MARGIN, 1 + MARGIN, 1 + MARGIN),
         (
-            line(walls, 0.004 * length, GONE),
-            *(line(stroke, 0.25 * size, GONE, gone) for stroke in strokes),
-            disc(centres[:, :taggers], hand, REACH, ~gone[:, :taggers]),
+            line(walls, 0.004, GONE),
+            *(line(stroke, SIZE / 4, GONE, gone) for stroke in strokes),
+            *discs(hands, params["tagging_distance"], REACH, ~gone[:, :taggers]),
             polygon(arrows[:, taggers:], RUNNER, ~gone[:, taggers:]),
-            polygon(arrows[:, :taggers] if taggers else arrows[:, :0], TAGGER, ~gone[:, :taggers]),
+            polygon(arrows[:, :taggers], TAGGER, ~gone[:, :taggers]),
         ),
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.params import Param
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, disc, line, placed, polygon
+from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, box, discs, line, own, polygon
 from gpu_envs.spec import Field, Role, TeamSpec
 
 LONGEST = 32767
@@ -28,29 +28,39 @@ def _layout_rule(name: str, values: np.ndarray, params: Mapping[str, Any]) -> st
 
 TAGGER, RUNNER, GONE, LINES = (192, 57, 43), (36, 113, 163), (200, 200, 200), (235, 235, 235)
 MOST_LINES = 25
-"""Of the grid that are drawn, both ways."""
+"""Of the grid that are drawn, both ways; between cells, so many apart that there are no more."""
+MOST_CELLS = 40
+"""Agents in larger grids are drawn as large as in one of so many cells, so that they stay visible."""
+MARGIN = 0.01
+"""Around the grid, whose side is 1."""
 
 
 def _draw(state: State, params: Params) -> Picture:
     """Cells, taggers and the runner, which is grey once it has been caught."""
-    length = int(np.max(params["grid_length"]))
-    taggers, replicas = int(params["num_taggers"]), len(state["x"])
-    cell = max(1.0, (length + 1) / 50)  # agents stay visible in large grids
-    every = np.linspace(-0.5, length + 0.5, min(MOST_LINES, length + 2))
-    rows = np.stack([np.stack([np.full_like(every, end), every], -1) for end in (-0.5, length + 0.5)], 1)
-    grid = np.concatenate([rows, rows[..., ::-1]])
-    squares = placed(box(-0.5, -0.5, 0.5, 0.5) * 0.8 * cell, state["x"], state["y"])
-    centres = np.stack([state["x"], state["y"]], -1).astype(np.float64)
+    cells = own(params["grid_length"], len(state["x"])) + 1
+    taggers, size = int(params["num_taggers"]), 1 / np.minimum(cells, MOST_CELLS)
+    centres = (np.stack([state["x"], state["y"]], -1) + 0.5) / cells[:, None, None]
+    squares = centres[:, :taggers, None] + box(-0.4, -0.4, 0.4, 0.4) * size[:, None, None, None]
     caught = state["in_game"][:, taggers:] == 0
     return Picture(
-        (-0.5 - cell / 2, -0.5 - cell / 2, length + 0.5 + cell / 2, length + 0.5 + cell / 2),
+        (-MARGIN, -MARGIN, 1 + MARGIN, 1 + MARGIN),
         (
-            line(np.broadcast_to(grid, (replicas, *grid.shape)), length / 400, LINES),
-            disc(centres[:, taggers:], 0.45 * cell, RUNNER, ~caught),
-            disc(centres[:, taggers:], 0.45 * cell, GONE, caught),
-            polygon(squares[:, :taggers], TAGGER),
+            _grid(cells),
+            *discs(centres[:, taggers:], 0.45 * size, RUNNER, ~caught),
+            *discs(centres[:, taggers:], 0.45 * size, GONE, caught),
+            polygon(squares, TAGGER),
         ),
     )
+
+
+def _grid(cells: np.ndarray) -> Shape:
+    """Lines between cells, both ways, and around them."""
+    apart = np.ceil(cells / (MOST_LINES - 1))
+    places = np.minimum(np.arange(MOST_LINES) * (apart / cells)[:, None], 1)
+    ends = np.broadcast_to([0.0, 1.0], (*places.shape, 2))
+    upright = np.stack([np.broadcast_to(places[..., None], ends.shape), ends], -1)
+    there = np.arange(MOST_LINES) <= np.ceil(cells / apart)[:, None]
+    return line(np.concatenate([upright, upright[..., ::-1]], 1), 0.0025, LINES, np.concatenate([there, there], 1))
 
 
 TAG_GRID_WORLD = TeamSpec(

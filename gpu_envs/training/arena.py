@@ -147,11 +147,10 @@ class Arena:
 
     def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
         """Takes the horizon's step ``t``, with actions by role, ``[num_envs, agents, width]``."""
-        given = {role.name: self._shaped(role, actions[role.name]) for role in self.roles}
-        if self._alone:
-            self.env.step(given[ALONE], out=self._outs[t])
-            return
+        given = as_taken(self.env, self.roles, actions)
         infos = self.env.step(given, out=self._outs[t])[-1]
+        if self._alone:
+            return
         for name, storage in self.storage.items():
             assert storage.alive is not None
             storage.alive[t + 1].copy_(infos["alive"][name])
@@ -169,10 +168,11 @@ class Arena:
             storage.episode_length.masked_fill_(first.unsqueeze(-1), 0)
         self.begun_midway.logical_and_(~ended.any(0))
 
-    def _shaped(self, role: RoleInfo, actions: torch.Tensor) -> torch.Tensor:
-        if role.head.scalar:
-            actions = actions.squeeze(-1)
-        return actions.squeeze(1) if self._alone else actions
+
+def as_taken(env: Any, roles: tuple[RoleInfo, ...], actions: Mapping[str, torch.Tensor]) -> Any:
+    """Actions by role, ``[num_envs, agents, width]``, as an environment of either kind takes them."""
+    given = {r.name: actions[r.name].squeeze(-1) if r.head.scalar else actions[r.name] for r in roles}
+    return given[ALONE].squeeze(1) if isinstance(env, gpu_envs.VectorEnv) else given
 
 
 def roles_of(env: Any) -> tuple[RoleInfo, ...]:

@@ -10,7 +10,7 @@ import torch
 
 from gpu_envs.arrays import dimensions, to_numpy
 from gpu_envs.resets import derived_seed
-from gpu_envs.training.arena import Arena
+from gpu_envs.training.arena import Arena, RoleInfo
 from gpu_envs.training.config import Config
 from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks
@@ -103,25 +103,13 @@ def _play(
     """Plays ``each`` episodes in every one of ``count`` replicas."""
     arena = Arena(config, device, count, 1)
     arena.reset(derived_seed(seed, "evaluation"))
-    players = [
-        Player(
-            Seats(name, own, count, device),
-            networks[name],
-            Ops(own[0].role.head, device, config.cpu_threads),
-            seed,
-            device,
-        )
-        for name, own in parts.items()
-    ]
-    actions = acting_buffers(arena, [player.seats for player in players])
+    cast = Cast(config, parts, networks, arena.roles, count, device, seed)
     tally = {name: _Tally(each, count, s.role.agents, device) for name, s in arena.storage.items()}
     for turn in range(_MOST_STEPS * each):
         for storage in arena.storage.values():
             storage.carry_over()
         observations = {name: s.observations[0] for name, s in arena.storage.items()}
-        for player in players:
-            player.seats.give(player.act(turn, observations, greedy=greedy), actions)
-        arena.step(0, actions)
+        arena.step(0, cast.act(turn, observations, greedy=greedy))
         for name, storage in arena.storage.items():
             tally[name].add(storage.episode_length[0], storage.episode_return[0])
         if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
@@ -129,14 +117,56 @@ def _play(
     raise RuntimeError(f"an episode of {config.env} did not end within {_MOST_STEPS:,} steps; give it a limit")
 
 
-def acting_buffers(arena: Arena, seats: list[Seats]) -> dict[str, torch.Tensor]:
+@final
+class Cast:
+    """The policies of all agents, which act together and do not learn."""
+
+    def __init__(
+        self, config: Config, parts: Mapping[str, tuple[Part, ...]], networks: Mapping[str, Networks | None],
+        roles: tuple[RoleInfo, ...], num_envs: int, device: str, seed: int,
+    ) -> None:  # fmt: skip
+        """Gives everybody their seats.
+
+        Args:
+            config: The run.
+            parts: By policy, the agents it acts for.
+            networks: By policy; None: random actions.
+            roles: All roles of the environment.
+            num_envs: Replicas.
+            device: Where.
+            seed: Of the actions.
+        """
+        self._players = []
+        for name, own in parts.items():
+            ops = Ops(own[0].role.head, device, config.cpu_threads)
+            self._players.append(Player(Seats(name, own, num_envs, device), networks[name], ops, seed, device))
+        self._actions = acting_buffers(roles, num_envs, device, [player.seats for player in self._players])
+
+    def act(
+        self, turn: int, observations: Mapping[str, torch.Tensor], *, greedy: bool = False
+    ) -> Mapping[str, torch.Tensor]:
+        """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next.
+
+        Args:
+            turn: Which step since the beginning.
+            observations: By role, ``[num_envs, agents, features]``.
+            greedy: Take the likeliest.
+        """
+        for player in self._players:
+            player.seats.give(player.act(turn, observations, greedy=greedy), self._actions)
+        return self._actions
+
+
+def acting_buffers(
+    roles: tuple[RoleInfo, ...], num_envs: int, device: str, seats: list[Seats]
+) -> dict[str, torch.Tensor]:
     """Where the actions of each role are gathered from several policies."""
     buffers = {}
-    for role in arena.roles:
+    for role in roles:
         if any(s.shares(role.name) for s in seats):
             kind = torch.float32 if role.head.kind == "box" else torch.int32
-            shape = (arena.num_envs, role.agents, role.head.width)
-            buffers[role.name] = torch.zeros(shape, dtype=kind, device=arena.device)
+            shape = (num_envs, role.agents, role.head.width)
+            buffers[role.name] = torch.zeros(shape, dtype=kind, device=device)
     return buffers
 
 

@@ -17,15 +17,19 @@ _BAR: Final = (10, 30)  # columns, at least and at most
 class Progress:
     """A bar with percentage, speed, returns and the time that is left, redrawn in place."""
 
-    def __init__(self, total_steps: int, quiet: bool | None = None, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, total_steps: int, quiet: bool | None = None, stream: TextIO | None = None, *, unit: str = "steps"
+    ) -> None:
         """Draws nothing yet.
 
         Args:
             total_steps: What a full bar stands for.
             quiet: True: no bar and no notes; False: a bar whatever the stream is; None: where it is a terminal.
             stream: Where it is drawn; None: standard error.
+            unit: What steps are called in the speed.
         """
         self._total = max(1, total_steps)
+        self._unit = unit
         self._stream = sys.stderr if stream is None else stream
         self._silent = bool(quiet)
         self._draws = not quiet if quiet is not None else self._stream.isatty()
@@ -81,7 +85,7 @@ class Progress:
         done = min(1.0, steps / self._total)
         left = (self._total - steps) / steps_per_s if steps_per_s > 0 else math.inf
         # Most important first: what does not fit is left out from the end.
-        parts = [f"{math.floor(done * 100):3d}%", f"{amount(steps_per_s)} steps/s"]
+        parts = [f"{math.floor(done * 100):3d}%", f"{amount(steps_per_s)} {self._unit}/s"]
         parts += [
             f"return {value:.4g}" if len(returns) == 1 else f"{role} {value:.4g}" for role, value in returns.items()
         ]

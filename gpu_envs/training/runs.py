@@ -1,9 +1,9 @@
 """Training, going on with a run, and evaluating one: what the command line calls, and what users do."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from torch import nn
 
@@ -16,8 +16,9 @@ from gpu_envs.training.evaluation import Evaluation, play, replicated
 from gpu_envs.training.memory import explain_shortage
 from gpu_envs.training.networks import Networks, matmul_precision
 from gpu_envs.training.process import torch_threads
+from gpu_envs.training.reports import Window
 from gpu_envs.training.run_directory import RunDirectory
-from gpu_envs.training.seats import Seats, assign, learns
+from gpu_envs.training.seats import Part, Seats, assign, learns
 from gpu_envs.training.setup import make_player, restored
 from gpu_envs.training.trainer import Result, Trainer
 
@@ -100,12 +101,65 @@ def evaluate(
     Raises:
         MemoryError: The device has too little; the message says which setting to lower, and to what.
     """
+    loaded = load_policies(run, device=device, policies=policies, modules=modules)
+    config = loaded.config
+    with matmul_precision(config.precision), torch_threads(loaded.device, config.cpu_threads):
+        return play(
+            config, loaded.parts, loaded.networks, loaded.device,
+            episodes=episodes, greedy=greedy, seed=loaded.seed if seed is None else seed, num_envs=num_envs,
+        )  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """The policies of a run's last checkpoint, ready to act."""
+
+    config: Config
+    """The run, with what was asked for in place of its own."""
+    device: str
+    """``cpu`` or ``cuda:N``."""
+    parts: Mapping[str, tuple[Part, ...]]
+    """By policy, the agents it acts for."""
+    networks: Mapping[str, Networks | None]
+    """By policy; None: random actions."""
+    seed: int
+    """Of environments and actions, where none is given: it follows from the run's."""
+    steps: int
+    """Of the environment, all replicas together, that the run had trained for."""
+    returns: Mapping[str, float]
+    """The mean return of each role's last 100 episodes by then; NaN where none had ended."""
+
+
+def load_policies(
+    run: str | Path | RunDirectory, *, device: str = "auto", policies: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None, modules: Mapping[str, nn.Module] | None = None, purpose: str = "evaluate",
+) -> Loaded:  # fmt: skip
+    """Reads the policies of a run's last checkpoint, and puts others in their place where that is asked for.
+
+    Args:
+        run: Its folder.
+        device: Where they are to act.
+        policies: Others for some roles, such as ``{"runner": "random"}``.
+        params: Parameters of the environment other than in training.
+        modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
+        purpose: What for, in one word, for messages.
+
+    Raises:
+        CheckpointError: The run has no checkpoint, or not of what is asked for.
+        MemoryError: The device has too little.
+    """
     folder = RunDirectory.open(run)
     trained = folder.config()
-    config = dataclasses.replace(trained, device=device, policies={**trained.policies, **(policies or {})})
+    config = dataclasses.replace(
+        trained,
+        device=device,
+        policies={**trained.policies, **(policies or {})},
+        params={**trained.params, **(params or {})},
+    )
     latest = folder.checkpoints.latest()
     if latest is None:
-        raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to evaluate")
+        raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
     place = resolve_device(device)
     with explain_shortage(dataclasses.replace(config, num_envs=1, horizon=1), place):
         roles = Arena(replicated(config, 1), place, 1, 1).roles  # whether the device is there, too
@@ -128,9 +182,45 @@ def evaluate(
             else:
                 learnt, module = state["learners"][name], own_modules.get(name)
                 networks[name] = restored(learnt, seats, trained, place, source, module)
-        own_seed = derived_seed(trained.seed, "evaluation") if seed is None else seed
-        with matmul_precision(config.precision), torch_threads(place, config.cpu_threads):
-            return play(
-                config, parts, networks, place,
-                episodes=episodes, greedy=greedy, seed=own_seed, num_envs=num_envs,
-            )  # fmt: skip
+    return Loaded(
+        config,
+        place,
+        parts,
+        networks,
+        derived_seed(trained.seed, "evaluation"),
+        iteration_of(latest) * trained.num_envs * trained.horizon,
+        {name: _mean_return(window) for name, window in state["windows"].items()},
+    )
+
+
+def load_guests(
+    env: str, policies: Mapping[str, str], *, device: str = "auto", params: Mapping[str, Any] | None = None
+) -> Loaded:
+    """Policies of other runs in an environment that no run of its own is about.
+
+    Args:
+        env: The environment's id.
+        policies: Who acts for a role or an agent: ``frozen:RUN``, ``frozen:RUN:POLICY`` or ``random``, which is for
+            everybody who is not named.
+        device: Where they are to act.
+        params: Parameters of the environment.
+    """
+    place = resolve_device(device)
+    config = Config(env=env, device=device, params=dict(params or {}))
+    roles = Arena(replicated(config, 1), place, 1, 1).roles
+    config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
+    parts = assign(roles, config.policies)
+    for name in parts:
+        if learns(name):
+            raise ValueError(
+                f"nothing is known of a policy {name!r}, for {env} is no run: give random, frozen:RUN or "
+                f"frozen:RUN:POLICY"
+            )
+    networks = {name: make_player(Seats(name, own, 1, place), config, place)[1] for name, own in parts.items()}
+    return Loaded(config, place, parts, networks, 0, 0, {})
+
+
+def _mean_return(kept: Sequence[Sequence[float]]) -> float:
+    window = Window()
+    window.load(kept)
+    return window.mean_return

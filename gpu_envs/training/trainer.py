@@ -121,7 +121,7 @@ class Trainer:
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
         seats_of_all = [a.seats for a in self.learners.values()] + [p.seats for p in self._players.values()]
-        self._actions = acting_buffers(arena, seats_of_all)
+        self._actions = acting_buffers(arena.roles, arena.num_envs, arena.device, seats_of_all)
         self._mailbox = Mailbox(
             [role.name for role in arena.roles], list(self.learners), FIGURES, config.horizon, device,
             UNDER_WAY if self._lags else 1,

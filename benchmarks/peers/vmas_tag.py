@@ -1,0 +1,59 @@
+"""VMAS's MPE simple tag: three adversaries, one good agent, two obstacles, discrete actions, in torch operations."""
+
+import time
+from typing import Any
+
+import torch
+import vmas
+
+from benchmarks.peers import child
+from benchmarks.peers.torch_step import waiting
+from benchmarks.peers.works import Measured, Work
+from benchmarks.timing import seconds_per_call
+
+LIMIT = 25
+"""Steps of an episode, as MPE has it. All replicas begin together, and end together."""
+
+
+def measure(work: Work, seconds: float) -> Measured:
+    """Seconds of a step of all agents. VMAS restarts nothing by itself: all replicas are reset at the limit."""
+    assert work.team is not None
+    adversaries, good = work.team
+    generator = torch.Generator(work.device).manual_seed(0)
+    begin = time.perf_counter()
+    env: Any = vmas.make_env(
+        "simple_tag",
+        num_envs=work.num_envs,
+        device=work.device,
+        continuous_actions=False,
+        max_steps=LIMIT,
+        seed=0,
+        num_adversaries=adversaries,
+        num_good_agents=good,
+    )
+    actions = [
+        [
+            torch.randint(0, space.n, (work.num_envs, 1), device=work.device, generator=generator)
+            for space in env.action_space
+        ]
+        for _ in range(16)
+    ]
+    steps = 0
+
+    def turn(t: int) -> None:
+        nonlocal steps
+        if steps == LIMIT:
+            env.reset()
+            steps = 0
+        env.step(actions[t % 16])
+        steps += 1
+
+    wait = waiting(work.device)
+    turn(0)
+    wait()
+    prepare = time.perf_counter() - begin
+    return Measured(seconds_per_call(turn, wait, seconds=seconds), prepare)
+
+
+if __name__ == "__main__":
+    child.serve(("vmas", "torch"), measure)

@@ -1,0 +1,1 @@
+"""Pictures of the committed results: ``python -m benchmarks.plot``."""

@@ -1,0 +1,209 @@
+"""``gpu-envs bench``: a quick look at how fast the environments are on the devices here."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import gpu_envs
+from gpu_envs import registry
+from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.cuda import device_count, import_cupy
+from gpu_envs.backend.toolchain import find_compiler
+from gpu_envs.cli.parser import OK, Pairs, Parser, add_debug, number, or_none, take_all, value, whole
+from gpu_envs.cli.report import say
+from gpu_envs.errors import NoCompilerError
+from gpu_envs.spec import Spec, TeamSpec
+
+_BENCH = """Measure steps a second under random actions: with one step a launch and, of environments with one
+agent, with many. Of a team a step is that of all its agents. Compiling is not counted, and nothing
+is written.
+
+After IDs, only those."""
+
+_EXAMPLES = """examples:
+  gpu-envs bench
+  gpu-envs bench CartPole-v1 --device cpu --seconds 3
+  gpu-envs bench TagContinuous-v0 --num-envs 2000 --param num_taggers=5 --param num_runners=20"""
+
+REPLICAS: Mapping[bool, tuple[int, int]] = {True: (2**20, 2**19), False: (2**15, 2**14)}
+"""By whether it is a GPU: replicas of an environment with one agent; agents in all replicas of a team."""
+
+_ACTIONS = 16
+"""Sets of actions, drawn beforehand."""
+
+
+def bench(words: Sequence[str], trainer: Any) -> int:
+    """``gpu-envs bench [ID ...]``."""
+    del trainer
+    parser = _parser()
+    found, ids = take_all(parser, words)
+    if found.help:
+        say(parser.format_help().rstrip("\n"))
+        return OK
+    if not (math.isfinite(found.seconds) and found.seconds > 0):
+        parser.error(f"--seconds is {found.seconds:g}; give a number above 0")
+    if found.num_envs is not None and found.num_envs < 1:
+        parser.error(f"--num-envs is {found.num_envs}; give a whole number from 1 up")
+    specs = [registry.spec(each) for each in dict.fromkeys(ids or registry.ids())]
+    for spec in specs:
+        spec.check_params(found.params, 1)  # before anything is measured
+    wide = max(len(spec.id) for spec in specs)
+    row = f"{{:{wide}}}  {{:8}}  {{:>9}}  {{:>12}}  {{:>14}}"
+    devices = devices_of(found.device)
+    for device in devices:
+        open_backend(device)  # says what is wrong with it
+    say(row.format("environment", "device", "replicas", "one a launch", "many a launch"))
+    for device in devices:
+        for spec in specs:
+            count = found.num_envs or replicas_for(spec, found.params, device)
+            rates = [rate(*each, found.seconds) for each in works(spec, count, device, found.params)]
+            many = amount(rates[1]) if len(rates) > 1 else ""
+            say(row.format(spec.id, device, f"{count:,}", amount(rates[0]), many).rstrip())
+    say("(steps a second of all replicas together)")
+    return OK
+
+
+def devices_of(word: str) -> list[str]:
+    """The devices that are meant; all: those that can be used here."""
+    if word != "all":
+        try:
+            device = resolve_device(word)
+        except ValueError as error:
+            raise ValueError(f"{error}, or all") from None
+        if device == "cpu":
+            find_compiler()
+        return [device]
+    found = []
+    try:
+        find_compiler()
+        found.append("cpu")
+    except NoCompilerError:
+        if device_count() == 0:
+            raise
+    if device_count() > 0:
+        try:
+            import_cupy()
+        except ImportError as error:
+            if not found:
+                raise
+            say(f"gpu-envs: the GPU is left out: {error}", error=True)
+        else:
+            found += [f"cuda:{number}" for number in range(device_count())]
+    return found
+
+
+def replicas_for(spec: Spec, params: Mapping[str, Any], device: str) -> int:
+    """So many that the device has enough to do."""
+    alone, together = REPLICAS[device != "cpu"]
+    if not isinstance(spec, TeamSpec):
+        return alone
+    return max(1, together // sum(spec.counts(spec.check_params(params, 1)).values()))
+
+
+def works(
+    spec: Spec, count: int, device: str, params: Mapping[str, Any]
+) -> Iterator[tuple[Callable[[int], object], Callable[[], None], int]]:
+    """What is measured of an environment: a number of steps, how to wait for them, and steps of all replicas in one."""
+    output = {"output": "numpy", "copy": False} if device == "cpu" else {"output": "cupy"}
+    env = gpu_envs.make(spec.id, count, device=device, autoreset_mode="SameStep", **output, **params)
+    env.reset(seed=0)
+    actions = [_on_device(random_actions(env), device) for _ in range(_ACTIONS)]
+
+    def step(times: int) -> None:
+        for t in range(times):
+            env.step(actions[t % _ACTIONS])
+
+    yield step, env.check, count
+    if isinstance(env, gpu_envs.VectorEnv):
+        yield env.rollout, env.check, count
+    env.close()
+
+
+def random_actions(env: Any) -> Any:
+    """Uniform actions for all replicas, in NumPy; of a team by role."""
+    rng = np.random.default_rng(0)
+    if isinstance(env, gpu_envs.VectorEnv):
+        return _drawn(env.single_action_space, (env.num_envs,), rng)
+    return {
+        role: _drawn(space, (env.num_envs, env.counts[role]), rng) for role, space in env.single_action_spaces.items()
+    }
+
+
+def _drawn(space: gymnasium.Space[Any], rows: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, rows)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return rng.integers(0, space.nvec, (*rows, *space.shape))
+    assert isinstance(space, gymnasium.spaces.Box)
+    low, high = (np.where(np.isfinite(end), end, one) for end, one in ((space.low, -1), (space.high, 1)))
+    return rng.uniform(low, high, (*rows, *space.shape)).astype(np.float32)
+
+
+def _on_device(actions: Any, device: str) -> Any:
+    if device == "cpu":
+        return actions
+    cupy = import_cupy()
+    with cupy.cuda.Device(int(device.partition(":")[2])):
+        return {r: cupy.asarray(a) for r, a in actions.items()} if isinstance(actions, dict) else cupy.asarray(actions)
+
+
+def rate(work: Callable[[int], object], wait: Callable[[], None], steps: int, seconds: float) -> float:
+    """Steps a second: warmed up, and measured for about so long.
+
+    Args:
+        work: Does it a number of times, perhaps without waiting for the end.
+        wait: Waits for it.
+        steps: That doing it once is worth.
+        seconds: How long.
+    """
+    work(1)
+    wait()
+    times = 1
+    while True:
+        begin = time.perf_counter()
+        work(times)
+        wait()
+        took = time.perf_counter() - begin
+        if took >= seconds / 2:
+            return steps * times / took
+        times = min(10 * times, max(times + 1, math.ceil(times * seconds / max(took, 1e-9))))
+
+
+def amount(per_second: float) -> str:
+    """A number in three digits or so: 41.0 G, 337 M, 6.2 k."""
+    for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if per_second >= size:
+            scaled = per_second / size
+            return f"{scaled:.{0 if scaled >= 100 else 1 if scaled >= 10 else 2}f}{letter}"
+    return f"{per_second:.0f}"
+
+
+def _parser() -> Parser:
+    parser = Parser("gpu-envs bench", "gpu-envs bench [ID ...] [options]", _BENCH, _EXAMPLES)
+    parser.add_argument(
+        "--device", default="all", metavar="WORD", help="all that are here, auto, cpu, cuda or cuda:N (default: all)"
+    )
+    parser.add_argument(
+        "--seconds", type=number, default=0.5, metavar="X", help="of each measurement, about (default: 0.5)"
+    )
+    parser.add_argument(
+        "--num-envs",
+        type=or_none(whole),
+        metavar="N",
+        help="replicas; none: so many that the device has enough to do (default: none)",
+    )
+    parser.add_argument(
+        "--param",
+        dest="params",
+        action=Pairs,
+        const=value,
+        metavar="NAME=VALUE",
+        default={},
+        help="a parameter of the environments. May be given several times.",
+    )
+    add_debug(parser)
+    return parser

@@ -1,0 +1,111 @@
+"""``gpu-envs list``: the environments that there are, and their parameters."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from gpu_envs import registry
+from gpu_envs.cli.parser import OK, Parser, add_debug, take_all
+from gpu_envs.cli.report import line_width, say, table, wrapped
+from gpu_envs.params import Param
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
+
+_LIST = """List the environments: how many agents they have, what those see and do, the step at which an
+episode is cut off, and the mean return from which on an environment counts as solved.
+
+After IDs, only those."""
+
+_EXAMPLES = """examples:
+  gpu-envs list
+  gpu-envs list CartPole-v1 --params
+  gpu-envs list TagContinuous-v0 --params | less"""
+
+_HEAD = ("environment", "agents", "observation", "action", "limit", "solved")
+
+
+def list_environments(words: Sequence[str], trainer: Any) -> int:
+    """``gpu-envs list [ID ...]``."""
+    del trainer
+    parser = Parser("gpu-envs list", "gpu-envs list [ID ...] [--params]", _LIST, _EXAMPLES)
+    parser.add_argument("--params", action="store_true", help="their parameters and reset options, with defaults")
+    add_debug(parser)
+    found, ids = take_all(parser, words)
+    if found.help:
+        say(parser.format_help().rstrip("\n"))
+        return OK
+    specs = [registry.spec(each) for each in dict.fromkeys(ids or registry.ids())]
+    say("\n\n".join(map(parameters, specs)) if found.params else overview(specs))
+    return OK
+
+
+def overview(specs: Sequence[Spec]) -> str:
+    """A table with a row for each environment; where it is too wide for the terminal, a few lines for each."""
+    rows = [_row(spec) for spec in specs]
+    wide = table([_HEAD, *rows])
+    if max(map(len, wide.splitlines())) <= line_width():
+        return wide
+    return "\n".join(
+        f"{row[0]}\n{wrapped([pair for pair in zip(_HEAD[1:], row[1:], strict=True) if pair[1]], '  ')}" for row in rows
+    )
+
+
+def _row(spec: Spec) -> tuple[str, ...]:
+    params = spec.check_params({}, 1)
+    if isinstance(spec, TeamSpec):
+        counts = spec.counts(params)
+        agents = ", ".join(f"{count} {role}" for role, count in counts.items())
+        seen = {role.name: _shown(role.observation, params) for role in spec.roles}
+        done = {role.name: _shown(role.action, params) for role in spec.roles}
+    else:
+        assert isinstance(spec, EnvSpec)
+        agents = "1"
+        seen, done = {"": _shown(spec.observation, params)}, {"": _shown(spec.action, params)}
+    limit = "none" if spec.max_episode_steps is None else str(spec.max_episode_steps)
+    solved = "" if spec.reward_threshold is None else f"{spec.reward_threshold:g}"
+    return spec.id, agents, _by_role(seen), _by_role(done), limit, solved
+
+
+def _by_role(shown: Mapping[str, str]) -> str:
+    """Once, where all roles have it in common."""
+    if len(set(shown.values())) == 1:
+        return next(iter(shown.values()))
+    return ", ".join(f"{role}: {space}" for role, space in shown.items())
+
+
+def _shown(source: Any, params: Mapping[str, Any]) -> str:
+    """A space in few letters."""
+    space = source if isinstance(source, gymnasium.Space) else source(params)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return f"Discrete({space.n})"
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return f"MultiDiscrete({', '.join(map(str, space.nvec.tolist()))})"
+    if isinstance(space, gymnasium.spaces.Box):
+        return f"Box({', '.join(map(str, space.shape))})"
+    return str(space)
+
+
+def parameters(spec: Spec) -> str:
+    """An environment's parameters and reset options, one a line."""
+    lines = [wrapped([(f"{spec.id}: {spec.description}" if spec.description else spec.id,)])]
+    for title, named in (("parameters", spec.params), ("reset options", spec.options)):
+        if named:
+            rows = [(name, _value(param.default), _described(param)) for name, param in named.items()]
+            lines += [f"  {title}", wrapped(rows, "    ")]
+    if spec.layouts:
+        lines.append(wrapped([("explicit starts", ", ".join(spec.layouts))], "  "))
+    if any(param.fixed for param in spec.params.values()):
+        lines.append(wrapped([("*", "one value for all replicas; of the others each may have its own")], "  "))
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _described(param: Param) -> str:
+    allowed = ", ".join(param.choices)
+    if param.kind in ("int", "real"):
+        allowed = re.sub("^a (whole|finite) number ?(of )?", "", param.allowed)  # which, the default shows
+    return " ".join([param.description, *([f"({allowed})"] if allowed else []), *(["*"] if param.fixed else [])])

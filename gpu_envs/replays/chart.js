@@ -1,0 +1,154 @@
+/* Curves of returns. */
+
+/** Numbers at round distances from one another, from below the least to above the greatest. */
+function ticks(low, high) {
+  const raw = (high - low || Math.abs(high) || 1) / 3;
+  const unit = 10 ** Math.floor(Math.log10(raw));
+  const step = unit * [1, 2, 5, 10].find((times) => times * unit >= raw);
+  const first = Math.floor(low / step);
+  const count = Math.max(1, Math.ceil(high / step - 1e-9) - first);
+  return Array.from({ length: count + 1 }, (_, i) => (first + i) * step);
+}
+
+function shown(value) {
+  const rounded = Number(value.toPrecision(4));
+  return Object.is(rounded, -0) ? "0" : String(rounded);
+}
+
+/** The return of a role's episodes against time. */
+class Chart {
+  constructor(recording, role, parent, seek) {
+    this.recording = recording;
+    this.role = role;
+    const { name, agents, colour } = recording.about.roles[role];
+    const figure = document.createElement("figure");
+    const caption = document.createElement("figcaption");
+    const title = document.createElement("b");
+    title.textContent = agents > 1 ? `${name}, mean of ${agents}` : name;
+    title.style.setProperty("--colour", colour);
+    this.now = document.createElement("span");
+    this.mean = document.createElement("span");
+    this.canvas = document.createElement("canvas");
+    this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", `Return of ${name} against time`);
+    this.curves = document.createElement("canvas");
+    caption.append(title, this.now, this.mean);
+    figure.append(caption, this.canvas);
+    parent.append(figure);
+    const follow = (event) => {
+      if (event.type === "pointerdown") this.canvas.setPointerCapture(event.pointerId);
+      if (event.buttons) seek(Math.round(this.frameAt(event.clientX - this.canvas.getBoundingClientRect().left)));
+    };
+    this.canvas.addEventListener("pointerdown", follow);
+    this.canvas.addEventListener("pointermove", follow);
+    this.measure();
+  }
+
+  /** The range of all returns: the same whichever replicas are looked at. */
+  measure() {
+    let [low, high] = [0, 0];
+    for (const totals of this.recording.totals[this.role]) {
+      for (const total of totals) [low, high] = [Math.min(low, total), Math.max(high, total)];
+    }
+    this.ticks = ticks(low, high);
+    this.low = this.ticks[0];
+    this.high = this.ticks[this.ticks.length - 1];
+  }
+
+  frameAt(x) {
+    return ((x - this.left) / (this.width - this.left - this.right)) * (this.recording.frames - 1);
+  }
+
+  x(frame) {
+    return this.left + (frame / Math.max(1, this.recording.frames - 1)) * (this.width - this.left - this.right);
+  }
+
+  y(total) {
+    return this.height - 18 - ((total - this.low) / (this.high - this.low)) * (this.height - 26);
+  }
+
+  /** Draws what stays as it is while time passes. */
+  fit(replicas) {
+    this.replicas = replicas;
+    this.ratio = window.devicePixelRatio || 1;
+    this.width = this.canvas.clientWidth;
+    this.height = this.canvas.clientHeight;
+    for (const canvas of [this.canvas, this.curves]) {
+      canvas.width = Math.max(1, Math.round(this.width * this.ratio));
+      canvas.height = Math.max(1, Math.round(this.height * this.ratio));
+    }
+    const context = this.curves.getContext("2d");
+    context.scale(this.ratio, this.ratio);
+    context.font = "11px system-ui, sans-serif";
+    this.left = 10 + Math.max(...this.ticks.map((tick) => context.measureText(shown(tick)).width));
+    this.right = 10;
+    this.drawAxes(context);
+    const all = this.recording.byReplica((replica) => replica);
+    for (const replica of all.filter((replica) => !replicas.includes(replica))) this.drawCurve(context, replica, 0.12);
+    for (const replica of replicas) this.drawCurve(context, replica, replicas.length > 1 ? 0.6 : 1);
+  }
+
+  drawAxes(context) {
+    context.fillStyle = "#666";
+    context.strokeStyle = "#e3e3e3";
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const tick of this.ticks) {
+      const y = Math.round(this.y(tick)) + 0.5;
+      context.beginPath();
+      context.moveTo(this.left, y);
+      context.lineTo(this.width - this.right, y);
+      context.stroke();
+      context.fillText(shown(tick), this.left - 5, y);
+    }
+    context.textBaseline = "bottom";
+    const last = this.recording.frames - 1;
+    context.textAlign = "left";
+    context.fillText("step 0", this.left, this.height - 1);
+    context.textAlign = "right";
+    context.fillText(String(last), this.width - this.right, this.height - 1);
+  }
+
+  drawCurve(context, replica, strength) {
+    const { last, roles } = this.recording.about;
+    const totals = this.recording.totals[this.role][replica];
+    const ends = this.recording.ends[replica];
+    context.globalAlpha = strength;
+    context.strokeStyle = context.fillStyle = roles[this.role].colour;
+    context.lineWidth = 1.3;
+    context.lineJoin = "round";
+    context.beginPath();
+    for (let frame = 0; frame <= last[replica]; frame++) {
+      if (frame === 0 || ends[frame - 1]) context.moveTo(this.x(frame), this.y(totals[frame]));
+      else context.lineTo(this.x(frame), this.y(totals[frame]));
+    }
+    context.stroke();
+    for (const frame of this.recording.endings[replica]) {
+      context.beginPath();
+      context.arc(this.x(frame), this.y(totals[frame]), 2.8, 0, 2 * Math.PI);
+      if (ends[frame] === 1) context.fill();
+      else context.stroke();
+    }
+    context.globalAlpha = 1;
+  }
+
+  draw(frame) {
+    const context = this.canvas.getContext("2d");
+    const totals = this.recording.totals[this.role];
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    context.drawImage(this.curves, 0, 0);
+    context.scale(this.ratio, this.ratio);
+    context.strokeStyle = "#222";
+    context.beginPath();
+    context.moveTo(this.x(frame), 4);
+    context.lineTo(this.x(frame), this.height - 18);
+    context.stroke();
+    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+    const now = mean(this.replicas.map((replica) => totals[replica][frame]));
+    const finished = this.recording.finished(this.role, this.replicas, frame);
+    this.now.textContent = `now ${shown(now)}`;
+    const whose = finished.length === 1 ? "1 episode" : `mean of ${finished.length} episodes`;
+    this.mean.textContent = finished.length ? `${whose} ${shown(mean(finished))}` : "";
+  }
+}

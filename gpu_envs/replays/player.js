@@ -1,0 +1,232 @@
+/* Plays a recording: pictures, curves, and what the reader may do. */
+
+/** The canvas with one replica, or with all in about a square. */
+class Picture {
+  constructor(recording, canvas) {
+    this.recording = recording;
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+  }
+
+  /** Takes as much room as there is, in whole pixels of the screen. */
+  fit(replicas, room) {
+    const ratio = window.devicePixelRatio || 1;
+    const { size, gap } = this.recording.about;
+    const columns = Math.ceil(Math.sqrt(replicas.length));
+    const rows = Math.ceil(replicas.length / columns);
+    const across = (room.width * ratio - (columns - 1) * gap) / columns;
+    const high = (room.height * ratio - (rows - 1) * gap) / rows;
+    this.replicas = replicas;
+    this.columns = columns;
+    this.width = Math.max(1, Math.floor(Math.min(across, (high * size[0]) / size[1])));
+    this.height = Math.max(1, Math.round((this.width * size[1]) / size[0]));
+    this.canvas.width = columns * (this.width + gap) - gap;
+    this.canvas.height = rows * (this.height + gap) - gap;
+    this.canvas.style.width = `${this.canvas.width / ratio}px`;
+    this.canvas.style.height = `${this.canvas.height / ratio}px`;
+  }
+
+  place(index) {
+    const { gap } = this.recording.about;
+    return [(index % this.columns) * (this.width + gap), Math.floor(index / this.columns) * (this.height + gap)];
+  }
+
+  draw(frame) {
+    this.context.fillStyle = this.recording.about.gapShade;
+    this.context.fillRect(0, 0, this.canvas.width, this.canvas.height);
+    this.replicas.forEach((replica, index) => {
+      this.recording.draw(this.context, replica, frame, ...this.place(index), this.width, this.height);
+    });
+  }
+
+  /** The replica at a place in the window, if there is one. */
+  under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * this.canvas.width;
+    const y = ((event.clientY - box.top) / box.height) * this.canvas.height;
+    return this.replicas.find((_, index) => {
+      const [left, top] = this.place(index);
+      return x >= left && x < left + this.width && y >= top && y < top + this.height;
+    });
+  }
+}
+
+/** What is looked at, when, and how fast. */
+class Player {
+  constructor(recording) {
+    this.recording = recording;
+    this.all = recording.byReplica((replica) => replica);
+    this.replicas = this.all;
+    this.position = 0;
+    this.playing = false;
+    this.picture = new Picture(recording, byId("picture"));
+    this.charts = recording.about.roles.map(
+      (_, role) => new Chart(recording, role, byId("charts"), (frame) => this.seek(frame)),
+    );
+    byId("scrub").max = recording.frames - 1;
+    byId("replica").append(new Option(`all ${this.all.length}`, "all"));
+    for (const replica of this.all) byId("replica").append(new Option(this.name(replica), replica));
+    for (const alone of document.querySelectorAll(".several")) alone.hidden = this.all.length === 1;
+    this.listen();
+    this.fit();
+  }
+
+  get frame() {
+    return Math.floor(this.position);
+  }
+
+  name(replica) {
+    return `replica ${this.recording.about.numbers[replica]}`;
+  }
+
+  listen() {
+    byId("play").addEventListener("click", () => this.play(!this.playing));
+    byId("back").addEventListener("click", () => this.seek(this.frame - 1));
+    byId("forth").addEventListener("click", () => this.seek(this.frame + 1));
+    byId("scrub").addEventListener("input", (event) => this.seek(Number(event.target.value)));
+    byId("speed").addEventListener("change", () => byId("speed").blur());
+    byId("replica").addEventListener("change", (event) => {
+      this.show(event.target.value === "all" ? null : Number(event.target.value));
+      event.target.blur();
+    });
+    byId("picture").addEventListener("click", (event) => {
+      const replica = this.picture.under(event);
+      if (replica !== undefined) this.show(this.replicas.length > 1 ? replica : null);
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+    new ResizeObserver(() => this.refit()).observe(byId("stage"));
+    window.addEventListener("resize", () => this.refit());
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT") return;
+    const steps = event.shiftKey ? 10 : 1;
+    const keys = {
+      " ": () => this.play(!this.playing),
+      ArrowLeft: () => this.seek(this.frame - steps),
+      ArrowRight: () => this.seek(this.frame + steps),
+      ArrowUp: () => this.hurry(1),
+      ArrowDown: () => this.hurry(-1),
+      Home: () => this.seek(0),
+      End: () => this.seek(this.recording.frames - 1),
+      Escape: () => this.show(null),
+    };
+    const action = keys[event.key];
+    if (!action || (event.key === " " && event.target.tagName === "BUTTON")) return; // a button does that itself
+    event.preventDefault();
+    action();
+  }
+
+  hurry(by) {
+    const { options, selectedIndex } = byId("speed");
+    byId("speed").selectedIndex = Math.min(Math.max(selectedIndex + by, 0), options.length - 1);
+  }
+
+  /** Looks at one replica, or at all. */
+  show(replica) {
+    this.replicas = replica === null ? this.all : [replica];
+    byId("replica").value = replica === null ? "all" : String(replica);
+    this.fit();
+  }
+
+  /** Goes to a frame, and stops there. */
+  seek(frame) {
+    this.play(false);
+    this.position = Math.min(Math.max(frame, 0), this.recording.frames - 1);
+    this.draw();
+  }
+
+  play(playing) {
+    if (playing && this.frame >= this.recording.frames - 1) this.position = 0;
+    const begins = playing && !this.playing;
+    this.playing = playing;
+    byId("play").textContent = playing ? "❚❚" : "▶";
+    byId("play").setAttribute("aria-label", playing ? "Pause" : "Play");
+    if (begins) {
+      this.before = null;
+      this.draw();
+      requestAnimationFrame((now) => this.advance(now));
+    }
+  }
+
+  /** Lets time pass; in a page that was hidden it has not. */
+  advance(now) {
+    if (!this.playing) return;
+    const seconds = this.before === null ? 0 : Math.min((now - this.before) / 1000, 0.25);
+    const frame = this.frame;
+    this.before = now;
+    this.position += seconds * this.recording.about.fps * Number(byId("speed").value);
+    if (this.position >= this.recording.frames - 1) {
+      this.position = this.recording.frames - 1;
+      this.play(false);
+    }
+    if (this.frame !== frame) this.draw();
+    requestAnimationFrame((later) => this.advance(later));
+  }
+
+  /** Fits anew where the room is another than before, and not merely because the picture made itself fit. */
+  refit() {
+    if (this.room !== this.measured()) this.fit();
+  }
+
+  measured() {
+    return [byId("stage").clientWidth, window.innerHeight, window.devicePixelRatio].join();
+  }
+
+  fit() {
+    this.room = this.measured();
+    const height = Math.max(220, 0.72 * window.innerHeight);
+    this.picture.fit(this.replicas, { width: byId("stage").clientWidth - 2, height });
+    for (const chart of this.charts) chart.fit(this.replicas);
+    this.draw();
+  }
+
+  draw() {
+    const frame = this.frame;
+    this.picture.draw(frame);
+    for (const chart of this.charts) chart.draw(frame);
+    byId("scrub").value = frame;
+    byId("frame").textContent = `step ${frame} of ${this.recording.frames - 1}`;
+    byId("status").textContent = this.status(frame);
+  }
+
+  status(frame) {
+    const { last } = this.recording.about;
+    if (this.replicas.length > 1) {
+      const done = this.replicas.filter((replica) => frame > last[replica]).length;
+      return `${this.replicas.length} replicas` + (done ? `, of which ${done} ${done > 1 ? "are" : "is"} done` : "");
+    }
+    const [replica] = this.replicas;
+    const at = Math.min(frame, last[replica]);
+    const ended = ["", "; it ended", "; it was cut at the time limit"][this.recording.ends[replica][at]];
+    return `${this.name(replica)}: step ${this.recording.lengths[replica][at]} of its episode${ended}`;
+  }
+}
+
+function tell(facts) {
+  for (const [name, value] of facts) {
+    const row = document.createElement("div");
+    for (const [kind, text] of [["dt", name], ["dd", value]]) {
+      const cell = document.createElement(kind);
+      cell.textContent = text;
+      row.append(cell);
+    }
+    byId("facts").append(row);
+  }
+}
+
+async function main() {
+  try {
+    const [about, bytes] = await unpacked();
+    tell(about.facts);
+    byId("player").hidden = false;
+    const player = new Player(new Recording(about, bytes));
+    if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) player.play(true);
+  } catch (error) {
+    byId("trouble").hidden = false;
+    byId("trouble").textContent = `This page cannot be played here (${error.message}). A browser of 2023 or later can.`;
+    throw error;
+  }
+}
+
+main();

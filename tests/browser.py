@@ -1,0 +1,215 @@
+"""A browser without a screen, told what to do over the DevTools protocol: on a pipe, so that no port is opened."""
+
+import base64
+import contextlib
+import fcntl
+import io
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+"""Browsers that speak the protocol."""
+
+PATIENCE = 60.0
+"""Seconds that an answer may take on a machine that others use too."""
+
+ON_THREE_AND_FOUR = """
+import os, sys
+read, write, *command = sys.argv[1:]
+os.dup2(int(read), 3)
+os.dup2(int(write), 4)
+os.execvp(command[0], command)
+"""
+"""Becomes the browser, which reads commands from descriptor 3 and answers on 4."""
+
+
+def found() -> str | None:
+    """The browser to use: that of ``BROWSER_FOR_TESTS``, or the first that is installed."""
+    named = os.environ.get("BROWSER_FOR_TESTS")
+    return named or next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """A process of it."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        self._number = 0
+        self._pending = b""
+        self.events: list[dict[str, Any]] = []
+        commands, self._write = os.pipe()
+        self._read, answers = os.pipe()
+        # (from ten up, so that neither is what the other is to become)
+        passed = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands, answers)]
+        options = [
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+            "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
+            "--disable-extensions", "--force-color-profile=srgb", f"--user-data-dir={profile}",
+            "--remote-debugging-pipe", "about:blank",
+        ]  # fmt: skip
+        self._log = (profile / "log").open("w")
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-c", ON_THREE_AND_FOUR, *map(str, passed), program, *options],
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        for end in (commands, answers, *passed):
+            os.close(end)
+
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """Sends a command, and waits for what it returns."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next(time.monotonic() + PATIENCE)
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+            self.events.append(answer)
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._pending:
+            ready, _, _ = select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))
+            part = os.read(self._read, 2**20) if ready else b""
+            if not part:
+                raise TimeoutError(f"the browser is silent; its log:\n{Path(self._log.name).read_text()[-2000:]}")
+            self._pending += part
+        whole, _, self._pending = self._pending.partition(b"\0")
+        message: dict[str, Any] = json.loads(whole)
+        return message
+
+    def close(self) -> None:
+        """Ends it."""
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+            self.call("Browser.close")
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for end in (self._read, self._write):
+            os.close(end)
+        self._log.close()
+
+
+class Tab:
+    """A page in the browser. What it logs, throws and asks the network for is kept."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = browser.call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """A command for this page."""
+        return self._browser.call(method, self._session, **params)
+
+    def open(self, path: Path, *, width: int = 1280, height: int = 900, ratio: float = 1.0, ready: str = "") -> None:
+        """Opens a file in a window of this size, and waits until it is ready."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=ratio, mobile=False
+        )
+        self.call("Page.navigate", url=path.absolute().as_uri())
+        self.wait(f"document.readyState === 'complete' && {ready or 'true'}")
+
+    def run(self, script: str) -> Any:
+        """The value of an expression."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        """Waits until an expression is true."""
+        self.until(lambda: bool(self.run(condition)), condition)
+
+    def until(self, holds: Callable[[], bool], what: str = "it") -> None:
+        """Waits until something holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what} does not come true")
+            time.sleep(0.02)
+
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """Presses a key and lets it go."""
+        text = {"text": key} if key == " " else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code="Space" if key == " " else key,
+                modifiers=8 if shift else 0,
+                windowsVirtualKeyCode=KEYS[key],
+                **(text if kind == "keyDown" else {}),
+            )
+
+    def click(self, x: float, y: float) -> None:
+        """Clicks at a place in the window."""
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def canvas(self, selector: str) -> np.ndarray:
+        """The pixels of a canvas, ``[height, width, 3]``; where nothing was drawn it is white."""
+        from PIL import Image
+
+        url = self.run(f"document.querySelector({selector!r}).toDataURL('image/png')")
+        drawn = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGBA")
+        paper = Image.new("RGBA", drawn.size, "white")
+        return np.array(Image.alpha_composite(paper, drawn).convert("RGB"))
+
+    def screenshot(self) -> np.ndarray:
+        """What the window shows."""
+        from PIL import Image
+
+        data = self.call("Page.captureScreenshot", format="png")["data"]
+        return np.array(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
+
+    def complaints(self) -> list[Any]:
+        """What it logged as an error or a warning, and exceptions that nobody caught."""
+        self.run("0")  # so that what was said before has arrived
+        found = []
+        for event in self._events():
+            name, params = event["method"], event["params"]
+            if name == "Runtime.exceptionThrown":
+                found.append(params["exceptionDetails"])
+            elif name == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+                found.append(params["args"])
+            elif name == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+                found.append(params["entry"])
+        return found
+
+    def requests(self) -> list[str]:
+        """The addresses it asked for."""
+        self.run("0")
+        return [e["params"]["request"]["url"] for e in self._events() if e["method"] == "Network.requestWillBeSent"]
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        return (event for event in self._browser.events if event.get("sessionId") == self._session)
+
+    def close(self) -> None:
+        """Closes it."""
+        self._browser.call("Target.closeTarget", targetId=self._target)
+
+
+KEYS = {" ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27}
+"""Codes of keys."""
