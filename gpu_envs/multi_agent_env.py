@@ -285,6 +285,10 @@ class MultiAgentEnv:
         """
         self._replicas.set_attr(name, values)
 
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method, or reads an attribute: a tuple of one result for each replica."""
+        return self._replicas.call(self, name, *args, **kwargs)
+
     def get_state(self) -> dict[str, Any]:
         """Copies out everything a trajectory depends on: state, episodes, seeds and parameters."""
         self._replicas.check_open(self.closed)

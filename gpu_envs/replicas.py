@@ -184,7 +184,7 @@ class Replicas:
     def get_attr(self, owner: object, name: str) -> tuple[Any, ...]:
         """A parameter, a state field, or an attribute of ``owner``, as a tuple of one for each replica."""
         if name in self.sim.params:
-            return self._per_replica(self.sim.params[name])
+            return self._per_replica(self._as_given(name, self.sim.params[name]))
         if name in self.sim.state:
             return tuple(self.sim.arrays.read(self.sim.state[name]).tolist())
         return self._per_replica(getattr(owner, name))

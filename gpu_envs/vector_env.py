@@ -300,7 +300,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self._replicas.set_attr(name, values)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method, or reads an attribute: a tuple of one result for each replica."""
         return self._replicas.call(self, name, *args, **kwargs)
 

@@ -12,7 +12,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.resets import derived_seed
 
 Policy: TypeAlias = Callable[[Any], Any]
-"""From a role's observations, ``[num_envs, agents, ...]``, to its actions, any array of the right shape."""
+"""From a role's observations, torch's ``[num_envs, agents, ...]``, to its actions: any array of the right shape."""
 
 Other: TypeAlias = str | Policy
 """``random``, ``still`` or a policy."""
@@ -38,7 +38,9 @@ class Others:
             if name not in roles:
                 hint = did_you_mean(name, roles)
                 raise ValueError(f"others names {name!r}, which is no other role{hint} There are: {', '.join(roles)}")
+        self._device = env.device
         self._generator = torch.Generator(env.device)
+        self._generator.seed()  # torch's own seed of a new one is always the same
         self._policies: dict[str, Policy] = {}
         for name in roles:
             self._policies[name] = self._policy(env, name, given.get(name, "random"))
@@ -62,7 +64,8 @@ class Others:
 
     def act(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Everybody's actions, by role."""
-        return {role: policy(observations[role]) for role, policy in self._policies.items()}
+        seen = {role: torch.as_tensor(observations[role], device=self._device) for role in self._policies}
+        return {role: policy(seen[role]) for role, policy in self._policies.items()}
 
 
 def random_policy(

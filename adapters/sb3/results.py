@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpu_envs import MultiAgentEnv, Step, VectorEnv
+from gpu_envs.arrays import to_numpy
 
 Shapes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
 
@@ -78,7 +79,7 @@ class HostResults(Results):
 
     def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The arrays, and copies of what is live."""
-        return self._arrays | {name: np.array(array) for name, array in live.items()}
+        return self._arrays | {name: np.array(to_numpy(array)) for name, array in live.items()}
 
 
 @final

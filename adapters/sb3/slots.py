@@ -86,18 +86,18 @@ class Replicas(Slots):
         terminated, truncated = got["terminations"], got["truncations"]
         dones = terminated | truncated
         ended = np.flatnonzero(dones)
-        reported = ~self._midway[ended]
+        reported = ~self._midway.take(ended)
         self._midway[ended] = False
         return Stepped(
             got["observations"],
             got["rewards"].astype(np.float32, copy=False),
             dones,
             ended,
-            got["final_obs"][ended],
-            truncated[ended] & ~terminated[ended],
+            got["final_obs"].take(ended, 0),
+            truncated.take(ended) & ~terminated.take(ended),
             reported,
-            got["episode_return"][ended],
-            got["episode_length"][ended],
+            got["episode_return"].take(ended),
+            got["episode_length"].take(ended),
         )
 
 

@@ -147,15 +147,18 @@ class VecEnv(StableVecEnv):
             stepped.ended.tolist(),
             stepped.last,
             stepped.truncated.tolist(),
-            stepped.reported.tolist(),
             stepped.returns.tolist(),
             stepped.lengths.tolist(),
             strict=True,
         )
-        for slot, last, truncated, reported, total, length in rows:
-            info = infos[slot] = {"terminal_observation": last, "TimeLimit.truncated": truncated}
-            if reported:
-                info["episode"] = {"r": total, "l": length, "t": seconds}
+        for slot, last, truncated, total, length in rows:
+            infos[slot] = {
+                "terminal_observation": last,
+                "TimeLimit.truncated": truncated,
+                "episode": {"r": total, "l": length, "t": seconds},
+            }
+        for slot in stepped.ended[~stepped.reported].tolist():
+            del infos[slot]["episode"]
 
     def close(self) -> None:
         """Closes the environment underneath."""
