@@ -1,4 +1,4 @@
-"""A step's results on their way to NumPy: fresh arrays each step, brought from a GPU in one go."""
+"""A step's results on their way to NumPy, brought from a GPU in one go."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,7 +17,10 @@ WRITTEN = (
     *("observations", "rewards", "terminations", "truncations"),
     *("final_obs", "episode_return", "episode_length"),
 )
-"""What a step writes where it is told to; anything else that is fetched is the environment's own memory."""
+"""What a step writes where it is told to."""
+
+SELDOM = ("final_obs", "episode_return", "episode_length")
+"""What it writes only where an episode ended."""
 
 _ALIGNMENT = 256
 """In bytes, of each result within the block: as a GPU's allocator would give."""
@@ -50,36 +53,46 @@ class Results(ABC):
     """Where one step after the other leaves what it gives."""
 
     @abstractmethod
-    def prepare(self) -> Step:
-        """Where the next step is to write."""
+    def prepare(self) -> Step | None:
+        """Where the next step is to write; None: into the environment's own memory."""
 
     @abstractmethod
     def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Arrays that no later step changes. Of final_obs and episode_* only rows of ended episodes mean anything.
+        """What the step gave.
 
         Args:
-            live: Results that the environment keeps in its own memory.
+            live: The environment's own results, those of one role.
+
+        Returns:
+            Arrays that no later step changes; but of final_obs, episode_return and episode_length only the rows of
+            episodes that ended mean anything, and they are to be copied before the next step.
         """
 
 
 @final
 class HostResults(Results):
-    """New arrays for each step, written straight into."""
+    """Copies of the environment's own memory: cheaper than to have it write elsewhere, where all is on the host."""
 
-    def __init__(self, shapes: Shapes, role: str | None) -> None:
-        """Keeps what they are to be."""
-        self._shapes = shapes
-        self._role = role
-        self._arrays: dict[str, np.ndarray] = {}
+    def __init__(self) -> None:
+        """Begins with nothing."""
+        self._views: dict[str, tuple[Any, np.ndarray]] = {}
 
-    def prepare(self) -> Step:
-        """New arrays."""
-        self._arrays = {name: np.empty(*self._shapes[name]) for name in WRITTEN}
-        return _step(self._arrays, self._role)
+    def prepare(self) -> None:
+        """The environment's own memory will do."""
 
     def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The arrays, and copies of what is live."""
-        return self._arrays | {name: np.array(to_numpy(array)) for name, array in live.items()}
+        """Copies of what is new in every row."""
+        return {
+            name: self._view(name, array) if name in SELDOM else self._view(name, array).copy()
+            for name, array in live.items()
+        }
+
+    def _view(self, name: str, array: Any) -> np.ndarray:
+        """The array as NumPy's; kept, because it is the same one step after step."""
+        kept = self._views.get(name)
+        if kept is None or kept[0] is not array:
+            kept = self._views[name] = array, to_numpy(array)
+        return kept[1]
 
 
 @final
@@ -101,6 +114,7 @@ class DeviceResults(Results):
             name: self._block[place].view(getattr(torch, dtype)).view(shape)
             for name, (place, shape, dtype) in self._places.items()
         }
+        self._unwritten = [name for name in shapes if name not in WRITTEN]
         self._step = _step({name: self._views[name] for name in WRITTEN}, role)
 
     def prepare(self) -> Step:
@@ -109,8 +123,8 @@ class DeviceResults(Results):
 
     def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Copies all there is, and waits for it."""
-        for name, array in live.items():
-            self._views[name].copy_(torch.as_tensor(array))
+        for name in self._unwritten:
+            self._views[name].copy_(torch.as_tensor(live[name]))
         self._pinned.copy_(self._block)
         fresh = self._arrived.copy()
         return {name: fresh[place].view(dtype).reshape(shape) for name, (place, shape, dtype) in self._places.items()}
@@ -118,8 +132,7 @@ class DeviceResults(Results):
 
 def results_for(env: VectorEnv | MultiAgentEnv, role: str | None) -> Results:
     """What suits the environment's device."""
-    shapes = shapes_of(env, role)
-    return HostResults(shapes, role) if env.device == "cpu" else DeviceResults(shapes, role, env.device)
+    return HostResults() if env.device == "cpu" else DeviceResults(shapes_of(env, role), role, env.device)
 
 
 def _step(arrays: Mapping[str, Any], role: str | None) -> Step:

@@ -81,8 +81,8 @@ class Replicas(Slots):
 
     def step(self, actions: Any) -> Stepped:
         """Steps every replica once."""
-        self._env.step(actions, out=self._results.prepare())
-        got = self._results.fetch({})
+        results = self._env.step(actions, out=self._results.prepare())
+        got = self._results.fetch(_live(self._env, results))
         terminated, truncated = got["terminations"], got["truncations"]
         dones = terminated | truncated
         ended = np.flatnonzero(dones)
@@ -93,11 +93,11 @@ class Replicas(Slots):
             got["rewards"].astype(np.float32, copy=False),
             dones,
             ended,
-            got["final_obs"].take(ended, 0),
+            got["final_obs"][ended],
             truncated.take(ended) & ~terminated.take(ended),
             reported,
-            got["episode_return"].take(ended),
-            got["episode_length"].take(ended),
+            got["episode_return"][ended],
+            got["episode_length"][ended],
         )
 
 
@@ -144,8 +144,9 @@ class Agents(Slots):
         """Steps every replica once; the others act on what they saw last."""
         given = np.reshape(actions, (*self._rows, *(self.action_space.shape or ())))
         everybody = self._others.act(self._seen) | {self._role: given}
-        self._seen, *_, infos = self._env.step(everybody, out=self._results.prepare())
-        got = self._results.fetch({"alive": infos["alive"][self._role], "finished": self._finished(infos)})
+        results = self._env.step(everybody, out=self._results.prepare())
+        self._seen = results[0]
+        got = self._results.fetch(_live_of_role(self._env, results, self._role))
         observations = self._flat(got["observations"])
         over = np.repeat(got["finished"], self.of_replica)
         alive = got["alive"].reshape(-1)
@@ -172,9 +173,36 @@ class Agents(Slots):
             got["episode_length"].reshape(-1)[ended],
         )
 
-    def _finished(self, infos: dict[str, Any]) -> Any:
-        """Which replicas' episodes ended; with NumPy output the mask is left out where none did."""
-        return infos["_final_obs"] if "_final_obs" in infos else np.zeros(self._env.num_envs, bool)
-
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:])
+
+
+def _live(env: VectorEnv, results: tuple[Any, ...]) -> dict[str, Any]:
+    """A step's results by name."""
+    observations, rewards, terminations, truncations, infos = results
+    return {
+        "observations": observations,
+        "rewards": rewards,
+        "terminations": terminations,
+        "truncations": truncations,
+        "final_obs": infos.get("final_obs", observations),  # NumPy output has none where no episode ended
+        "episode_return": env.episode_return,
+        "episode_length": env.episode_length,
+    }
+
+
+def _live_of_role(env: MultiAgentEnv, results: tuple[Any, ...], role: str) -> dict[str, Any]:
+    """A step's results of one role, by name."""
+    observations, rewards, terminations, truncations, infos = results
+    over = "_final_obs" in infos  # NumPy output has it only where an episode ended
+    return {
+        "observations": observations[role],
+        "rewards": rewards[role],
+        "terminations": terminations[role],
+        "truncations": truncations[role],
+        "final_obs": infos["final_obs"][role] if over else observations[role],
+        "episode_return": env.episode_return[role],
+        "episode_length": env.episode_length[role],
+        "alive": infos["alive"][role],
+        "finished": infos["_final_obs"] if over else np.zeros(env.num_envs, bool),
+    }
