@@ -1,6 +1,8 @@
 """rsl_rl's VecEnv: what its runner is given, what its storage keeps, episode lengths, logs, and what it learns."""
 
+import copy
 import dataclasses
+import pickle
 import re
 import subprocess
 import sys
@@ -439,3 +441,14 @@ def test_ppo_swings_up_as_well_as_it_should() -> None:
     """The example as its users run it. RL-Zoo's PPO reaches -172."""
     args = rsl_rl_ppo.Args(device="cpu")
     assert rsl_rl_ppo.evaluate(rsl_rl_ppo.train(args), args).mean() > -172
+
+
+def test_the_log_of_a_copy_is_of_its_own_episodes(device: str) -> None:
+    venv = rsl_rl.VecEnv("Pendulum-v1", 2, device=device, max_episode_steps=4)
+    twins = [copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))]
+    for twin in twins:
+        for _ in range(4):
+            _, _, _, extras = twin.step(torch.zeros(2, 1, device=twin.device))
+        assert extras["log"]["/episode/length"].tolist() == [4.0]
+        assert_same_bits(extras["log"]["/episode/return"], twin.env.episode_return.mean().reshape(1))
+    assert not dict(venv.step(torch.zeros(2, 1, device=venv.device))[3]["log"])

@@ -627,3 +627,19 @@ def test_the_checker_of_single_environments(env_id: str) -> None:
         warnings.filterwarnings("ignore", "We recommend you to use a symmetric and normalized Box action space")
         check_env(env, skip_render_check=True)
     env.close()
+
+
+def test_attributes_that_are_arrays_are_given_by_environment(device: str) -> None:
+    venv = sb3.VecEnv("CartPole-v1", 3, device=device, seed=0)
+    venv.reset()
+    venv.step(np.zeros(3, int))
+    assert venv.get_attr("elapsed") == [1, 1, 1]
+    assert [row.shape for row in venv.env_method("observe", indices=[0, 2])] == [(4,), (4,)]
+
+
+def test_equal_options_in_other_objects_are_equal(device: str) -> None:
+    venv = sb3.VecEnv("TagGridWorld-v0", 2, role="tagger", device=device, seed=0)
+    x, y = np.arange(5), np.arange(5)[::-1].copy()
+    venv.set_options([{"x": x, "y": y} if i % 2 else {"y": y, "x": x.copy()} for i in range(venv.num_envs)])
+    venv.reset()
+    assert_same_bits(numpy_of(venv.env.state["x"]), np.stack([x, x]).astype(np.int32))

@@ -1,5 +1,7 @@
 """A team's agents as environments of Stable-Baselines3: slots, going out, waiting, who acts for the other roles."""
 
+import copy
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -491,3 +493,51 @@ def test_algorithms_of_stable_baselines(name: str, device: str) -> None:
     assert model.num_timesteps == 480
     assert len(model.ep_info_buffer) > 10
     assert all(1 <= episode["l"] <= GRID["episode_length"] for episode in model.ep_info_buffer)
+
+
+def test_copies_go_on_where_the_other_was(device: str) -> None:
+    """With the others' random numbers, which a seed begins anew in the copy alone."""
+    venv = sb3.VecEnv("TagGridWorld-v0", 4, role="tagger", device=device, seed=0)
+    venv.reset()
+    actions = np.random.default_rng(0).integers(0, 5, (30, venv.num_envs))
+    twins = [copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))]
+    for given in actions:
+        expected = venv.step(given)[0]
+        for twin in twins:
+            assert_same_bits(twin.step(given)[0], expected)
+
+    def replayed(one: sb3.VecEnv) -> np.ndarray:
+        one.seed(5)
+        one.reset()
+        return np.stack([one.step(given)[0] for given in actions])
+
+    assert_same_bits(replayed(twins[0]), replayed(twins[0]))
+    assert_same_bits(replayed(twins[1]), replayed(venv))
+
+
+@pytest.mark.parametrize(("env_id", "role"), [("CartPole-v1", None), ("TagGridWorld-v0", "runner")])
+def test_results_in_one_block(env_id: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU's results go through gives the same as the host's own way, in copies too."""
+    from gpu_envs.adapters.sb3 import results, slots
+
+    plain = sb3.VecEnv(env_id, 5, role=role, device="cpu", seed=0)
+    monkeypatch.setattr(
+        slots, "results_for", lambda env, role: results.DeviceResults(results.shapes_of(env, role), role, env.device)
+    )
+    blocked = sb3.VecEnv(env_id, 5, role=role, device="cpu", seed=0)
+    plain.reset()
+    blocked.reset()
+    blocked = pickle.loads(pickle.dumps(blocked))
+    kept = []
+    for t in range(150):
+        actions = np.full(plain.num_envs, t // 3 % 2)
+        one, other = plain.step(actions), blocked.step(actions)
+        assert_same_bits(one[:3], other[:3])
+        kept.append((other[0], one[0].copy()))
+        for left, right in zip(one[3], other[3], strict=True):
+            assert left.keys() == right.keys()
+            if left:
+                assert_same_bits(left["terminal_observation"], right["terminal_observation"])
+                assert left["TimeLimit.truncated"] == right["TimeLimit.truncated"]
+    for fresh, expected in kept:
+        assert_same_bits(fresh, expected)

@@ -1,5 +1,7 @@
 """skrl's wrapper of environments with one agent: what its agents are given, what they store, what they learn."""
 
+import copy
+import pickle
 import re
 import subprocess
 import sys
@@ -214,7 +216,14 @@ def test_seeds(device: str, make_wrapper: MakeWrapper) -> None:
     before = config.torch.key
     try:
         config.torch.key = 9  # what skrl.utils.set_seed does among others
-        assert_same_bits(make_wrapper("CartPole-v1", 3, device=device).reset()[0], expected)
+        one, other = (make_wrapper("CartPole-v1", 3, device=device).reset()[0].clone() for _ in range(2))
+        assert_same_bits(one, other)
+        config.torch.key = 10
+        neighbour = make_wrapper("CartPole-v1", 3, device=device).reset()[0]
+        assert (neighbour[:-1] != one[1:]).any()  # seeds next to each other have no replicas in common
+        config.torch.key = 0  # nobody has chosen one
+        one, other = (make_wrapper("CartPole-v1", 3, device=device).reset()[0].clone() for _ in range(2))
+        assert (one != other).any()
     finally:
         config.torch.key = before
 
@@ -560,3 +569,13 @@ def test_importing_takes_no_other_library() -> None:
     loaded = set(done.stdout.split())
     assert "skrl" in loaded
     assert not loaded & {"stable_baselines3", "torchrl", "tensordict", "rsl_rl", "pettingzoo", "cupy"}
+
+
+def test_copies_go_on_where_the_other_was(device: str, make_wrapper: MakeWrapper) -> None:
+    wrapper = make_wrapper("CartPole-v1", 3, device=device, seed=1)
+    wrapper.reset()
+    twins = [copy.deepcopy(wrapper), pickle.loads(pickle.dumps(wrapper))]
+    for actions in actions_for("CartPole-v1", wrapper, 5):
+        observations = wrapper.step(actions)[0]
+        for twin in twins:
+            assert_same_bits(twin.step(actions)[0], observations)

@@ -1,8 +1,9 @@
 """A step's results on their way to NumPy, brought from a GPU in one go."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -12,6 +13,9 @@ from gpu_envs import MultiAgentEnv, Step, VectorEnv
 from gpu_envs.arrays import to_numpy
 
 Shapes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
+
+Live: TypeAlias = Callable[[str], Any]
+"""From a result's name to the environment's own memory of it."""
 
 WRITTEN = (
     *("observations", "rewards", "terminations", "truncations"),
@@ -57,11 +61,11 @@ class Results(ABC):
         """Where the next step is to write; None: into the environment's own memory."""
 
     @abstractmethod
-    def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def fetch(self, live: Live) -> dict[str, np.ndarray]:
         """What the step gave.
 
         Args:
-            live: The environment's own results, those of one role.
+            live: Gives the environment's own results by name, those of one role.
 
         Returns:
             Arrays that no later step changes; but of final_obs, episode_return and episode_length only the rows of
@@ -73,19 +77,18 @@ class Results(ABC):
 class HostResults(Results):
     """Copies of the environment's own memory: cheaper than to have it write elsewhere, where all is on the host."""
 
-    def __init__(self) -> None:
-        """Begins with nothing."""
+    def __init__(self, shapes: Shapes) -> None:
+        """Keeps the names of the results."""
+        self._names = list(shapes)
         self._views: dict[str, tuple[Any, np.ndarray]] = {}
 
     def prepare(self) -> None:
         """The environment's own memory will do."""
 
-    def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def fetch(self, live: Live) -> dict[str, np.ndarray]:
         """Copies of what is new in every row."""
-        return {
-            name: self._view(name, array) if name in SELDOM else self._view(name, array).copy()
-            for name, array in live.items()
-        }
+        views = {name: self._view(name, live(name)) for name in self._names}
+        return {name: view if name in SELDOM else view.copy() for name, view in views.items()}
 
     def _view(self, name: str, array: Any) -> np.ndarray:
         """The array as NumPy's; kept, because it is the same one step after step."""
@@ -101,6 +104,7 @@ class DeviceResults(Results):
 
     def __init__(self, shapes: Shapes, role: str | None, device: str) -> None:
         """Allocates both, for good."""
+        self._made_of = shapes, role, device
         self._places: dict[str, tuple[slice, tuple[int, ...], str]] = {}
         size = 0
         for name, (shape, dtype) in shapes.items():
@@ -108,7 +112,7 @@ class DeviceResults(Results):
             self._places[name] = slice(size, size + length), shape, dtype
             size += -(-length // _ALIGNMENT) * _ALIGNMENT
         self._block = torch.empty(size, dtype=torch.uint8, device=device)
-        self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=torch.device(device).type == "cuda")
         self._arrived = self._pinned.numpy()
         self._views = {
             name: self._block[place].view(getattr(torch, dtype)).view(shape)
@@ -121,18 +125,38 @@ class DeviceResults(Results):
         """The same places each time."""
         return self._step
 
-    def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def fetch(self, live: Live) -> dict[str, np.ndarray]:
         """Copies all there is, and waits for it."""
         for name in self._unwritten:
-            self._views[name].copy_(torch.as_tensor(live[name]))
+            self._views[name].copy_(torch.as_tensor(live(name)))
         self._pinned.copy_(self._block)
         fresh = self._arrived.copy()
         return {name: fresh[place].view(dtype).reshape(shape) for name, (place, shape, dtype) in self._places.items()}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is made of: a copy has memory of its own."""
+        return {"made_of": self._made_of}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes an equal one."""
+        self.__init__(*state["made_of"])
+
+
+def settle(env: VectorEnv | MultiAgentEnv) -> None:
+    """Lets the work of torch's current stream be done before CuPy's goes on, and the other way round.
+
+    An environment with CuPy output works on CuPy's stream, and results are fetched on torch's; with all others the
+    two are one.
+    """
+    if env.output == "cupy":
+        sys.modules["cupy"].cuda.get_current_stream().synchronize()
+        torch.cuda.current_stream(env.device).synchronize()
+
 
 def results_for(env: VectorEnv | MultiAgentEnv, role: str | None) -> Results:
     """What suits the environment's device."""
-    return HostResults() if env.device == "cpu" else DeviceResults(shapes_of(env, role), role, env.device)
+    shapes = shapes_of(env, role)
+    return HostResults(shapes) if env.device == "cpu" else DeviceResults(shapes, role, env.device)
 
 
 def _step(arrays: Mapping[str, Any], role: str | None) -> Step:

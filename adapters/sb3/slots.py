@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.sb3.others import Others
-from gpu_envs.adapters.sb3.results import results_for
+from gpu_envs.adapters.sb3.results import WRITTEN, Live, results_for, settle
 from gpu_envs.arrays import to_numpy
 
 
@@ -82,6 +82,7 @@ class Replicas(Slots):
     def step(self, actions: Any) -> Stepped:
         """Steps every replica once."""
         results = self._env.step(actions, out=self._results.prepare())
+        settle(self._env)
         got = self._results.fetch(_live(self._env, results))
         terminated, truncated = got["terminations"], got["truncations"]
         dones = terminated | truncated
@@ -144,7 +145,9 @@ class Agents(Slots):
         """Steps every replica once; the others act on what they saw last."""
         given = np.reshape(actions, (*self._rows, *(self.action_space.shape or ())))
         everybody = self._others.act(self._seen) | {self._role: given}
+        settle(self._env)
         results = self._env.step(everybody, out=self._results.prepare())
+        settle(self._env)
         self._seen = results[0]
         got = self._results.fetch(_live_of_role(self._env, results, self._role))
         observations = self._flat(got["observations"])
@@ -177,32 +180,30 @@ class Agents(Slots):
         return array.reshape(-1, *array.shape[2:])
 
 
-def _live(env: VectorEnv, results: tuple[Any, ...]) -> dict[str, Any]:
+def _live(env: VectorEnv, results: tuple[Any, ...]) -> Live:
     """A step's results by name."""
-    observations, rewards, terminations, truncations, infos = results
-    return {
-        "observations": observations,
-        "rewards": rewards,
-        "terminations": terminations,
-        "truncations": truncations,
-        "final_obs": infos.get("final_obs", observations),  # NumPy output has none where no episode ended
-        "episode_return": env.episode_return,
-        "episode_length": env.episode_length,
-    }
+    named, infos = dict(zip(WRITTEN, results[:4], strict=False)), results[4]
+
+    def read(name: str) -> Any:
+        if name == "final_obs":
+            return infos.get("final_obs", named["observations"])  # NumPy output has none where no episode ended
+        return named[name] if name in named else getattr(env, name)
+
+    return read
 
 
-def _live_of_role(env: MultiAgentEnv, results: tuple[Any, ...], role: str) -> dict[str, Any]:
+def _live_of_role(env: MultiAgentEnv, results: tuple[Any, ...], role: str) -> Live:
     """A step's results of one role, by name."""
-    observations, rewards, terminations, truncations, infos = results
+    named, infos = dict(zip(WRITTEN, results[:4], strict=False)), results[4]
     over = "_final_obs" in infos  # NumPy output has it only where an episode ended
-    return {
-        "observations": observations[role],
-        "rewards": rewards[role],
-        "terminations": terminations[role],
-        "truncations": truncations[role],
-        "final_obs": infos["final_obs"][role] if over else observations[role],
-        "episode_return": env.episode_return[role],
-        "episode_length": env.episode_length[role],
-        "alive": infos["alive"][role],
-        "finished": infos["_final_obs"] if over else np.zeros(env.num_envs, bool),
-    }
+
+    def read(name: str) -> Any:
+        if name == "finished":
+            return infos["_final_obs"] if over else np.zeros(env.num_envs, bool)
+        if name == "alive":
+            return infos["alive"][role]
+        if name == "final_obs":
+            return infos["final_obs"][role] if over else named["observations"][role]
+        return (named[name] if name in named else getattr(env, name))[role]
+
+    return read

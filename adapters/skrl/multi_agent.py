@@ -6,11 +6,10 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 import torch
-from skrl import config
 from skrl.envs.wrappers.torch import MultiAgentEnvWrapper
 
 from gpu_envs.adapters.opening import opened
-from gpu_envs.adapters.skrl.wrapper import Beginning, from_zero
+from gpu_envs.adapters.skrl.wrapper import Beginning, chosen_seed, from_zero
 from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.results import Step
@@ -54,7 +53,8 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
         Args:
             env: An id, such as ``TagGridWorld-v0``; or an environment with torch output in SameStep mode.
             num_envs: With an id: how many replicas; None: one.
-            seed: Of the first reset; replica *i* gets ``seed + i``. None: what ``skrl.utils.set_seed`` was told.
+            seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
+                follows from what ``skrl.utils.set_seed`` was told, or a random one.
             stagger: First episodes begin at a random step of the time limit, so that not all replicas reach it at once.
                 For training, not for evaluation.
             shared_state: There is a state, the same for all agents: all their observations side by side. MAPPO's
@@ -65,7 +65,7 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
         if not isinstance(made, MultiAgentEnv):
             raise ValueError(f"{made!r} has one agent: use gpu_envs.adapters.skrl.Wrapper")
         super().__init__(made)
-        self._beginning = Beginning(made, config.torch.key if seed is None else seed, stagger=stagger)
+        self._beginning = Beginning(made, chosen_seed() if seed is None else seed, stagger=stagger)
         names = iter(made.possible_agents)
         self._roles = {role: [next(names) for _ in range(count)] for role, count in made.counts.items()}
         self._role_of = {name: role for role, members in self._roles.items() for name in members}
@@ -189,6 +189,10 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
     def render(self, *args: Any, **kwargs: Any) -> Any:
         """A picture, where the environment was made to give any: skrl's trainers ask every step if not told not to."""
         return None if self._env.render_mode is None else self._env.render(*args, **kwargs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes over all there is: skrl's look-up of attributes needs some of it to look up others."""
+        self.__dict__.update(state)
 
     def close(self) -> None:
         """Closes the environment."""

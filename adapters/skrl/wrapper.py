@@ -9,7 +9,7 @@ from skrl.envs.wrappers.torch import Wrapper as StockWrapper
 
 from gpu_envs.adapters.opening import opened
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.resets import derived_seed
+from gpu_envs.resets import derived_seed, random_seed
 from gpu_envs.results import Step
 from gpu_envs.vector_env import VectorEnv
 
@@ -43,7 +43,8 @@ class Wrapper(StockWrapper):
         Args:
             env: An id, such as ``CartPole-v1``; or an environment with torch output in SameStep mode.
             num_envs: With an id: how many replicas; None: one.
-            seed: Of the first reset; replica *i* gets ``seed + i``. None: what ``skrl.utils.set_seed`` was told.
+            seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
+                follows from what ``skrl.utils.set_seed`` was told, or a random one.
             stagger: First episodes begin at a random step of the time limit, so that not all replicas reach it at once.
                 For training, not for evaluation.
             **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
@@ -52,7 +53,7 @@ class Wrapper(StockWrapper):
         if not isinstance(made, VectorEnv):
             raise ValueError(f"{made!r} has a team of agents: use gpu_envs.adapters.skrl.MultiAgentWrapper")
         super().__init__(made)
-        self._beginning = Beginning(made, config.torch.key if seed is None else seed, stagger=stagger)
+        self._beginning = Beginning(made, chosen_seed() if seed is None else seed, stagger=stagger)
         count, space = made.num_envs, made.single_action_space
         self._count = count
         self._shape = (count, *(made.single_observation_space.shape or ()))
@@ -118,9 +119,19 @@ class Wrapper(StockWrapper):
         """A picture, where the environment was made to give any: skrl's trainers ask every step if not told not to."""
         return None if self._env.render_mode is None else self._env.render(*args, **kwargs)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes over all there is: skrl's look-up of attributes needs some of it to look up others."""
+        self.__dict__.update(state)
+
     def close(self) -> None:
         """Closes the environment."""
         self._env.close()
+
+
+def chosen_seed() -> int:
+    """The seed of environments that were given none: skrl's, which is 0 where nobody chose one."""
+    key = int(config.torch.key)
+    return derived_seed(key, "environments") if key else random_seed()
 
 
 @final

@@ -107,6 +107,13 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """Begins new episodes in all replicas, or in those of ``options["reset_mask"]``; as of ``VectorEnv``."""
         return self._env.reset(seed=seed, options=options)
 
+    def __reduce__(self) -> Any:
+        """Wrappers are not copied: their kernels point into memory of their own."""
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled; do so with the environment inside, wrap it anew, and "
+            "hand over statistics with state_dict() and load_state_dict()"
+        )
+
     # --- for those who derive from it ---
 
     def _empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
