@@ -80,22 +80,19 @@ class HostResults(Results):
     def __init__(self, shapes: Shapes) -> None:
         """Keeps the names of the results."""
         self._names = list(shapes)
-        self._views: dict[str, tuple[Any, np.ndarray]] = {}
+        self._observations: Any = None
+        self._views: dict[str, np.ndarray] = {}
 
     def prepare(self) -> None:
         """The environment's own memory will do."""
 
     def fetch(self, live: Live) -> dict[str, np.ndarray]:
         """Copies of what is new in every row."""
-        views = {name: self._view(name, live(name)) for name in self._names}
-        return {name: view if name in SELDOM else view.copy() for name, view in views.items()}
-
-    def _view(self, name: str, array: Any) -> np.ndarray:
-        """The array as NumPy's; kept, because it is the same one step after step."""
-        kept = self._views.get(name)
-        if kept is None or kept[0] is not array:
-            kept = self._views[name] = array, to_numpy(array)
-        return kept[1]
+        observations = live("observations")
+        if observations is not self._observations:  # otherwise all results are where they were
+            self._observations = observations
+            self._views = {name: to_numpy(live(name)) for name in self._names}
+        return {name: view if name in SELDOM else view.copy() for name, view in self._views.items()}
 
 
 @final
