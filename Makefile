@@ -19,9 +19,12 @@ endif
 
 comma := ,
 EXTRA := $(if $(CUDA_EXTRA),$(comma)$(CUDA_EXTRA))
+# DEV_EXTRA=compat brings the libraries that need no adapter, to be tested too.
+DEV_EXTRA ?=
+DEV := dev$(EXTRA)$(if $(DEV_EXTRA),$(comma)$(DEV_EXTRA))
 # A stamp's name says what was installed, so that another choice installs again.
 USER_STAMP := $(VENV)/.installed$(subst $(comma),-,$(EXTRA))
-DEV_STAMP  := $(VENV)/.installed-dev$(subst $(comma),-,$(EXTRA))
+DEV_STAMP  := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
 
 .DEFAULT_GOAL := help
 .PHONY: help train test check format clean
@@ -61,5 +64,5 @@ $(USER_STAMP): pyproject.toml | $(BIN)/python
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --editable '.[dev$(EXTRA)]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(DEV)]'
 	@touch $@

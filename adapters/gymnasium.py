@@ -37,6 +37,8 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             render_mode: ``rgb_array`` (``render`` gives a frame), ``human`` (a window shows each step), or None.
             **params: The environment's own parameters.
         """
+        if render_mode == "tiled":
+            raise ValueError("render_mode is 'tiled', which shows many replicas; one is shown by 'rgb_array' or 'human'")
         self._env = VectorEnv(
             env_spec(env_id),
             1,

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gymnasium.vector import AutoresetMode
+
 import gpu_envs
 from gpu_envs import MultiAgentEnv, VectorEnv
 
@@ -30,7 +32,8 @@ def opened(
     if isinstance(env, str):
         chosen = {"autoreset_mode": autoreset_mode, "output": "torch"}
         for name, value in chosen.items():
-            if options.get(name, value) != value:
+            given = options.get(name, value)
+            if (given.value if isinstance(given, AutoresetMode) else given) != value:
                 raise ValueError(f"{name} is {options[name]!r}; this adapter needs {value!r}: leave it out")
         return gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen})
     if not isinstance(env, VectorEnv | MultiAgentEnv):

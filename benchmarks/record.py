@@ -25,7 +25,7 @@ COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0")
 
 PACKAGES = (
     *("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc"),
-    *("envpool", "jax", "stable-baselines3"),
+    *("envpool", "jax", "stable-baselines3", "torchrl", "tensordict", "skrl", "rsl-rl-lib"),
 )
 
 COMPILE = """

@@ -230,9 +230,13 @@ class MultiAgentEnv:
         """Raises the first offence of the steps whose actions came from the device, if there was any."""
         self._sim.check()
 
-    def allow_frozen_steps(self) -> None:
-        """In Disabled mode: stepping a replica whose episode is over is no offence, and changes nothing."""
-        self._replicas.allow_frozen_steps()
+    def allow_frozen_steps(self, allow: bool = True) -> None:
+        """In Disabled mode: stepping a replica whose episode is over is no offence, and changes nothing.
+
+        Args:
+            allow: False: it is an offence again.
+        """
+        self._replicas.allow_frozen_steps(allow)
 
     def close(self) -> None:
         """Ends its use: closes the window, if there is one; the garbage collector frees all else."""
@@ -253,7 +257,10 @@ class MultiAgentEnv:
 
     @property
     def elapsed(self) -> Array:
-        """How many steps each replica's episode has had, int32: live, or with NumPy output on CUDA a copy."""
+        """How many steps each replica's episode has had, int32: live, to be assigned into (``env.elapsed[:] = 0``).
+
+        With NumPy output on CUDA it is a copy.
+        """
         return self._replicas.to_output(self._sim.elapsed)
 
     def stagger(self, seed: int) -> ByRole:
@@ -295,6 +302,10 @@ class MultiAgentEnv:
         A CUDA graph keeps the value that all replicas share as it was; values of each replica's own stay live.
         """
         self._replicas.set_attr(name, values)
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method, or reads an attribute: a tuple of one result for each replica."""
+        return self._replicas.call(self, name, *args, **kwargs)
 
     def get_state(self) -> dict[str, Any]:
         """Copies out everything a trajectory depends on: state, episodes, seeds and parameters."""

@@ -13,7 +13,7 @@ from gpu_envs.codegen import Config
 from gpu_envs.errors import did_you_mean
 from gpu_envs.options import Options
 from gpu_envs.params import Value
-from gpu_envs.resets import Reset, Seeds, random_seed, read_mask, read_seeds
+from gpu_envs.resets import Reset, Seeds, check_seed, random_seed, read_mask, read_seeds
 from gpu_envs.simulation import EPISODE_OVER, NO_LIMIT, Simulation
 from gpu_envs.spec import Spec
 
@@ -96,10 +96,10 @@ class Replicas:
         if ended.any():
             raise self.sim.offence(EPISODE_OVER, int(np.argmax(ended)))
 
-    def allow_frozen_steps(self) -> None:
-        """In Disabled mode: stepping a replica whose episode is over is no offence, and changes nothing."""
-        self._strict = False
-        self.sim.set_step_flags(report_frozen=False, clear_final=False)
+    def allow_frozen_steps(self, allow: bool) -> None:
+        """In Disabled mode: whether stepping a replica whose episode is over is no offence, and changes nothing."""
+        self._strict = self.mode == "Disabled" and not allow
+        self.sim.set_step_flags(report_frozen=self._strict, clear_final=False)
 
     def read_reset(self, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
         """Returns what the simulation is to reset, or raises what is wrong with it.
@@ -155,6 +155,8 @@ class Replicas:
             raise ValueError(
                 f"stagger cuts first episodes short of the time limit, and this {self._spec.id} has none; leave it out"
             )
+        if check_seed(seed) is None:
+            raise TypeError("stagger needs a seed: a whole number")
         steps = np.random.default_rng(seed).integers(0, limit, self.num_envs)
         self.sim.arrays.write(self.sim.elapsed, steps.astype(np.int32))
         self.sim.observe()
@@ -184,7 +186,7 @@ class Replicas:
     def get_attr(self, owner: object, name: str) -> tuple[Any, ...]:
         """A parameter, a state field, or an attribute of ``owner``, as a tuple of one for each replica."""
         if name in self.sim.params:
-            return self._per_replica(self.sim.params[name])
+            return self._per_replica(self._as_given(name, self.sim.params[name]))
         if name in self.sim.state:
             return tuple(self.sim.arrays.read(self.sim.state[name]).tolist())
         return self._per_replica(getattr(owner, name))
@@ -215,8 +217,9 @@ class Replicas:
         return self._per_replica(member(*args, **kwargs) if callable(member) else member)
 
     def _per_replica(self, value: Any) -> tuple[Any, ...]:
-        if isinstance(value, np.ndarray) and value.shape[:1] == (self.num_envs,):
-            return tuple(value.tolist())
+        if library_of(value) and tuple(value.shape[:1]) == (self.num_envs,):
+            rows = np.array(to_numpy(value))
+            return tuple(rows.tolist() if rows.ndim == 1 else rows)
         if isinstance(value, tuple | list) and len(value) == self.num_envs:
             return tuple(value)
         return (value,) * self.num_envs

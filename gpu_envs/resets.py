@@ -39,7 +39,8 @@ def derived_seed(seed: int, *purpose: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-def _check_seed(seed: object) -> int | None:
+def check_seed(seed: object) -> int | None:
+    """A seed as a Python number, or raises what is wrong with it."""
     if seed is None:
         return None
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
@@ -58,12 +59,12 @@ def read_seeds(seed: Seeds, num_envs: int, *, ready: bool) -> int | list[int | N
         ready: The replicas have seeds already; without, a None in a list becomes a random one.
     """
     if seed is None or isinstance(seed, int | np.integer):
-        return _check_seed(seed)
+        return check_seed(seed)
     if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
         raise TypeError(f"seed is {seed!r}; a whole number, or a list of {num_envs} (or None)")
     if len(seed) != num_envs:
         raise ValueError(f"seed has {len(seed)} entries; expected {num_envs}, one for each replica")
-    seeds = [_check_seed(s) for s in seed]
+    seeds = [check_seed(s) for s in seed]
     if not ready:
         return [random_seed() if s is None else s for s in seeds]
     return seeds

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_envs.arrays import Array, Arrays, to_numpy
 from gpu_envs.backend.base import Backend, Launch
-from gpu_envs.codegen import Config, Layout, baked_values, layout_of, param_values
+from gpu_envs.codegen import RESULTS, Config, Layout, baked_values, layout_of, param_values
 from gpu_envs.errors import ActionError
 from gpu_envs.params import Value
 
@@ -176,6 +176,12 @@ class Simulation:
         layout = self.layout  # made anew each time, so not in a step
         self._affixes = [affix for affix, _ in layout.places(self._step_call)]
         self._step_places = [place for _, place in layout.places(self._step_call)]
+        self._own_places = {  # where a step writes what is not asked for elsewhere
+            (i, name): getattr(place, name)
+            for i, place in enumerate(self._step_places)
+            for name in RESULTS
+            if hasattr(place, name)
+        }
         self._inspect_places = [place for _, place in layout.places(self._calls["inspect"])]
 
     @property
@@ -282,8 +288,7 @@ class Simulation:
             self._launch_step(self.arrays.stream())
         finally:
             for place, name, _ in out:
-                setattr(places[place], name, None)
-                self._write_address(places[place], name, self._affixes[place])
+                setattr(places[place], name, self._own_places[place, name])
 
     def set_step_flags(self, *, report_frozen: bool, clear_final: bool) -> None:
         """Chooses what a step does besides.

@@ -163,9 +163,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         sim.step((read[:2],), self._out.read(out) if out is not None else ())
         if self._shown:
             self.render()
-        if self.output != "numpy" and not self._copy and out is None:
-            b = sim.buffers
-            return b["observations"], b["rewards"], b["terminations"], b["truncations"], dict(self._device_infos)
+        if self.output != "numpy" and not self._copy:
+            b, infos = sim.buffers, dict(self._device_infos)
+            if out is None:
+                return b["observations"], b["rewards"], b["terminations"], b["truncations"], infos
+            if out.final_obs is None and out.episode_return is None and out.episode_length is None:
+                given = ((n, getattr(out, n)) for n in RESULTS[:4])
+                observations, rewards, terminations, truncations = (b[n] if a is None else a for n, a in given)
+                return observations, rewards, terminations, truncations, infos
         if self.output == "numpy" and read.host is None:
             sim.check()
         observations, rewards, terminations, truncations = (self._result(n, out) for n in RESULTS[:4])
@@ -249,7 +254,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property
     def elapsed(self) -> Array:
-        """How many steps each replica's episode has had, int32: live, or with NumPy output on CUDA a copy."""
+        """How many steps each replica's episode has had, int32: live, to be assigned into (``env.elapsed[:] = 0``).
+
+        With NumPy output on CUDA it is a copy.
+        """
         return self._replicas.to_output(self._sim.elapsed)
 
     def stagger(self, seed: int) -> Array:
@@ -284,9 +292,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Address and element type of actions, as ``direct_step`` takes them."""
         return self._reader.read(actions)[:2]
 
-    def allow_frozen_steps(self) -> None:
-        """In Disabled mode: stepping a replica whose episode is over is no offence, and changes nothing."""
-        self._replicas.allow_frozen_steps()
+    def allow_frozen_steps(self, allow: bool = True) -> None:
+        """In Disabled mode: stepping a replica whose episode is over is no offence, and changes nothing.
+
+        Args:
+            allow: False: it is an offence again.
+        """
+        self._replicas.allow_frozen_steps(allow)
 
     def get_state(self) -> dict[str, Any]:
         """Copies out everything a trajectory depends on: state, episodes, seeds and parameters."""
@@ -315,7 +327,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self._replicas.set_attr(name, values)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method, or reads an attribute: a tuple of one result for each replica."""
         return self._replicas.call(self, name, *args, **kwargs)
 

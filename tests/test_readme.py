@@ -8,12 +8,23 @@ import pytest
 README = Path(__file__).parent.parent / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL) if README.is_file() else []
 
+NEEDED = {
+    "torch": "torch",
+    "pettingzoo": "pettingzoo",
+    "sb3": "stable_baselines3",
+    "torchrl": "torchrl",
+    "skrl": "skrl",
+    "rsl_rl": "rsl_rl",
+    "gpu_envs.wrappers": "torch",
+}
+"""By a word of a block: the library it cannot do without."""
+
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_block_runs(block: str) -> None:
     """As it stands, on whatever device is here."""
-    for library in ("torch", "pettingzoo"):
-        if library in block:
+    for word, library in NEEDED.items():
+        if word in block:
             pytest.importorskip(library)
     exec(compile(block, str(README), "exec"), {})
 

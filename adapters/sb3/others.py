@@ -12,7 +12,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.resets import derived_seed
 
 Policy: TypeAlias = Callable[[Any], Any]
-"""From a role's observations, ``[num_envs, agents, ...]``, to its actions, any array of the right shape."""
+"""From a role's observations, torch's ``[num_envs, agents, ...]``, to its actions: any array of the right shape."""
 
 Other: TypeAlias = str | Policy
 """``random``, ``still`` or a policy."""
@@ -38,7 +38,7 @@ class Others:
             if name not in roles:
                 hint = did_you_mean(name, roles)
                 raise ValueError(f"others names {name!r}, which is no other role{hint} There are: {', '.join(roles)}")
-        self._generator = torch.Generator(env.device)
+        self._device = env.device
         self._policies: dict[str, Policy] = {}
         for name in roles:
             self._policies[name] = self._policy(env, name, given.get(name, "random"))
@@ -48,40 +48,92 @@ class Others:
             return asked
         space, rows = env.single_action_spaces[role], (env.num_envs, env.counts[role])
         if asked == "still":
-            kind = torch.float32 if isinstance(space, gymnasium.spaces.Box) else torch.int64
-            nothing = torch.zeros((*rows, *(space.shape or ())), dtype=kind, device=env.device)
-            return lambda _: nothing
+            return Still(space, rows, env.device)
         if asked == "random":
-            return random_policy(space, rows, env.device, self._generator)
+            return RandomPolicy(space, rows, env.device)
         hint = did_you_mean(asked, KINDS) if isinstance(asked, str) else ""
         raise ValueError(f"others has {asked!r} for {role!r}; give 'random', 'still' or a callable{hint}")
 
     def seed(self, seed: int) -> None:
         """Begins the random numbers anew."""
-        self._generator.manual_seed(derived_seed(seed, "others"))
+        for role, policy in self._policies.items():
+            if isinstance(policy, RandomPolicy):
+                policy.seed(derived_seed(seed, "others", role))
 
     def act(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Everybody's actions, by role."""
-        return {role: policy(observations[role]) for role, policy in self._policies.items()}
+        seen = {role: torch.as_tensor(observations[role], device=self._device) for role in self._policies}
+        return {role: policy(seen[role]) for role, policy in self._policies.items()}
 
 
-def random_policy(
-    space: gymnasium.Space[Any], rows: tuple[int, ...], device: str, generator: torch.Generator
-) -> Policy:
+@final
+class Still:
+    """Does nothing: zeros, always."""
+
+    def __init__(self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str) -> None:
+        """Makes the actions.
+
+        Args:
+            space: Of one agent's actions.
+            rows: Replicas, and agents in each.
+            device: Where.
+        """
+        kind = torch.float32 if isinstance(space, gymnasium.spaces.Box) else torch.int64
+        self._nothing = torch.zeros((*rows, *(space.shape or ())), dtype=kind, device=device)
+
+    def __call__(self, observations: Any) -> torch.Tensor:
+        """The same every time."""
+        del observations
+        return self._nothing
+
+
+@final
+class RandomPolicy:
     """Uniformly random actions, drawn where the environment is."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        low, high = int(space.start), int(space.start + space.n)
-        return lambda _: torch.randint(low, high, rows, device=device, generator=generator)
-    shape = (*rows, *(space.shape or ()))
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        counts = torch.from_numpy(np.asarray(space.nvec, np.int64)).to(device)
-        starts = torch.from_numpy(np.asarray(space.start, np.int64)).to(device)
 
-        def choose(_: Any) -> torch.Tensor:
-            drawn = torch.rand(shape, device=device, generator=generator, dtype=torch.float64)
-            return starts + (drawn * counts).to(torch.int64)
+    def __init__(self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str) -> None:
+        """Begins with random numbers of its own.
 
-        return choose
-    assert isinstance(space, gymnasium.spaces.Box)
-    least, most = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
-    return lambda _: least + torch.rand(shape, device=device, generator=generator) * (most - least)
+        Args:
+            space: Of one agent's actions.
+            rows: Replicas, and agents in each.
+            device: Where.
+        """
+        self._shape = (*rows, *(space.shape or ()))
+        self._device = device
+        self._generator = torch.Generator(device)
+        self._generator.seed()  # torch's own seed of a new one is always the same
+        self._whole = not isinstance(space, gymnasium.spaces.Box)
+        least: Any
+        width: Any
+        if isinstance(space, gymnasium.spaces.Box):
+            if not np.isfinite([space.low, space.high]).all():
+                raise ValueError(f"the actions {space} have no bounds to draw between; give others a callable")
+            least, width = space.low.astype(np.float32), (space.high - space.low).astype(np.float32)
+        elif isinstance(space, gymnasium.spaces.Discrete):
+            least, width = np.int64(space.start), np.int64(space.n)
+        else:
+            assert isinstance(space, gymnasium.spaces.MultiDiscrete)
+            least, width = space.start.astype(np.int64), space.nvec.astype(np.int64)
+        self._least, self._width = (torch.as_tensor(value, device=device) for value in (least, width))
+
+    def seed(self, seed: int) -> None:
+        """Begins the random numbers anew."""
+        self._generator.manual_seed(seed)
+
+    def __call__(self, observations: Any) -> torch.Tensor:
+        """One action for every agent."""
+        del observations
+        precision = torch.float64 if self._whole else torch.float32  # float32 would round up to a whole number
+        drawn = torch.rand(self._shape, device=self._device, generator=self._generator, dtype=precision) * self._width
+        return self._least + (drawn.to(torch.int64) if self._whole else drawn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All there is, and where the random numbers stand."""
+        return {**vars(self), "_generator": self._generator.get_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Goes on where the other was."""
+        self.__dict__.update(state)
+        self._generator = torch.Generator(self._device)
+        self._generator.set_state(state["_generator"])

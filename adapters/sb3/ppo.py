@@ -31,7 +31,7 @@ class PPO(stable_baselines3.PPO):
 
         Args:
             env: The environments.
-            callback: Called at each step, with this function's variables.
+            callback: Called at each step, with this function's variables, named as in the base class.
             rollout_buffer: What to fill.
             n_rollout_steps: How many steps.
 
@@ -48,9 +48,11 @@ class PPO(stable_baselines3.PPO):
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
             with torch.no_grad():
-                chosen, values, log_probs = self.policy(obs_as_tensor(self._last_obs, self.device))
+                obs_tensor = obs_as_tensor(self._last_obs, self.device)
+                chosen, values, log_probs = self.policy(obs_tensor)
             actions = chosen.cpu().numpy()
-            new_obs, rewards, dones, infos = env.step(self._allowed(actions))
+            clipped_actions = self._allowed(actions)
+            new_obs, rewards, dones, infos = env.step(clipped_actions)
             self.num_timesteps += env.num_envs
             callback.update_locals(locals())
             if not callback.on_step():

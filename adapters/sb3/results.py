@@ -1,22 +1,30 @@
-"""A step's results on their way to NumPy: fresh arrays each step, brought from a GPU in one go."""
+"""A step's results on their way to NumPy, brought from a GPU in one go."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
 
 from gpu_envs import MultiAgentEnv, Step, VectorEnv
+from gpu_envs.arrays import to_numpy
 
 Shapes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
+
+Live: TypeAlias = Callable[[str], Any]
+"""From a result's name to the environment's own memory of it."""
 
 WRITTEN = (
     *("observations", "rewards", "terminations", "truncations"),
     *("final_obs", "episode_return", "episode_length"),
 )
-"""What a step writes where it is told to; anything else that is fetched is the environment's own memory."""
+"""What a step writes where it is told to."""
+
+SELDOM = ("final_obs", "episode_return", "episode_length")
+"""What it writes only where an episode ended."""
 
 _ALIGNMENT = 256
 """In bytes, of each result within the block: as a GPU's allocator would give."""
@@ -49,36 +57,42 @@ class Results(ABC):
     """Where one step after the other leaves what it gives."""
 
     @abstractmethod
-    def prepare(self) -> Step:
-        """Where the next step is to write."""
+    def prepare(self) -> Step | None:
+        """Where the next step is to write; None: into the environment's own memory."""
 
     @abstractmethod
-    def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Arrays that no later step changes. Of final_obs and episode_* only rows of ended episodes mean anything.
+    def fetch(self, live: Live) -> dict[str, np.ndarray]:
+        """What the step gave.
 
         Args:
-            live: Results that the environment keeps in its own memory.
+            live: Gives the environment's own results by name, those of one role.
+
+        Returns:
+            Arrays that no later step changes; but of final_obs, episode_return and episode_length only the rows of
+            episodes that ended mean anything, and they are to be copied before the next step.
         """
 
 
 @final
 class HostResults(Results):
-    """New arrays for each step, written straight into."""
+    """Copies of the environment's own memory: cheaper than to have it write elsewhere, where all is on the host."""
 
-    def __init__(self, shapes: Shapes, role: str | None) -> None:
-        """Keeps what they are to be."""
-        self._shapes = shapes
-        self._role = role
-        self._arrays: dict[str, np.ndarray] = {}
+    def __init__(self, shapes: Shapes) -> None:
+        """Keeps the names of the results."""
+        self._names = list(shapes)
+        self._observations: Any = None
+        self._views: dict[str, np.ndarray] = {}
 
-    def prepare(self) -> Step:
-        """New arrays."""
-        self._arrays = {name: np.empty(*self._shapes[name]) for name in WRITTEN}
-        return _step(self._arrays, self._role)
+    def prepare(self) -> None:
+        """The environment's own memory will do."""
 
-    def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The arrays, and copies of what is live."""
-        return self._arrays | {name: np.array(array) for name, array in live.items()}
+    def fetch(self, live: Live) -> dict[str, np.ndarray]:
+        """Copies of what is new in every row."""
+        observations = live("observations")
+        if observations is not self._observations:  # otherwise all results are where they were
+            self._observations = observations
+            self._views = {name: to_numpy(live(name)) for name in self._names}
+        return {name: view if name in SELDOM else view.copy() for name, view in self._views.items()}
 
 
 @final
@@ -87,6 +101,7 @@ class DeviceResults(Results):
 
     def __init__(self, shapes: Shapes, role: str | None, device: str) -> None:
         """Allocates both, for good."""
+        self._made_of = shapes, role, device
         self._places: dict[str, tuple[slice, tuple[int, ...], str]] = {}
         size = 0
         for name, (shape, dtype) in shapes.items():
@@ -94,31 +109,51 @@ class DeviceResults(Results):
             self._places[name] = slice(size, size + length), shape, dtype
             size += -(-length // _ALIGNMENT) * _ALIGNMENT
         self._block = torch.empty(size, dtype=torch.uint8, device=device)
-        self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=torch.device(device).type == "cuda")
         self._arrived = self._pinned.numpy()
         self._views = {
             name: self._block[place].view(getattr(torch, dtype)).view(shape)
             for name, (place, shape, dtype) in self._places.items()
         }
+        self._unwritten = [name for name in shapes if name not in WRITTEN]
         self._step = _step({name: self._views[name] for name in WRITTEN}, role)
 
     def prepare(self) -> Step:
         """The same places each time."""
         return self._step
 
-    def fetch(self, live: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def fetch(self, live: Live) -> dict[str, np.ndarray]:
         """Copies all there is, and waits for it."""
-        for name, array in live.items():
-            self._views[name].copy_(torch.as_tensor(array))
+        for name in self._unwritten:
+            self._views[name].copy_(torch.as_tensor(live(name)))
         self._pinned.copy_(self._block)
         fresh = self._arrived.copy()
         return {name: fresh[place].view(dtype).reshape(shape) for name, (place, shape, dtype) in self._places.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is made of: a copy has memory of its own."""
+        return {"made_of": self._made_of}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes an equal one."""
+        self.__init__(*state["made_of"])
+
+
+def settle(env: VectorEnv | MultiAgentEnv) -> None:
+    """Lets the work of torch's current stream be done before CuPy's goes on, and the other way round.
+
+    An environment with CuPy output works on CuPy's stream, and results are fetched on torch's; with all others the
+    two are one.
+    """
+    if env.output == "cupy":
+        sys.modules["cupy"].cuda.get_current_stream().synchronize()
+        torch.cuda.current_stream(env.device).synchronize()
 
 
 def results_for(env: VectorEnv | MultiAgentEnv, role: str | None) -> Results:
     """What suits the environment's device."""
     shapes = shapes_of(env, role)
-    return HostResults(shapes, role) if env.device == "cpu" else DeviceResults(shapes, role, env.device)
+    return HostResults(shapes) if env.device == "cpu" else DeviceResults(shapes, role, env.device)
 
 
 def _step(arrays: Mapping[str, Any], role: str | None) -> Step:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.sb3.others import Others
-from gpu_envs.adapters.sb3.results import results_for
+from gpu_envs.adapters.sb3.results import WRITTEN, Live, results_for, settle
 from gpu_envs.arrays import to_numpy
 
 
@@ -81,12 +81,13 @@ class Replicas(Slots):
 
     def step(self, actions: Any) -> Stepped:
         """Steps every replica once."""
-        self._env.step(actions, out=self._results.prepare())
-        got = self._results.fetch({})
+        results = self._env.step(actions, out=self._results.prepare())
+        settle(self._env)
+        got = self._results.fetch(_live(self._env, results))
         terminated, truncated = got["terminations"], got["truncations"]
         dones = terminated | truncated
         ended = np.flatnonzero(dones)
-        reported = ~self._midway[ended]
+        reported = ~self._midway.take(ended)
         self._midway[ended] = False
         return Stepped(
             got["observations"],
@@ -94,7 +95,7 @@ class Replicas(Slots):
             dones,
             ended,
             got["final_obs"][ended],
-            truncated[ended] & ~terminated[ended],
+            truncated.take(ended) & ~terminated.take(ended),
             reported,
             got["episode_return"][ended],
             got["episode_length"][ended],
@@ -144,8 +145,11 @@ class Agents(Slots):
         """Steps every replica once; the others act on what they saw last."""
         given = np.reshape(actions, (*self._rows, *(self.action_space.shape or ())))
         everybody = self._others.act(self._seen) | {self._role: given}
-        self._seen, *_, infos = self._env.step(everybody, out=self._results.prepare())
-        got = self._results.fetch({"alive": infos["alive"][self._role], "finished": self._finished(infos)})
+        settle(self._env)
+        results = self._env.step(everybody, out=self._results.prepare())
+        settle(self._env)
+        self._seen = results[0]
+        got = self._results.fetch(_live_of_role(self._env, results, self._role))
         observations = self._flat(got["observations"])
         over = np.repeat(got["finished"], self.of_replica)
         alive = got["alive"].reshape(-1)
@@ -172,9 +176,34 @@ class Agents(Slots):
             got["episode_length"].reshape(-1)[ended],
         )
 
-    def _finished(self, infos: dict[str, Any]) -> Any:
-        """Which replicas' episodes ended; with NumPy output the mask is left out where none did."""
-        return infos["_final_obs"] if "_final_obs" in infos else np.zeros(self._env.num_envs, bool)
-
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:])
+
+
+def _live(env: VectorEnv, results: tuple[Any, ...]) -> Live:
+    """A step's results by name."""
+    named, infos = dict(zip(WRITTEN, results[:4], strict=False)), results[4]
+
+    def read(name: str) -> Any:
+        if name == "final_obs":
+            return infos.get("final_obs", named["observations"])  # NumPy output has none where no episode ended
+        return named[name] if name in named else getattr(env, name)
+
+    return read
+
+
+def _live_of_role(env: MultiAgentEnv, results: tuple[Any, ...], role: str) -> Live:
+    """A step's results of one role, by name."""
+    named, infos = dict(zip(WRITTEN, results[:4], strict=False)), results[4]
+    over = "_final_obs" in infos  # NumPy output has it only where an episode ended
+
+    def read(name: str) -> Any:
+        if name == "finished":
+            return infos["_final_obs"] if over else np.zeros(env.num_envs, bool)
+        if name == "alive":
+            return infos["alive"][role]
+        if name == "final_obs":
+            return infos["final_obs"][role] if over else named["observations"][role]
+        return (named[name] if name in named else getattr(env, name))[role]
+
+    return read

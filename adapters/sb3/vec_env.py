@@ -1,6 +1,5 @@
 """The vectorised environment of Stable-Baselines3."""
 
-import pickle
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.opening import opened
 from gpu_envs.adapters.sb3.others import Other, Others
 from gpu_envs.adapters.sb3.slots import Agents, Replicas, Slots, Stepped
+from gpu_envs.arrays import to_numpy
 from gpu_envs.errors import did_you_mean
 from gpu_envs.resets import derived_seed, random_seed
 
@@ -60,6 +60,8 @@ class VecEnv(StableVecEnv):
             seed: Of the first reset; replica *i* gets ``seed + i``. None: a random one.
             **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
         """
+        if not isinstance(stagger, bool):
+            raise TypeError(f"stagger is {stagger!r}; True or False (its random steps follow from seed)")
         self.env: Any = opened(env, num_envs, "SameStep", options)
         self._slots = _slots_of(self.env, role, others)
         self._stagger = stagger
@@ -68,6 +70,8 @@ class VecEnv(StableVecEnv):
         self._began = time.time()
         count = self.env.num_envs * self._slots.of_replica
         super().__init__(count, self._slots.observation_space, self._slots.action_space)
+        shown = {name: self.env.metadata[name] for name in ("render_fps",) if name in self.env.metadata}
+        self.metadata: dict[str, Any] = {**self.metadata, **shown}
         self._nothing: list[dict[str, Any]] = [{} for _ in range(count)]
 
     @property
@@ -95,9 +99,9 @@ class VecEnv(StableVecEnv):
             raise ValueError(f"set_options was given {len(self._options)} options; expected {self.num_envs}, or one")
         if not any(self._options):
             return self._reset_all(seed, None)
-        groups: dict[bytes, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for slot, options in enumerate(self._options):
-            groups.setdefault(pickle.dumps(options), []).append(slot)
+            groups.setdefault(_key(options), []).append(slot)
         if len(groups) == 1:
             return self._reset_all(seed, self._options[0])
         known = random_seed() if seed is None else seed
@@ -147,15 +151,18 @@ class VecEnv(StableVecEnv):
             stepped.ended.tolist(),
             stepped.last,
             stepped.truncated.tolist(),
-            stepped.reported.tolist(),
             stepped.returns.tolist(),
             stepped.lengths.tolist(),
             strict=True,
         )
-        for slot, last, truncated, reported, total, length in rows:
-            info = infos[slot] = {"terminal_observation": last, "TimeLimit.truncated": truncated}
-            if reported:
-                info["episode"] = {"r": total, "l": length, "t": seconds}
+        for slot, last, truncated, total, length in rows:
+            infos[slot] = {
+                "terminal_observation": last,
+                "TimeLimit.truncated": truncated,
+                "episode": {"r": total, "l": length, "t": seconds},
+            }
+        for slot in stepped.ended[~stepped.reported].tolist():
+            del infos[slot]["episode"]
 
     def close(self) -> None:
         """Closes the environment underneath."""
@@ -208,6 +215,12 @@ class VecEnv(StableVecEnv):
     def __repr__(self) -> str:
         """Says what it is and where."""
         return f"VecEnv({self.env!r}, {self.num_envs} environments)"
+
+
+def _key(options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Equal for options that are, whatever objects hold them."""
+    arrays = {name: np.asarray(to_numpy(value)) for name, value in options.items()}
+    return tuple((n, a.dtype.str, a.shape, a.tobytes()) for n, a in sorted(arrays.items()))
 
 
 def _slots_of(env: VectorEnv | MultiAgentEnv, role: str | None, others: Other | Mapping[str, Other]) -> Slots:

@@ -1,0 +1,103 @@
+"""Gymnasium's spaces as TorchRL's specs."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from torchrl.data import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
+
+
+@final
+class Choices(MultiCategorical):
+    """Several whole numbers at once, as many to choose from for each replica and agent alike.
+
+    ``MultiCategorical`` keeps an object for each number of each replica and agent, and draws them one at a time:
+    seconds for a few hundred large teams. This one keeps an object for each number of one agent.
+    """
+
+    def __init__(
+        self,
+        nvec: Sequence[int] | torch.Tensor,
+        shape: torch.Size | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.int64,
+        mask: torch.Tensor | None = None,
+        remove_singleton: bool = True,
+    ) -> None:
+        """Keeps how many there are to choose from.
+
+        Args:
+            nvec: How many, ``[numbers]``; with further dimensions before it, that all agree, as ``MultiCategorical``
+                hands it to its own class.
+            shape: That of values, ``[..., numbers]``; None: that of ``nvec``.
+            device: Where values are.
+            dtype: Of values.
+            mask: Which are allowed, as ``MultiCategorical`` takes it.
+            remove_singleton: As ``MultiCategorical`` takes it.
+        """
+        given = torch.as_tensor(nvec, device=device)
+        one = given[(0,) * (given.ndim - 1)].clone()
+        super().__init__(one, None, device, dtype, None, remove_singleton)
+        self.shape = given.shape if shape is None else torch.Size(shape)
+        self.nvec = one.expand(self.shape)
+        self.update_mask(mask)
+
+    def clone(self) -> "Choices":
+        """The same, with a mask of its own."""
+        mask = None if self.mask is None else self.mask.clone()
+        return Choices(self.nvec, self.shape, self.device, self.dtype, mask, self.remove_singleton)
+
+
+def box_spec(space: gymnasium.Space[Any], what: str, lead: torch.Size, device: torch.device) -> TensorSpec:
+    """The spec of a Box.
+
+    Args:
+        space: Of one agent.
+        what: The space is of, for the message.
+        lead: The dimensions before its own.
+        device: Where the values are.
+    """
+    if not isinstance(space, Box):
+        raise TypeError(f"the {what} space is {space}; TorchRL's interface is made for Box, Discrete and MultiDiscrete")
+    shape, dtype = torch.Size((*lead, *space.shape)), getattr(torch, space.dtype.name)
+    if np.isinf(space.low).all() and np.isinf(space.high).all():
+        return Unbounded(shape, dtype=dtype, device=device)
+    low, high = (torch.tensor(bound, dtype=dtype, device=device) for bound in (space.low, space.high))
+    # expanded, not repeated: bounds take the memory of one agent's
+    return Bounded(low, high, shape=space.shape, dtype=dtype, device=device).expand(shape)
+
+
+def action_spec(
+    space: gymnasium.Space[Any], lead: torch.Size, device: torch.device, *, categorical: bool
+) -> TensorSpec:
+    """The spec of the actions.
+
+    Args:
+        space: Of one agent.
+        lead: The dimensions before its own.
+        device: Where the values are.
+        categorical: Discrete actions are numbers, which count from 0 even where those of the space do not; otherwise
+            they are one-hot.
+    """
+    spec: TensorSpec
+    if isinstance(space, Discrete):
+        spec = (Categorical if categorical else OneHot)(int(space.n), device=device, dtype=torch.int64)
+    elif isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
+        spec = (Choices if categorical else MultiOneHot)(space.nvec.tolist(), device=device, dtype=torch.int64)
+    else:
+        return box_spec(space, "action", lead, device)
+    return spec.expand((*lead, *spec.shape))
+
+
+def first_actions(space: gymnasium.Space[Any], device: torch.device) -> torch.Tensor | None:
+    """What is added to numbers that count from 0; None: nothing."""
+    start = np.asarray(space.start if isinstance(space, Discrete | MultiDiscrete) else 0)
+    return torch.from_numpy(start.astype(np.int64)).to(device) if start.any() else None
+
+
+def flag_spec(shape: Sequence[int], device: torch.device) -> TensorSpec:
+    """The spec of bools."""
+    return Categorical(2, shape=torch.Size(shape), dtype=torch.bool, device=device)

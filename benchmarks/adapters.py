@@ -1,0 +1,98 @@
+"""What the adapters cost and what is learnt through them: ``python -m benchmarks.adapters``.
+
+It writes ``results/adapters_*.json``. Each section stands for itself; those named by --only are measured and replace
+their like in the file. A library that is not installed is left out, and the results say so.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks import record
+from benchmarks.adapting.learning import learning
+from benchmarks.adapting.libraries import torch_libraries
+from benchmarks.adapting.plan import Plan
+from benchmarks.adapting.sb3 import sb3
+from benchmarks.adapting.sb3_step import sb3_step
+from benchmarks.adapting.timing import torch_threads
+from gpu_envs.backend.cuda import device_count
+
+
+def wrappers(plan: Plan) -> dict[str, Any]:
+    """What the wrappers of ``gpu_envs.wrappers`` cost."""
+    from benchmarks import wrapping
+
+    with torch_threads(1):
+        return {"torch_threads": 1} | wrapping.measure(plan.device, quick=plan.quick, log=plan.log)
+
+
+SECTIONS: Mapping[str, Callable[[Plan], dict[str, Any]]] = {
+    "sb3": sb3,
+    "sb3_step": sb3_step,
+    "torch_libraries": torch_libraries,
+    "wrappers": wrappers,
+    "learning": learning,
+}
+"""What is measured, by name."""
+
+USUAL = {
+    "cpu": ("sb3", "wrappers", "learning"),
+    "cuda": ("sb3_step", "torch_libraries", "wrappers", "learning"),
+}
+"""What is measured on a device unless --only says otherwise; each can be on either."""
+
+
+def log(line: str) -> None:
+    """Prints a line at once."""
+    print(line, flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    made.add_argument("--only", nargs="+", choices=tuple(SECTIONS), help="default: all that suits the device")
+    made.add_argument("--quick", action="store_true", help="tiny sizes: prints what it finds and writes nothing")
+    made.add_argument("--commit", help="the commit measured, where the copy has no git")
+    return made
+
+
+def measure(plan: Plan, names: Sequence[str], keep: Callable[[str, dict[str, Any]], None]) -> None:
+    """Measures sections one after the other.
+
+    Args:
+        plan: Where, and how much. What fails is listed in it.
+        names: Of the sections.
+        keep: Called with a section's name and figures as soon as they are there.
+    """
+    for name in names:
+        keep(name, plan.part(name, functools.partial(SECTIONS[name], plan)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints, and writes after each section."""
+    options = parser().parse_args(arguments)
+    device = options.device or ("cuda" if device_count() > 0 else "cpu")
+    gpu = None
+    if device == "cuda":
+        import torch
+
+        gpu = torch.cuda.get_device_name(0)
+    plan = Plan(device, options.quick, log)
+
+    def keep(name: str, found: dict[str, Any]) -> None:
+        if options.quick:
+            log(json.dumps({name: found}, allow_nan=False))
+        elif name not in plan.failures:  # what was measured before, if anything, stays
+            log(f"wrote {record.merge(f'adapters_{device}', {name: found}, options.commit, gpu, 'adapters')}: {name}")
+
+    measure(plan, options.only or USUAL[device], keep)
+    if plan.failures:
+        sys.exit(f"failed: {', '.join(plan.failures)}")
+
+
+if __name__ == "__main__":
+    main()

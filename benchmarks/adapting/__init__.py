@@ -1,0 +1,1 @@
+"""What the adapters cost, section by section, for ``python -m benchmarks.adapters``."""

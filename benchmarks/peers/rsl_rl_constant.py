@@ -1,0 +1,39 @@
+"""An environment of rsl_rl's that computes nothing: what it takes to step it is rsl_rl's own cost."""
+
+from typing import Any, final
+
+import torch
+from rsl_rl.env import VecEnv
+from tensordict import TensorDict
+
+FEATURES, ACTIONS = 3, 1
+"""Those of the pendulum."""
+
+
+@final
+class ConstantEnv(VecEnv):  # type: ignore[misc]  # rsl_rl's types are not followed
+    """The pendulum's shapes, and the same tensors at every step."""
+
+    def __init__(self, num_envs: int, device: str | torch.device) -> None:
+        """Allocates what all steps return.
+
+        Args:
+            num_envs: How many replicas.
+            device: Where.
+        """
+        self.num_envs, self.num_actions, self.max_episode_length = num_envs, ACTIONS, 200
+        self.device = torch.device(device)
+        self.cfg: dict[str, Any] = {}
+        self.episode_length_buf = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
+        observations = torch.zeros(num_envs, FEATURES, device=self.device)
+        self._observations = TensorDict({"policy": observations}, batch_size=[num_envs], device=self.device)
+        flags = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+        self._rest = (torch.zeros(num_envs, device=self.device), flags, {"time_outs": flags.clone(), "log": {}})
+
+    def get_observations(self) -> TensorDict:
+        """The observations."""
+        return self._observations
+
+    def step(self, actions: torch.Tensor) -> tuple[Any, ...]:  # noqa: ARG002
+        """The same as ever."""
+        return self._observations, *self._rest

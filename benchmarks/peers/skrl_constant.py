@@ -1,0 +1,49 @@
+"""An environment of skrl's that computes nothing: what it takes to step it is skrl's own cost."""
+
+import types
+from typing import Any, final
+
+import gymnasium
+import torch
+from skrl.envs.wrappers.torch import Wrapper
+
+FEATURES, ACTIONS = 4, 2
+"""Those of cart-pole."""
+
+
+@final
+class ConstantEnv(Wrapper):  # type: ignore[misc]  # skrl's types are not followed
+    """Cart-pole's spaces, and the same tensors at every step."""
+
+    observation_space = gymnasium.spaces.Box(-float("inf"), float("inf"), (FEATURES,))
+    action_space = gymnasium.spaces.Discrete(ACTIONS)
+    state_space = None
+
+    def __init__(self, num_envs: int, device: str | torch.device) -> None:
+        """Allocates what all steps return.
+
+        Args:
+            num_envs: How many replicas.
+            device: Where.
+        """
+        super().__init__(types.SimpleNamespace(num_envs=num_envs, device=str(device)))
+        flags = torch.zeros(num_envs, 1, dtype=torch.bool, device=self.device)
+        self._observations = torch.zeros(num_envs, FEATURES, device=self.device)
+        self._rest: tuple[Any, ...] = (torch.ones(num_envs, 1, device=self.device), flags, flags.clone(), {})
+
+    def reset(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The observations."""
+        return self._observations, {}
+
+    def step(self, actions: torch.Tensor) -> tuple[Any, ...]:  # noqa: ARG002
+        """The same as ever."""
+        return self._observations, *self._rest
+
+    def state(self) -> None:
+        """There is none."""
+
+    def render(self, *args: Any, **kwargs: Any) -> None:
+        """There is no picture."""
+
+    def close(self) -> None:
+        """Nothing is held."""

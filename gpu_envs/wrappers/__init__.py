@@ -1,0 +1,38 @@
+"""Gymnasium's vector wrappers for environments with torch output: on the device, in kernels of their own.
+
+    from gpu_envs.wrappers import NormalizeObservation, RecordEpisodeStatistics
+    env = gpu_envs.make("Pendulum-v1", 4096, output="torch", autoreset_mode="SameStep")
+    env = NormalizeObservation(RecordEpisodeStatistics(env))
+
+Names, arguments and results are those of ``gymnasium.wrappers.vector`` (of ``gymnasium.wrappers`` for
+``FrameStackObservation``); each docstring says where one differs. They work in all three auto-reset modes, and
+``infos["final_obs"]`` is transformed as observations are.
+
+What a step returns is as with the environment inside: the wrapper's own memory, which the next step overwrites; fresh
+tensors where the environment was made with ``copy=True``. ``step(actions, out=Step(...))`` writes what the wrapper
+makes into the tensors given, and passes on the others. No step waits for the device, and a step can be captured in a
+CUDA graph after one that was not.
+"""
+
+from gpu_envs.extras import extra
+
+with extra("torch", "torch"):
+    from gpu_envs.wrappers.actions import ClipAction, RescaleAction
+    from gpu_envs.wrappers.base import TorchWrapper
+    from gpu_envs.wrappers.episodes import RecordEpisodeStatistics
+    from gpu_envs.wrappers.frames import FlattenObservation, FrameStackObservation
+    from gpu_envs.wrappers.moments import RunningMeanStd
+    from gpu_envs.wrappers.observations import NormalizeObservation
+    from gpu_envs.wrappers.rewards import NormalizeReward
+
+__all__ = [
+    "ClipAction",
+    "FlattenObservation",
+    "FrameStackObservation",
+    "NormalizeObservation",
+    "NormalizeReward",
+    "RecordEpisodeStatistics",
+    "RescaleAction",
+    "RunningMeanStd",
+    "TorchWrapper",
+]

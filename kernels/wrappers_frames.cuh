@@ -1,0 +1,104 @@
+// The last STACK observations of each replica, from the oldest to the newest.
+//
+// They are kept in a ring of STACK frames a replica, `slot` the newest of them and `depth` the number that the episode
+// has had, up to STACK. What comes anew goes to the next slot, whose frame no stack needs any more: not even that of
+// the episode which ends in this step. So threads write what none of the others reads.
+//
+// Generated before it: STACK.
+
+enum Turn : int { PUSH, RESTART, KEEP };
+
+struct Stack {
+    int          slot, depth;
+    const float* newest;  // the frame that is not in the ring yet; null: it is
+};
+
+FN bool done(const StackCall& call, Index row) { return (call.terminations[row] | call.truncations[row]) != 0; }
+
+FN Turn turn_of(const StackCall& call, Index row) {
+    if (call.resets) return call.mask == nullptr || call.mask[row] ? RESTART : KEEP;
+    if (AUTORESET == SAME_STEP) return done(call, row) ? RESTART : PUSH;
+    return !was_over(call.ended, row) ? PUSH : AUTORESET == NEXT_STEP ? RESTART : KEEP;
+}
+
+FN int  after(int slot) { return slot + 1 == STACK ? 0 : slot + 1; }
+
+FN Stack pushed(const StackCall& call, Index row, const float* newest) {
+    return {after(call.slots[row]), minimum(call.depths[row] + 1, STACK), newest};
+}
+
+FN Stack stack_of(const StackCall& call, Index row, Turn turn) {
+    if (turn == KEEP) return {call.slots[row], call.depths[row], nullptr};
+    Stack stack = pushed(call, row, call.observations + row * FEATURES);
+    if (turn == RESTART) stack.depth = 1;
+    return stack;
+}
+
+// The frame so many steps back. Before the episode's first there is padding, or that first frame again.
+FN const float* frame(const StackCall& call, Index row, const Stack& stack, int back) {
+    if (back >= stack.depth) {
+        if (call.padding != nullptr) return call.padding;
+        back = stack.depth - 1;
+    }
+    if (back == 0 && stack.newest != nullptr) return stack.newest;
+    const int slot = stack.slot - back + (stack.slot < back ? STACK : 0);
+    return call.frames + (row * STACK + slot) * FEATURES;
+}
+
+// Neighbouring threads take neighbouring columns of a frame, then the next frame, then the next row.
+constexpr int SHARERS = ON_GPU ? WIDTH : 1;                       // threads that share a frame
+constexpr int LAYERS  = minimum(STACK, THREADS / SHARERS);        // frames of a row at a time
+constexpr int ROWS    = THREADS / (SHARERS * LAYERS);             // rows at a time
+constexpr int COLUMNS = ON_GPU ? SHARERS : FEATURES;              // columns at a time
+
+// Of a frame, the columns from `first` on: on a GPU the thread has one of them.
+struct Columns {
+    int first, lanes;
+    FN explicit Columns(int first_) : first(first_), lanes(minimum(COLUMNS, FEATURES - first_)) {}
+    FN int  place(int k) const { return first + (ON_GPU ? thread_rank() % SHARERS : k); }
+    FN bool has(int) const { return thread_rank() % SHARERS < lanes; }
+};
+
+FN void copy(float* to, const float* from) {
+    for (int first = 0; first < FEATURES; first += COLUMNS) {
+        const Columns columns(first);
+        FOR_EACH_LANE(k, columns) to[columns.place(k)] = from[columns.place(k)];
+    }
+}
+
+FN void clear(float* to) {
+    for (int first = 0; first < FEATURES; first += COLUMNS) {
+        const Columns columns(first);
+        FOR_EACH_LANE(k, columns) to[columns.place(k)] = 0;
+    }
+}
+
+KERNEL_OF_BLOCKS(kernel_stack, StackCall, TEAM, 1) {
+    FOR_EACH_BLOCK(number) {
+        const Index first = number * call.rows_of_block, end = minimum(first + call.rows_of_block, call.rows);
+        const int   mine = thread_rank() / (SHARERS * LAYERS), layer = thread_rank() / SHARERS % LAYERS;
+        for (Index row = mine < ROWS ? first + mine : end; row < end; row += ROWS) {
+            const Turn  turn  = turn_of(call, row);
+            const Stack stack = stack_of(call, row, turn);
+            const bool  ends  = AUTORESET == SAME_STEP && turn == RESTART && !call.resets;
+            const Stack last  = pushed(call, row, call.final_obs + row * call.final_stride);
+            for (int f = layer; f < STACK; f += LAYERS) {
+                const Index at = (row * STACK + f) * FEATURES;
+                copy(call.stacked + at, frame(call, row, stack, STACK - 1 - f));
+                if (ends) copy(call.stacked_final + at, frame(call, row, last, STACK - 1 - f));
+                else if (call.fill) clear(call.stacked_final + at);
+            }
+            if (layer == 0 && turn != KEEP)
+                copy(call.frames + (row * STACK + stack.slot) * FEATURES, call.observations + row * FEATURES);
+        }
+        block_barrier();
+        for (Index row = first + thread_rank(); row < end; row += THREADS) {
+            const Turn  turn  = turn_of(call, row);
+            const Stack stack = stack_of(call, row, turn);
+            call.slots[row]   = stack.slot;
+            call.depths[row]  = stack.depth;
+            if (AUTORESET != SAME_STEP && !call.resets) call.ended[row] = done(call, row);
+            if (AUTORESET != SAME_STEP && call.resets && turn == RESTART) call.ended[row] = 0;
+        }
+    }
+}

@@ -1,0 +1,69 @@
+// Observations brought to mean 0 and deviation 1, column by column.
+
+// Takes in the observations: of all rows, or of those whose episode was not over before, or of a reset's mask.
+KERNEL_OF_BLOCKS(kernel_measure, MeasureCall, TEAM, 1) {
+    const LocalMemory memory(SHARED_BYTES);
+    auto&             sums  = *reinterpret_cast<BlockSums*>(memory.at);
+    const auto        value = [&](Index i) { return call.observations[i]; };
+    FOR_EACH_BLOCK(number) {
+        const Block block(number, call);
+        if (call.only != nullptr) {
+            leave_moments<true>(block, sums, call, [&](Index row) { return call.only[row] != 0; }, value, value);
+        } else if (call.ended != nullptr) {
+            leave_moments<true>(block, sums, call, [&](Index row) { return call.ended[row] == 0; }, value, value);
+        } else {
+            leave_moments<false>(block, sums, call, [](Index) { return true; }, value, value);
+        }
+    }
+}
+
+// What the columns of this thread's places are shifted and scaled by. The mean is two floats, so that what is near it
+// keeps all its digits.
+struct Factors {
+    float high[PLACES], low[PLACES], inverse[PLACES], limit;
+
+    FN Factors(const Block& block, const NormaliseCall& call) : limit(call.limit) {
+        const Span all = all_places();
+        FOR_EACH_LANE(k, all) {
+            const int    j    = minimum(block.column + all.place(k) % WIDTH, FEATURES - 1);
+            const double mean = call.mean[j];
+            high[k]           = float(mean);
+            low[k]            = float(mean - double(high[k]));
+            inverse[k]        = 1.0f / square_root(float(call.var[j] + call.epsilon));
+        }
+    }
+    FN float normalised(float x, int k) const { return clip((x - high[k] - low[k]) * inverse[k], -limit, limit); }
+};
+
+// The final observations of these rows, where an episode ended.
+FN void normalise_final(const NormaliseCall& call, const Factors& factors, const Block& block, Index row, const Span& span) {
+    FOR_EACH_LANE(k, span) {
+        const Index own = row + span.place(k) / WIDTH;
+        const Index raw = own * call.final_stride + block.column + span.place(k) % WIDTH;
+        if (call.finished[own]) call.normalised_final[span.index(k)] = factors.normalised(call.final_obs[raw], k);
+        else if (call.fill) call.normalised_final[span.index(k)] = 0;
+    }
+}
+
+KERNEL_OF_BLOCKS(kernel_normalise, NormaliseCall, TEAM, 1) {
+    FOR_EACH_BLOCK(number) {
+        const Block   block(number, call);
+        const Factors factors(block, call);
+        for (Index row = block.first; row < block.end; row += SLOTS) {
+            const Span span = block.span(row);
+            FOR_EACH_LANE(k, span) {
+                call.normalised[span.index(k)] = factors.normalised(call.observations[span.index(k)], k);
+            }
+            if (call.finished != nullptr) {
+                const RowSpan rows = block.rows(row);
+                int           ends = call.fill;
+                NOTE_LANES(ends, k, rows) ends |= call.finished[rows.index(k)];
+                if (ends) normalise_final(call, factors, block, row, span);
+            }
+        }
+        if (call.ended != nullptr && block.column == 0) {
+            for (Index row = block.first + thread_rank(); row < block.end; row += THREADS)
+                call.ended[row] = call.terminations[row] | call.truncations[row];
+        }
+    }
+}

@@ -1,0 +1,40 @@
+// Rewards divided by the deviation of the discounted return. A thread a replica.
+
+// discounted = gamma discounted + reward; only the reward in a step that terminates. Takes in what it has become, of
+// those whose episode was not over before; in SameStep it then begins anew with the next episode.
+KERNEL_OF_BLOCKS(kernel_accumulate, AccumulateCall, TEAM, 1) {
+    const LocalMemory memory(SHARED_BYTES);
+    auto&             sums   = *reinterpret_cast<BlockSums*>(memory.at);
+    const auto        counts = [&](Index row) { return !was_over(call.ended, row); };
+    const auto        first  = [&](Index row) {
+        const float before    = call.terminations[row] ? 0.0f : call.discounted[row] * call.gamma;
+        const float reached   = float(Reward(before) + call.rewards[row]);
+        call.discounted[row]  = counts(row) ? reached : call.discounted[row];
+        return call.discounted[row];
+    };
+    const auto again = [&](Index row) { return call.discounted[row]; };
+    FOR_EACH_BLOCK(number) {
+        const Block block(number, call);
+        leave_moments<AUTORESET != SAME_STEP>(block, sums, call, counts, first, again);
+        for (Index row = block.first; row < block.end; row += SLOTS) {
+            const Span span = block.span(row);
+            FOR_EACH_LANE(k, span) {
+                const Index i    = span.index(k);
+                const u8    ends = call.terminations[i] | call.truncations[i];
+                if (AUTORESET == SAME_STEP) call.discounted[i] = ends ? 0.0f : call.discounted[i];
+                else call.ended[i] = ends;
+            }
+        }
+    }
+}
+
+KERNEL_OF_BLOCKS(kernel_scale, ScaleCall, TEAM, 1) {
+    const Reward deviation = square_root(Reward(*call.var + call.epsilon));
+    FOR_EACH_BLOCK(number) {
+        const Block block(number, call);
+        for (Index row = block.first; row < block.end; row += SLOTS) {
+            const Span span = block.span(row);
+            FOR_EACH_LANE(k, span) call.scaled[span.index(k)] = call.rewards[span.index(k)] / deviation;
+        }
+    }
+}

@@ -1,0 +1,307 @@
+"""What Stable-Baselines3 stores of the adapter's steps, its own PPO and this package's, against records and sums."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits, numpy_of
+
+torch = pytest.importorskip("torch")
+stable = pytest.importorskip("stable_baselines3", minversion="2.9")
+
+from sb3_tools import Keeper, Recorder, clock, vec  # noqa: E402
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
+
+from gpu_envs.adapters import sb3  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EPS = 2.0**-24
+"""A rounding to float32."""
+
+PPOS = [pytest.param(stable.PPO, id="stock"), pytest.param(sb3.PPO, id="ours")]
+
+
+def values_of(model: Any, observations: np.ndarray) -> np.ndarray:
+    """The critic's, one row at a time."""
+    with torch.no_grad():
+        return np.array([model.policy.predict_values(torch.from_numpy(row[None])).item() for row in observations])
+
+
+def parameters_of(model: Any) -> list[np.ndarray]:
+    return [numpy_of(parameter.detach()) for parameter in model.policy.parameters()]
+
+
+# --- on-policy: what the buffer holds is what was observed ---
+
+
+@pytest.mark.parametrize("algorithm", [*PPOS, pytest.param(stable.A2C, id="A2C")])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_the_rollout_buffer_holds_what_was_observed(algorithm: Any, env_id: str, device: str) -> None:
+    """Over two roll-outs: a buffer of one step's observations used again would show the next step's."""
+    steps, count, gamma = 24, 6, 0.9
+    venv = Recorder(vec(env_id, count, device=device, max_episode_steps=9))
+    batch = {} if algorithm is stable.A2C else {"batch_size": 48, "n_epochs": 2}
+    model = algorithm("MlpPolicy", venv, n_steps=steps, gamma=gamma, device="cpu", seed=0, **batch)
+    bootstraps: list[np.ndarray] = []
+
+    def add_bootstraps() -> None:
+        found = np.zeros((steps, count))
+        for t, infos in enumerate(venv.infos[-steps:]):
+            for i, info in enumerate(infos):
+                if info.get("TimeLimit.truncated"):
+                    found[t, i] = gamma * values_of(model, info["terminal_observation"][None])[0]
+        bootstraps.append(found)
+
+    keeper = Keeper(add_bootstraps)
+    model.learn(2 * steps * count, callback=keeper)
+    assert len(keeper.kept) == 2
+    assert venv.resets == 1
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([kept[name] for kept in keeper.kept])
+
+    assert_same_bits(joined("observations"), np.stack(venv.observations[:-1]))
+    starts = np.stack([np.ones(count, bool), *venv.dones[:-1]]).astype(np.float32)
+    assert_same_bits(joined("episode_starts"), starts)
+    if env_id == "CartPole-v1":
+        assert_same_bits(joined("actions")[..., 0], np.stack(venv.actions))
+    else:
+        assert_same_bits(joined("actions").clip(-2, 2), np.stack(venv.actions))
+    rewards, added = np.stack(venv.rewards), np.concatenate(bootstraps)
+    untouched = added == 0
+    assert_same_bits(joined("rewards")[untouched], rewards[untouched])
+    # a row valued alone or in a batch may differ in the last bits, as the products are summed in another order
+    np.testing.assert_allclose(joined("rewards"), rewards + added, rtol=0, atol=8 * EPS * np.abs(rewards + added).max())
+    assert (added != 0).sum() > 10
+    dones = np.stack(venv.dones)
+    assert env_id != "CartPole-v1" or (dones & untouched).any()
+
+
+@pytest.mark.parametrize("algorithm", PPOS)
+def test_no_step_leaves_its_arrays_in_the_algorithm(algorithm: Any, device: str) -> None:
+    """What the algorithm keeps from one step to the next is no later step's."""
+    venv = Recorder(vec("CartPole-v1", 4, device=device))
+    model = algorithm("MlpPolicy", venv, n_steps=8, batch_size=32, n_epochs=1, device="cpu", seed=0)
+    model.learn(32)
+    last, starts = model._last_obs, model._last_episode_starts
+    assert_same_bits(last, venv.observations[-1])
+    kept = last.copy(), starts.copy()
+    venv.step(np.zeros(4, np.int64))
+    assert_same_bits((last, starts), kept)
+
+
+@pytest.mark.parametrize("algorithm", PPOS)
+def test_policies_act_in_evaluation_mode(algorithm: Any, device: str) -> None:
+    """In the second roll-out too, after the training in between."""
+    keeper = Keeper()
+    model = algorithm("MlpPolicy", vec("CartPole-v1", 4, device=device), n_steps=8, batch_size=32, device="cpu", seed=0)
+    model.learn(64, callback=keeper)
+    assert keeper.modes == [False] * 16
+    assert model.policy.training
+
+
+# --- advantages against sums on paper ---
+
+
+@pytest.mark.parametrize("algorithm", PPOS)
+def test_advantages_against_sums_on_paper(algorithm: Any, device: str, tmp_path: Path) -> None:
+    """Clocks that begin at 0 or 10 and pay what they show; a limit of three steps; a critic of 4 times the count.
+
+    Discount 1/2 and lambda 1/2, so that an advantage is its error plus a quarter of the next advantage, unless the
+    episode ends: then it is the error alone.
+
+    The first clock shows 0, 1, 2, is cut at 3, and shows 0 again. It is paid 1, 2, 3 and 1. The cut adds half of what
+    the critic says of 3: 3 + 12/2 = 9.
+        errors      1 + 4/2 - 0 = 3      2 + 8/2 - 4 = 2           9 - 8 = 1       1 + 4/2 - 0 = 3
+        advantages  3 + 2.25/4 = 3.5625  2 + 1/4 = 2.25            1               3
+    The second breaks at 2: it shows 0, 1, 0, 1 and is paid 1, 2, 1, 2; nothing comes after what is broken.
+        errors      1 + 4/2 - 0 = 3      2 - 4 = -2                3               -2
+        advantages  3 - 2/4 = 2.5        -2                        2.5             -2
+    The third breaks at 3, when it would be cut too: it shows what the first does, and nothing is added.
+        errors      3                    2                         3 - 8 = -5      3
+        advantages  3 + 0.75/4 = 3.1875  2 - 5/4 = 0.75            -5              3
+    The fourth shows 10, 11, 12, 10 and is paid 11, 12, 13 + 52/2 = 39, 11.
+        errors      11 + 44/2 - 40 = -7  12 + 48/2 - 44 = -8       39 - 48 = -9    -7
+        advantages  -7 - 10.25/4         -8 - 9/4 = -10.25         -9              -7
+    """
+    broken = np.array([1000.0, 2.0, 3.0, 1000.0])
+    env = clock(tmp_path, 4, device=device, broken=broken, first=np.array([0.0, 0.0, 0.0, 10.0]))
+    settings = {"n_steps": 4, "batch_size": 16, "n_epochs": 1, "gamma": 0.5, "gae_lambda": 0.5, "device": "cpu"}
+    model = algorithm("MlpPolicy", sb3.VecEnv(env), policy_kwargs={"net_arch": []}, **settings)
+    with torch.no_grad():
+        model.policy.value_net.weight.fill_(4.0)
+        model.policy.value_net.bias.zero_()
+    keeper = Keeper()
+    model.learn(16, callback=keeper)
+    (kept,) = keeper.kept
+    observations = [[0, 0, 0, 10], [1, 1, 1, 11], [2, 0, 2, 12], [0, 1, 0, 10]]
+    assert kept["observations"][..., 0].tolist() == observations
+    assert kept["values"].tolist() == [[4 * count for count in row] for row in observations]
+    assert kept["episode_starts"].tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 1]]
+    assert kept["rewards"].tolist() == [[1, 1, 1, 11], [2, 2, 2, 12], [9, 1, 3, 39], [1, 2, 1, 11]]
+    advantages = [[3.5625, 2.5, 3.1875, -9.5625], [2.25, -2, 0.75, -10.25], [1, 2.5, -5, -9], [3, -2, 3, -7]]
+    assert kept["advantages"].tolist() == advantages
+    assert (kept["returns"] == kept["advantages"] + kept["values"]).all()
+
+
+@pytest.mark.parametrize("algorithm", PPOS)
+def test_time_limits_do_not_show_in_values(algorithm: Any, device: str, tmp_path: Path) -> None:
+    """A clock that stands at one and is only ever cut is worth what an endless one is, 1 / (1 - 0.95) = 20.
+
+    Without the value of last observations it would be at most the sum over ten steps, 8.02, and on average 4.6.
+    """
+    env = clock(tmp_path, 8, device=device, first=1.0, tick=0.0, max_episode_steps=10)
+    settings = {"n_steps": 40, "batch_size": 320, "n_epochs": 10, "gamma": 0.95, "gae_lambda": 0.95, "vf_coef": 1.0}
+    linear: dict[str, Any] = {"net_arch": []}
+    model = algorithm(
+        "MlpPolicy", sb3.VecEnv(env), learning_rate=0.1, policy_kwargs=linear, device="cpu", seed=0, **settings
+    )
+    model.learn(320 * 20)
+    assert values_of(model, np.ones((1, 1), np.float32))[0] == pytest.approx(20.0, rel=0.05)
+
+
+# --- the two PPOs ---
+
+PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("CartPole-v1", {"max_episode_steps": 20}, {}),
+    ("Pendulum-v1", {"max_episode_steps": 10}, {}),
+    ("Pendulum-v1", {"max_episode_steps": 10}, {"use_sde": True, "sde_sample_freq": 4}),
+    ("Pendulum-v1", {"max_episode_steps": 10}, {"use_sde": True, "policy_kwargs": {"squash_output": True}}),
+    ("TagContinuous-v0", {"role": "runner", "episode_length": 12, "num_taggers": 2, "num_runners": 3}, {}),
+]
+
+
+def both_rollouts(
+    env_id: str, params: Mapping[str, Any], settings: Mapping[str, Any], device: str
+) -> tuple[list[Any], list[dict[str, np.ndarray]]]:
+    """One roll-out of each PPO, from the same seeds: the models and what was in their buffers."""
+    models, kept = [], []
+    for algorithm in (stable.PPO, sb3.PPO):
+        venv = vec(env_id, 16, device=device, **params)
+        model = algorithm("MlpPolicy", venv, n_steps=40, batch_size=160, n_epochs=1, device="cpu", seed=1, **settings)
+        keeper = Keeper()
+        model.learn(40 * venv.num_envs, callback=keeper)
+        models.append(model)
+        kept.append(keeper.kept[0])
+    return models, kept
+
+
+@pytest.mark.parametrize(("env_id", "params", "settings"), PAIRS)
+def test_both_store_the_same(env_id: str, params: Mapping[str, Any], settings: Mapping[str, Any], device: str) -> None:
+    """All but the values of last observations bit for bit: those come out of one batch here, of rows there.
+
+    A product of matrices is summed in another order than that of a row and a matrix, so they may differ by some
+    roundings; in rewards, and through them in advantages and returns, by as much.
+    """
+    models, (stock, ours) = both_rollouts(env_id, params, settings, device)
+    for name in ("observations", "actions", "episode_starts", "values", "log_probs"):
+        assert_same_bits(ours[name], stock[name], name)
+    for name in ("rewards", "advantages", "returns"):
+        scale = max(np.abs(stock["values"]).max(), np.abs(stock[name]).max())
+        np.testing.assert_allclose(ours[name], stock[name], rtol=0, atol=8 * EPS * scale, err_msg=name)
+    episodes = [[(e["r"], e["l"]) for e in model.ep_info_buffer] for model in models]
+    assert episodes[0] == episodes[1]
+    assert len(episodes[0]) > 20
+    assert models[0].num_timesteps == models[1].num_timesteps
+
+
+def test_both_learn_the_same_where_nothing_is_cut(device: str) -> None:
+    """Then all is the same bit for bit, after many updates too."""
+    models = []
+    for algorithm in (stable.PPO, sb3.PPO):
+        venv = vec("CartPole-v1", 8, device=device, max_episode_steps=-1)
+        model = algorithm("MlpPolicy", venv, n_steps=32, batch_size=64, n_epochs=3, device="cpu", seed=2)
+        models.append(model.learn(32 * 8 * 5))
+    assert_same_bits(parameters_of(models[1]), parameters_of(models[0]))
+    assert_same_bits(models[1]._last_obs, models[0]._last_obs)
+
+
+def test_both_see_what_is_normalised(device: str) -> None:
+    kept = []
+    for algorithm in (stable.PPO, sb3.PPO):
+        venv = VecNormalize(vec("Pendulum-v1", 8, device=device, max_episode_steps=10), gamma=0.9)
+        model = algorithm("MlpPolicy", venv, n_steps=30, batch_size=60, n_epochs=1, gamma=0.9, device="cpu", seed=3)
+        keeper = Keeper()
+        model.learn(240, callback=keeper)
+        kept.append(keeper.kept[0])
+    stock, ours = kept
+    assert_same_bits(ours["observations"], stock["observations"])
+    np.testing.assert_allclose(ours["rewards"], stock["rewards"], rtol=0, atol=8 * EPS * np.abs(stock["rewards"]).max())
+
+
+def test_callbacks_see_the_same_variables(device: str) -> None:
+    seen = []
+    for algorithm in (stable.PPO, sb3.PPO):
+        venv = vec("CartPole-v1", 4, device=device, max_episode_steps=4)
+        keeper = Keeper()
+        algorithm("MlpPolicy", venv, n_steps=8, batch_size=32, n_epochs=1, device="cpu").learn(32, callback=keeper)
+        seen.append(keeper.names)
+    assert seen[0] - seen[1] == set()
+
+
+@pytest.mark.parametrize("algorithm", PPOS)
+def test_a_callback_may_stop_it(algorithm: Any, device: str) -> None:
+    class Stop(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3's types are not looked at
+        def _on_step(self) -> bool:
+            return bool(self.n_calls < 5)
+
+    venv = vec("CartPole-v1", 4, device=device)
+    model = algorithm("MlpPolicy", venv, n_steps=8, batch_size=32, device="cpu", seed=0)
+    before = parameters_of(model)
+    model.learn(320, callback=Stop())
+    assert model.num_timesteps == 20
+    assert_same_bits(parameters_of(model), before)
+
+
+@pytest.mark.parametrize("saver", PPOS)
+@pytest.mark.parametrize("loader", PPOS)
+def test_what_one_saves_the_other_loads(saver: Any, loader: Any, device: str, tmp_path: Path) -> None:
+    venv = vec("CartPole-v1", 4, device=device)
+    model = saver("MlpPolicy", venv, n_steps=8, batch_size=32, n_epochs=1, device="cpu", seed=0).learn(32)
+    model.save(tmp_path / "model")
+    loaded = loader.load(tmp_path / "model", env=venv, device="cpu")
+    assert_same_bits(parameters_of(loaded), parameters_of(model))
+    loaded.learn(32)
+    assert type(loaded) is loader
+
+
+# --- off-policy ---
+
+
+@pytest.mark.parametrize(("name", "env_id"), [("DQN", "CartPole-v1"), ("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1")])
+def test_the_replay_buffer_holds_what_was_observed(name: str, env_id: str, device: str) -> None:
+    """The observation after a step is the episode's last one, where it ended; time limits are noted as such."""
+    count, steps, limit = 5, 60, 12
+    venv = Recorder(vec(env_id, count, device=device, max_episode_steps=limit))
+    model = getattr(stable, name)(
+        "MlpPolicy", venv, buffer_size=1000, learning_starts=100, batch_size=16, device="cpu", seed=0
+    )
+    model.learn(steps * count)
+    buffer = model.replay_buffer
+    assert buffer.pos == steps
+    assert_same_bits(buffer.observations[:steps], np.stack(venv.observations[:-1]))
+    following = np.stack(venv.observations[1:])
+    timeouts = np.zeros((steps, count), np.float32)
+    ended = 0
+    for t, infos in enumerate(venv.infos):
+        for i, info in enumerate(infos):
+            if venv.dones[t][i]:
+                following[t, i] = info["terminal_observation"]
+                timeouts[t, i] = info["TimeLimit.truncated"]
+                ended += 1
+    assert_same_bits(buffer.next_observations[:steps], following)
+    assert_same_bits(buffer.rewards[:steps], np.stack(venv.rewards))
+    assert_same_bits(buffer.dones[:steps], np.stack(venv.dones).astype(np.float32))
+    assert_same_bits(buffer.timeouts[:steps], timeouts)
+    assert ended >= 20
+    assert timeouts.any()
+    actions = np.stack(venv.actions)
+    if env_id == "CartPole-v1":
+        assert not timeouts.all(where=buffer.dones[:steps] == 1)
+        assert_same_bits(buffer.actions[:steps, :, 0], actions)
+    else:  # stored between -1 and 1, which halves are exact of
+        assert_same_bits(2 * buffer.actions[:steps], actions)

@@ -1,0 +1,73 @@
+"""TorchRL's collectors, PPO with them, and the environment that they are measured by."""
+
+from typing import Any
+
+import pytest
+from harness import assert_same_bits
+
+pytest.importorskip("torchrl")
+
+import torch
+from torchrl.envs import Compose, RewardSum, StepCounter, TransformedEnv
+from torchrl.envs.utils import check_env_specs
+from torchrl_tools import COLLECTORS, made
+
+from benchmarks.peers.torchrl_constant import ConstantEnv
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# --- with the rest of TorchRL ---
+
+
+@COLLECTORS
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "TagContinuous-v0"])
+def test_collectors_collect(env_id: str, device: str) -> None:
+    from torchrl.collectors import Collector
+
+    base: Any = made(env_id, 4, device, seed=1, max_episode_steps=7)
+    keys = base.reward_keys
+    env = TransformedEnv(base, Compose(StepCounter(), RewardSum(in_keys=keys, reset_keys=["_reset"] * len(keys))))
+    torch.manual_seed(0)
+    collector = Collector(env, frames_per_batch=40, total_frames=120, auto_register_policy_transforms=False)
+    batches = [batch.clone() for batch in collector]
+    collector.shutdown()
+    assert [batch.shape for batch in batches] == [(4, 10)] * 3
+    whole: Any = torch.cat(batches, 1)
+    running = ~whole["next", "done"][:, :-1]
+    assert bool(running.any())
+    assert not bool(running.all())
+    assert int(whole["next", "step_count"].max()) == 7
+    for key in base.observation_keys:
+        after, before = whole[("next", key) if isinstance(key, str) else ("next", *key)][:, :-1], whole[key][:, 1:]
+        goes_on = running.reshape(4, -1, *(1,) * (after.ndim - 2)).expand_as(after)
+        assert_same_bits(after[goes_on], before[goes_on], str(key))
+    for key in keys:
+        rewards, sums = (
+            whole[("next", *(key[:-1] if isinstance(key, tuple) else ()), name)]
+            for name in ("reward", "episode_reward")
+        )
+        begins = whole["step_count"] == 0
+        fresh = begins.reshape(4, -1, *(1,) * (rewards.ndim - 2)).expand_as(rewards)
+        assert bool(fresh.any())
+        assert_same_bits(sums[fresh], rewards[fresh])
+
+
+@COLLECTORS
+def test_ppo_solves_cart_pole() -> None:
+    import torchrl_ppo
+
+    result = torchrl_ppo.train(torchrl_ppo.Args())
+    assert result.steps == 204_800
+    assert float(result.returns.mean()) >= 475.0
+
+
+@pytest.mark.parametrize("episode_length", [None, 1, 5])
+def test_the_constant_environment_is_one(episode_length: int | None, device: str) -> None:
+    env = ConstantEnv(20, device, episode_length)
+    check_env_specs(env, break_when_any_done="both")
+    real = made("CartPole-v1", 20, device)
+    assert {key: (spec.shape, spec.dtype) for key, spec in env.specs.items(True, True)} == {
+        key: (spec.shape, spec.dtype) for key, spec in real.specs.items(True, True)
+    }
+    rolled = env.rollout(3, break_when_any_done=False)
+    assert int(rolled["next", "done"].sum()) == (0 if episode_length is None else 3 * 20 // episode_length)

@@ -1,0 +1,172 @@
+"""RecordEpisodeStatistics against Gymnasium's own, number for number."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gymnasium.wrappers import vector  # noqa: E402
+from harness import IDS, MODES, numpy_of, random_actions  # noqa: E402
+from wrapper_cases import both, copied, numpy_env, on, torch_env  # noqa: E402
+
+from gpu_envs.wrappers import NormalizeReward, RecordEpisodeStatistics  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def check(ours: Any, theirs: Any, env_id: str, steps: int, device: str) -> None:
+    """Steps both, and compares all that Gymnasium's wrapper gives."""
+    ours.reset(seed=1)
+    theirs.reset(seed=1)
+    ended = 0
+    for taken in both(ours, theirs, env_id, steps, device):
+        if taken.mask is not None:
+            continue
+        infos, expected = taken.ours[4], taken.theirs[4]
+        done = numpy_of(taken.ours[2]) | numpy_of(taken.ours[3])
+        np.testing.assert_array_equal(numpy_of(infos["_episode"]), done)
+        assert set(infos["episode"]) == {"r", "l", "t"}
+        if done.any():
+            ended += int(done.sum())
+            np.testing.assert_array_equal(numpy_of(infos["_episode"]), expected["_episode"])
+            assert infos["episode"]["r"].dtype == torch.float64
+            for name in ("r", "l"):
+                np.testing.assert_array_equal(numpy_of(infos["episode"][name]), expected["episode"][name])
+        else:
+            assert not infos["episode"]["r"].any()
+            assert not infos["episode"]["l"].any()
+        assert int(ours.episode_count) == theirs.episode_count
+        assert ours.return_queue.tolist() == list(theirs.return_queue)
+        assert ours.length_queue.tolist() == list(theirs.length_queue)
+        assert len(ours.time_queue) == len(theirs.time_queue)
+    assert ended > 3 * ours.num_envs
+
+
+@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("mode", MODES)
+def test_as_gymnasium(env_id: str, mode: str, device: str) -> None:
+    ours = RecordEpisodeStatistics(torch_env(env_id, 37, mode, device))
+    check(ours, vector.RecordEpisodeStatistics(numpy_env(env_id, 37, mode)), env_id, 50, device)
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 1500])
+@pytest.mark.parametrize("length", [1, 7, 300, 100_000])
+def test_queues_of_many_blocks(count: int, length: int, device: str) -> None:
+    """A step finishes more episodes than a queue holds, or fewer; those of one block, or of several."""
+    ours = RecordEpisodeStatistics(torch_env("CartPole-v1", count, "SameStep", device), buffer_length=length)
+    theirs = vector.RecordEpisodeStatistics(numpy_env("CartPole-v1", count, "SameStep"), buffer_length=length)
+    check(ours, theirs, "CartPole-v1", 50, device)
+
+
+def test_more_rows_than_blocks(device: str) -> None:
+    """So many replicas that a block has more of them than threads."""
+    count = 256 * 1024 + 300
+    ours = RecordEpisodeStatistics(torch_env("MountainCar-v0", count, "SameStep", device, max_episode_steps=3))
+    theirs = vector.RecordEpisodeStatistics(numpy_env("MountainCar-v0", count, "SameStep", max_episode_steps=3))
+    check(ours, theirs, "MountainCar-v0", 12, device)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_double_precision(mode: str, device: str) -> None:
+    ours = RecordEpisodeStatistics(torch_env("Pendulum-v1", 9, mode, device, precision="float64"))
+    theirs = vector.RecordEpisodeStatistics(numpy_env("Pendulum-v1", 9, mode, precision="float64"))
+    check(ours, theirs, "Pendulum-v1", 50, device)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_partial_reset_midway(mode: str, device: str) -> None:
+    """What the replicas of the mask had is forgotten; the others go on."""
+    ours = RecordEpisodeStatistics(torch_env("Pendulum-v1", 6, mode, device))
+    theirs = vector.RecordEpisodeStatistics(numpy_env("Pendulum-v1", 6, mode))
+    ours.reset(seed=1)
+    theirs.reset(seed=1)
+    mask = np.array([True, False, True, False, False, True])
+    block = random_actions("Pendulum-v1", 11, 6)
+    for actions in block[:4]:
+        ours.step(on(device, actions))
+        theirs.step(actions)
+    ours.reset(options={"reset_mask": on(device, mask)})
+    theirs.reset(options={"reset_mask": mask.copy()})
+    for actions in block[4:]:
+        found, expected = ours.step(on(device, actions))[4], theirs.step(actions)[4]
+    # The others have had 11 steps; those of the mask 7, and are not done.
+    np.testing.assert_array_equal(numpy_of(found["_episode"]), ~mask)
+    np.testing.assert_array_equal(numpy_of(found["episode"]["r"]), expected["episode"]["r"])
+    np.testing.assert_array_equal(numpy_of(found["episode"]["l"]), np.where(mask, 0, 11))
+    if mode == "SameStep":
+        for actions in random_actions("Pendulum-v1", 4, 6, seed=9):
+            found = ours.step(on(device, actions))[4]
+        np.testing.assert_array_equal(numpy_of(found["episode"]["l"]), np.where(mask, 11, 0))
+
+
+def test_a_waiting_replica_is_counted_once(device: str) -> None:
+    """In Disabled mode, where steps of a replica that waits for its reset are allowed."""
+    env = torch_env("CartPole-v1", 3, "Disabled", device)
+    env.allow_frozen_steps()
+    ours = RecordEpisodeStatistics(env)
+    ours.reset(seed=0)
+    for actions in random_actions("CartPole-v1", 20, 3):
+        infos = ours.step(on(device, actions))[4]
+    assert int(ours.episode_count) == 3
+    assert not infos["_episode"].any()
+    assert sorted(ours.length_queue.tolist()) == sorted(env.episode_length.tolist())
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_durations(mode: str, device: str) -> None:
+    """An episode lasts from the step or the reset that begins it to the step that ends it."""
+    ours = RecordEpisodeStatistics(torch_env("Pendulum-v1", 5, mode, device, max_episode_steps=3))
+    begun, kept = time.perf_counter(), []
+    ours.reset(seed=0)
+    # Steps 2 and, after the restart, 5 or 6 end an episode; step 2 or 3 begins the second.
+    restart = 2 if mode == "SameStep" else 3
+    for step, actions in enumerate(random_actions("Pendulum-v1", restart + 4, 5)):
+        time.sleep(0.05)
+        before = time.perf_counter()
+        taken = numpy_of(ours.step(on(device, actions))[4]["episode"]["t"])
+        if step in (2, restart + 3):
+            assert (taken > 0.1).all()
+            assert (taken < time.perf_counter() - begun).all()
+            kept += taken.tolist()
+        else:
+            assert not taken.any()
+        if step == restart:
+            begun = before
+    assert numpy_of(ours.time_queue).tolist() == kept
+    assert len(kept) == 10
+
+
+def test_what_the_wrapper_sees_is_summed_up(device: str) -> None:
+    """Around another wrapper, the returns are of what that one returns; the environment's own are left."""
+    env = torch_env("Pendulum-v1", 4, "SameStep", device)
+    ours = RecordEpisodeStatistics(NormalizeReward(env))
+    ours.reset(seed=0)
+    total = np.zeros(4)
+    for actions in random_actions("Pendulum-v1", 11, 4):
+        results = ours.step(on(device, actions))
+        total += numpy_of(results[1])
+    infos = copied(results[4])
+    assert infos["_episode"].all()
+    np.testing.assert_array_equal(infos["episode"]["r"], total)
+    np.testing.assert_array_equal(infos["final_info"]["episode"]["r"], numpy_of(env.episode_return))
+    assert (infos["final_info"]["episode"]["r"] < -10).all()
+
+
+def test_another_key(device: str) -> None:
+    env = torch_env("CartPole-v1", 2, "SameStep", device)
+    ours = RecordEpisodeStatistics(RecordEpisodeStatistics(env), stats_key="outer")
+    ours.reset(seed=0)
+    infos = ours.step(on(device, np.zeros(2, np.int64)))[4]
+    assert set(infos["outer"]) == {"r", "l", "t"}
+    assert {"episode", "_episode", "_outer"} <= set(infos)
+    with pytest.raises(ValueError, match="inside already; give stats_key, not 'episode'"):
+        RecordEpisodeStatistics(RecordEpisodeStatistics(env))
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5, True, 2**31])
+def test_a_wrong_length_of_queues(length: Any) -> None:
+    with pytest.raises(ValueError, match=r"buffer_length is .*; give a whole number from 1"):
+        RecordEpisodeStatistics(torch_env("CartPole-v1", 2, "SameStep", "cpu"), buffer_length=length)

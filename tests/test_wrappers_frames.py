@@ -1,0 +1,286 @@
+"""FrameStackObservation against a plain stack of each replica, FlattenObservation, ClipAction and RescaleAction."""
+
+import collections
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gymnasium.wrappers import vector  # noqa: E402
+from harness import IDS, MODES, is_discrete, numpy_of, random_actions  # noqa: E402
+from wrapper_cases import LIMIT, Array, both, copied, numpy_env, on, torch_env  # noqa: E402
+
+from gpu_envs.wrappers import (  # noqa: E402
+    ClipAction,
+    FlattenObservation,
+    FrameStackObservation,
+    NormalizeObservation,
+    RescaleAction,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BOXES = [env_id for env_id in IDS if not is_discrete(env_id)]
+
+
+class Stacks:
+    """The last observations of each replica, in Python."""
+
+    def __init__(self, size: int, padding: Array | None) -> None:
+        self.size = size
+        self.padding = padding
+        self.frames: dict[int, collections.deque[Array]] = {}
+
+    def begin(self, replica: int, observation: Array) -> None:
+        before = observation if self.padding is None else self.padding
+        self.frames[replica] = collections.deque([before] * (self.size - 1) + [observation], maxlen=self.size)
+
+    def push(self, replica: int, observation: Array) -> None:
+        self.frames[replica].append(observation)
+
+    def stacked(self) -> Array:
+        return np.stack([np.stack(self.frames[replica]) for replica in sorted(self.frames)])
+
+
+@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", [1, 2, 4, 15])
+@pytest.mark.parametrize("padding", ["reset", "zero", "other"])
+def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) -> None:
+    count = 67
+    raw = numpy_env(env_id, count, mode)
+    shape = raw.single_observation_space.shape
+    assert shape is not None
+    other = np.linspace(-0.05, 0.05, shape[0], dtype=np.float32)
+    given: Any = other if padding == "other" else padding
+    ours = FrameStackObservation(torch_env(env_id, count, mode, device), size, padding_type=given)
+    stacks = Stacks(size, {"reset": None, "zero": np.zeros(shape, np.float32), "other": other}[padding])
+    found = numpy_of(ours.reset(seed=3)[0])
+    for replica, observation in enumerate(raw.reset(seed=3)[0]):
+        stacks.begin(replica, observation)
+    np.testing.assert_array_equal(found, stacks.stacked())
+    assert ours.single_observation_space.shape == (size, *shape)
+    assert ours.observation_space.shape == found.shape
+    over, finals = np.zeros(count, bool), 0
+    for taken in both(ours, raw, env_id, 2 * LIMIT + 5, device):
+        if taken.mask is not None:
+            for replica in np.flatnonzero(taken.mask).tolist():
+                stacks.begin(replica, taken.theirs[0][replica])
+            over &= ~taken.mask
+            np.testing.assert_array_equal(numpy_of(taken.ours[0]), stacks.stacked())
+            continue
+        observations, _, terminations, truncations, infos = taken.theirs
+        done = terminations | truncations
+        for replica in range(count):
+            if mode == "SameStep" and done[replica]:
+                stacks.push(replica, infos["final_obs"][replica])
+                finals += 1
+                found = numpy_of(taken.ours[4]["final_obs"][replica])
+                np.testing.assert_array_equal(found, np.stack(stacks.frames[replica]))
+            if done[replica] if mode == "SameStep" else over[replica]:
+                stacks.begin(replica, observations[replica])
+            else:
+                stacks.push(replica, observations[replica])
+        over = done
+        np.testing.assert_array_equal(numpy_of(taken.ours[0]), stacks.stacked())
+    assert finals >= 2 * count or mode != "SameStep"
+
+
+def test_stacks_as_gymnasium(device: str) -> None:
+    """Replica i is the single environment of seed s + i, stacked by Gymnasium's own wrapper."""
+    ours = FrameStackObservation(torch_env("CartPole-v1", 3, "Disabled", device), 4)
+    singles = [
+        gymnasium.wrappers.FrameStackObservation(gymnasium.make("gpu_envs/CartPole-v1", device="cpu"), 4)
+        for _ in range(3)
+    ]
+    found = [numpy_of(ours.reset(seed=7)[0])]
+    expected = [[single.reset(seed=7 + i)[0] for i, single in enumerate(singles)]]
+    for actions in random_actions("CartPole-v1", 8, 3):
+        found.append(numpy_of(ours.step(on(device, actions))[0]))
+        expected.append([single.step(action)[0] for single, action in zip(singles, actions, strict=True)])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_partial_reset_midway(mode: str, device: str) -> None:
+    ours = FrameStackObservation(torch_env("Pendulum-v1", 5, mode, device), 3)
+    raw = numpy_env("Pendulum-v1", 5, mode)
+    ours.reset(seed=1)
+    raw.reset(seed=1)
+    mask = np.array([True, False, False, True, True])
+    frames = []
+    for actions in random_actions("Pendulum-v1", 4, 5):
+        ours.step(on(device, actions))
+        frames.append(raw.step(actions)[0])
+    found = numpy_of(ours.reset(options={"reset_mask": mask})[0])
+    fresh = raw.reset(options={"reset_mask": mask.copy()})[0]
+    expected = np.where(mask[:, None, None], fresh[:, None], np.stack(frames[1:], 1))
+    np.testing.assert_array_equal(found, expected)
+    found = numpy_of(ours.step(on(device, actions))[0])
+    last = raw.step(actions)[0]
+    np.testing.assert_array_equal(found, np.concatenate([expected[:, 1:], last[:, None]], 1))
+
+
+def test_a_waiting_replica_keeps_its_stack(device: str) -> None:
+    env = torch_env("Pendulum-v1", 2, "Disabled", device)
+    env.allow_frozen_steps()
+    ours = FrameStackObservation(env, 3)
+    ours.reset(seed=1)
+    for actions in random_actions("Pendulum-v1", LIMIT, 2):
+        last = numpy_of(ours.step(on(device, actions))[0])
+    assert (last[:, 0] != last[:, 1]).any()
+    for _ in range(2):
+        np.testing.assert_array_equal(numpy_of(ours.step(on(device, actions))[0]), last)
+
+
+def test_what_the_caller_does_with_a_stack_stays_with_the_caller(device: str) -> None:
+    ours, other = (FrameStackObservation(torch_env("Pendulum-v1", 4, "SameStep", device), 3) for _ in range(2))
+    ours.reset(seed=0)[0].fill_(7)
+    other.reset(seed=0)
+    for actions in random_actions("Pendulum-v1", 2, 4):
+        found = ours.step(on(device, actions))[0]
+        np.testing.assert_array_equal(numpy_of(found), numpy_of(other.step(on(device, actions))[0]))
+        found.fill_(7)
+
+
+def test_wrong_stacks() -> None:
+    env = torch_env("Pendulum-v1", 4, "SameStep", "cpu")
+    for wrong in (0, -3):
+        with pytest.raises(ValueError, match=f"stack_size is {wrong}; give a whole number from 1 up"):
+            FrameStackObservation(env, wrong)
+    with pytest.raises(TypeError, match=r"stack_size is 2\.5"):
+        FrameStackObservation(env, 2.5)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(ValueError, match=r"padding_type is 'rest'\. Did you mean 'reset'"):
+        FrameStackObservation(env, 2, padding_type="rest")
+    with pytest.raises(ValueError, match="which is no observation of Box"):
+        FrameStackObservation(env, 2, padding_type=np.zeros(7, np.float32))
+
+
+# --- flat observations ---
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_flat_stacks(mode: str, device: str) -> None:
+    def stacked() -> FrameStackObservation:
+        return FrameStackObservation(torch_env("CartPole-v1", 20, mode, device), 3)
+
+    ours, plain = FlattenObservation(stacked()), stacked()
+    assert ours.single_observation_space == gymnasium.spaces.flatten_space(plain.single_observation_space)
+    assert ours.observation_space.shape == (20, 12)
+    first = ours.reset(seed=0)[0]
+    np.testing.assert_array_equal(numpy_of(first), numpy_of(plain.reset(seed=0)[0]).reshape(20, 12))
+    for taken in both(ours, plain, "CartPole-v1", 15, device):
+        np.testing.assert_array_equal(numpy_of(taken.ours[0]), numpy_of(taken.theirs[0]).reshape(20, 12))
+        if taken.mask is None and mode == "SameStep":
+            final, expected = (numpy_of(results[4]["final_obs"]) for results in (taken.ours, taken.theirs))
+            np.testing.assert_array_equal(final, expected.reshape(20, 12))
+    assert taken.ours[0].data_ptr() == first.data_ptr()
+
+
+def test_flat_observations_stay(device: str) -> None:
+    """Around an environment whose observations are rows already, whose final ones lie apart in memory."""
+    ours, plain = (
+        FlattenObservation(torch_env("Acrobot-v1", 9, "SameStep", device)),
+        numpy_env("Acrobot-v1", 9, "SameStep"),
+    )
+    ours.reset(seed=0)
+    plain.reset(seed=0)
+    for taken in both(ours, plain, "Acrobot-v1", LIMIT, device):
+        np.testing.assert_array_equal(numpy_of(taken.ours[0]), taken.theirs[0])
+    np.testing.assert_array_equal(numpy_of(taken.ours[4]["final_obs"]), taken.theirs[4]["final_obs"])
+
+
+# --- actions ---
+
+
+# Gymnasium's RescaleAction makes a float32 space of float64 bounds.
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning")
+@pytest.mark.parametrize("env_id", BOXES)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize(
+    "bounds", [None, (-1.0, 1.0), (0, 3), (np.array([-0.1]), np.array([0.7], np.float32))], ids=str
+)
+def test_actions_as_gymnasium(env_id: str, mode: str, bounds: Any, device: str) -> None:
+    """The same actions reach the environment, bit for bit: so do all results."""
+
+    def wrapped(env: Any, clip: Any, rescale: Any) -> Any:
+        return clip(env) if bounds is None else rescale(env, *bounds)
+
+    ours = wrapped(torch_env(env_id, 50, mode, device), ClipAction, RescaleAction)
+    theirs = wrapped(numpy_env(env_id, 50, mode), vector.ClipAction, vector.RescaleAction)
+    assert ours.single_action_space == theirs.single_action_space
+    assert ours.action_space == theirs.action_space
+    ours.reset(seed=0)
+    theirs.reset(seed=0)
+    for taken in both(ours, theirs, env_id, 30, device):
+        for mine, other in zip(copied(taken.ours)[:4], taken.theirs[:4], strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+
+def test_actions_of_any_library_and_type(device: str) -> None:
+    ours = ClipAction(torch_env("Pendulum-v1", 3, "SameStep", device))
+    given = [[-7.0], [0.5], [9.0]]
+    results = []
+    for actions in (
+        given,
+        np.array(given),
+        np.array(given, np.float32),
+        torch.tensor(given),
+        on(device, np.array(given)),
+    ):
+        ours.reset(seed=0)
+        results.append(copied(ours.step(actions)[:2]))
+    ours.reset(seed=0)
+    with_gradient = on(device, np.array(given, np.float32)).requires_grad_()
+    results.append(copied(ours.step(with_gradient)[:2]))
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(numpy_of(with_gradient.detach()), np.array(given, np.float32))
+
+
+def test_double_precision_of_actions(device: str) -> None:
+    ours = RescaleAction(torch_env("Pendulum-v1", 3, "SameStep", device, precision="float64"), -1.0, 1.0)
+    env = torch_env("Pendulum-v1", 3, "SameStep", device, precision="float64")
+    ours.reset(seed=0)
+    env.reset(seed=0)
+    given = np.array([[1 / 3], [-0.123456789012345], [1.0]])
+    found, expected = ours.step(on(device, given)), env.step(on(device, 2 * given))
+    np.testing.assert_array_equal(numpy_of(found[1]), numpy_of(expected[1]))
+
+
+def test_wrong_actions() -> None:
+    discrete, box = (torch_env(env_id, 3, "SameStep", "cpu") for env_id in ("CartPole-v1", "Pendulum-v1"))
+    with pytest.raises(TypeError, match=r"ClipAction needs actions in a Box; VectorEnv\('CartPole-v1'.* has Discrete"):
+        ClipAction(discrete)
+    with pytest.raises(TypeError, match="RescaleAction needs actions in a Box"):
+        RescaleAction(discrete, -1, 1)
+    with pytest.raises(gymnasium.error.InvalidBound, match=r"min_action is 1\.0 and max_action 1\.0"):
+        RescaleAction(box, 1.0, 1.0)
+    with pytest.raises(ValueError, match=r"min_action has shape \(2,\); give a number, or \(1,\) of them"):
+        RescaleAction(box, np.zeros(2), 1.0)
+    ours = ClipAction(box)
+    ours.reset(seed=0)
+    with pytest.raises(ValueError, match=r"actions have shape \(3,\); expected \(3, 1\)"):
+        ours.step(torch.zeros(3))
+    with pytest.raises(TypeError, match=r"actions have dtype torch\.bool; .* needs real numbers"):
+        ours.step(torch.zeros(3, 1, dtype=torch.bool))
+
+
+def test_the_usual_tower(device: str) -> None:
+    """All together, as one would train: clipped actions, normalised, stacked and flat."""
+    env = FlattenObservation(
+        FrameStackObservation(NormalizeObservation(ClipAction(torch_env("Pendulum-v1", 6, "SameStep", device))), 2)
+    )
+    assert env.reset(seed=0)[0].shape == (6, 6)
+    for actions in random_actions("Pendulum-v1", LIMIT, 6):
+        observations, _, _, truncations, infos = env.step(on(device, 10 * actions))
+    assert truncations.all()
+    # the stacks of the finished episode end with what its observations would have been; those of the next begin twice
+    assert (infos["final_obs"][:, :3] != infos["final_obs"][:, 3:]).any()
+    assert torch.equal(observations[:, :3], observations[:, 3:])
+    assert (env.device, env.output, env.num_envs) == (str(observations.device), "torch", 6)
+    env.check()

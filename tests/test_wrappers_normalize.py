@@ -1,0 +1,264 @@
+"""NormalizeObservation and NormalizeReward against Gymnasium's own, and against NumPy over everything seen."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gymnasium.wrappers import vector  # noqa: E402
+from harness import IDS, MODES, numpy_of, random_actions  # noqa: E402
+from wrapper_cases import (  # noqa: E402
+    EPS,
+    ROUNDINGS,
+    Array,
+    Seen,
+    assert_close,
+    assert_statistics,
+    both,
+    copied,
+    numpy_env,
+    on,
+    torch_env,
+)
+
+from gpu_envs.wrappers import (  # noqa: E402
+    FrameStackObservation,
+    NormalizeObservation,
+    NormalizeReward,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COUNTS = (37, 700)
+"""Replicas: of one block, and of three, the last not full."""
+
+
+def in_doubles(env: Any) -> Any:
+    """Gymnasium's wrapper on observations in float64, so that its statistics are in float64 too."""
+    single = env.single_observation_space
+    space = gymnasium.spaces.Box(-np.inf, np.inf, single.shape, np.float64)
+    return vector.TransformObservation(env, lambda observations: observations.astype(np.float64), None, space)
+
+
+# --- observations ---
+
+
+@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("count", COUNTS)
+def test_observations_as_gymnasium(env_id: str, count: int, device: str) -> None:
+    """In NextStep, the one mode that Gymnasium's takes."""
+    ours = NormalizeObservation(torch_env(env_id, count, "NextStep", device))
+    theirs = vector.NormalizeObservation(in_doubles(numpy_env(env_id, count, "NextStep")))
+    assert_close(numpy_of(ours.reset(seed=2)[0]), theirs.reset(seed=2)[0])
+    for taken in both(ours, theirs, env_id, 30, device):
+        assert_close(numpy_of(taken.ours[0]), taken.theirs[0])
+        for mine, other in zip(taken.ours[1:4], taken.theirs[1:4], strict=True):
+            np.testing.assert_array_equal(numpy_of(mine), other)
+    np.testing.assert_allclose(numpy_of(ours.obs_rms.mean), theirs.obs_rms.mean, rtol=1e-4, atol=1e-6)
+    assert float(ours.obs_rms.count) == pytest.approx(theirs.obs_rms.count)
+    assert ours.single_observation_space == theirs.single_observation_space
+    assert ours.observation_space == theirs.observation_space
+
+
+@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("count", COUNTS)
+def test_statistics_of_everything_seen(env_id: str, mode: str, count: int, device: str) -> None:
+    ours, raw = NormalizeObservation(torch_env(env_id, count, mode, device)), numpy_env(env_id, count, mode)
+    seen = Seen()
+    found = numpy_of(ours.reset(seed=2)[0])
+    seen.add(raw.reset(seed=2)[0])
+    finals = 0
+    for taken in both(ours, raw, env_id, 30, device):
+        observations = taken.theirs[0]
+        seen.add(observations if taken.mask is None else observations[taken.mask])
+        mean, var, _ = seen.moments()
+        found = numpy_of(taken.ours[0])
+        assert_close(found, (observations - mean) / np.sqrt(var + 1e-8))
+        if taken.mask is None and mode == "SameStep":
+            ended = numpy_of(taken.ours[4]["_final_obs"])
+            if ended.any():
+                final, expected = numpy_of(taken.ours[4]["final_obs"])[ended], taken.theirs[4]["final_obs"][ended]
+                assert_close(final, (expected - mean) / np.sqrt(var + 1e-8))
+                finals += len(final)
+    assert_statistics(ours.obs_rms, seen)
+    assert finals > count or mode != "SameStep"
+
+
+@pytest.mark.parametrize("stack", [1, 3, 20, 100])
+def test_many_features(stack: int, device: str) -> None:
+    """Rows of 4 to 400 numbers: of one column each thread, of a block's width, of two blocks."""
+
+    def stacked() -> FrameStackObservation:
+        return FrameStackObservation(torch_env("CartPole-v1", 600, "SameStep", device), stack)
+
+    ours, raw, seen = NormalizeObservation(stacked()), stacked(), Seen()
+    seen.add(numpy_of(raw.reset(seed=2)[0]))
+    ours.reset(seed=2)
+    for actions in random_actions("CartPole-v1", 13, 600):
+        found, infos = ours.step(on(device, actions))[::4]
+        observations, expected = raw.step(on(device, actions))[::4]
+        seen.add(numpy_of(observations))
+    mean, var, _ = seen.moments()
+    # Blocks have 256 rows, of which a thread takes up to 256: the roundings of so long a sum, were they all alike.
+    for one, other in ((found, observations), (infos["final_obs"], expected["final_obs"])):
+        wrong = np.abs(numpy_of(one) - (numpy_of(other) - mean) / np.sqrt(var + 1e-8))[numpy_of(infos["_final_obs"])]
+        assert not wrong.size or wrong.max() < 256 * EPS * (1 + np.abs(numpy_of(one)).max())
+    np.testing.assert_allclose(numpy_of(ours.obs_rms.var), var, rtol=256 * EPS)
+    assert ours.single_observation_space.shape == (stack, 4)
+
+
+def test_what_lies_far_from_zero(device: str) -> None:
+    """A mean of a million deviations costs no digits: squares are taken about each block's own mean."""
+    env = torch_env("MountainCar-v0", 2000, "SameStep", device)
+    env.reset(seed=0)
+    ours, seen = NormalizeObservation(env), Seen()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        env.state["position"].copy_(on(device, rng.normal(1000, 1e-3, 2000).astype(np.float32)))
+        raw = env.observe()
+        ours._learn(raw, None)
+        seen.add(numpy_of(raw))
+    mean, var, count = seen.moments()
+    # The beginning, of 1e-4 samples at zero, weighs 1e-4 * 1000^2 = 100 in the sum of squares: 0.0025 of the variance.
+    assert var[0] == pytest.approx(0.0025, rel=0.01)
+    assert float(ours.obs_rms.count) == pytest.approx(count, rel=1e-12)
+    assert float(ours.obs_rms.mean[0]) == pytest.approx(mean[0], rel=1e-12)
+    assert float(ours.obs_rms.var[0]) == pytest.approx(var[0], rel=1e-7)
+    nothing = {"mean": torch.zeros(2), "var": torch.ones(2), "count": torch.tensor(0.0)}
+    ours.load_state_dict(nothing)
+    ours._learn(raw, None)
+    last = numpy_of(raw)[:, 0].astype(np.float64)
+    assert float(ours.obs_rms.mean[0]) == pytest.approx(last.mean(), rel=1e-12)
+    assert float(ours.obs_rms.var[0]) == pytest.approx(last.var(), rel=ROUNDINGS * EPS)
+    ours.update_running_mean = False
+    found = numpy_of(ours.step(on(device, np.ones(2000, np.int64)))[0])[:, 0]
+    moved = numpy_of(env.state["position"]).astype(np.float64)
+    assert_close(found, (moved - last.mean()) / np.sqrt(last.var() + 1e-8))
+
+
+def test_a_million_steps_later(device: str) -> None:
+    """Where so much has been seen that a step changes little, it still changes what it should."""
+    ours = NormalizeObservation(torch_env("Pendulum-v1", 500, "SameStep", device))
+    count, mean, var = 65_536.0 * 2_000_000, np.array([0.5, -0.25, 2.0]), np.array([0.5, 0.25, 8.0])
+    state = {"mean": torch.tensor(mean), "var": torch.tensor(var), "count": torch.tensor(count, dtype=torch.float64)}
+    ours.load_state_dict(state)
+    raw = numpy_env("Pendulum-v1", 500, "SameStep")
+    ours.reset(seed=0)
+    seen = raw.reset(seed=0)[0].astype(np.float64)
+    total = count + 500
+    shift = seen.mean(0) - mean
+    expected = (var * count + seen.var(0) * 500 + shift**2 * count * 500 / total) / total
+    assert float(ours.obs_rms.count) == total
+    change = numpy_of(ours.obs_rms.mean) - mean
+    np.testing.assert_allclose(change, shift * 500 / total, rtol=1e-4)  # of doubles that differ by 4e-9: 6 digits
+    np.testing.assert_allclose(numpy_of(ours.obs_rms.var) - var, expected - var, rtol=1e-3)
+
+
+def test_a_waiting_replica_is_not_counted(device: str) -> None:
+    """In Disabled mode, where steps of a replica that waits for its reset are allowed."""
+    env, raw = (torch_env("CartPole-v1", 3, "Disabled", place) for place in (device, "cpu"))
+    for each in (env, raw):
+        each.allow_frozen_steps()
+    ours, seen = NormalizeObservation(env), Seen()
+    ours.reset(seed=0)
+    seen.add(numpy_of(raw.reset(seed=0)[0]))
+    waits = np.zeros(3, bool)
+    for actions in random_actions("CartPole-v1", 14, 3):
+        ours.step(on(device, actions))
+        observations, _, terminations, truncations, _ = copied(raw.step(on("cpu", actions)))
+        seen.add(observations[~waits])
+        waits = terminations | truncations
+    assert waits.all()
+    assert_statistics(ours.obs_rms, seen)
+    ours.reset()
+    seen.add(numpy_of(raw.reset()[0]))
+    ours.step(on(device, actions))
+    seen.add(numpy_of(raw.step(on("cpu", actions))[0]))
+    assert_statistics(ours.obs_rms, seen)
+
+
+@pytest.mark.parametrize("clip", [0.2, 1.0])
+def test_clip(clip: float, device: str) -> None:
+    ours, plain = (NormalizeObservation(torch_env("CartPole-v1", 64, "SameStep", device), clip=c) for c in (clip, None))
+    assert ours.single_observation_space == gymnasium.spaces.Box(-clip, clip, (4,), np.float32)
+    ours.reset(seed=0)
+    plain.reset(seed=0)
+    cut = 0
+    for actions in random_actions("CartPole-v1", 12, 64):
+        found, expected = (copied(env.step(on(device, actions))) for env in (ours, plain))
+        np.testing.assert_array_equal(found[0], expected[0].clip(-clip, clip))
+        ended = found[4]["_final_obs"]
+        np.testing.assert_array_equal(found[4]["final_obs"][ended], expected[4]["final_obs"][ended].clip(-clip, clip))
+        cut += int((np.abs(expected[4]["final_obs"][ended]) > clip).sum())
+    assert cut > 64
+
+
+# --- rewards ---
+
+
+def discounted_returns(mode: str, gamma: float, count: int) -> Any:
+    """Gymnasium's rule in float32, one step at a time; returns what is counted of each step."""
+    running, over = np.zeros(count, np.float32), np.zeros(count, bool)
+
+    def step(rewards: Array, terminations: Array, truncations: Array, mask: Array | None = None) -> Array:
+        nonlocal running, over
+        if mask is not None:
+            running[mask], over[mask] = 0, False
+            return running
+        active = np.ones(count, bool) if mode == "SameStep" else ~over
+        kept = np.where(terminations, np.float32(0), running * np.float32(gamma))
+        running = np.where(active, kept + rewards, running).astype(np.float32)
+        counted: Array = running[active].copy()
+        over = terminations | truncations
+        if mode == "SameStep":
+            running = np.where(over, np.float32(0), running)
+        return counted
+
+    return step
+
+
+@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_rewards_as_gymnasium(env_id: str, mode: str, count: int, device: str) -> None:
+    ours = NormalizeReward(torch_env(env_id, count, mode, device), gamma=0.9)
+    theirs = vector.NormalizeReward(numpy_env(env_id, count, mode), gamma=0.9)
+    ours.reset(seed=2)
+    theirs.reset(seed=2)
+    for taken in both(ours, theirs, env_id, 40, device):
+        np.testing.assert_array_equal(numpy_of(ours.accumulated_reward), theirs.accumulated_reward)
+        mean, var = float(theirs.return_rms.mean), float(theirs.return_rms.var)
+        assert float(ours.return_rms.count) == pytest.approx(theirs.return_rms.count, rel=1e-12)
+        # Gymnasium's batch means are in float32, whose errors are of the mean's size, not the deviation's.
+        off = ROUNDINGS * EPS * (1 + mean**2 / var)
+        assert float(ours.return_rms.var) == pytest.approx(var, rel=off)
+        np.testing.assert_allclose(numpy_of(taken.ours[1]), taken.theirs[1], rtol=off)
+        np.testing.assert_array_equal(numpy_of(taken.ours[0]), taken.theirs[0])
+
+
+@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_rewards_by_everything_seen(env_id: str, mode: str, precision: str, device: str) -> None:
+    """In all modes, with partial resets, against NumPy."""
+    count, gamma = 300, 0.95
+    ours = NormalizeReward(torch_env(env_id, count, mode, device, precision=precision), gamma=gamma, epsilon=1e-4)
+    raw = numpy_env(env_id, count, mode, precision=precision)
+    follow, seen = discounted_returns(mode, gamma, count), Seen()
+    ours.reset(seed=2)
+    raw.reset(seed=2)
+    for taken in both(ours, raw, env_id, 30, device):
+        if taken.mask is not None:
+            follow(*taken.theirs[:1] * 3, mask=taken.mask)
+            continue
+        rewards = taken.theirs[1]
+        seen.add(follow(*taken.theirs[1:4]))
+        var = seen.moments()[1]
+        found = numpy_of(taken.ours[1])
+        assert found.dtype == precision
+        np.testing.assert_allclose(found, rewards / np.sqrt(var + 1e-4), rtol=ROUNDINGS * EPS)
+    assert_statistics(ours.return_rms, seen)
