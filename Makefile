@@ -27,13 +27,19 @@ USER_STAMP := $(VENV)/.installed$(subst $(comma),-,$(EXTRA))
 DEV_STAMP  := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check format clean
+.PHONY: help train play test check format clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 train: $(USER_STAMP)  ## set up for this machine, then train CartPole until it is solved
 	$(BIN)/gpu-envs train CartPole-v1 $(ARGS)
+
+RUN ?= $(shell ls -td runs/*/ 2>/dev/null | head -n 1)
+
+play: $(USER_STAMP)  ## a video and a page of the newest run, or of RUN=runs/...
+	@test -n '$(RUN)' || { echo 'there is no run to show yet: make train' >&2; exit 1; }
+	$(BIN)/gpu-envs play $(RUN) --video replay.mp4 --html replay.html $(ARGS)
 
 test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name" chooses among them
 	$(BIN)/python -m pytest -n auto $(ARGS)
@@ -59,7 +65,7 @@ $(BIN)/python:
 
 $(USER_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --editable '.$(if $(CUDA_EXTRA),[$(CUDA_EXTRA)])'
+	$(BIN)/python -m pip install --quiet --editable '.[video$(EXTRA)]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python

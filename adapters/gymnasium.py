@@ -38,7 +38,9 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             **params: The environment's own parameters.
         """
         if render_mode == "tiled":
-            raise ValueError("render_mode is 'tiled', which shows many replicas; one is shown by 'rgb_array' or 'human'")
+            raise ValueError(
+                "render_mode is 'tiled', which shows many replicas; one is shown by 'rgb_array' or 'human'"
+            )
         self._env = VectorEnv(
             env_spec(env_id),
             1,

@@ -21,11 +21,12 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_block_runs(block: str) -> None:
+def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, on whatever device is here."""
     for word, library in NEEDED.items():
         if word in block:
             pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)  # for what a block writes
     exec(compile(block, str(README), "exec"), {})
 
 

@@ -100,7 +100,7 @@ def test_contract(env_id: str, device: str) -> None:
     assert venv.action_space == venv.env.single_action_space
     assert venv.env.device.partition(":")[0] == device
     assert venv.unwrapped is venv
-    assert (venv.render_mode, venv.metadata) == (None, {"render_modes": []})
+    assert (venv.render_mode, venv.metadata["render_modes"]) == (None, [])
     observations = venv.reset()
     assert venv.reset_infos == [{}, {}, {}]
     shape = (3, *venv.observation_space.shape)

@@ -16,7 +16,7 @@ from gpu_envs.extras import extra
 with extra("plot", "matplotlib", "PIL"):
     from matplotlib.figure import Figure
 
-    from benchmarks.plot import peers, scaling, style, training
+    from benchmarks.plot import environments, peers, scaling, style, training
 
 Documents = Mapping[str, Any]
 
@@ -41,6 +41,7 @@ def limit(documents: Documents) -> float | None:
 
 
 PICTURES: Mapping[str, Picture] = {
+    "environments.png": Picture({}, "plot", lambda _: environments.draw()),
     "scaling_cuda.png": Picture(
         {"scaling_cuda": ()},
         "throughput --device cuda",

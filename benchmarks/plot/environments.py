@@ -1,0 +1,55 @@
+"""What the environments look like, after some random steps."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import gpu_envs
+from benchmarks.plot import style
+from gpu_envs.arrays import to_numpy
+
+SHOWN = {
+    "CartPole-v1": 12,
+    "MountainCarContinuous-v0": 60,
+    "TagContinuous-v0": 60,
+    "Pendulum-v1": 45,
+    "Acrobot-v1": 70,
+    "TagGridWorld-v0": 30,
+}
+"""By id: how many steps were taken before the picture."""
+
+LARGEST = {"TagGridWorld-v0": {"grid_length": 20}}
+"""Parameters with which there is more to see."""
+
+
+def draw() -> Figure:
+    """A frame of each."""
+    figure = Figure(figsize=(style.WIDTH, 4.6), layout="constrained")
+    for axes, (env_id, steps) in zip(figure.subplots(2, 3).flat, SHOWN.items(), strict=True):
+        axes.imshow(frame(env_id, steps))
+        axes.set_title(env_id)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for spine in axes.spines.values():
+            spine.set_visible(True)
+    return figure
+
+
+def frame(env_id: str, steps: int) -> np.ndarray:
+    """The picture of one replica."""
+    params = LARGEST.get(env_id, {})
+    env: Any = gpu_envs.make(env_id, device="cpu", autoreset_mode="Disabled", render_mode="rgb_array", **params)
+    env.reset(seed=3)
+    rng = np.random.default_rng(0)
+    teams = isinstance(env, gpu_envs.MultiAgentEnv)
+    spaces = env.action_spaces if teams else {"": env.action_space}
+    for space in spaces.values():
+        space.seed(int(rng.integers(2**31)))
+    env.allow_frozen_steps()
+    for _ in range(steps):
+        actions = {name: space.sample() for name, space in spaces.items()}
+        env.step(actions if teams else actions[""])
+    shown = np.asarray(to_numpy(env.render()[0]))
+    env.close()
+    return shown
