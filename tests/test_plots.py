@@ -111,7 +111,7 @@ def test_another_figure_is_another_picture(tmp_path: Path) -> None:
     (tmp_path / "training_cuda.json").write_text(json.dumps(scaled(DOCUMENTS["training_cuda"], 0.9)))
     lines: list[str] = []
     paths = draw_all(tmp_path, tmp_path, lines.append)
-    assert {path.name for path in paths} == {"training_cuda.png", "tag_training.png"}
+    assert {path.name for path in paths} == {"environments.png", "training_cuda.png", "tag_training.png"}
     for name, same in (("training_cuda.png", True), ("tag_training.png", False)):
         ours, others = tmp_path / name, record.RESULTS / name
         assert (said_of(ours, "Comment") == said_of(others, "Comment")) == same
@@ -123,7 +123,7 @@ def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
     del found["sections"]["solve"]
     (tmp_path / "training_cuda.json").write_text(json.dumps(found))
     lines: list[str] = []
-    assert [path.name for path in draw_all(tmp_path, tmp_path, lines.append)] == ["tag_training.png"]
+    assert [path.name for path in draw_all(tmp_path, tmp_path, lines.append)] == ["environments.png", "tag_training.png"]
     assert (
         "scaling_cuda.png: skipped, there is no scaling_cuda.json: python -m benchmarks.throughput --device cuda"
         in lines
