@@ -123,7 +123,8 @@ def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
     del found["sections"]["solve"]
     (tmp_path / "training_cuda.json").write_text(json.dumps(found))
     lines: list[str] = []
-    assert [path.name for path in draw_all(tmp_path, tmp_path, lines.append)] == ["environments.png", "tag_training.png"]
+    drawn = draw_all(tmp_path, tmp_path, lines.append)
+    assert [path.name for path in drawn] == ["environments.png", "tag_training.png"]
     assert (
         "scaling_cuda.png: skipped, there is no scaling_cuda.json: python -m benchmarks.throughput --device cuda"
         in lines

@@ -500,6 +500,8 @@ def test_a_gif(replay: Replay, tmp_path: Path) -> None:
 
 
 def test_what_a_video_cannot_be(replay: Replay, tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    pytest.importorskip("imageio_ffmpeg")
     for name, arguments, message in (
         ("a.avi", {}, "its name ends in .mp4 or .gif"),
         ("a", {}, "its name ends in .mp4 or .gif"),
