@@ -27,7 +27,7 @@ USER_STAMP := $(VENV)/.installed$(subst $(comma),-,$(EXTRA))
 DEV_STAMP  := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
 
 .DEFAULT_GOAL := help
-.PHONY: help train play test check format clean
+.PHONY: help train play tag test check format clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -40,6 +40,10 @@ RUN ?= $(shell ls -td runs/*/ 2>/dev/null | head -n 1)
 play: $(USER_STAMP)  ## a video and a page of the newest run, or of RUN=runs/...
 	@test -n '$(RUN)' || { echo 'there is no run to show yet: make train' >&2; exit 1; }
 	$(BIN)/gpu-envs play $(RUN) --video replay.mp4 --html replay.html $(ARGS)
+
+tag: $(USER_STAMP)  ## train taggers, for seconds on a GPU and long without, and show them in replay.html
+	$(BIN)/gpu-envs train TagContinuous-v0 --preset taggers
+	$(MAKE) --no-print-directory play ARGS='--replicas 2 $(ARGS)'
 
 test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name" chooses among them
 	$(BIN)/python -m pytest -n auto $(ARGS)

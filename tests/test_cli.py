@@ -390,6 +390,7 @@ def test_training_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> No
     for part in ("487.25", "3,000,000", "12 updates", "1.50 s", "2,000,000 steps/s", "runs/my run", "aimed at"):
         assert part in text
     assert "gpu-envs eval 'runs/my run'" in text  # as a shell wants it
+    assert "gpu-envs play 'runs/my run'" in text
     assert "--resume" not in text
 
 

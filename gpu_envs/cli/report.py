@@ -20,7 +20,7 @@ _REASONS = {
 
 
 def training_report(result: Any) -> str:
-    """Returns, steps and times of a training run, and how to evaluate it.
+    """Returns, steps and times of a training run, how to evaluate it and how to watch it.
 
     Args:
         result: The trainer's ``Result``.
@@ -38,7 +38,11 @@ def training_report(result: Any) -> str:
         rows.append(("since the start", f"{since_start:.2f} s, imports and compiling included"))
     if result.run_dir:
         run = shlex.quote(str(result.run_dir))
-        rows += [("run directory", str(result.run_dir)), ("evaluate it", f"gpu-envs eval {run}")]
+        rows += [
+            ("run directory", str(result.run_dir)),
+            ("evaluate it", f"gpu-envs eval {run}"),
+            ("watch it", f"gpu-envs play {run}"),
+        ]
         if result.reason == "interrupted":
             rows.append(("go on", f"gpu-envs train --resume {run}"))
     return table(rows)
