@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, final, overload
+from typing import Any, ClassVar, final, overload
 
 import gymnasium
 import numpy as np
@@ -234,7 +234,9 @@ def _held(value: Any, most: int | None) -> Any:
 
 @final
 class Window:
-    """A window on the screen, by pygame."""
+    """A window on the screen, by pygame, which has but one: of several, the one that shows something takes it over."""
+
+    _shown: ClassVar["Window | None"] = None
 
     def __init__(self, title: str, frames_a_second: int) -> None:
         """Starts pygame; the window opens with the first picture."""
@@ -251,15 +253,19 @@ class Window:
         """Shows a picture, no sooner than it is time for it."""
         pygame = self._pygame
         height, width, _ = picture.shape
-        if self._surface is None or not pygame.display.get_init():  # another that was closed has closed them all
+        mine = Window._shown is self and pygame.display.get_init()
+        if not mine or self._surface.get_size() != (width, height):
             pygame.display.init()
             pygame.display.set_caption(self._title)
             self._surface = pygame.display.set_mode((width, height))
+            Window._shown = self
         self._surface.blit(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), (0, 0))
         pygame.event.pump()
         pygame.display.flip()
         self._clock.tick(self._rate)
 
     def close(self) -> None:
-        """Closes it."""
-        self._pygame.display.quit()
+        """Closes it, if it is not another's by now."""
+        if Window._shown is self:
+            self._pygame.display.quit()
+            Window._shown = None

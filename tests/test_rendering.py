@@ -730,3 +730,36 @@ def test_pettingzoo_s_own_test_of_rendering(env_id: str, impatient: list[int]) -
 
     render_test(make_env)
     assert impatient
+
+
+def test_windows_take_turns() -> None:
+    """pygame has one: each shows its own picture whole, and closing one leaves the other's alone."""
+    pygame = pytest.importorskip("pygame")
+    one, many = (
+        gpu_envs.make("CartPole-v1", n, device="cpu", autoreset_mode="SameStep", render_mode="human") for n in (1, 64)
+    )
+    sizes = []
+    for _ in range(3):
+        for env in (one, many):
+            env.reset(seed=0)
+            sizes.append(pygame.display.get_surface().get_size())
+    assert sizes[0] != sizes[1]
+    assert sizes == sizes[:2] * 3
+    for _ in range(3):  # an environment for evaluation, made anew each time
+        fresh = gpu_envs.make("CartPole-v1", device="cpu", render_mode="human")
+        fresh.reset(seed=0)
+        one.step(np.zeros(1, int))
+        fresh.close()
+        assert pygame.display.get_surface().get_size() == sizes[0]
+    many.close()
+    one.close()
+    assert not pygame.display.get_init()
+
+
+def test_a_short_road_shows_its_flag() -> None:
+    params: dict[str, Any] = {"min_position": -0.7, "max_position": 0.55}
+    env = gpu_envs.make("MountainCar-v0", device="cpu", render_mode="rgb_array", **params)
+    env.reset(seed=0)
+    frame = env.render()[0]
+    assert ((frame[..., 0] == 204) & (frame[..., 2] == 0)).sum() > 50
+    env.close()

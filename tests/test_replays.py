@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from harness import HAS_TORCH, IDS, TEAM_IDS, assert_same_bits, numpy_of, with_package
@@ -675,3 +676,35 @@ def test_importing_needs_no_extras() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=with_package())
     assert done.stdout == "set()\n"
+
+
+def test_a_wrapped_environment_is_refused_with_advice() -> None:
+    with pytest.raises(TypeError, match=r"source is .*; give a run's folder.*env\.unwrapped"):
+        record(gymnasium.make("gpu_envs/CartPole-v1", device="cpu"))
+
+
+def test_returns_are_of_whole_episodes() -> None:
+    """One that had begun before the recording is none."""
+    env = gpu_envs.make("CartPole-v1", device="cpu", autoreset_mode="NextStep", max_episode_steps=9)
+    env.reset(seed=0)
+    balanced = np.array([0, 1] * 50)
+    for t in range(4):
+        env.step(balanced[t : t + 1])
+    actions = iter(balanced)
+    replay = record(env, policy=lambda _: np.array([next(actions)]), steps=17)
+    assert replay.returns()["agent"].tolist() == [9.0]
+
+
+def test_videos_have_limits(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    replay = record("CartPole-v1", replicas=1, steps=2, device="cpu")
+    for width, fps in ((17_000, None), (None, 10**9)):
+        with pytest.raises(ValueError, match=r"at most|from 1 to"):
+            replay.save_video(tmp_path / "a.mp4", width=width, fps=fps)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rewards_beyond_all_numbers_make_a_page(tmp_path: Path) -> None:
+    replay = record("Pendulum-v1", replicas=2, steps=3, params={"speed_cost": 1e39}, device="cpu")
+    assert not np.isfinite(replay.rewards["agent"]).all() or np.abs(replay.rewards["agent"]).max() > 1e30
+    replay.save_html(tmp_path / "a.html")

@@ -12,6 +12,7 @@ from benchmarks.peers import works
 from benchmarks.peers.outcome import Outcome, outcome, told, written
 from benchmarks.peers.works import PEERS, Peer, Work
 from gpu_envs.backend.cuda import device_count
+from gpu_envs.errors import did_you_mean
 
 OURS = Peer("gpu_envs", "ours", {"gpu_envs": "gpu_envs", "torch": "torch"}, works.own)
 
@@ -46,6 +47,17 @@ def chosen_works(options: argparse.Namespace, device: str) -> dict[str, list[Wor
     }
 
 
+def refuse_mistakes(options: argparse.Namespace) -> None:
+    """Ends with a message where an option cannot be meant."""
+    for name, _ in options.python:
+        if name not in PEERS:
+            parser().error(f"--python names {name!r}{did_you_mean(name, PEERS)} There are: {', '.join(PEERS)}")
+    for name in ("seconds", "limit", "replicas"):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            parser().error(f"--{name} is {value}; give a number above 0")
+
+
 def log(line: str) -> None:
     """Prints a line at once."""
     print(line, flush=True)
@@ -54,6 +66,7 @@ def log(line: str) -> None:
 def main() -> None:
     """Measures us and then each peer, prints, and writes after each."""
     options = parser().parse_args()
+    refuse_mistakes(options)
     device = options.device or ("cuda" if device_count() > 0 else "cpu")
     gpu = None
     if device == "cuda":

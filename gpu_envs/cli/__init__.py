@@ -11,6 +11,7 @@ Exit codes:
     ====  =================================================================================
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +39,9 @@ _MISTAKES = (
 )
 """What settings, environments and run directories raise where the user can mend it."""
 
+_FULL = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EROFS)
+"""What else a file system may say that the user can mend."""
+
 
 def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     """Runs a command.
@@ -58,6 +62,15 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
             raise
         say(f"gpu-envs: error: {error}", error=True)
         return MISTAKE
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            hush(sys.stdout)
+            hush(sys.stderr)
+            return UNREAD
+        if debug or error.errno not in _FULL:
+            raise
+        say(f"gpu-envs: error: {error}", error=True)
+        return MISTAKE
     except ImportError as error:
         # Anything else that cannot be imported is a fault of the installation or of ours: its traceback helps.
         if debug or not _is_optional(error):
@@ -67,10 +80,6 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     except KeyboardInterrupt:
         say("gpu-envs: interrupted", error=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        hush(sys.stdout)
-        hush(sys.stderr)
-        return UNREAD
 
 
 def _run(words: list[str], trainer: Any) -> int:

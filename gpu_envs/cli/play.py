@@ -145,7 +145,7 @@ def _outputs(word: str, found: Any) -> tuple[Path | None, Path | None]:
         page.check(html)
         check_folder(html)
     if film is not None:
-        video.check(film, found.fps)
+        video.check(film, found.fps, found.width)
         check_folder(film)
     if found.window:
         window.check()

@@ -47,11 +47,13 @@ def _draw(state: State, params: Params) -> Picture:
     """A car on the road between two hills, and a flag where the goal begins."""
     position = state["position"]
     left, right, goal = (own(params[n], len(position)) for n in ("min_position", "max_position", "goal_position"))
-    unit = WIDE / (right - left)
-    x, y, tilt = (position - left) * unit, _height(position) * unit + CLEARANCE, np.cos(3 * position)
-    flag, foot = (goal - left) * unit, _height(goal) * unit
+    unit = WIDE / np.maximum(right - left, 1e-9)
+    rise = np.minimum(unit, HIGH - FLAG - CLEARANCE)  # the hilltop, at height 1, and a flag on it stay in the picture
+    x, y = (position - left) * unit, _height(position) * rise + CLEARANCE
+    tilt = np.cos(3 * position) * rise / unit
+    flag, foot = (goal - left) * unit, _height(goal) * rise
     road = np.linspace(left, right, CURVE, axis=-1)
-    curve = np.stack([(road - left[:, None]) * unit[:, None], _height(road) * unit[:, None]], -1)
+    curve = np.stack([(road - left[:, None]) * unit[:, None], _height(road) * rise[:, None]], -1)
     wheels = np.array([[-CAR[0] / 4, 0], [CAR[0] / 4, 0]])
     return Picture(
         (0, 0, WIDE, HIGH),

@@ -48,7 +48,7 @@ class Chart {
   measure() {
     let [low, high] = [0, 0];
     for (const totals of this.recording.totals[this.role]) {
-      for (const total of totals) [low, high] = [Math.min(low, total), Math.max(high, total)];
+      for (const total of totals.filter(Number.isFinite)) [low, high] = [Math.min(low, total), Math.max(high, total)];
     }
     this.ticks = ticks(low, high);
     this.low = this.ticks[0];
@@ -119,11 +119,13 @@ class Chart {
     context.lineJoin = "round";
     context.beginPath();
     for (let frame = 0; frame <= last[replica]; frame++) {
+      if (!Number.isFinite(totals[frame])) break;
       if (frame === 0 || ends[frame - 1]) context.moveTo(this.x(frame), this.y(totals[frame]));
       else context.lineTo(this.x(frame), this.y(totals[frame]));
     }
     context.stroke();
     for (const frame of this.recording.endings[replica]) {
+      if (!Number.isFinite(totals[frame])) continue;
       context.beginPath();
       context.arc(this.x(frame), this.y(totals[frame]), 2.8, 0, 2 * Math.PI);
       if (ends[frame] === 1) context.fill();

@@ -118,6 +118,8 @@ def _described(replay: Replay, fps: int, block: Block) -> dict[str, Any]:
     rewards = np.stack([values.T for values in replay.rewards.values()])
     colours = COLOURS[1:2] if len(replay.agents) == 1 else COLOURS
     layers = _layers(pictures, replay.env)
+    with np.errstate(over="ignore"):  # beyond float32 it is infinite, and no curve is drawn of it
+        paid = rewards.astype(np.float32)
     return {
         "title": replay.title or replay.env,
         "facts": [["Environment", replay.env], *([name, value] for name, value in replay.facts.items())],
@@ -131,7 +133,7 @@ def _described(replay: Replay, fps: int, block: Block) -> dict[str, Any]:
             {"name": name, "agents": agents, "colour": colours[i % len(colours)]}
             for i, (name, agents) in enumerate(replay.agents.items())
         ],
-        "rewards": block.add(rewards.astype(np.float32)),
+        "rewards": block.add(paid),
         "ends": block.add(replay.ends.T),
         "size": replay.drawing.size,
         "views": _views(pictures),
@@ -141,6 +143,11 @@ def _described(replay: Replay, fps: int, block: Block) -> dict[str, Any]:
         "faded": FADED,
         "layers": [layer.described(block, pictures[0].view) for layer in layers],
     }
+
+
+_COPIES = 8
+"""Of the coordinates of a layer of shapes, while it is worked out."""
+_MOST_BYTES = 8 * 2**30
 
 
 def _views(pictures: Sequence[Picture]) -> list[list[float]]:
@@ -219,6 +226,12 @@ def _layers(pictures: Sequence[Picture], env: str) -> list[Layer]:
     """The shapes of all frames, layer by layer."""
     for picture in pictures:
         _check_same(pictures[0], picture, env)
+    largest = max((shape.points.nbytes for shape in pictures[0].shapes), default=0) * len(pictures)
+    if largest * _COPIES > _MOST_BYTES:
+        raise MemoryError(
+            f"a page of {len(pictures):,} frames needs about {largest * _COPIES / 2**30:.0f} GiB to be made; "
+            "record fewer steps or replicas, or write a video"
+        )
     found = []
     for number, first in enumerate(pictures[0].shapes):
         of_frames = [picture.shapes[number] for picture in pictures]

@@ -76,7 +76,7 @@ class Replay:
         return self.frames - 1
 
     def returns(self) -> dict[str, np.ndarray]:
-        """By role, the returns of all episodes that came to an end, replica after replica."""
+        """By role, the returns of all episodes that were recorded from beginning to end, replica after replica."""
         return {role: np.array(self._returns(rewards)) for role, rewards in self.rewards.items()}
 
     def _returns(self, rewards: np.ndarray) -> list[float]:
@@ -84,7 +84,8 @@ class Replay:
         for replica in range(self.replicas):
             first = 1
             for end in np.flatnonzero(self.ends[:, replica]).tolist():
-                found.append(float(rewards[first : end + 1, replica].sum(dtype=np.float64)))
+                if first > 1 or self.elapsed[replica] == 0:  # of one that had begun before, only a part is known
+                    found.append(float(rewards[first : end + 1, replica].sum(dtype=np.float64)))
                 first = end + 1
         return found
 

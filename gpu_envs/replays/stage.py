@@ -66,6 +66,11 @@ def open_stage(source: Any, wanted: Wanted) -> Stage:
     """Opens a run, an environment by its id, or one that is there already."""
     if isinstance(source, VectorEnv | MultiAgentEnv):
         return _of_env(source, wanted)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"source is {type(source).__name__}; give a run's folder, an environment's id, or what gpu_envs.make "
+            "returned, without wrappers: of a wrapped one env.unwrapped"
+        )
     if wanted.replicas is not None and not isinstance(wanted.replicas, int | np.integer):
         raise TypeError(f"replicas is {wanted.replicas!r}; of {str(source)!r} say how many")
     where = find(source)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from gpu_envs.extras import extra
 from gpu_envs.painter import Painter
-from gpu_envs.rendering import GAP_SHADE
+from gpu_envs.rendering import GAP, GAP_SHADE
 from gpu_envs.replays.files import replacing
 from gpu_envs.replays.replay import Replay
 from gpu_envs.training.progress import Progress
@@ -22,6 +23,10 @@ GIF_RATE: Final = 50
 
 _COLOURS: Final = 255
 """Of a gif, whose pixels are bytes; one is left for what does not change."""
+MOST_PIXELS: Final = 16384
+"""Of a video, either way: more x264 does not take."""
+MOST_RATE: Final = 1000
+"""Frames a second."""
 _TOGETHER: Final = 4096
 """Colours whose nearest is looked for at a time."""
 _LOOKED_AT: Final = 16
@@ -30,13 +35,15 @@ _QUALITY: Final = "20"
 """What x264 calls the rate factor: lines stay sharp, and files small."""
 
 
-def check(path: Path, fps: int | None) -> None:
-    """Raises what is wrong with a video before there is anything to write: its name, its rate, or a missing library."""
+def check(path: Path, fps: int | None, width: int | None = None) -> None:
+    """Raises what is wrong with a video before there is anything to write: name, rate, width, a missing library."""
     kind = path.suffix.lower()
     if kind not in KINDS:
         raise ValueError(f"a video cannot be {str(path)!r}; its name ends in {' or '.join(KINDS)}")
-    if fps is not None and fps < 1:
-        raise ValueError(f"fps is {fps}; give a whole number from 1 up")
+    if fps is not None and not 1 <= fps <= MOST_RATE:
+        raise ValueError(f"fps is {fps}; give a whole number from 1 to {MOST_RATE}")
+    if width is not None and width > MOST_PIXELS:
+        raise ValueError(f"width is {width}; a video has at most {MOST_PIXELS} pixels either way")
     if kind == ".gif" and fps is not None and fps > GIF_RATE:
         raise ValueError(f"fps is {fps}; a gif shows at most {GIF_RATE} frames a second, an mp4 more")
     _library("PIL.Image" if kind == ".gif" else "imageio_ffmpeg")
@@ -57,8 +64,12 @@ def write(replay: Replay, path: Path, width: int | None, fps: int | None, progre
         fps: Frames a second; None: the drawing's.
         progress: Draw a progress bar; None: where standard error is a terminal.
     """
-    check(path, fps)
+    check(path, fps, width)
     size = replay.tile(width)
+    columns = math.ceil(math.sqrt(replay.replicas))
+    down = math.ceil(replay.replicas / columns) * (size[1] + GAP)
+    if max(columns * (size[0] + GAP), down) > MOST_PIXELS:
+        raise ValueError(f"a video has at most {MOST_PIXELS} pixels either way, and this would have more; lower width")
     bar = Progress(replay.frames, None if progress is None else not progress, unit="frames")
     with replacing(path) as partial:
         try:
