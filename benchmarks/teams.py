@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 
 import gpu_envs
 from benchmarks.timing import seconds_per_call
+from gpu_envs.cli.bench import random_actions as uniform_actions
 
 
 class Workload(NamedTuple):
@@ -43,21 +43,10 @@ WORKLOADS = (
 
 
 def random_actions(env: gpu_envs.MultiAgentEnv, count: int, dtype: str) -> list[dict[str, np.ndarray]]:
-    """Uniform actions for several steps, by role."""
+    """Uniform actions for several steps, by role: whole numbers."""
     rng = np.random.default_rng(0)
-    drawn = []
-    for _ in range(count):
-        by_role = {}
-        for role, space in env.single_action_spaces.items():
-            rows = (env.num_envs, env.counts[role])
-            if isinstance(space, gymnasium.spaces.MultiDiscrete):
-                by_role[role] = rng.integers(0, space.nvec, (*rows, len(space.nvec))).astype(dtype)
-            elif isinstance(space, gymnasium.spaces.Discrete):
-                by_role[role] = rng.integers(0, int(space.n), rows).astype(dtype)
-            else:
-                raise TypeError(f"no random actions of {space} are made here")
-        drawn.append(by_role)
-    return drawn
+    steps = (uniform_actions(env, rng) for _ in range(count))
+    return [{role: actions.astype(dtype) for role, actions in step.items()} for step in steps]
 
 
 def start(work: Workload, **kwargs: Any) -> gpu_envs.MultiAgentEnv:

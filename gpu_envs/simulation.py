@@ -174,7 +174,6 @@ class Simulation:
         self._load(self.layout.modules[0])
         self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
         layout = self.layout  # made anew each time, so not in a step
-        self._affixes = [affix for affix, _ in layout.places(self._step_call)]
         self._step_places = [place for _, place in layout.places(self._step_call)]
         self._own_places = {  # where a step writes what is not asked for elsewhere
             (i, name): getattr(place, name)

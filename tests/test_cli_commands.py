@@ -474,6 +474,10 @@ def test_without_a_compiler_the_ways_to_get_one_are_named(
     monkeypatch.setenv("CXX", "/nowhere/c++")
     assert "CXX is '/nowhere/c++', which is not there" in re.sub(r"\s+", " ", said(capsys, "info"))
     assert "CXX is '/nowhere/c++'" in refused(capsys, "bench", "--device", "cpu")
+    monkeypatch.setenv("CXX", '"')
+    told = re.sub(r"\s+", " ", said(capsys, "info"))
+    assert "which is no command (No closing quotation); correct it" in told
+    assert "Nothing is missing" not in told
 
 
 @pytest.mark.usefixtures("cache")

@@ -445,6 +445,20 @@ def test_curves_are_drawn(opened: Open) -> None:
     assert share == pytest.approx(0.5, abs=0.05)
 
 
+def test_returns_beyond_all_numbers_spoil_no_other_curve(opened: Open) -> None:
+    """One replica's return goes to infinity, and the other's is drawn all the same."""
+    replay = record("Pendulum-v1", replicas=2, steps=40, device="cpu")
+    rewards = {role: values.copy() for role, values in replay.rewards.items()}
+    rewards["agent"][20:, 0] = -np.inf
+    tab = opened(dataclasses.replace(replay, rewards=rewards))
+    tab.run("document.querySelector('figure canvas').id = 'curve'")
+    red, _, blue = np.moveaxis(tab.canvas("#curve").astype(int), -1, 0)
+    drawn = np.asarray(abs(red - blue) > 30)
+    columns = np.flatnonzero(drawn.any(0))
+    assert columns.max() - columns.min() > 0.7 * drawn.shape[1]
+    assert np.ptp([np.flatnonzero(drawn[:, x]).mean() for x in columns]) > 0.3 * drawn.shape[0]
+
+
 def test_curves_can_be_scrubbed(long: Replay, opened: Open) -> None:
     tab = opened(long, width=1280, height=1000)
     tab.click(*middle_of(tab, "figure canvas", 0.55, 0.5))

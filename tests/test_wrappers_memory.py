@@ -1,6 +1,8 @@
 """Whose memory the wrappers return, how much they launch, which bits come out, and what cannot be wrapped."""
 
+import copy
 import os
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -325,3 +327,10 @@ def test_wrapped_as_gymnasium_makes_it() -> None:
     assert env.spec is not None
     env.close()
     assert env.closed
+
+
+@pytest.mark.parametrize("copied_by", [copy.deepcopy, pickle.dumps])
+def test_copies_are_refused_with_advice(copied_by: Callable[[Any], Any]) -> None:
+    env = NormalizeObservation(gpu_envs.make("CartPole-v1", 2, device="cpu", output="torch"))
+    with pytest.raises(TypeError, match=r"NormalizeObservation cannot be copied or pickled.*state_dict"):
+        copied_by(env)

@@ -67,7 +67,10 @@ def find_compiler() -> tuple[str, ...]:
     Raises:
         NoCompilerError: There is none; the message names the ways to get one.
     """
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise NoCompilerError(f"CXX is {os.environ['CXX']!r}, which is no command ({error}); correct it") from None
     if chosen:
         path = shutil.which(chosen[0])
         if path is None:

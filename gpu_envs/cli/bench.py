@@ -123,9 +123,9 @@ def works(
     env.close()
 
 
-def random_actions(env: Any) -> Any:
+def random_actions(env: Any, rng: np.random.Generator | None = None) -> Any:
     """Uniform actions for all replicas, in NumPy; of a team by role."""
-    rng = np.random.default_rng(0)
+    rng = rng or np.random.default_rng(0)
     if isinstance(env, gpu_envs.VectorEnv):
         return _drawn(env.single_action_space, (env.num_envs,), rng)
     return {

@@ -100,7 +100,7 @@ def _or_unknown(probe: Callable[[], Finding]) -> Finding:
     try:
         return probe()
     except Exception as error:  # noqa: BLE001  # whatever is wrong with this machine, the rest is worth saying
-        return Finding(f"unknown: {probes.brief(error)}")
+        return Finding(f"unknown: {probes.brief(error)}", f"Something could not be looked at: {probes.brief(error)}")
 
 
 def _or_nothing(probe: Callable[[], Iterable[Any]]) -> list[Any]:
