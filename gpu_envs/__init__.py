@@ -8,11 +8,13 @@ Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it i
 
 from gpu_envs.envs import ALL as _ALL
 from gpu_envs.errors import ActionError, CompileError, NoCompilerError, UnknownEnvironmentError
+from gpu_envs.fields import Field, Table
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.params import Param
 from gpu_envs.registry import ids, make, register, spec
 from gpu_envs.results import Rollout, Step
-from gpu_envs.spec import EnvSpec, Field, Role, Spec, TeamSpec
+from gpu_envs.spec import EnvSpec, Role, Spec, TeamSpec
+from gpu_envs.translation import Rules
 from gpu_envs.vector_env import VectorEnv
 
 __version__ = "0.1.0"
@@ -30,8 +32,10 @@ __all__ = [
     "Param",
     "Role",
     "Rollout",
+    "Rules",
     "Spec",
     "Step",
+    "Table",
     "TeamSpec",
     "UnknownEnvironmentError",
     "VectorEnv",

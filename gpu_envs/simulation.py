@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_envs.arrays import Array, Arrays, to_numpy
 from gpu_envs.backend.base import Backend, Launch
-from gpu_envs.codegen import RESULTS, Config, Layout, baked_values, layout_of, param_values
+from gpu_envs.codegen import RESULTS, Config, Layout, baked_values, layout_of, param_values, tables
 from gpu_envs.errors import ActionError
 from gpu_envs.params import Value
 
@@ -130,6 +130,7 @@ class Simulation:
         layout.view(self.buffers, self.arrays)
         self.elapsed: Array = self.buffers["elapsed" if "elapsed" in self.buffers else "state.elapsed"]
         self.shapes = layout.results()
+        self._tables = {name: self.arrays.full_of(values) for name, values in tables(self.config).items()}
 
     def program_source(self) -> str:
         """The C++ that the kernels of a single step were compiled from."""
@@ -221,6 +222,8 @@ class Simulation:
     def _write_params(self, call: Any, values: Mapping[str, Any], held: Mapping[str, Array]) -> None:
         for name, value in values.items():
             setattr(call.params, name, self.arrays.address(held[name]) if name in held else value)
+        for name, table in self._tables.items():
+            setattr(call.params, name, self.arrays.address(table))
 
     # --- launches ---
 

@@ -4,7 +4,6 @@ From a spec follow the C++ structs, the buffers, the kernel arguments, the space
 """
 
 import dataclasses
-import keyword
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -17,23 +16,13 @@ import numpy as np
 
 from gpu_envs.arrays import dimensions
 from gpu_envs.errors import did_you_mean
+from gpu_envs.fields import Field, Table, check_name
 from gpu_envs.params import Param, Value
 from gpu_envs.pictures import Drawing
+from gpu_envs.translation import Rules
 
 SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
 """A space, or a function that derives it from the parameters."""
-
-_CPP_WORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double "
-    "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not "
-    "operator or private protected public real register return short signed sizeof static struct switch template "
-    "this throw true try typedef typename union unsigned using virtual void volatile while xor".split()
-)
-
-
-def _check_name(name: str, what: str) -> None:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in _CPP_WORDS or keyword.iskeyword(name):
-        raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,12 +31,16 @@ class Spec(ABC):
 
     id: str
     """Its name, ``Name-v0``."""
-    header: str | Path
-    """The header with its rules: a name in ``kernels/``, or a path."""
+    header: str | Path | Rules
+    """Its rules: a header's name in ``kernels/``, a header's path, or functions in Python."""
     params: Mapping[str, Param]
     """The fields of ``Params``, given to ``make`` or per replica."""
     options: Mapping[str, Param] = dataclasses.field(default_factory=dict)
     """Further fields of ``Params`` that ``reset(options=...)`` sets for that reset alone."""
+    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
+    """Further fields of ``Params``: what all replicas read and nobody writes."""
+    action_mask: bool = False
+    """The rules say in ``allow`` which actions are possible: ``infos["action_mask"]``."""
     ordered: tuple[tuple[str, str], ...] = ()
     """Pairs of parameters or options of which the first must not exceed the second."""
     max_episode_steps: int | None = None
@@ -78,12 +71,14 @@ class Spec(ABC):
             raise ValueError(f"environment id {self.id!r} must look like 'Name-v0'")
         if not self.fields:
             raise ValueError(f"{self.id}: state must name at least one field")
-        names = [*self.fields, *self.params, *self.options]
+        names = [*self.fields, *self.params, *self.options, *self.tables]
         for name in names:
-            _check_name(name, f"{self.id}: the field")
+            check_name(name, f"{self.id}: the field")
         repeated = {n for n in names if names.count(n) > 1}
         if repeated:
-            raise ValueError(f"{self.id}: {sorted(repeated)} named more than once among state, params and options")
+            raise ValueError(
+                f"{self.id}: {sorted(repeated)} named more than once among state, params, options and tables"
+            )
         for pair in self.ordered:
             if not set(pair) <= set(self.params) | set(self.options):
                 raise ValueError(f"{self.id}: ordered pair {pair} names what is neither a parameter nor an option")
@@ -95,6 +90,7 @@ class Spec(ABC):
             raise ValueError(f"{self.id}: max_episode_steps is {self.max_episode_steps}; at least 1, or None")
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
 
     @property
     def settings(self) -> dict[str, Param]:
@@ -152,17 +148,33 @@ class EnvSpec(Spec):
     Gymnasium knows it as ``gpu_envs/<id>``.
     """
 
-    state: tuple[str, ...]
-    """The fields of ``State``, all of type ``real``."""
+    state: Mapping[str, Field] | tuple[str, ...]
+    """The fields of ``State``; names alone are of type ``real``."""
     observation: SpaceSource
-    """The observation space of one replica."""
+    """The observation space of one replica: a Box of float32, uint8 or int32, or a Dict of such."""
     action: SpaceSource
     """The action space of one replica."""
+
+    def __post_init__(self) -> None:
+        """Checks names and types of the state's fields."""
+        given = self.state
+        named = dict(given) if isinstance(given, Mapping) else {name: Field() for name in given}
+        object.__setattr__(self, "state", MappingProxyType(named))
+        Spec.__post_init__(self)
+        for name, field in named.items():
+            if field.type == "agent":
+                raise ValueError(f"{self.id}: the field {name!r} is of type 'agent', which only a team has; give 'int'")
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the state's fields."""
         return tuple(self.state)
+
+    @property
+    def typed_state(self) -> Mapping[str, Field]:
+        """The state's fields with their types."""
+        assert isinstance(self.state, Mapping)
+        return self.state
 
     def observation_space(self, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
         """The observation space of one replica under these parameters."""
@@ -177,27 +189,6 @@ def space_of(source: SpaceSource, params: Mapping[str, Value]) -> gymnasium.Spac
     """A space, derived from the parameters where it depends on them."""
     return source if isinstance(source, gymnasium.Space) else source(params)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
-    """One array of a team's ``World``."""
-
-    type: str = "real"
-    """``real``, ``int``, ``byte``, ``agent`` (an agent's number, in as few bits as the team allows) or ``bool``."""
-    length: int | Callable[[Mapping[str, Any]], int] = 1
-    """How many elements each agent (or replica) has, where it is scratch; or a function of the parameters."""
-
-    def __post_init__(self) -> None:
-        """Refuses an unknown type."""
-        if self.type not in FIELD_TYPES:
-            raise ValueError(f"a field's type is {self.type!r}; allowed: {', '.join(FIELD_TYPES)}")
-
-    def elements(self, params: Mapping[str, Any]) -> int:
-        """How many elements each agent has under these parameters."""
-        return self.length if isinstance(self.length, int) else self.length(params)
-
-
-FIELD_TYPES = ("real", "int", "byte", "agent", "bool")
 
 DRIVEN = ("in_game", "elapsed")
 """Fields that every team's world has besides its own: who takes part, and the steps of the episode."""
@@ -236,9 +227,9 @@ class TeamSpec(Spec):
     roles: tuple[Role, ...]
     """The kinds of agents, in order."""
     state: Mapping[str, Field]
-    """What each agent has, ``[num_envs, num_agents]``."""
+    """What each agent has, ``[num_envs, num_agents]``; of arrays ``[num_envs, num_agents, length]``."""
     shared: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    """What a replica has once, ``[num_envs]``."""
+    """What a replica has once, ``[num_envs]``; of arrays ``[num_envs, length]``."""
     scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
     """What each agent has from one phase of a step to the next, and no longer."""
     shared_scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
@@ -256,15 +247,10 @@ class TeamSpec(Spec):
         Spec.__post_init__(self)
         taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
         for name in taken:
-            _check_name(name, f"{self.id}: the field")
+            check_name(name, f"{self.id}: the field")
         repeated = {n for n in taken if taken.count(n) > 1}
         if repeated:
             raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
-        for name, field in {**self.state, **self.shared}.items():
-            if field.length != 1:
-                raise ValueError(
-                    f"{self.id}: the field {name!r} of the state must have one element; scratch may have more"
-                )
         if not self.roles or len({role.name for role in self.roles}) < len(self.roles):
             raise ValueError(f"{self.id}: roles must be named, each once; got {[r.name for r in self.roles]}")
         for role in self.roles:

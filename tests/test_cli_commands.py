@@ -648,6 +648,7 @@ def test_what_is_shown_is_what_is_compiled(
     assert said(capsys, "show", env_id, "--all", *words).rstrip("\n") == sources[0].rstrip("\n")
     own = said(capsys, "show", env_id, *words)
     spec = gpu_envs.spec(env_id)
+    assert isinstance(spec.header, str)
     rules = header_text(spec.header)
     assert rules.strip() in own
     assert f"// {env_id}, float64, SameStep" in own

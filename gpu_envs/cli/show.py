@@ -9,7 +9,7 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.cuda import device_count
 from gpu_envs.cli.parser import OK, Pairs, Parser, add_debug, or_none, take_one, value, whole
 from gpu_envs.cli.report import say
-from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, Device, Layout, header_text, layout_of
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, Device, Layout, layout_of, rules_part
 from gpu_envs.errors import did_you_mean
 from gpu_envs.options import Options
 from gpu_envs.replicas import with_limit
@@ -41,7 +41,7 @@ def show(words: Sequence[str], trainer: Any) -> int:
     if found.num_envs < 1:
         parser.error(f"--num-envs is {found.num_envs}; give a whole number from 1 up")
     if found.header:
-        say(header_text(spec.header).rstrip("\n"))
+        say(rules_part(layout_for(spec, found).config)[1].rstrip("\n"))
         return OK
     layout = layout_for(spec, found)
     module = found.driver or layout.modules[0]
@@ -50,7 +50,7 @@ def show(words: Sequence[str], trainer: Any) -> int:
             f"--driver is {module!r}{did_you_mean(module, layout.modules)} There are: {', '.join(layout.modules)}"
         )
     source = layout.generate(module).source
-    say((source if found.all else own_parts(source, str(spec.header))).rstrip("\n"))
+    say((source if found.all else own_parts(source, rules_part(layout.config)[0])).rstrip("\n"))
     return OK
 
 

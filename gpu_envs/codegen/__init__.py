@@ -14,6 +14,8 @@ from gpu_envs.codegen.layout import (
     baked_values,
     header_text,
     param_values,
+    rules_part,
+    tables,
 )
 from gpu_envs.codegen.single import SingleLayout
 from gpu_envs.codegen.team import TeamLayout
@@ -57,4 +59,6 @@ __all__ = [
     "header_text",
     "layout_of",
     "param_values",
+    "rules_part",
+    "tables",
 ]

@@ -14,15 +14,19 @@ from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.params import Param, Value
 from gpu_envs.spec import Spec
+from gpu_envs.translation import Rules
 
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
 PRECISIONS = ("float32", "float64")
+
+CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}
+"""The C++ types of fields and tables."""
 
 Shape: TypeAlias = tuple[tuple[int, ...], str]
 """An array's shape and dtype."""
 
 RESULTS = ("observations", "rewards", "terminations", "truncations", "final_obs", "episode_return", "episode_length")
-"""What a step writes."""
+"""What a step writes of every environment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +165,16 @@ def header_text(name: str | Path) -> str:
     return resource.read_text()
 
 
+def rules_part(config: Config) -> tuple[str, str]:
+    """Name and text of the header with an environment's rules: the author's, or what his Python is translated to."""
+    header = config.spec.header
+    if isinstance(header, Rules):
+        from gpu_envs.translation.translate import translated
+
+        return header.file, translated(config.spec, config.params)
+    return str(header), header_text(header)
+
+
 def joined(parts: Sequence[tuple[str, str]]) -> str:
     """One source of many named parts; compilers' messages name them, by ``#line``."""
     body = "\n".join(f'#line 1 "{name}"\n{text}' for name, text in parts)
@@ -193,17 +207,22 @@ def _enumerators(param: Param) -> str:
     return ", ".join(choice.replace("-", "_") for choice in param.choices)
 
 
-def params_struct(settings: Mapping[str, Param]) -> str:
-    """``Params``: what the rules see of the parameters of one replica."""
+def params_struct(config: Config) -> str:
+    """``Params``: what the rules see of the parameters of one replica, and of the tables."""
+    settings = config.spec.settings
     enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
     fields = [f"    {_cpp_param(n, p)} {n};  // {p.description}".rstrip(" /") for n, p in settings.items()]
+    for name, table in config.spec.tables.items():
+        sizes = ", ".join(map(str, table.array(config.params).shape))
+        fields.append(f"    Table<{CPP_TYPES[table.type]}, {sizes}> {name};")
     return "\n".join([*enums, "struct Params {", *fields, "};"])
 
 
 def params_buffers(layout: Layout) -> Struct:
-    """Where the parameters of all replicas are."""
-    settings = layout.config.spec.settings
-    fields = ((f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in settings.items())
+    """Where the parameters of all replicas are, and the tables."""
+    spec = layout.config.spec
+    fields = [(f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in spec.settings.items()]
+    fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
     return Struct.of("ParamBuffers", layout.real, *fields)
 
 
@@ -215,7 +234,8 @@ def params_getter(layout: Layout) -> str:
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
-    return f"FN Params get(Index i) const {{ return {{{', '.join(values)}}}; }}"
+    values += [f"{{{name}}}" for name in layout.config.spec.tables]
+    return f"FN Params get([[maybe_unused]] Index i) const {{ return {{{', '.join(values)}}}; }}"
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
@@ -225,6 +245,12 @@ def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int
         for n, p in spec.params.items()
         if (p.baked or p.kind != "real") and not isinstance(values[n], np.ndarray)
     }
+
+
+def tables(config: Config) -> dict[str, np.ndarray]:
+    """The tables as the kernels read them."""
+    arrays = {name: table.array(config.params) for name, table in config.spec.tables.items()}
+    return {n: a.astype(config.precision) if config.spec.tables[n].type == "real" else a for n, a in arrays.items()}
 
 
 def param_values(spec: Spec, values: Mapping[str, Value]) -> dict[str, float | int | np.ndarray]:

@@ -20,6 +20,7 @@ from gpu_envs.codegen.layout import (
     params_buffers,
     params_getter,
     params_struct,
+    rules_part,
 )
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.spec import EnvSpec
@@ -146,14 +147,14 @@ class SingleLayout(Layout):
     def generate(self, module: str) -> Program:
         """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
-        own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", "tile.cuh", f"{module}.cuh")
+        own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", "table.cuh", "tile.cuh", f"{module}.cuh")
         text = {name: (name, header_text(name)) for name in own}
         parts = [
             text["portable.cuh"],
             ("generated", f"using real = {self.real};"),
-            *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh")),
+            *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh", "table.cuh")),
             ("generated", _prologue(self, declared)),
-            (str(self.spec.header), header_text(self.spec.header)),
+            rules_part(self.config),
             text["tile.cuh"],
             text[f"{module}.cuh"],
         ]
@@ -304,7 +305,7 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
             _state(spec),
-            params_struct(spec.settings),
+            params_struct(config),
             _action(layout.action_space, spec.id),
             f"constexpr int OBSERVATION_SIZE = {size};\nusing Observation = float[OBSERVATION_SIZE];",
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.layout import (
+    CPP_TYPES,
     Config,
     Device,
     Grid,
@@ -23,10 +24,12 @@ from gpu_envs.codegen.layout import (
     params_buffers,
     params_getter,
     params_struct,
+    rules_part,
 )
 from gpu_envs.codegen.structs import Struct
+from gpu_envs.fields import Field
 from gpu_envs.params import Param
-from gpu_envs.spec import Field, TeamSpec, space_of
+from gpu_envs.spec import TeamSpec, space_of
 
 KERNELS = ("step", "inspect", "reset")
 
@@ -59,8 +62,6 @@ RESERVED_BYTES = 1024 + 128
 
 MOST_THREADS = {"BY_BLOCK": 1536, "BY_WARP": 896, "DIRECTLY": 1024}
 """On a multiprocessor at a time, by how rows are written: what was quickest on an H200; with more, fewer registers."""
-
-_CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}
 
 
 class RoleRows(NamedTuple):
@@ -315,7 +316,7 @@ class TeamLayout(Layout):
     def generate(self, module: str = "multi_agent") -> Program:
         """Writes the source of the driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
-        before = ("math.cuh", "philox.cuh", "actions.cuh")
+        before = ("math.cuh", "philox.cuh", "actions.cuh", "table.cuh")
         parts = [
             ("portable.cuh", header_text("portable.cuh")),
             ("generated", f"using real = {self.real};"),
@@ -324,7 +325,7 @@ class TeamLayout(Layout):
             *((name, header_text(name)) for name in ("team.cuh", "nearest.cuh")),
             ("generated", _prologue(self, declared)),
             ("team_actions.cuh", header_text("team_actions.cuh")),
-            (str(self.spec.header), header_text(self.spec.header)),
+            rules_part(self.config),
             (f"{module}.cuh", header_text(f"{module}.cuh")),
         ]
         schedule = self.schedule
@@ -407,7 +408,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
     def world(name: str, begins: str) -> Struct:
         kept = begins == "state."
         fields = [f for f in layout._world.values() if f.kept == kept]
-        return of(name, *((f"{_CPP_TYPES[f.type]}*", f.name) for f in fields))
+        return of(name, *((f"{CPP_TYPES[f.type]}*", f.name) for f in fields))
 
     params = params_buffers(layout)
     state, scratch = world("StateBuffers", "state."), world("ScratchBuffers", "scratch.")
@@ -521,7 +522,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     _by_role(layout, "staged_before", _staged_before(layout)),
                 ]
             ),
-            params_struct(spec.settings),
+            params_struct(config),
             "\n".join(["// Parameters on which shapes depend.", *fixed]),
             _actions(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
@@ -614,7 +615,7 @@ def _world(layout: TeamLayout) -> str:
     members, places, store, store_shared = [], [], [], []
     held, fetch, put, put_shared = [], [], [], []
     for field in fields:
-        kind, name = _CPP_TYPES[field.type], field.name
+        kind, name = CPP_TYPES[field.type], field.name
         members.append(f"    {kind}{'*' if field.array else '&'} {name};")
         length = field.length * (layout.agents if field.team else 1)
         if name in schedule.offsets:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Space
 
+from gpu_envs.fields import Field
 from gpu_envs.params import Param
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, discs, line, own, placed, polygon, same
-from gpu_envs.spec import Field, Role, TeamSpec
+from gpu_envs.spec import Role, TeamSpec
 
 FEATURES = 7
 """What an agent sees of another: place, speed, acceleration, heading, kind, and whether it is in the game."""

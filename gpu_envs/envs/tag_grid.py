@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from gpu_envs.fields import Field
 from gpu_envs.params import Param
 from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, box, discs, line, own, polygon
-from gpu_envs.spec import Field, Role, TeamSpec
+from gpu_envs.spec import Role, TeamSpec
 
 LONGEST = 32767
 """The greatest grid whose squared distances are 32-bit integers."""

@@ -1,0 +1,34 @@
+"""The functions that an author writes in Python in place of a header."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+Function: TypeAlias = Callable[..., Any]
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The rules of an environment as Python functions, which are translated to a header and never run.
+
+    They have the names, the arguments and the order of arguments of a header's functions; ``step`` of a single agent
+    returns the reward and whether the episode has come to its end.
+    """
+
+    reset: Function
+    """``reset(s, p, random)``; of a team ``reset(w, p, team)``."""
+    step: Function
+    """``step(s, p, action, random)``; of a team ``step(w, p, team, actions)``."""
+    observe: Function
+    """``observe(s, p, observation)``; of a team ``observe(w, p, i, row)``."""
+    look: Function | None = None
+    """Of a team: ``look(w, p, team)``."""
+    allow: Function | None = None
+    """``allow(s, p, mask)``, of a team ``allow(w, p, i, mask)``: which actions are possible, for ``action_mask``."""
+
+    @property
+    def file(self) -> str:
+        """Where they are written."""
+        return inspect.getsourcefile(self.step) or "<rules>"

@@ -1,0 +1,22 @@
+// Numbers that all replicas read and nobody writes: table[i], counted from the first, or table(row, column).
+
+template <class T, int... SIZES> struct Table {
+    static constexpr int DIMENSIONS = sizeof...(SIZES);
+
+    const T* at;
+
+    FN static constexpr int size(int dimension) {
+        constexpr int sizes[] = {SIZES...};
+        return sizes[dimension];
+    }
+    FN T operator[](int i) const { return at[i]; }
+    FN T operator()(int i) const { return at[i]; }
+    FN T operator()(int i, int j) const {
+        static_assert(DIMENSIONS == 2, "this table has not two dimensions");
+        return at[i * size(DIMENSIONS - 1) + j];
+    }
+    FN T operator()(int i, int j, int k) const {
+        static_assert(DIMENSIONS == 3, "this table has not three dimensions");
+        return at[(i * size(1) + j) * size(DIMENSIONS - 1) + k];
+    }
+};
