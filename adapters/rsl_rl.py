@@ -193,8 +193,8 @@ def _checked(env: Any) -> VectorEnv:
     for name, part in _groups(env).items():
         if not (isinstance(part, gymnasium.spaces.Box) and part.dtype == np.float32):
             raise ValueError(
-                f"the observations of {env!r}, group {name!r}, are {part}; rsl_rl takes them as they are, and its models "
-                "take float32: give an environment that observes a Box of float32, or a Dict of such"
+                f"the observations of {env!r}, group {name!r}, are {part}; rsl_rl converts nothing and its models take "
+                "float32: give an environment that observes a Box of float32, or a Dict of such"
             )
     return env
 

@@ -12,7 +12,6 @@ from gpu_envs.adapters.sb3.others import Others
 from gpu_envs.adapters.sb3.results import WRITTEN, Live, joined, keys_of, results_for, settle
 from gpu_envs.arrays import to_numpy
 
-
 Seen: TypeAlias = np.ndarray | dict[str, np.ndarray]
 """Observations ``[slots, ...]``; of a Dict space by key."""
 

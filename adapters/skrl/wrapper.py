@@ -21,8 +21,8 @@ class Wrapper(StockWrapper):
     A step writes straight into fresh tensors, so what an agent keeps stays as it is, and waits for nothing. Rewards,
     ``terminated`` and ``truncated`` are ``[num_envs, 1]``; where an episode is terminated at its time limit it is not
     truncated too, because skrl adds the value of what follows to whatever is truncated. Infos hold ``final_obs``,
-    written where an episode ended, and their mask ``_final_obs``: the simulator's own memory, until the next step, or of
-    observations that are not float32 numbers to begin with a copy.
+    written where an episode ended, and their mask ``_final_obs``: the simulator's own memory, until the next step (of
+    observations that are no Box of float32 a copy).
 
     Observations are rows of float32 numbers, whatever the space: those of a Dict lie side by side in the order of their
     names, as ``skrl.utils.spaces.torch.unflatten_tensorized_space`` takes them apart again. Which actions are possible
