@@ -289,10 +289,8 @@ def _make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) ->
         raise body.error(node, f"the list {target.id!r} is made in several places", "Make it once, before, and fill it")
     assert isinstance(learned.kind, Number)
     kept = [_kept(body, value, learned.kind, times) for value in values]
-    if times > 1 and all(value.constant == 0 for value in values):
-        filled = "{}"
-    else:
-        filled = f"{{{', '.join(kept * times)}}}"
+    zero = times > 1 and all(value.constant == 0 for value in values)
+    filled = "{}" if zero else f"{{{', '.join(kept * times)}}}"
     body.declared.add(body.key(target.id))
     body.emit(f"{body.declaration(target.id, learned.kind.cpp)}[{length}] = {filled};", node)
     body.set(target.id)

@@ -84,7 +84,7 @@ def condition(body: Body, node: ast.expr) -> Value:
         return truth(value)
 
 
-def _constant(body: Body, node: ast.expr) -> Value:
+def _constant(_: Body, node: ast.expr) -> Value:
     assert isinstance(node, ast.Constant)
     if isinstance(node.value, bool | int | float | str):
         return literal(node.value)
