@@ -16,6 +16,16 @@ class ActionError(ValueError):
     """An action was out of range or not a number, or was given to a replica whose episode is over."""
 
 
+class TranslationError(ValueError):
+    """Rules written in Python use what cannot be translated; the message says where, why, and what to do instead."""
+
+    def __init__(self, message: str, file: str = "", line: int = 0) -> None:
+        """Keeps where it is."""
+        super().__init__(message)
+        self.file = file
+        self.line = line
+
+
 class UnknownEnvironmentError(KeyError):
     """There is no environment of that id."""
 
