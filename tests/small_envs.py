@@ -54,7 +54,7 @@ def walk(folder: Path, name: str = "Walk-v0", *, more: Mapping[str, Any] | None 
     settings: dict[str, Any] = {
         "state": ("x", "pace"),
         "params": {},
-        "observation": spaces.Box(np.float32([-8, 0]), np.float32([8, 1])),
+        "observation": spaces.Box(np.array([-8, 0], np.float32), np.array([8, 1], np.float32)),
         "action": spaces.Discrete(2),
         "max_episode_steps": 40,
     }

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import IDS, MODES, PLACES, TEAM_IDS, Place, assert_same_bits, moved, numpy_of, random_actions
+from harness import IDS, MODES, PLACES, TEAM_IDS, Place, assert_all_same, moved, numpy_of, random_actions
 from small_envs import CHASE, chase, walk
 
 import gpu_envs
@@ -168,7 +168,7 @@ def test_every_environment_is_finite_and_the_same(env_id: str, mode: str, device
         if mode != "Disabled":
             env.rollout(20, per_step=True)
             env.rollout(20)
-    assert_same_bits(*results)
+    assert_all_same(results)
 
 
 @pytest.mark.parametrize("env_id", TEAM_IDS)
