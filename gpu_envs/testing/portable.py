@@ -13,6 +13,9 @@ from gpu_envs.replicas import config_of
 from gpu_envs.spec import EnvSpec, Role, Spec, TeamSpec
 from gpu_envs.translation import Rules
 
+_LEFT_OUT = ("drawing", "layout_rule")
+"""What no simulation needs."""
+
 
 @final
 class Always:
@@ -37,8 +40,8 @@ def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
         folder: Where rules that are no header yet are written as one.
     """
     config = config_of(spec, 1, Options(), params)
-    values = {field.name: _packed(getattr(spec, field.name), config.params) for field in dataclasses.fields(spec)}
-    values |= {"drawing": None, "layout_rule": None}
+    names = [field.name for field in dataclasses.fields(spec) if field.name not in _LEFT_OUT]
+    values = {name: _packed(getattr(spec, name), config.params) for name in names}
     if isinstance(spec.header, Rules):
         name, text = rules_part(config)
         header = folder / "rules.cuh"

@@ -1,5 +1,7 @@
 """Checks of single values: that it compiles, spaces, finite numbers, action masks, pictures."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 
@@ -38,8 +40,15 @@ def spaces(subject: Subject, device: str) -> str:
             seen = {role: np.where(over, present[role], there) for role, there in before.items()}
             _look_at(subject, moment, "final_obs", last, f"in step {t} of {what} actions, at the end of an episode")
             _look_at(subject, moment, "observations", seen, f"in step {t} of {what} actions")
-    listed = "; ".join(f"{name}: {space}" if name else str(space) for name, space in subject.observation_spaces.items())
-    return f"{subject.steps} steps of random and of extreme actions stay in {listed}"
+    named = [f"{part}: {_described(space)}".removeprefix(": ") for part, space in subject.observation_spaces.items()]
+    return f"{subject.steps} steps of random and of extreme actions stay in {', '.join(named)}"
+
+
+def _described(space: gymnasium.Space[Any]) -> str:
+    """A space in few words."""
+    assert isinstance(space, gymnasium.spaces.Box)
+    low, high = (f"{float(bound):g}" for bound in (space.low.min(), space.high.max()))
+    return f"{space.dtype} {list(space.shape)} from {low} to {high}"
 
 
 def _present(subject: Subject, moment: Moment) -> dict[str, np.ndarray]:
