@@ -423,14 +423,14 @@ class TeamEnv(ParallelEnv):
 
 def _state_space(state: LiveState) -> gymnasium.spaces.Box:
     """All finite numbers that a state of these fields may hold."""
-    highs = {"b": 1.0, "i": 2.0**31, "f": float(np.finfo(np.float32).max)}
+    highs = {"b": 1.0, "u": 255.0, "i": 2.0**31, "f": float(np.finfo(np.float32).max)}
     lows: list[float] = []
     tops: list[float] = []
     for field in state.values():
         kind = np.dtype(str(field.dtype).rpartition(".")[2]).kind
         count = int(np.prod(field.shape))
         tops += [highs[kind]] * count
-        lows += [0.0 if kind == "b" else -highs[kind]] * count
+        lows += [0.0 if kind in "bu" else -highs[kind]] * count
     return gymnasium.spaces.Box(np.array(lows, np.float32), np.array(tops, np.float32), dtype=np.float32)
 
 

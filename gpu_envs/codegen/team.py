@@ -27,6 +27,7 @@ from gpu_envs.codegen.layout import (
     rules_part,
 )
 from gpu_envs.codegen.structs import Struct
+from gpu_envs.codegen.world import WorldField, world_struct
 from gpu_envs.fields import Field
 from gpu_envs.params import Param
 from gpu_envs.spec import TeamSpec, space_of
@@ -102,8 +103,15 @@ class TeamLayout(Layout):
         found, first = [], 0
         for role in spec.roles:
             observation, action = space_of(role.observation, params), space_of(role.action, params)
-            if not isinstance(observation, gymnasium.spaces.Box) or len(observation.shape) != 1:
-                raise ValueError(f"{spec.id}: a {role.name}'s observation must be a Box of one dimension")
+            if not (
+                isinstance(observation, gymnasium.spaces.Box)
+                and len(observation.shape) == 1
+                and observation.dtype == np.float32
+            ):
+                raise ValueError(
+                    f"{spec.id}: the observation space of the role {role.name!r} is {observation}; a team's must be "
+                    "float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
+                )
             count = role.size(params)
             found.append(RoleRows(role.name, first, count, observation, action))
             first += count
@@ -137,7 +145,7 @@ class TeamLayout(Layout):
         return "int8" if self.agents < 2**7 else "int16" if self.agents < 2**15 else "int32"
 
     @functools.cached_property
-    def _world(self) -> "dict[str, _WorldField]":
+    def world(self) -> dict[str, WorldField]:
         """Every field of ``World``: the spec's, and those that the driver keeps in every world."""
         spec, params = self.spec, self.config.params
         real, yes, whole = Field(), Field("bool"), Field("int")
@@ -152,7 +160,7 @@ class TeamLayout(Layout):
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
         )
         return {
-            name: _WorldField(name, field.type, self._dtype(field), field.elements(params), team, kept)
+            name: WorldField(name, field.type, self._dtype(field), field.elements(params), field.is_array, team, kept)
             for fields, team, kept in groups
             for name, field in fields.items()
         }
@@ -171,10 +179,11 @@ class TeamLayout(Layout):
         """The arrays of the simulation."""
         n, team, real = self.config.num_envs, self.agents, self.config.precision
         found: dict[str, Shape] = {}
-        for field in self._world.values():
+        for field in self.world.values():
             rows = (team,) if field.team else ()
             if field.kept:
-                found[f"state.{field.name}"] = ((n, *rows), field.dtype)
+                elements = (field.length,) if field.is_array else ()
+                found[f"state.{field.name}"] = ((n, *rows, *elements), field.dtype)
             elif self.schedule.kind == "SPREAD":
                 found[f"scratch.{field.name}"] = (
                     (n, *rows, *((field.length,) if field.length > 1 else ())),
@@ -243,22 +252,31 @@ class TeamLayout(Layout):
             replicas = 1 << max(0, ((asked or BLOCK_THREADS) // team).bit_length() - 1)
             while replicas > 1 and self._schedule("BLOCK", replicas, 32).shared_bytes > SEVERAL_BYTES:
                 replicas //= 2
-            return self._schedule("BLOCK", replicas, -(-replicas * team // 32) * 32)
-        most = NARROW_THREADS if widest <= NARROW_ROW else BLOCK_THREADS
-        threads = asked or (BLOCK_THREADS if widest > WIDE_ROW else min(most, -(-team // 32) * 32))
-        block = self._schedule("BLOCK", 1, threads)
+            block = self._block(replicas, -(-replicas * team // 32) * 32)
+        else:
+            most = NARROW_THREADS if widest <= NARROW_ROW else BLOCK_THREADS
+            threads = asked or (BLOCK_THREADS if widest > WIDE_ROW else min(most, -(-team // 32) * 32))
+            block = self._block(1, threads)
         lonely = team > LARGE_TEAM and self.config.num_envs < device.processors
         if lonely or block.shared_bytes > device.shared_bytes:
             return self._schedule("SPREAD", 1, asked or 128)
         return block
 
-    def _schedule(self, kind: str, replicas: int, threads: int) -> "Schedule":
+    def _block(self, replicas: int, threads: int) -> "Schedule":
+        """A block's schedule. Arrays that last stay where they are if there is no room for them in its memory."""
+        block = self._schedule("BLOCK", replicas, threads)
+        if block.shared_bytes <= self.device.shared_bytes:
+            return block
+        return self._schedule("BLOCK", replicas, threads, arrays_in_place=True)
+
+    def _schedule(self, kind: str, replicas: int, threads: int, *, arrays_in_place: bool = False) -> "Schedule":
         """Lays a block's memory out: its Worlds, then the rows of observations on their way out."""
         offsets, at = {}, 0
-        for field in self._world.values():
-            if kind == "BLOCK" or (kind == "HOST" and not field.kept):
+        for field in self.world.values():
+            in_place = kind == "SPREAD" or (field.kept and (kind == "HOST" or (field.is_array and arrays_in_place)))
+            if not in_place:
                 offsets[field.name] = at
-                size = field.length * (self.agents if field.team else 1) * replicas * np.dtype(field.dtype).itemsize
+                size = field.elements(self.agents) * replicas * np.dtype(field.dtype).itemsize
                 at += -(-size // 64) * 64  # so that on a CPU each begins a cache line
         widest, rows_at = max(role.features for role in self.roles), at
         lanes, together = self._row_lanes(kind, widest), max(1, BATCH_FLOATS // widest)
@@ -341,24 +359,6 @@ class TeamLayout(Layout):
         )
 
 
-class _WorldField(NamedTuple):
-    """A field of ``World``."""
-
-    name: str
-    type: str
-    dtype: str
-    length: int
-    team: bool
-    """It has one element (or ``length``) for each agent; otherwise one for the replica."""
-    kept: bool
-    """It lasts from step to step."""
-
-    @property
-    def array(self) -> bool:
-        """Whether it is an array in ``World``."""
-        return self.team or self.length > 1
-
-
 class Schedule(NamedTuple):
     """How the phases of a step are run."""
 
@@ -407,7 +407,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
 
     def world(name: str, begins: str) -> Struct:
         kept = begins == "state."
-        fields = [f for f in layout._world.values() if f.kept == kept]
+        fields = [f for f in layout.world.values() if f.kept == kept]
         return of(name, *((f"{CPP_TYPES[f.type]}*", f.name) for f in fields))
 
     params = params_buffers(layout)
@@ -501,7 +501,7 @@ def _by_role(layout: TeamLayout, name: str, value: Callable[[RoleRows], object],
 
 def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
     """What the spec says, in C++."""
-    spec, config = layout.spec, layout.config
+    spec, config, schedule = layout.spec, layout.config, layout.schedule
     *others, _ = layout.roles
     chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(others))
     names = ", ".join(role.name.upper() for role in layout.roles)
@@ -526,7 +526,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
             "\n".join(["// Parameters on which shapes depend.", *fixed]),
             _actions(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
-            _world(layout),
+            world_struct(layout.world.values(), layout.agents, schedule.offsets, copied=schedule.kind == "BLOCK"),
         ]
     )
 
@@ -604,68 +604,5 @@ def _actions(layout: TeamLayout) -> str:
             _by_role(layout, "action_size", lambda role: sizes[layout.roles.index(role)]),
             _table("action_start", starts),
             _table("action_count", counts),
-        ]
-    )
-
-
-def _world(layout: TeamLayout) -> str:
-    """``World``: one replica's fields, wherever they lie, and how they get there."""
-    schedule = layout.schedule
-    fields = list(layout._world.values())
-    members, places, store, store_shared = [], [], [], []
-    held, fetch, put, put_shared = [], [], [], []
-    for field in fields:
-        kind, name = CPP_TYPES[field.type], field.name
-        members.append(f"    {kind}{'*' if field.array else '&'} {name};")
-        length = field.length * (layout.agents if field.team else 1)
-        if name in schedule.offsets:
-            base = f"reinterpret_cast<{kind}*>(local + {schedule.offsets[name]})"
-            index = "team.slot" if length == 1 else f"team.slot * {length}"
-        else:
-            group = f"buffers.{'state' if field.kept else 'scratch'}.{name}"
-            base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
-        places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
-        if field.kept and schedule.kind == "BLOCK":
-            source = f"buffers.state.{name}"
-            held.append(f"    {kind} {name};")
-            fetch.append(f"{name}({source}[{'at' if field.team else 'replica'}])")
-            if field.team:
-                put.append(f"        {name}[i] = fetched.{name};")
-                store.append(f"        {source}[at] = {name}[i];")
-            else:
-                put_shared.append(f"        {name} = fetched.{name};")
-                store_shared.append(f"        {source}[replica] = {name};")
-    unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Element replica"
-    agent = f"replica * {layout.agents} + i"
-    at = f"        [[maybe_unused]] const Element at = {agent};"
-    return "\n".join(
-        [
-            "// What a block reads of an agent and its replica before it works on them; in place, nothing",
-            "struct Fetched {",
-            *held,
-            f"    FN Fetched([[maybe_unused]] int i, {unused}, [[maybe_unused]] Element at)",
-            *(["        : " + ",\n          ".join(fetch)] if fetch else []),
-            "    {}",
-            "    FN Fetched(int i, const Buffers& buffers, Element replica)",
-            f"        : Fetched(i, buffers, replica, {agent}) {{}}",
-            "};",
-            "// One replica. Fields of agents are arrays of one element an agent, role after role.",
-            "struct World {",
-            *members,
-            "    FN World(const Buffers& buffers, const Team& team, [[maybe_unused]] char* local)",
-            "        : " + ",\n          ".join(places) + " {}",
-            "    FN void put([[maybe_unused]] int i, [[maybe_unused]] const Fetched& fetched) {",
-            *put,
-            *(["        if (i != 0) return;"] if put_shared else []),
-            *put_shared,
-            "    }",
-            f"    FN void store([[maybe_unused]] int i, {unused}) const {{",
-            at,
-            *store,
-            "    }",
-            f"    FN void store_shared({unused}) const {{",
-            *store_shared,
-            "    }",
-            "};",
         ]
     )

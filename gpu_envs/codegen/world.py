@@ -1,0 +1,132 @@
+"""``World``, a replica of a team: its fields in C++, wherever they lie, and how they get there and back."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from gpu_envs.codegen.layout import CPP_TYPES
+
+
+class WorldField(NamedTuple):
+    """A field of ``World``."""
+
+    name: str
+    type: str
+    dtype: str
+    length: int
+    is_array: bool
+    """It has ``length`` elements, be it one; otherwise it has one, and no index for it."""
+    team: bool
+    """It is there for each agent; otherwise once for the replica."""
+    kept: bool
+    """It lasts from step to step."""
+
+    @property
+    def array(self) -> bool:
+        """Whether it is an array in ``World``."""
+        return self.team or self.is_array
+
+    def elements(self, agents: int) -> int:
+        """How many elements it has in a replica."""
+        return self.length * (agents if self.team else 1)
+
+
+def world_struct(fields: Iterable[WorldField], agents: int, offsets: Mapping[str, int], *, copied: bool) -> str:
+    """``World``, and ``Fetched``, what is read of an agent and its replica before it is worked on.
+
+    Args:
+        fields: Those of ``World``.
+        agents: How many agents a replica has.
+        offsets: Where in a block's (on a CPU: a thread's) memory a field lies; those without lie among the buffers.
+        copied: Fields that last are copied from the buffers into that memory, and back.
+    """
+    members, places = [], []
+    copies = _Copies(agents)
+    for field in fields:
+        kind, name, length = CPP_TYPES[field.type], field.name, field.elements(agents)
+        members.append(f"    {kind}{'*' if field.array else '&'} {name};")
+        if name in offsets:
+            base = f"reinterpret_cast<{kind}*>(local + {offsets[name]})"
+            index = "team.slot" if length == 1 else f"team.slot * {length}"
+        else:
+            group = f"buffers.{'state' if field.kept else 'scratch'}.{name}"
+            base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
+        places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
+        if field.kept and copied and name in offsets:
+            copies.add(field)
+    unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Element replica"
+    return "\n".join(
+        [
+            *copies.fetched(unused),
+            "// One replica. Fields of agents are arrays of one element an agent, role after role.",
+            "struct World {",
+            *members,
+            "    FN World(const Buffers& buffers, const Team& team, [[maybe_unused]] char* local)",
+            "        : " + ",\n          ".join(places) + " {}",
+            *copies.methods(unused),
+            "};",
+        ]
+    )
+
+
+class _Copies:
+    """The lines that copy fields in and out, each agent's its own, and arrays all agents together."""
+
+    def __init__(self, agents: int) -> None:
+        self._agents = agents
+        self._held: list[str] = []
+        self._fetch: list[str] = []
+        self._put: list[str] = []
+        self._put_shared: list[str] = []
+        self._store: list[str] = []
+        self._store_shared: list[str] = []
+
+    def add(self, field: WorldField) -> None:
+        """Has a field copied."""
+        kind, name, length = CPP_TYPES[field.type], field.name, field.elements(self._agents)
+        source = f"buffers.state.{name}"
+        if field.is_array:  # neighbouring agents copy neighbouring elements, whosever they are
+            turns = f"        for (int k = i; k < {length}; k += {self._agents})"
+            self._held.append(f"    const {kind}* {name};")
+            self._fetch.append(f"{name}({source} + replica * {length})")
+            self._put.append(f"{turns} {name}[k] = fetched.{name}[k];")
+            self._store.append(f"{turns} {source}[replica * {length} + k] = {name}[k];")
+            return
+        self._held.append(f"    {kind} {name};")
+        self._fetch.append(f"{name}({source}[{'at' if field.team else 'replica'}])")
+        if field.team:
+            self._put.append(f"        {name}[i] = fetched.{name};")
+            self._store.append(f"        {source}[at] = {name}[i];")
+        else:
+            self._put_shared.append(f"        {name} = fetched.{name};")
+            self._store_shared.append(f"        {source}[replica] = {name};")
+
+    def fetched(self, unused: str) -> list[str]:
+        """``Fetched``."""
+        return [
+            "// What a block reads of an agent and its replica before it works on them; in place, nothing",
+            "struct Fetched {",
+            *self._held,
+            f"    FN Fetched([[maybe_unused]] int i, {unused}, [[maybe_unused]] Element at)",
+            *(["        : " + ",\n          ".join(self._fetch)] if self._fetch else []),
+            "    {}",
+            "    FN Fetched(int i, const Buffers& buffers, Element replica)",
+            f"        : Fetched(i, buffers, replica, replica * {self._agents} + i) {{}}",
+            "};",
+        ]
+
+    def methods(self, unused: str) -> list[str]:
+        """``World``'s functions that copy."""
+        return [
+            "    FN void put([[maybe_unused]] int i, [[maybe_unused]] const Fetched& fetched) {",
+            *self._put,
+            *(["        if (i != 0) return;"] if self._put_shared else []),
+            *self._put_shared,
+            "    }",
+            f"    FN void store([[maybe_unused]] int i, {unused}) const {{",
+            f"        [[maybe_unused]] const Element at = replica * {self._agents} + i;",
+            *self._store,
+            "    }",
+            f"    FN void store_shared({unused}) const {{",
+            *self._store_shared,
+            "    }",
+        ]
