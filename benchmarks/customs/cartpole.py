@@ -3,18 +3,18 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import gpu_envs.kernels
 from gpu_envs import Rules
 from gpu_envs.envs.cartpole import CARTPOLE_V1
+from gpu_envs.rules import Action, Observation, Params, Random, State
 
 HEADER = Path(gpu_envs.kernels.__file__).with_name("cartpole.cuh")
 
 OUTSIDE = dataclasses.replace(CARTPOLE_V1, id="CartPoleOutside-v1", header=HEADER)
 
 
-def reset(s: Any, p: Any, random: Any) -> None:
+def reset(s: State, p: Params, random: Random) -> None:
     """Near the middle, nearly upright, nearly at rest."""
     s.x = random.uniform(p.low, p.high)
     s.x_dot = random.uniform(p.low, p.high)
@@ -22,9 +22,8 @@ def reset(s: Any, p: Any, random: Any) -> None:
     s.theta_dot = random.uniform(p.low, p.high)
 
 
-def step(s: Any, p: Any, action: Any, random: Any) -> tuple[Any, Any]:
+def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
     """The equations of the header, in its order."""
-    del random
     force = p.force_mag if action == 1 else -p.force_mag
     inverse_mass = 1.0 / (p.cart_mass + p.pole_mass)
     pole_moment = p.pole_mass * p.length
@@ -56,9 +55,8 @@ def step(s: Any, p: Any, action: Any, random: Any) -> tuple[Any, Any]:
     return down if fallen else upright, fallen
 
 
-def observe(s: Any, p: Any, observation: Any) -> None:
+def observe(s: State, p: Params, observation: Observation) -> None:
     """The state itself."""
-    del p
     observation[0] = s.x
     observation[1] = s.x_dot
     observation[2] = s.theta

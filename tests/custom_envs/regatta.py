@@ -5,9 +5,9 @@ import math
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpu_envs import EnvSpec, Field, Param, Rules, Table
-from gpu_envs.pictures import Drawing, Params, Picture, State, disc, line, placed, polygon, same
-from gpu_envs.rules import clip
+from gpu_envs import EnvSpec, Field, Param, Rules, Table, pictures
+from gpu_envs.pictures import Drawing, Picture, disc, line, placed, polygon, same
+from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 
 BUOYS = np.array([[7.0, 2.0], [7.5, 7.0], [2.0, 6.0]])
 CURRENT = 0.5 * np.sin(np.linspace(0, np.pi, 10))
@@ -16,7 +16,7 @@ CURRENT = 0.5 * np.sin(np.linspace(0, np.pi, 10))
 SIDE = 10.0
 
 
-def reset(s, p, random):
+def reset(s: State, p: Params, random: Random) -> None:
     s.x = random.uniform(1.0, 3.0)
     s.y = random.uniform(1.0, 3.0)
     s.heading = random.uniform(-math.pi, math.pi)
@@ -25,7 +25,7 @@ def reset(s, p, random):
         s.rounded[k] = False
 
 
-def step(s, p, action, random):
+def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
     before = distance(s, p)
     s.heading += p.rudder * clip(action[0], -1.0, 1.0)
     row = int(clip(s.y, 0.0, SIDE - 1.0))
@@ -43,7 +43,7 @@ def step(s, p, action, random):
     return reward, ashore or s.target == len(BUOYS)
 
 
-def distance(s, p):
+def distance(s: State, p: Params) -> float:
     """To the buoy that comes next."""
     k = min(s.target, len(BUOYS) - 1)
     dx = p.buoys[k, 0] - s.x
@@ -51,7 +51,7 @@ def distance(s, p):
     return math.sqrt(dx * dx + dy * dy)
 
 
-def observe(s, p, observation):
+def observe(s: State, p: Params, observation: Observation) -> None:
     k = min(s.target, len(BUOYS) - 1)
     observation[0] = (p.buoys[k, 0] - s.x) / SIDE
     observation[1] = (p.buoys[k, 1] - s.y) / SIDE
@@ -64,7 +64,7 @@ def observe(s, p, observation):
 WATER, BUOY, ROUNDED, BOAT = (214, 230, 240), (192, 57, 43), (88, 150, 88), (60, 60, 60)
 
 
-def _draw(state: State, params: Params) -> Picture:
+def _draw(state: pictures.State, params: pictures.Params) -> Picture:
     """Buoys, green once they are rounded, and the boat."""
     del params
     replicas = len(state["x"])

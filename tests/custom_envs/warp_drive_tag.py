@@ -1,19 +1,22 @@
 """WarpDrive's Numba tutorial environment, Tag on a grid, as it is written here: the rules, and the spec."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import Field, Param, Role, Rules, TeamSpec
-from gpu_envs.rules import add, clip
+from gpu_envs.rules import AGENTS, NUM_TAGGERS, Params, Row, Team, TeamActions, World, add, clip
 
 
-def reset(w, p, team):
+def reset(w: World, p: Params, team: Team) -> None:
     for i in team.agents():
-        w.x[i] = p.grid_length // 2 if i < p.num_taggers else 0
+        w.x[i] = p.grid_length // 2 if i < NUM_TAGGERS else 0
         w.y[i] = w.x[i]
 
 
-def step(w, p, team, actions):
+def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:
     for i in team.agents():
         action = actions[i]  # stay, +x, -x, +y, -y
         x = w.x[i] + int(action == 1) - int(action == 2)
@@ -23,11 +26,11 @@ def step(w, p, team, actions):
         w.reward[i] = -p.wall_hit_penalty if w.x[i] != x or w.y[i] != y else 0.0
         if i == 0:
             w.tags = 0
-    for i in team.agents(p.num_taggers):
-        if w.x[i] == w.x[p.num_taggers] and w.y[i] == w.y[p.num_taggers]:
+    for i in team.agents(NUM_TAGGERS):
+        if w.x[i] == w.x[NUM_TAGGERS] and w.y[i] == w.y[NUM_TAGGERS]:
             add(w.tags, 1)
     for i in team.agents():
-        if i < p.num_taggers:
+        if i < NUM_TAGGERS:
             w.reward[i] += p.tag_reward_for_tagger if w.tags > 0 else -p.step_cost_for_tagger
         else:
             w.reward[i] += -p.tag_penalty_for_runner if w.tags > 0 else p.step_cost_for_tagger
@@ -35,17 +38,16 @@ def step(w, p, team, actions):
                 w.terminated = True
 
 
-def observe(w, p, i, row):
-    n = p.num_taggers + 1
-    for j in row.columns(n):
+def observe(w: World, p: Params, i: int, row: Row) -> None:
+    for j in row.columns(AGENTS):
         row[j] = w.x[j] / p.grid_length
-        row[j + n] = w.y[j] / p.grid_length
-        row[j + 2 * n] = 1.0 if j == p.num_taggers else 0.0
-        row[j + 3 * n] = 1.0 if j == i else 0.0
-    row[4 * n] = w.elapsed / p.episode_length
+        row[j + AGENTS] = w.y[j] / p.grid_length
+        row[j + 2 * AGENTS] = 1.0 if j == NUM_TAGGERS else 0.0
+        row[j + 3 * AGENTS] = 1.0 if j == i else 0.0
+    row[4 * AGENTS] = w.elapsed / p.episode_length
 
 
-def observation(params):
+def observation(params: Mapping[str, Any]) -> Box:
     return Box(0.0, 1.0, (4 * (params["num_taggers"] + 1) + 1,), np.float32)
 
 
