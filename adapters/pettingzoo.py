@@ -208,6 +208,12 @@ class _RoleActions:
         self.all = len(live) == len(self._agents)
         self.at: Any = slice(None) if self.all else np.array(live, np.intp)
 
+    def mask(self, row: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        """An agent's action mask as its space takes it."""
+        if isinstance(self._space, gymnasium.spaces.MultiDiscrete):
+            return tuple(np.split(row, np.cumsum(self._space.nvec)[:-1]))
+        return row
+
     def write(self, actions: Mapping[str, Any]) -> None:
         """Copies the actions of those in the game, or raises an ActionError that names the agent."""
         try:
@@ -332,17 +338,33 @@ class TeamEnv(ParallelEnv):
         Args:
             seed: Begins the episodes anew; without one the next follows.
             options: As ``MultiAgentEnv.reset`` takes them, such as a layout ``x``, ``[num_agents]``.
+
+        Returns:
+            Observations, and infos: where the rules say what is possible, ``action_mask`` as the agent's action space
+            takes it to sample: int8 ``[choices]``, of MultiDiscrete actions a tuple of such, one for each element.
         """
         # PettingZoo's tests give {"options": 1}. Any other option that there is not is somebody's mistake.
         given = {name: value for name, value in (options or {}).items() if name != "options"}
-        observations, _ = self.batch.reset(seed=seed, options=given)
+        observations, infos = self.batch.reset(seed=seed, options=given)
         self._started = True
         self.agents = list(self.possible_agents)
         rows: list[np.ndarray] = []
         for name, role in self._roles.items():
             role.keep(range(len(observations[name][0])))
             rows.extend(observations[name][0].copy())
-        return dict(zip(self.agents, rows, strict=True)), {agent: {} for agent in self.agents}
+        told = self._told(infos)
+        return dict(zip(self.agents, rows, strict=True)), dict(zip(self.agents, told, strict=True))
+
+    def _told(self, infos: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The infos of everybody in the game."""
+        masks = infos.get("action_mask")
+        if masks is None:
+            return [{} for role in self._roles.values() for _ in role.names]
+        return [
+            {"action_mask": role.mask(row)}
+            for name, role in self._roles.items()
+            for row in masks[name][0][role.at].copy()
+        ]
 
     def step(
         self, actions: Mapping[str, Any]
@@ -351,6 +373,9 @@ class TeamEnv(ParallelEnv):
 
         Args:
             actions: One for each agent in the game; those of others are ignored.
+
+        Returns:
+            Observations, rewards, terminations, truncations and infos, as of ``reset``, of those who were in the game.
 
         Raises:
             ActionError: One is missing, out of range or not a number; nothing has changed.
@@ -362,6 +387,7 @@ class TeamEnv(ParallelEnv):
         for role in self._roles.values():
             role.write(actions)
         results = self.batch.step(self._actions)
+        told = self._told(results[4])
         rows: list[np.ndarray] = []
         rewards: list[float] = []
         terminations: list[bool] = []
@@ -384,7 +410,7 @@ class TeamEnv(ParallelEnv):
             dict(zip(names, rewards, strict=True)),
             dict(zip(names, terminations, strict=True)),
             dict(zip(names, truncations, strict=True)),
-            {name: {} for name in names},
+            dict(zip(names, told, strict=True)),
         )
 
     def state(self) -> np.ndarray:
@@ -549,7 +575,8 @@ class TeamVectorEnv:
 
         Returns:
             Observations, rewards, terminations, truncations and infos, all by agent. An agent's infos hold ``alive``,
-            and where ``MultiAgentEnv`` gives them ``final_obs`` and ``episode``, with their masks of replicas.
+            and where ``MultiAgentEnv`` gives them ``action_mask``, ``final_obs`` and ``episode``, and which replicas
+            the last two are of.
         """
         given = actions if self._is_by_role(actions) else self._stacked(actions)
         *results, infos = self.unwrapped.step(given, out=out)

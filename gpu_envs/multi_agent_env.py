@@ -123,6 +123,7 @@ class MultiAgentEnv:
         self.render_mode = render_mode
         self._shown = render_mode == "human"
         self._followed = self._shown or checking  # so that a step looks at one attribute
+        self._masked = spec.action_mask
         self.closed = False
         self.max_episode_steps = None if sim.config.limit == NO_LIMIT else sim.config.limit
         self.roles = tuple(role.name for role in layout.roles)
@@ -166,13 +167,17 @@ class MultiAgentEnv:
                 reset alone.
 
         Returns:
-            The observations of all replicas by role, and ``{"alive": ...}``.
+            The observations of all replicas by role, and infos: ``alive`` by role, and ``action_mask`` by role where
+            the rules say what is possible.
         """
         self._replicas.check_open(self.closed)
         self._replicas.reset(self._replicas.read_reset(seed, options))
         if self._followed:
             self._follow(stepped=False)
-        return self._given_out("observations"), {"alive": self._given_out("alive")}
+        infos = {"alive": self._given_out("alive")}
+        if self._masked:
+            infos["action_mask"] = self._given_out("action_mask")
+        return self._given_out("observations"), infos
 
     def step(self, actions: Mapping[str, Any], *, out: Step | None = None) -> StepResult:
         """Steps every replica once.
@@ -182,9 +187,10 @@ class MultiAgentEnv:
             out: Arrays of your own to write into, by role; they are returned in place of the simulator's.
 
         Returns:
-            Observations, rewards, terminations and truncations by role, and infos: ``alive`` by role; in SameStep
-            ``final_obs`` by role with the mask ``_final_obs``; with statistics ``episode`` (``r`` and ``l`` by role)
-            with the mask ``_episode``. Masks are of replicas.
+            Observations, rewards, terminations and truncations by role, and infos: ``alive`` by role; where the rules
+            say what is possible, ``action_mask`` by role, of the state that is observed; in SameStep ``final_obs`` by
+            role with the mask ``_final_obs``; with statistics ``episode`` (``r`` and ``l`` by role) with the mask
+            ``_episode``. Masks of ends are of replicas.
 
         Raises:
             ActionError: The action of an agent in the game is a whole number out of range, or not a number, and came
@@ -259,7 +265,10 @@ class MultiAgentEnv:
 
     @property
     def state(self) -> LiveState:
-        """The live state, field by field: agents' ``[num_envs, num_agents]``, replicas' ``[num_envs]``."""
+        """The live state, field by field: agents' ``[num_envs, num_agents]``, replicas' ``[num_envs]``.
+
+        Of arrays the elements come last: ``[num_envs, num_agents, length]``, ``[num_envs, length]``.
+        """
         return self._sim.state
 
     @property
@@ -283,6 +292,17 @@ class MultiAgentEnv:
         """
         self._replicas.stagger(seed, self.closed)
         return self._given_out("observations")
+
+    @property
+    def action_mask(self) -> ByRole | None:
+        """What is possible in the state last observed, int8 ``[num_envs, agents, choices]``: 1, or 0 for what is not.
+
+        By role; live, or with NumPy output on CUDA a copy. Of MultiDiscrete actions the choices of all elements, one
+        after another. Agents that are out have ones only. None where the rules forbid nothing: see ``allow``.
+        """
+        if not self._masked:
+            return None
+        return {role: self._replicas.to_output(mask) for role, mask in self._buffers["action_mask"].items()}
 
     @property
     def params(self) -> dict[str, Any]:
@@ -379,6 +399,8 @@ class MultiAgentEnv:
 
     def _infos(self, out: Step | None) -> dict[str, Any]:
         infos: dict[str, Any] = {"alive": self._given_out("alive")}
+        if self._masked:
+            infos["action_mask"] = self._result("action_mask", out)
         if not (self._replicas.statistics or self._same_step):
             return infos
         finished = self._replicas.given_out("finished")

@@ -32,6 +32,8 @@ class Step:
     """``[num_envs]``, of the environment's precision; written where an episode ended."""
     episode_length: Array = None
     """``[num_envs]``, int32; written where an episode ended."""
+    action_mask: Array = None
+    """``[num_envs, choices]``, int8; of environments whose rules say what is possible."""
 
 
 class Rollout(NamedTuple):
@@ -83,6 +85,8 @@ class OutReader:
         """Returns place, name and address of each array given, or raises what is wrong with one."""
         if out.final_obs is not None and "final_obs" not in self._places[0]:
             raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
+        if out.action_mask is not None and "action_mask" not in self._places[0]:
+            raise ValueError("out.action_mask is written by environments whose spec has action_mask=True only")
         if self._roles != [""]:
             self._check_roles(out)
         found = []

@@ -134,6 +134,7 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
 
 template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     look(w, p, team);
+    if constexpr (MASKED) mask_actions(w, p, team, call);
     if constexpr (ROW_WRITING == BY_BLOCK) observe_by_block(w, p, team, call, rows, local);
     else if constexpr (ROW_WRITING == BY_WARP) observe_by_warps(w, p, team, call, rows, local);
     else observe_directly(w, p, team, call, rows);

@@ -29,7 +29,7 @@ FN void reset(World& w, const Params& p, Team& team) {
         }
         for (int k = 0; k < CELLS; ++k) w.visited[i * CELLS + k] = k == w.place[i];
         for (int k = i; k < CELLS; k += AGENTS) w.board[k] = random.integer(3);
-        for (int k = i; k < LEDGER; k += AGENTS) w.ledger[k] = AgentNumber(-1);
+        for (int k = i; k < LINES; k += AGENTS) w.ledger[k] = AgentNumber(-1);
         if (i == 0) {
             w.delivered[0] = 0;
             w.dearest      = 0;
@@ -84,7 +84,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
     FOR_EACH_AGENT(i, AGENTS) {
         for (int k = i; k < CELLS; k += AGENTS)
-            if (w.lowest[k] < AGENTS) w.ledger[(w.elapsed + k) % LEDGER] = AgentNumber(w.lowest[k]);
+            if (w.lowest[k] < AGENTS) w.ledger[(w.elapsed + k) % LINES] = AgentNumber(w.lowest[k]);
         if (i == 0) {
             w.dearest    = maximum(w.dearest, w.paid[0]);
             w.terminated = w.delivered[0] >= p.goal;

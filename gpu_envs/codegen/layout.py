@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
@@ -25,8 +26,11 @@ CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8",
 Shape: TypeAlias = tuple[tuple[int, ...], str]
 """An array's shape and dtype."""
 
-RESULTS = ("observations", "rewards", "terminations", "truncations", "final_obs", "episode_return", "episode_length")
-"""What a step writes of every environment."""
+RESULTS = (
+    *("observations", "rewards", "terminations", "truncations"),
+    *("final_obs", "episode_return", "episode_length", "action_mask"),
+)
+"""What a step writes: of environments whose modes and rules have it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +183,15 @@ def joined(parts: Sequence[tuple[str, str]]) -> str:
     """One source of many named parts; compilers' messages name them, by ``#line``."""
     body = "\n".join(f'#line 1 "{name}"\n{text}' for name, text in parts)
     return f"namespace gpu_envs {{\n{body}\n}}\n"
+
+
+def mask_entries(space: gymnasium.Space[Any]) -> int:
+    """How many choices an action mask is about: of a MultiDiscrete those of all its elements; 0 where there is none."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return int(space.nvec.sum())
+    return 0
 
 
 def mode_enum(mode: str) -> str:

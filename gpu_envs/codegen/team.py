@@ -20,6 +20,7 @@ from gpu_envs.codegen.layout import (
     camel,
     header_text,
     joined,
+    mask_entries,
     mode_enum,
     params_buffers,
     params_getter,
@@ -79,6 +80,11 @@ class RoleRows(NamedTuple):
         """Floats in one row of observations."""
         return int(self.observation.shape[0])
 
+    @property
+    def choices(self) -> int:
+        """Entries in one action mask."""
+        return mask_entries(self.action)
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +117,11 @@ class TeamLayout(Layout):
                 raise ValueError(
                     f"{spec.id}: the observation space of the role {role.name!r} is {observation}; a team's must be "
                     "float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
+                )
+            if spec.action_mask and not mask_entries(action):
+                raise ValueError(
+                    f"{spec.id}: action_mask=True, but the action space of the role {role.name!r} is {action}; masks "
+                    "are for Discrete and MultiDiscrete actions"
                 )
             count = role.size(params)
             found.append(RoleRows(role.name, first, count, observation, action))
@@ -217,6 +228,8 @@ class TeamLayout(Layout):
             }
             if self.config.autoreset_mode == "SameStep":
                 of["final_obs"] = of["observations"]
+            if self.spec.action_mask:
+                of["action_mask"] = ((n, role.size, role.choices), "int8")
             of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
             found |= {f"{name}.{role.name}": shape for name, shape in of.items()}
         return found
@@ -346,6 +359,8 @@ class TeamLayout(Layout):
             rules_part(self.config),
             (f"{module}.cuh", header_text(f"{module}.cuh")),
         ]
+        if self.spec.action_mask:
+            parts.insert(-1, ("team_masks.cuh", header_text("team_masks.cuh")))
         schedule = self.schedule
         tiles = -(-self.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
         calls = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
@@ -441,6 +456,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("float*", "final_obs"),
         ("real*", "episode_return"),  # of the user's, or null
         ("int*", "episode_length"),
+        *([("bool*", "action_mask")] if layout.spec.action_mask else []),
     )
     common: tuple[tuple[str | Struct, str], ...] = (
         (buffers, "buffers"),
@@ -518,6 +534,8 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     _by_role(layout, "first_of", lambda role: role.first),
                     _by_role(layout, "count_of", lambda role: role.size),
                     _by_role(layout, "features_of", lambda role: role.features),
+                    f"constexpr bool MASKED = {str(spec.action_mask).lower()};  // the rules say what is possible",
+                    *([_by_role(layout, "choices_of", lambda role: role.choices)] if spec.action_mask else []),
                     _batches(layout),
                     _by_role(layout, "staged_before", _staged_before(layout)),
                 ]
