@@ -7,6 +7,7 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
+from gpu_envs.arrays import to_numpy
 from gpu_envs.backend import device_of_one_replica
 from gpu_envs.errors import ActionError
 from gpu_envs.registry import env_spec
@@ -125,13 +126,20 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     @property
     def state(self) -> np.ndarray:
-        """The state as a vector, in the order of the spec's fields; assigning writes it."""
-        return np.array([float(field[0]) for field in self._env.state.values()])
+        """The state as a vector, in the order of the spec's fields, arrays element after element; assigning writes it."""
+        return np.concatenate([np.asarray(field[:1], np.float64).ravel() for field in self._host_state().values()])
 
     @state.setter
     def state(self, values: Any) -> None:
-        for name, value in zip(self._env.state, values, strict=True):
-            self._env.state[name] = value
+        fields = self._host_state()
+        given, sizes = np.ravel(values), [field[:1].size for field in fields.values()]
+        if len(given) != sum(sizes):
+            raise ValueError(f"the state got {len(given)} numbers; it has {sum(sizes)}")
+        for (name, field), part in zip(fields.items(), np.split(given, np.cumsum(sizes)[:-1]), strict=True):
+            self._env.state[name] = part.reshape(field.shape)
+
+    def _host_state(self) -> dict[str, np.ndarray]:
+        return {name: to_numpy(field) for name, field in self._env.state.items()}
 
     def render(self) -> Any:
         """A frame, ``[height, width, 3]``; None where a window shows it."""

@@ -39,7 +39,7 @@ class LiveState(Mapping[str, Array]):
         self._arrays = arrays
 
     def __getitem__(self, name: str) -> Array:
-        """The array of one field: ``[num_envs]``, of a team's agents ``[num_envs, num_agents]``."""
+        """One field: ``[num_envs]``, of a team's agents ``[num_envs, num_agents]``; of arrays ``[..., length]``."""
         return self._fields[name]
 
     def __setitem__(self, name: str, values: Any) -> None:
@@ -63,8 +63,9 @@ def write_field(arrays: Arrays, array: Array, values: Any, name: str) -> None:
     """Copies values of any library into one of the simulation's arrays, after a look at their shape."""
     given = to_numpy(values)
     shape = tuple(array.shape)
-    if given.shape not in ((), shape):
-        raise ValueError(f"{name!r} got values of shape {given.shape}; expected {shape}, or one value for all")
+    if given.shape not in ((), shape[1:], shape):
+        each = f", {shape[1:]} for all replicas" if shape[1:] else ""
+        raise ValueError(f"{name!r} got values of shape {given.shape}; expected {shape}{each}, or one value for all")
     if given.dtype.kind not in "biuf":
         raise TypeError(f"{name!r} got values of dtype {given.dtype}; expected numbers")
     arrays.write(array, np.broadcast_to(given, shape).astype(str(array.dtype).rpartition(".")[2]))
@@ -125,9 +126,9 @@ class Simulation:
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
+        layout.view(self.buffers, self.arrays)
         fields = {f: self.buffers[f"state.{f}"] for f in self.config.spec.fields}
         self.state = LiveState(fields, self.arrays)
-        layout.view(self.buffers, self.arrays)
         self.elapsed: Array = self.buffers["elapsed" if "elapsed" in self.buffers else "state.elapsed"]
         self.shapes = layout.results()
         self._tables = {name: self.arrays.full_of(values) for name, values in tables(self.config).items()}

@@ -29,7 +29,7 @@ template <class Env> FN void report_all(const Tile& tile, const Buffers& buffers
 template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
-        tile.state.load(k, buffers.state, i);
+        tile.state.load(k, buffers.state, i, buffers.count);
         tile.episode_return[k] = buffers.running_return[i];
         tile.elapsed[k]        = buffers.elapsed[i];
         tile.ended[k]          = AUTORESET == SAME_STEP ? 0 : int(buffers.ended[i]);
@@ -39,7 +39,7 @@ template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env&
 template <class Env> FN void store(const Tile& tile, const Buffers& buffers, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
-        tile.state.store(k, buffers.state, i);
+        tile.state.store(k, buffers.state, i, buffers.count);
         buffers.running_return[i] = tile.episode_return[k];
         buffers.elapsed[i]        = tile.elapsed[k];
         if (AUTORESET != SAME_STEP) buffers.ended[i] = u8(tile.ended[k]);

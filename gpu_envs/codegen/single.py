@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.layout import (
+    CPP_TYPES,
     Config,
     Layout,
     Program,
@@ -27,6 +28,11 @@ from gpu_envs.spec import EnvSpec
 
 MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
 """The drivers that are compiled, each when first needed, and their kernels."""
+
+_DTYPES = {"int": "int32", "u8": "uint8", "bool": "bool"}
+
+MOST_UNROLLED = 32
+"""Elements of an array up to which loops over it are unrolled: then a GPU may keep it in registers."""
 
 _CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall", "rollout": "RolloutCall"}
 
@@ -72,10 +78,24 @@ class SingleLayout(Layout):
         size = self.observation_space.shape[0]
         return 8 + (-(-size // 8) * 8 if self.config.autoreset_mode == "SameStep" else 0)
 
+    @property
+    def state_fields(self) -> list[tuple[str, str, int]]:
+        """Name, C++ type and length of the state's fields; a length of 0: no array."""
+        params, found = self.config.params, []
+        for name, field in self.spec.typed_state.items():
+            length = field.elements(params) if field.is_array else 0
+            if field.is_array and length < 1:
+                raise ValueError(f"{self.spec.id}: the length of the field {name!r} is {length}; at least 1")
+            found.append((name, CPP_TYPES[field.type], length))
+        return found
+
     def buffers(self) -> dict[str, Shape]:
         """The arrays of the simulation."""
         n, real = self.config.num_envs, self.config.precision
-        fields: dict[str, Shape] = {f"state.{name}": ((n,), real) for name in self.spec.state}
+        fields: dict[str, Shape] = {
+            f"state.{name}": ((length, n) if length else (n,), real if cpp == "real" else _DTYPES[cpp])
+            for name, cpp, length in self.state_fields
+        }
         return fields | {
             "running_return": ((n,), real),
             "elapsed": ((n,), "int32"),
@@ -90,7 +110,10 @@ class SingleLayout(Layout):
         }
 
     def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Names the columns of the records: ``struct Record``."""
+        """Names the columns of the records, ``struct Record``, and turns arrays of the state: ``[num_envs, length]``."""
+        for name, _, length in self.state_fields:
+            if length:
+                buffers[f"state.{name}"] = buffers[f"state.{name}"].T
         records, viewed = buffers["records"], arrays.viewed
         real = self.config.precision
         wide = real == "float64"
@@ -173,30 +196,54 @@ def _number(value: float) -> str:
     )
 
 
-def _state(spec: EnvSpec) -> str:
+def _state(layout: SingleLayout) -> str:
     """State of one replica, of a tile of them, and of all: structure of arrays."""
-    names = spec.state
-    read = ", ".join(f"{n}[k]" for n in names)
+    fields = layout.state_fields
+    one = [f"    {cpp} {n}{f'[{length}]' if length else ''};" for n, cpp, length in fields]
+    many = [f"    {cpp} {n}{f'[{length}]' if length else ''}[LANES];" for n, cpp, length in fields]
     return "\n".join(
         [
             "struct State {",
-            *(f"    real {n};" for n in names),
+            *one,
             "};",
             "struct States {",
-            *(f"    real {n}[LANES];" for n in names),
-            f"    FN State get(int k) const {{ return {{{read}}}; }}",
+            *many,
+            *_state_getter(fields),
             "    FN void set(int k, const State& s) {",
-            *(f"        {n}[k] = s.{n};" for n in names),
+            *(_each(n, length, "{n}{j}[k] = s.{n}{j};") for n, _, length in fields),
             "    }",
-            "    template <class From> FN void load(int k, const From& from, Index i) {",
-            *(f"        {n}[k] = from.{n}[i];" for n in names),
+            "    template <class From> FN void load(int k, const From& from, Index i, [[maybe_unused]] Index count) {",
+            *(_each(n, length, "{n}{j}[k] = from.{n}[{i}];") for n, _, length in fields),
             "    }",
-            "    template <class To> FN void store(int k, const To& to, Index i) const {",
-            *(f"        to.{n}[i] = {n}[k];" for n in names),
+            "    template <class To> FN void store(int k, const To& to, Index i, [[maybe_unused]] Index count) const {",
+            *(_each(n, length, "to.{n}[{i}] = {n}{j}[k];") for n, _, length in fields),
             "    }",
             "};",
         ]
     )
+
+
+def _state_getter(fields: Sequence[tuple[str, str, int]]) -> list[str]:
+    """The member of ``States`` that gives one replica's ``State``."""
+    if not any(length for _, _, length in fields):
+        read = ", ".join(f"{n}[k]" for n, _, _ in fields)
+        return [f"    FN State get(int k) const {{ return {{{read}}}; }}"]
+    return [
+        "    FN State get(int k) const {",
+        "        State s;",
+        *(_each(n, length, "s.{n}{j} = {n}{j}[k];") for n, _, length in fields),
+        "        return s;",
+        "    }",
+    ]
+
+
+def _each(name: str, length: int, statement: str) -> str:
+    """A statement about a field; about each element of one that is an array, ``[length, num_envs]`` in memory."""
+    if not length:
+        return f"        {statement.format(n=name, j='', i='i')}"
+    unroll = "UNROLL " if length <= MOST_UNROLLED else ""
+    each = statement.format(n=name, j="[j]", i="Index(j) * count + i")
+    return f"        {unroll}for (int j = 0; j < {length}; ++j) {each}"
 
 
 def _action(space: gymnasium.Space[Any], spec_id: str) -> str:
@@ -229,7 +276,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
     def of(name: str, *fields: tuple[str | Struct, str]) -> Struct:
         return Struct.of(name, real, *fields)
 
-    state = of("StateBuffers", *(("real*", n) for n in layout.spec.state))
+    state = of("StateBuffers", *((f"{cpp}*", n) for n, cpp, _ in layout.state_fields))
     params = params_buffers(layout)
     buffers = of(
         "Buffers",
@@ -293,18 +340,13 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
 def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
     """What the spec says, in C++."""
     spec, config = layout.spec, layout.config
-    bodies = {
-        "ParamBuffers": [params_getter(layout)],
-        "StateBuffers": [
-            f"FN void set(Index i, const State& s) const {{ {' '.join(f'{n}[i] = s.{n};' for n in spec.state)} }}"
-        ],
-    }
+    bodies = {"ParamBuffers": [params_getter(layout)]}
     size = layout.observation_space.shape[0]
     return "\n\n".join(
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
-            _state(spec),
+            _state(layout),
             params_struct(config),
             _action(layout.action_space, spec.id),
             f"constexpr int OBSERVATION_SIZE = {size};\nusing Observation = float[OBSERVATION_SIZE];",
