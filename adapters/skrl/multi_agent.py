@@ -34,6 +34,9 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
     Where an agent is terminated at the time limit it is not truncated too. Infos hold ``alive``, by agent,
     ``[num_envs]``; ``final_obs``, by agent, written where a replica's episode ended; and ``_final_obs``, their mask of
     replicas, ``[num_envs]``: the simulator's own memory, until the next step.
+
+    Which actions are possible skrl does not ask: where rules say so, what is forbidden is done nevertheless, as they
+    have it.
     """
 
     _env: MultiAgentEnv
