@@ -236,7 +236,8 @@ def params_buffers(layout: Layout) -> Struct:
     spec = layout.config.spec
     fields = [(f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in spec.settings.items()]
     fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
-    return Struct.of("ParamBuffers", layout.real, *fields)
+    # (an empty struct takes a byte in C++, and none for ctypes)
+    return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
 
 
 def params_getter(layout: Layout) -> str:
