@@ -45,6 +45,8 @@ class Config:
     """The step at which an episode is truncated."""
     params: Mapping[str, Value]
     """Every parameter and reset option, checked."""
+    checked: bool = False
+    """Look at every index: a slow build that ends the process where one is outside its array, and says where."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +181,11 @@ def rules_part(config: Config) -> tuple[str, str]:
     return str(header), header_text(header)
 
 
+def array_header(config: Config) -> str:
+    """The header with tables; of a checked build, with all arrays that know their length."""
+    return "checked.cuh" if config.checked else "table.cuh"
+
+
 def joined(parts: Sequence[tuple[str, str]]) -> str:
     """One source of many named parts; compilers' messages name them, by ``#line``."""
     body = "\n".join(f'#line 1 "{name}"\n{text}' for name, text in parts)
@@ -248,7 +255,8 @@ def params_getter(layout: Layout) -> str:
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
-    values += [f"{{{name}}}" for name in layout.config.spec.tables]
+    checked = layout.config.checked
+    values += [f'{{{name}, "{name}"}}' if checked else f"{{{name}}}" for name in layout.config.spec.tables]
     return f"FN Params get([[maybe_unused]] Index i) const {{ return {{{', '.join(values)}}}; }}"
 
 
