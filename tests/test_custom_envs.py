@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from custom import ALL, COURIER, FORAGERS, REGATTA, SINGLE, TEAMS, WARP_TAG, drawn, place
 from harness import DEVICES, HAS_CUDA, Make, assert_same_bits
-from test_nvrtc import check as check_resources
-from test_nvrtc import nvrtc_missing, programs
+from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs, resources
 
 import gpu_envs
 import gpu_envs.testing
@@ -38,7 +37,10 @@ def test_the_checker_passes(id: str) -> None:
 @each
 def test_nvrtc_compiles_it(id: str, precision: str) -> None:
     for program in programs(id, "SameStep", precision):
-        check_resources(program, "sm_90", precision)
+        found = list(resources(compile_with_nvrtc(program.source, "sm_90")))
+        made = {name for name, kind, _ in found if kind == "registers" and not name.startswith("_")}
+        assert made == {f"kernel_{name}" for name in program.calls}
+        assert max(value for _, kind, value in found if kind == "local") <= 64  # arrays stay in registers
 
 
 @pytest.mark.cuda

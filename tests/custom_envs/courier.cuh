@@ -65,20 +65,20 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
 }
 
 FN void observe(const State& s, const Params& p, Observation& observation) {
-    const float size = float(p.walls.size(1));
-    observation[0] = float(s.x) / size;
-    observation[1] = float(s.y) / size;
+    const float scale = 1.0f / float(p.walls.size(1));
+    observation[0] = float(s.x) * scale;
+    observation[1] = float(s.y) * scale;
     observation[2] = s.laden ? 1.0f : 0.0f;
-    observation[3] = float(p.door[0] - s.x) / size;
-    observation[4] = float(p.door[1] - s.y) / size;
+    observation[3] = float(p.door[0] - s.x) * scale;
+    observation[4] = float(p.door[1] - s.y) * scale;
     for (int move = 0; move < MOVES; ++move) {
         observation[5 + move] = is_free(p, s.x + step_x(move), s.y + step_y(move)) ? 1.0f : 0.0f;
     }
     for (int k = 0; k < PARCELS; ++k) {
         const bool waiting = s.status[k] == WAITING;
         observation[9 + 3 * k]  = waiting ? 1.0f : 0.0f;
-        observation[10 + 3 * k] = waiting ? float(p.shelves(s.shelf[k], 0) - s.x) / size : 0.0f;
-        observation[11 + 3 * k] = waiting ? float(p.shelves(s.shelf[k], 1) - s.y) / size : 0.0f;
+        observation[10 + 3 * k] = waiting ? float(p.shelves(s.shelf[k], 0) - s.x) * scale : 0.0f;
+        observation[11 + 3 * k] = waiting ? float(p.shelves(s.shelf[k], 1) - s.y) * scale : 0.0f;
     }
 }
 
