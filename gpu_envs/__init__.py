@@ -7,12 +7,21 @@ Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it i
 """
 
 from gpu_envs.envs import ALL as _ALL
-from gpu_envs.errors import ActionError, CompileError, NoCompilerError, NotFiniteError, UnknownEnvironmentError
+from gpu_envs.errors import (
+    ActionError,
+    CompileError,
+    NoCompilerError,
+    NotFiniteError,
+    SourceError,
+    UnknownEnvironmentError,
+)
 from gpu_envs.fields import Field, Table
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.params import Param
+from gpu_envs.registry import add as _add
 from gpu_envs.registry import ids, make, register, spec
 from gpu_envs.results import Rollout, Step
+from gpu_envs.sources import Origin as _Origin
 from gpu_envs.spec import EnvSpec, Role, Spec, TeamSpec
 from gpu_envs.translation import Rules
 from gpu_envs.vector_env import VectorEnv
@@ -20,7 +29,7 @@ from gpu_envs.vector_env import VectorEnv
 __version__ = "0.1.0"
 
 for _spec in _ALL:
-    register(_spec)
+    _add(_spec, _Origin("gpu_envs", _spec.id))
 
 __all__ = [
     "ActionError",
@@ -34,6 +43,7 @@ __all__ = [
     "Role",
     "Rollout",
     "Rules",
+    "SourceError",
     "Spec",
     "Step",
     "Table",

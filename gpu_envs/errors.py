@@ -5,7 +5,15 @@ from collections.abc import Iterable
 
 
 class CompileError(RuntimeError):
-    """The rules of an environment did not compile; the message is the compiler's, with the header's line numbers."""
+    """The rules of an environment did not compile; the message names the author's own lines.
+
+    Attributes:
+        output: All that the compiler said.
+    """
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 class NoCompilerError(RuntimeError):
@@ -53,6 +61,10 @@ class UnknownEnvironmentError(KeyError):
     def __str__(self) -> str:
         """The message as it is; a KeyError would quote it."""
         return str(self.args[0])
+
+
+class SourceError(ValueError):
+    """A file or module that is named for its spec cannot be imported, or has none of that name."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

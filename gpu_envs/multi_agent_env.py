@@ -363,11 +363,11 @@ class MultiAgentEnv:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
-        from gpu_envs.registry import team_spec
+        from gpu_envs.registry import again
 
-        MultiAgentEnv.__init__(
-            self, team_spec(state["id"]), **state["arguments"], render_mode=state["render_mode"], **state["params"]
-        )
+        spec = again(state["id"], state.get("place", state["id"]))
+        assert isinstance(spec, TeamSpec)
+        MultiAgentEnv.__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
         if state["snapshot"] is not None:
             self._sim.restore(state["snapshot"])
         self.closed = state["closed"]

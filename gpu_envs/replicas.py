@@ -240,12 +240,15 @@ class Replicas:
             closed: The environment is closed; its trajectories are left out.
 
         Returns:
-            ``id`` of the spec; ``arguments`` and ``params``, the constructor's; ``snapshot``, None before the first
-            reset; ``closed``.
+            ``id`` of the spec, and ``place``, which names it in any process; ``arguments`` and ``params``, the
+            constructor's; ``snapshot``, None before the first reset; ``closed``.
         """
+        from gpu_envs.registry import lasting
+
         ready = self.sim.ready and not closed
         return {
             "id": self._spec.id,
+            "place": lasting(self._spec.id),
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
             "params": {name: self._as_given(name, value) for name, value in self._host_params().items()},
             "snapshot": _on_host(self.sim.snapshot()) if ready else None,

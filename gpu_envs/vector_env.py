@@ -362,11 +362,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
-        from gpu_envs.registry import env_spec
+        from gpu_envs.registry import again
 
-        VectorEnv.__init__(
-            self, env_spec(state["id"]), **state["arguments"], render_mode=state["render_mode"], **state["params"]
-        )
+        spec = again(state["id"], state.get("place", state["id"]))
+        assert isinstance(spec, EnvSpec)
+        VectorEnv.__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
         self.spec, self._np_random, self._np_random_seed = state["gymnasium"]
         if state["snapshot"] is not None:
             self._sim.restore(state["snapshot"])
