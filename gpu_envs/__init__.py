@@ -13,6 +13,7 @@ from gpu_envs.errors import (
     NoCompilerError,
     NotFiniteError,
     SourceError,
+    TranslationError,
     UnknownEnvironmentError,
 )
 from gpu_envs.fields import Field, Table
@@ -48,6 +49,7 @@ __all__ = [
     "Step",
     "Table",
     "TeamSpec",
+    "TranslationError",
     "UnknownEnvironmentError",
     "VectorEnv",
     "ids",

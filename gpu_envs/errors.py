@@ -55,6 +55,16 @@ class NotFiniteError(ArithmeticError):
         self.source, self.field, self.element, self.value = source, field, element, value
 
 
+class TranslationError(ValueError):
+    """Rules written in Python use what cannot be translated; the message says where, why, and what to do instead."""
+
+    def __init__(self, message: str, file: str = "", line: int = 0) -> None:
+        """Keeps where it is."""
+        super().__init__(message)
+        self.file = file
+        self.line = line
+
+
 class UnknownEnvironmentError(KeyError):
     """There is no environment of that id."""
 
