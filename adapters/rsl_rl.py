@@ -102,7 +102,8 @@ class VecEnv(RslRlVecEnv):
         """Makes the environment, or takes one, and resets it.
 
         Args:
-            env: An id, such as ``Pendulum-v1``; or an environment with torch output in SameStep mode.
+            env: An id, such as ``Pendulum-v1``; a place, ``my_env.py:MY_ENV``; or an environment with torch output in
+                SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             seed: Of the reset; replica *i* gets ``seed + i``. None: a random one.
             rescale_actions: Map -1 to 1 to the bounds of the action space, where there are any.

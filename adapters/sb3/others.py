@@ -143,7 +143,7 @@ class RandomPolicy:
         drawn = torch.rand(mask.shape, device=self._device, generator=self._generator).masked_fill_(mask == 0, -1)
         if self._width.ndim == 0:
             return self._least + drawn.argmax(-1)
-        return self._least + torch.stack([part.argmax(-1) for part in drawn.split(self._width.tolist(), -1)], -1)
+        return self._least + torch.stack([part.argmax(-1) for part in torch.split(drawn, self._width.tolist(), -1)], -1)
 
     def __getstate__(self) -> dict[str, Any]:
         """All there is, and where the random numbers stand."""

@@ -1,7 +1,6 @@
 """What Stable-Baselines3 takes for environments: replicas, or the agents of one role in each of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import gymnasium
@@ -15,6 +14,9 @@ from gpu_envs.arrays import to_numpy
 Seen: TypeAlias = np.ndarray | dict[str, np.ndarray]
 """Observations ``[slots, ...]``; of a Dict space by key."""
 
+Last: TypeAlias = np.ndarray | list[dict[str, np.ndarray]]
+"""Observations of some slots, one after another."""
+
 
 class Stepped(NamedTuple):
     """What a step leaves of all slots."""
@@ -27,7 +29,7 @@ class Stepped(NamedTuple):
     """``[slots]`` bool."""
     ended: np.ndarray
     """The slots that are done, ascending; what follows has a row for each."""
-    last: Sequence[Any]
+    last: Last
     """The last observation of the episode."""
     truncated: np.ndarray
     """Whether the time limit alone ended it."""
@@ -193,16 +195,18 @@ class Agents(Slots):
 
     def masks(self) -> np.ndarray:
         """Those of the role's agents; of one that is out: everything."""
-        return self._flat(np.array(to_numpy(self._env.action_mask[self._role]), bool))
+        masks = self._env.action_mask
+        assert masks is not None, "asked of environments that have masks"
+        return self._flat(np.array(to_numpy(masks[self._role]), bool))
 
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:])
 
 
-def _rows(seen: Seen, chosen: np.ndarray) -> Sequence[Any]:
+def _rows(seen: Seen, chosen: np.ndarray) -> Last:
     """Copies of some slots' observations: an array, or a dict of arrays for each."""
     if not isinstance(seen, dict):
-        return seen[chosen]
+        return np.asarray(seen[chosen])
     copies = {key: array[chosen] for key, array in seen.items()}
     return [{key: array[i] for key, array in copies.items()} for i in range(len(chosen))]
 

@@ -57,7 +57,7 @@ class VecEnv(StableVecEnv):
         """Makes the environment, or takes one.
 
         Args:
-            env: An id, such as ``CartPole-v1``; or an environment in SameStep mode.
+            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment in SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             role: Of a team: whose agents are trained.
             others: What the other roles do, all or by name: ``random``, ``still``, or a function from the role's

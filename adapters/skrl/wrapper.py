@@ -46,7 +46,8 @@ class Wrapper(StockWrapper):
         """Makes the environment, or takes one.
 
         Args:
-            env: An id, such as ``CartPole-v1``; or an environment with torch output in SameStep mode.
+            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment with torch output in
+                SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
                 follows from what ``skrl.utils.set_seed`` was told, or a random one.
@@ -160,9 +161,9 @@ class Seen:
 
     def rows(self, observations: Any) -> torch.Tensor:
         """Float32 ``[num_envs, features]``: a view where they are that already."""
-        if not self._by_key:
-            return observations.flatten(1).float()
-        return torch.cat([observations[key].flatten(1).float() for key in self._shapes], 1)
+        parts = [observations[key] for key in self._shapes] if self._by_key else [observations]
+        rows = [part.flatten(1).float() for part in parts]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
 def chosen_seed() -> int:

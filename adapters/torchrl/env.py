@@ -56,8 +56,8 @@ class Env(EnvBase):
         """Makes the replicas, or takes those that there are.
 
         Args:
-            env: An id, such as ``CartPole-v1``; or an environment that was made with ``output="torch"`` and
-                ``autoreset_mode="Disabled"``.
+            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment that was made with
+                ``output="torch"`` and ``autoreset_mode="Disabled"``.
             num_envs: How many replicas; None: one.
             seed: Of the first reset.
             categorical_actions: Discrete actions are numbers, from 0 up; False: they are one-hot.

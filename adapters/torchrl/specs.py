@@ -106,7 +106,7 @@ def allowed(mask: torch.Tensor, choices: Sequence[int]) -> torch.Tensor:
     """A mask to draw from: where none of the choices is possible, as may be at an episode's end, all of them are."""
     if len(choices) == 1:
         return mask | ~mask.any(-1, keepdim=True)
-    return torch.cat([part | ~part.any(-1, keepdim=True) for part in mask.split(list(choices), -1)], -1)
+    return torch.cat([part | ~part.any(-1, keepdim=True) for part in torch.split(mask, list(choices), -1)], -1)
 
 
 def action_spec(
