@@ -7,7 +7,15 @@ Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it i
 """
 
 from gpu_envs.envs import ALL as _ALL
-from gpu_envs.errors import ActionError, CompileError, NoCompilerError, SourceError, UnknownEnvironmentError
+from gpu_envs.errors import (
+    ActionError,
+    CompileError,
+    NoCompilerError,
+    NotFiniteError,
+    SourceError,
+    TranslationError,
+    UnknownEnvironmentError,
+)
 from gpu_envs.fields import Field, Table
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.params import Param
@@ -31,6 +39,7 @@ __all__ = [
     "Field",
     "MultiAgentEnv",
     "NoCompilerError",
+    "NotFiniteError",
     "Param",
     "Role",
     "Rollout",
@@ -40,6 +49,7 @@ __all__ = [
     "Step",
     "Table",
     "TeamSpec",
+    "TranslationError",
     "UnknownEnvironmentError",
     "VectorEnv",
     "ids",

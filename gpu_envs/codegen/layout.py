@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import importlib.resources
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ class Config:
     """The step at which an episode is truncated."""
     params: Mapping[str, Value]
     """Every parameter and reset option, checked."""
+    checked: bool = False
+    """Look at every index: a slow build that ends the process where one is outside its array, and says where."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,20 +176,35 @@ def rules_part(config: Config) -> tuple[str, str]:
         from gpu_envs.translation.translate import translated
 
         return spec.header.file, translated(spec, config.params)
-    bare = Path(spec.header).parent == Path()
+    name, text = _found_header(spec, spec.header)
+    if spec.action_mask and not re.search(r"\ballow\s*\(", text):
+        raise ValueError(
+            f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
+        )
+    return name, text
+
+
+def _found_header(spec: Spec, header: str | Path) -> tuple[str, str]:
+    """Name and text of an author's header: beside the file that has the spec, or one of this package's."""
+    bare = Path(header).parent == Path()
     folders = [] if spec.written_in is None else [spec.written_in.parent]
-    own = [folder / spec.header for folder in (*folders, *([] if bare and folders else [Path.cwd()]))]
+    own = [folder / header for folder in (*folders, *([] if bare and folders else [Path.cwd()]))]
     for path in own:
         if path.is_file():
             return str(path.absolute()), path.read_text()
     kernels = importlib.resources.files("gpu_envs.kernels")
-    if bare and (kernels / str(spec.header)).is_file():
-        return str(spec.header), header_text(str(spec.header))
+    if bare and (kernels / str(header)).is_file():
+        return str(header), header_text(str(header))
     beside = [path.name for folder in {path.parent for path in own} for path in folder.glob("*.cuh")]
     raise FileNotFoundError(
-        f"{spec.id}: there is no header {str(spec.header)!r}{did_you_mean(Path(spec.header).name, beside)} "
+        f"{spec.id}: there is no header {str(header)!r}{did_you_mean(Path(header).name, beside)} "
         f"Tried: {', '.join(map(str, dict.fromkeys(own)))}{', and the headers of gpu_envs/kernels' * bare}"
     )
+
+
+def array_header(config: Config) -> str:
+    """The header with tables; of a checked build, with all arrays that know their length."""
+    return "checked.cuh" if config.checked else "table.cuh"
 
 
 def joined(parts: Sequence[tuple[str, str]]) -> str:
@@ -246,7 +264,8 @@ def params_buffers(layout: Layout) -> Struct:
     spec = layout.config.spec
     fields = [(f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in spec.settings.items()]
     fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
-    return Struct.of("ParamBuffers", layout.real, *fields)
+    # (an empty struct takes a byte in C++, and none for ctypes)
+    return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
 
 
 def params_getter(layout: Layout) -> str:
@@ -257,7 +276,8 @@ def params_getter(layout: Layout) -> str:
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
-    values += [f"{{{name}}}" for name in layout.config.spec.tables]
+    checked = layout.config.checked
+    values += [f'{{{name}, "{name}"}}' if checked else f"{{{name}}}" for name in layout.config.spec.tables]
     return f"FN Params get([[maybe_unused]] Index i) const {{ return {{{', '.join(values)}}}; }}"
 
 

@@ -15,6 +15,7 @@ from gpu_envs.codegen.layout import (
     Layout,
     Program,
     Shape,
+    array_header,
     header_text,
     joined,
     mode_enum,
@@ -170,12 +171,13 @@ class SingleLayout(Layout):
     def generate(self, module: str) -> Program:
         """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
-        own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", "table.cuh", "tile.cuh", f"{module}.cuh")
+        arrays = array_header(self.config)
+        own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", arrays, "tile.cuh", f"{module}.cuh")
         text = {name: (name, header_text(name)) for name in own}
         parts = [
             text["portable.cuh"],
             ("generated", f"using real = {self.real};"),
-            *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh", "table.cuh")),
+            *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh", arrays)),
             ("generated", _prologue(self, declared)),
             rules_part(self.config),
             text["tile.cuh"],
