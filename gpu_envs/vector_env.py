@@ -56,6 +56,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         statistics: bool | None = None,
         threads: int | None = None,
         block_size: int | None = None,
+        checking: bool = False,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -74,6 +75,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 RecordEpisodeStatistics gives it.
             threads: On the CPU: the most threads to use; None: one for each core.
             block_size: On CUDA: threads per block; None: the default.
+            checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
+                waits for the device, so it is for finding mistakes, and never within a CUDA graph.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own parameters, each one value or an array with one for each replica.
@@ -89,6 +92,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             statistics=statistics,
             threads=threads,
             block_size=block_size,
+            checking=checking,
         )
         self._replicas = replicas = Replicas(spec, count, options, resolve_device(device), params)
         self._env_spec = spec
@@ -102,6 +106,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": self.autoreset_mode, **self._renderer.metadata}
         self.render_mode = render_mode
         self._shown = render_mode == "human"
+        self._followed = self._shown or checking  # so that a step looks at one attribute
         # kept here too, because a step looks at them: an attribute of an attribute costs time
         self._sim = replicas.sim
         self._copy = replicas.copy
@@ -144,8 +149,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if isinstance(asked.seeds, int) and (seed is not None or self._np_random is None):
             super().reset(seed=asked.seeds)
         self._replicas.reset(asked)
-        if self._shown:
-            self.render()
+        if self._followed:
+            self._follow(stepped=False)
         return self._given("observations"), self._masks(None)
 
     def step(self, actions: Any, *, out: Step | None = None) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
@@ -169,8 +174,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if read.host is not None:
             self._inspect(read)
         sim.step((read[:2],), self._out.read(out) if out is not None else ())
-        if self._shown:
-            self.render()
+        if self._followed:
+            self._follow(stepped=True, out=out)
         if self.output != "numpy" and not self._copy and not self._keys:
             b, infos = sim.buffers, dict(self._device_infos)
             if out is None:
@@ -210,7 +215,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._inspect_block(read, int(steps))
             address, kind = read.address, read.kind
         results = self._rollout_arrays(int(steps), per_step, drawn=actions is None)
+        numbers = self._replicas.numbers
+        before = numbers.elapsed() if numbers is not None else None
         sim.rollout(int(steps), address, kind, per_step, results)
+        if numbers is not None and before is not None:
+            numbers.look_at_rollout(results, before)
         if self.output == "numpy" and read is not None and read.host is None:
             sim.check()
         named = (
@@ -305,9 +314,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def direct_step(self) -> tuple[Callable[[int, int], None], tuple[Any, Array, Array]]:
         """A step that looks at nothing, and the arrays it writes: observations, rewards, terminations. Host only."""
-        b = self._sim.buffers
+        b, step, numbers = self._sim.buffers, self._sim.direct_step(), self._replicas.numbers
         seen = {key: b[f"observations.{key}"] for key in self._keys} if self._keys else b["observations"]
-        return self._sim.direct_step(), (seen, b["rewards"], b["terminations"])
+        results = seen, b["rewards"], b["terminations"]
+        if numbers is None:
+            return step, results
+
+        def followed(actions: int, kind: int) -> None:
+            step(actions, kind)
+            numbers.look(stepped=True)
+
+        return followed, results
 
     def locate_action(self, actions: Array) -> tuple[int, int]:
         """Address and element type of actions, as ``direct_step`` takes them."""
@@ -335,6 +352,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """The observations of the state as it stands, after assigning into ``state``."""
         self._replicas.check_open(self.closed)
         self._sim.observe()
+        if self._replicas.numbers is not None:
+            self._replicas.numbers.look(stepped=False)
         return self._given("observations")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -364,11 +383,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
-        from gpu_envs.registry import env_spec
+        from gpu_envs.registry import again
 
-        VectorEnv.__init__(
-            self, env_spec(state["id"]), **state["arguments"], render_mode=state["render_mode"], **state["params"]
-        )
+        spec = again(state["id"], state.get("place", state["id"]))
+        assert isinstance(spec, EnvSpec)
+        VectorEnv.__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
         self.spec, self._np_random, self._np_random_seed = state["gymnasium"]
         if state["snapshot"] is not None:
             self._sim.restore(state["snapshot"])
@@ -379,6 +398,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._replicas.describe("VectorEnv")
 
     # --- helpers ---
+
+    def _follow(self, *, stepped: bool, out: Step | None = None) -> None:
+        """In checking mode looks at the numbers; shows the window, if there is one."""
+        if self._replicas.numbers is not None:
+            self._replicas.numbers.look(stepped=stepped, out=out)
+        if self._shown:
+            self.render()
 
     def _inspect(self, read: Actions) -> None:
         """Looks at actions that came from the host, before anything changes."""

@@ -16,6 +16,7 @@ from gpu_envs.codegen.layout import (
     Layout,
     Program,
     Shape,
+    array_header,
     header_text,
     joined,
     mask_entries,
@@ -204,7 +205,7 @@ class SingleLayout(Layout):
     def generate(self, module: str) -> Program:
         """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
-        before = ("math.cuh", "philox.cuh", "actions.cuh", "table.cuh")
+        before = ("math.cuh", "philox.cuh", "actions.cuh", array_header(self.config))
         seen, possible = "staged.cuh" if self.staged else "direct.cuh", "masks.cuh" if self.choices else "unmasked.cuh"
         after = ("tile.cuh", seen, possible, f"{module}.cuh")
         parts = [
@@ -336,10 +337,10 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
-            state_structs(layout.state_fields),
+            state_structs(layout.state_fields, checked=config.checked),
             params_struct(config),
             _action(layout.action_space, spec.id, layout.choices),
-            observation_type(layout.parts),
+            observation_type(layout.parts, checked=config.checked),
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
