@@ -121,15 +121,16 @@ class Replicas:
         return Reset(seeds, mask, values, self._read_layout(layout))
 
     def _read_layout(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Explicit values of the state's fields, ``[num_envs, num_agents]``, or raises what is wrong with them."""
+        """Explicit values of the state's fields, of all replicas, or raises what is wrong with them."""
         found = {}
         for name, values in given.items():
-            array, shape = to_numpy(values), tuple(self.sim.state[name].shape)
+            array, field = to_numpy(values), self.sim.state[name]
+            shape, boolean = tuple(field.shape), str(field.dtype).endswith("bool")
             if array.shape not in (shape, shape[1:]):
                 raise ValueError(
                     f"options[{name!r}] has shape {array.shape}; expected {shape[1:]} for all replicas, or {shape}"
                 )
-            if array.dtype.kind not in "iuf":
+            if array.dtype.kind not in ("biuf" if boolean else "iuf"):
                 raise TypeError(f"options[{name!r}] has dtype {array.dtype}; expected numbers")
             wrong = self._spec.check_layout(name, array, self.sim.params)
             if wrong:

@@ -39,7 +39,7 @@ class LiveState(Mapping[str, Array]):
         self._arrays = arrays
 
     def __getitem__(self, name: str) -> Array:
-        """The array of one field: ``[num_envs]``, of a team's agents ``[num_envs, num_agents]``."""
+        """One field: ``[num_envs]``, of a team's agents ``[num_envs, num_agents]``; of arrays ``[..., length]``."""
         return self._fields[name]
 
     def __setitem__(self, name: str, values: Any) -> None:
@@ -63,8 +63,9 @@ def write_field(arrays: Arrays, array: Array, values: Any, name: str) -> None:
     """Copies values of any library into one of the simulation's arrays, after a look at their shape."""
     given = to_numpy(values)
     shape = tuple(array.shape)
-    if given.shape not in ((), shape):
-        raise ValueError(f"{name!r} got values of shape {given.shape}; expected {shape}, or one value for all")
+    if given.shape not in ((), shape[1:], shape):
+        each = f", {shape[1:]} for all replicas" if shape[1:] else ""
+        raise ValueError(f"{name!r} got values of shape {given.shape}; expected {shape}{each}, or one value for all")
     if given.dtype.kind not in "biuf":
         raise TypeError(f"{name!r} got values of dtype {given.dtype}; expected numbers")
     arrays.write(array, np.broadcast_to(given, shape).astype(str(array.dtype).rpartition(".")[2]))
@@ -125,9 +126,9 @@ class Simulation:
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
+        layout.view(self.buffers, self.arrays)
         fields = {f: self.buffers[f"state.{f}"] for f in self.config.spec.fields}
         self.state = LiveState(fields, self.arrays)
-        layout.view(self.buffers, self.arrays)
         self.elapsed: Array = self.buffers["elapsed" if "elapsed" in self.buffers else "state.elapsed"]
         self.shapes = layout.results()
         self._tables = {name: self.arrays.full_of(values) for name, values in tables(self.config).items()}
@@ -172,17 +173,18 @@ class Simulation:
     def _compile(self) -> None:
         self._calls = {}
         self._launch: dict[str, Launch] = {}
+        self._places: dict[str, list[tuple[str, Any]]] = {}
         self._load(self.layout.modules[0])
         self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
-        layout = self.layout  # made anew each time, so not in a step
-        self._step_places = [place for _, place in layout.places(self._step_call)]
+        self._step_places = [place for _, place in self._places["step"]]
+        self._acting = [place for place in self._step_places if hasattr(place, "actions")]
         self._own_places = {  # where a step writes what is not asked for elsewhere
             (i, name): getattr(place, name)
             for i, place in enumerate(self._step_places)
             for name in RESULTS
             if hasattr(place, name)
         }
-        self._inspect_places = [place for _, place in layout.places(self._calls["inspect"])]
+        self._inspected = [place for _, place in self._places["inspect"] if hasattr(place, "actions")]
 
     @property
     def layout(self) -> Layout:
@@ -200,7 +202,7 @@ class Simulation:
             self._write_flags(call)
             if hasattr(call, "limit"):
                 call.limit = config.limit
-            self._calls[name] = call
+            self._calls[name], self._places[name] = call, layout.places(call)
             self._launch[name] = kernels.bind(name, call, config.num_envs)
 
     def _write_buffers(self, call: Any, layout: Layout) -> None:
@@ -273,11 +275,11 @@ class Simulation:
         """Steps every replica once.
 
         Args:
-            actions: For each place of the layout's, where the actions are, and their element type, an ``ActionKind``.
+            actions: For each place that takes some, where the actions are, and their element type, an ``ActionKind``.
             out: Results to write elsewhere than into the buffers: number of the place, name, address.
         """
         call, places = self._step_call, self._step_places
-        for place, (address, kind) in zip(places, actions, strict=True):
+        for place, (address, kind) in zip(self._acting, actions, strict=True):
             place.actions, place.action_kind = address, kind
         self._launches += 1
         call.launch = self._launches
@@ -317,7 +319,7 @@ class Simulation:
             where: Begins the message.
         """
         call = self._calls["inspect"]
-        for place, (address, kind) in zip(self._inspect_places, actions, strict=True):
+        for place, (address, kind) in zip(self._inspected, actions, strict=True):
             place.actions, place.action_kind = address, kind
         self._launches += 1
         call.launch = self._launches
@@ -335,8 +337,10 @@ class Simulation:
         self._launches += 1
         call.launch = self._launches
         call.random_actions = None
-        for name, array in results.items():
-            setattr(call, name, self.arrays.address(array))
+        for affix, place in self._places["rollout"]:
+            for name, *_ in place._fields_:
+                if name + affix in results:
+                    setattr(place, name, self.arrays.address(results[name + affix]))
         self._launch["rollout"](self.arrays.stream())
 
     def check(self, hosts: Sequence[np.ndarray] = (), where: str = "") -> None:
@@ -420,3 +424,5 @@ class Simulation:
         for name, array in values.items():
             write_field(self.arrays, self.buffers[name], array, name)
         self.ready = True
+        if self.config.spec.action_mask:
+            self.observe()  # what is possible follows from the state

@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -10,23 +11,36 @@ import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.layout import (
+    CPP_TYPES,
     Config,
     Layout,
     Program,
     Shape,
     header_text,
     joined,
+    mask_entries,
     mode_enum,
     params_buffers,
     params_getter,
     params_struct,
     rules_part,
 )
+from gpu_envs.codegen.observed import (
+    Part,
+    is_staged,
+    observation_members,
+    observation_rows,
+    observation_type,
+    parts_of,
+)
+from gpu_envs.codegen.state import StateField, state_structs
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.spec import EnvSpec
 
 MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
 """The drivers that are compiled, each when first needed, and their kernels."""
+
+_DTYPES = {"int": "int32", "u8": "uint8", "bool": "bool"}
 
 _CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall", "rollout": "RolloutCall"}
 
@@ -46,20 +60,38 @@ class SingleLayout(Layout):
         assert isinstance(self.config.spec, EnvSpec)
         return self.config.spec
 
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The boxes of one replica's observation."""
+        return parts_of(self.spec.observation_space(self.config.params), self.spec.id)
+
     @property
-    def observation_space(self) -> gymnasium.spaces.Box:
-        """The observation space of one replica."""
-        space = self.spec.observation_space(self.config.params)
-        if not (isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32):
-            raise ValueError(
-                f"{self.spec.id}: an observation space must be a float32 Box of one dimension; got {space}"
-            )
-        return space
+    def keys(self) -> tuple[str, ...]:
+        """The names of those boxes; none where there is but one."""
+        return tuple(part.key for part in self.parts if part.key)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the observation is a short row of floats."""
+        return is_staged(self.parts)
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space of one replica."""
         return self.spec.action_space(self.config.params)
+
+    @property
+    def choices(self) -> int:
+        """Entries in an action mask; 0: there is none."""
+        if not self.spec.action_mask:
+            return 0
+        choices = mask_entries(self.action_space)
+        if not choices:
+            raise ValueError(
+                f"{self.spec.id}: action_mask=True, but the action space is {self.action_space}; "
+                "masks are for Discrete actions"
+            )
+        return choices
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -69,13 +101,30 @@ class SingleLayout(Layout):
     @property
     def record_words(self) -> int:
         """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
-        size = self.observation_space.shape[0]
-        return 8 + (-(-size // 8) * 8 if self.config.autoreset_mode == "SameStep" else 0)
+        kept = self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
+        return 8 + -(-kept // 8) * 8
+
+    @property
+    def state_fields(self) -> list[StateField]:
+        """The state's fields, as they are in C++."""
+        params, found = self.config.params, []
+        for name, field in self.spec.typed_state.items():
+            length = field.elements(params) if field.is_array else 0
+            if field.is_array and length < 1:
+                raise ValueError(f"{self.spec.id}: the length of the field {name!r} is {length}; at least 1")
+            found.append(StateField(name, CPP_TYPES[field.type], length))
+        return found
 
     def buffers(self) -> dict[str, Shape]:
         """The arrays of the simulation."""
         n, real = self.config.num_envs, self.config.precision
-        fields: dict[str, Shape] = {f"state.{name}": ((n,), real) for name in self.spec.state}
+        fields: dict[str, Shape] = {
+            f"state.{name}": ((length, n) if length else (n,), real if cpp == "real" else _DTYPES[cpp])
+            for name, cpp, length in self.state_fields
+        }
+        found = self.results()
+        if self.staged:
+            found.pop("final_obs", None)  # in the records
         return fields | {
             "running_return": ((n,), real),
             "elapsed": ((n,), "int32"),
@@ -83,14 +132,14 @@ class SingleLayout(Layout):
             "finished": ((n,), "bool"),
             "records": ((n, self.record_words), "int32"),
             "offence": ((2,), "int64"),
-            "observations": ((n, *self.observation_space.shape), "float32"),
-            "rewards": ((n,), real),
-            "terminations": ((n,), "bool"),
-            "truncations": ((n,), "bool"),
+            **{name: shape for name, shape in found.items() if not name.startswith("episode_")},
         }
 
     def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Names the columns of the records: ``struct Record``."""
+        """Names the columns of the records, ``struct Record``; turns arrays of the state: ``[num_envs, length]``."""
+        for name, _, length in self.state_fields:
+            if length:
+                buffers[f"state.{name}"] = buffers[f"state.{name}"].T
         records, viewed = buffers["records"], arrays.viewed
         real = self.config.precision
         wide = real == "float64"
@@ -98,16 +147,24 @@ class SingleLayout(Layout):
         buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
         buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
         buffers["episode_length"] = records[:, 6 if wide else 5]
-        if self.config.autoreset_mode == "SameStep":
-            buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + self.observation_space.shape[0]]
+        if self.config.autoreset_mode != "SameStep":
+            return
+        if self.staged:
+            buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + self.parts[0].size]
+        else:
+            buffers |= {f"kept_final{part.affix}": buffers[f"final_obs{part.affix}"] for part in self.parts}
 
     def results(self) -> dict[str, Shape]:
         """What a step writes."""
-        n, buffers = self.config.num_envs, self.buffers()
-        found = {name: buffers[name] for name in ("observations", "rewards", "terminations", "truncations")}
+        n, real = self.config.num_envs, self.config.precision
+        seen: dict[str, Shape] = {part.affix: ((n, *part.space.shape), part.dtype) for part in self.parts}
+        found: dict[str, Shape] = {f"observations{affix}": shape for affix, shape in seen.items()}
+        found |= {"rewards": ((n,), real), "terminations": ((n,), "bool"), "truncations": ((n,), "bool")}
         if self.config.autoreset_mode == "SameStep":
-            found["final_obs"] = found["observations"]
-        return found | {"episode_return": ((n,), self.config.precision), "episode_length": ((n,), "int32")}
+            found |= {f"final_obs{affix}": shape for affix, shape in seen.items()}
+        if self.choices:
+            found["action_mask"] = ((n, self.choices), "int8")
+        return found | {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
 
     @property
     def episode(self) -> tuple[str, ...]:
@@ -118,8 +175,8 @@ class SingleLayout(Layout):
         )
 
     def places(self, call: Any) -> list[tuple[str, Any]]:
-        """The call itself names actions and results."""
-        return [("", call)]
+        """The call itself names actions and results; each box of a Dict has its own place."""
+        return [("", call), *((f".{key}", call.part[k]) for k, key in enumerate(self.keys))]
 
     def where(self, place: int) -> tuple[int, int, int]:
         """Unpacks an offence's place."""
@@ -147,23 +204,23 @@ class SingleLayout(Layout):
     def generate(self, module: str) -> Program:
         """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
-        own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", "table.cuh", "tile.cuh", f"{module}.cuh")
-        text = {name: (name, header_text(name)) for name in own}
+        before = ("math.cuh", "philox.cuh", "actions.cuh", "table.cuh")
+        seen, possible = "staged.cuh" if self.staged else "direct.cuh", "masks.cuh" if self.choices else "unmasked.cuh"
+        after = ("tile.cuh", seen, possible, f"{module}.cuh")
         parts = [
-            text["portable.cuh"],
+            ("portable.cuh", header_text("portable.cuh")),
             ("generated", f"using real = {self.real};"),
-            *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh", "table.cuh")),
+            *((name, header_text(name)) for name in before),
             ("generated", _prologue(self, declared)),
             rules_part(self.config),
-            text["tile.cuh"],
-            text[f"{module}.cuh"],
+            *((name, header_text(name)) for name in after),
         ]
         return Program(
             name=f"{self.spec.id}-{module}",
             source=joined(parts),
             calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
             flush_denormals=self.config.precision == "float32",
-            staging_bytes=ctypes.sizeof(ctypes.c_float) * self.observation_space.shape[0],
+            staging_bytes=ctypes.sizeof(ctypes.c_float) * self.parts[0].size if self.staged else 0,
         )
 
 
@@ -173,35 +230,10 @@ def _number(value: float) -> str:
     )
 
 
-def _state(spec: EnvSpec) -> str:
-    """State of one replica, of a tile of them, and of all: structure of arrays."""
-    names = spec.state
-    read = ", ".join(f"{n}[k]" for n in names)
-    return "\n".join(
-        [
-            "struct State {",
-            *(f"    real {n};" for n in names),
-            "};",
-            "struct States {",
-            *(f"    real {n}[LANES];" for n in names),
-            f"    FN State get(int k) const {{ return {{{read}}}; }}",
-            "    FN void set(int k, const State& s) {",
-            *(f"        {n}[k] = s.{n};" for n in names),
-            "    }",
-            "    template <class From> FN void load(int k, const From& from, Index i) {",
-            *(f"        {n}[k] = from.{n}[i];" for n in names),
-            "    }",
-            "    template <class To> FN void store(int k, const To& to, Index i) const {",
-            *(f"        to.{n}[i] = {n}[k];" for n in names),
-            "    }",
-            "};",
-        ]
-    )
-
-
-def _action(space: gymnasium.Space[Any], spec_id: str) -> str:
+def _action(space: gymnasium.Space[Any], spec_id: str, choices: int) -> str:
     if isinstance(space, gymnasium.spaces.Discrete):
-        return f"using Actions = DiscreteActions<{space.n}, {space.start}>;\nusing Action = Actions::Action;"
+        flag = f", true>;\nconstexpr int CHOICES = {choices}" if choices else ">"
+        return f"using Actions = DiscreteActions<{space.n}, {space.start}{flag};\nusing Action = Actions::Action;"
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32:
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise ValueError(f"{spec_id}: the bounds of a Box of actions must be finite; got {space}")
@@ -226,10 +258,10 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
     """The structs that cross from Python to the kernels, in the order of declaration."""
     real = layout.real
 
-    def of(name: str, *fields: tuple[str | Struct, str]) -> Struct:
+    def of(name: str, *fields: tuple[str | Struct, str] | tuple[Struct, str, int]) -> Struct:
         return Struct.of(name, real, *fields)
 
-    state = of("StateBuffers", *(("real*", n) for n in layout.spec.state))
+    state = of("StateBuffers", *((f"{cpp}*", n) for n, cpp, _ in layout.state_fields))
     params = params_buffers(layout)
     buffers = of(
         "Buffers",
@@ -249,18 +281,21 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int", "limit"),
         ("u64", "launch"),
     )
-    results: tuple[tuple[str | Struct, str], ...] = (
-        ("float*", "observations"),
+    seen, final = observation_members(layout.parts)
+    results: tuple[tuple[str | Struct, str] | tuple[Struct, str, int], ...] = (
+        *seen,
         ("real*", "rewards"),
         ("u8*", "terminations"),
         ("u8*", "truncations"),
     )
     extras: tuple[tuple[str | Struct, str], ...] = (  # arrays of the user's, or null
-        ("float*", "final_obs"),
+        *final,
         ("real*", "episode_return"),
         ("int*", "episode_length"),
     )
-    step = of("StepCall", *world, *stepping, ("int", "report_frozen"), ("int", "clear_final"), *results, *extras)
+    masks: tuple[tuple[str | Struct, str], ...] = (("bool*", "action_mask"),) if layout.choices else ()
+    flags: tuple[tuple[str | Struct, str], ...] = (("int", "report_frozen"), ("int", "clear_final"))
+    step = of("StepCall", *world, *stepping, *flags, *results, *extras, *masks)
     reset = of(
         "ResetCall",
         *world,
@@ -270,7 +305,8 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("u64", "first_seed"),
         ("int", "reseed_all"),
         ("int", "observe_only"),
-        ("float*", "observations"),
+        *seen,
+        *masks,
     )
     rollout = of(
         "RolloutCall",
@@ -286,33 +322,30 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "truncated"),
         ("real*", "return_sum"),
         ("int*", "length_sum"),
+        *masks,
     )
-    return {s.name: s for s in (state, params, buffers, step, reset, rollout)}
+    parts = [kind for kind, *_ in seen if isinstance(kind, Struct)]
+    return {s.name: s for s in (state, params, buffers, *parts, step, reset, rollout)}
 
 
 def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
     """What the spec says, in C++."""
     spec, config = layout.spec, layout.config
-    bodies = {
-        "ParamBuffers": [params_getter(layout)],
-        "StateBuffers": [
-            f"FN void set(Index i, const State& s) const {{ {' '.join(f'{n}[i] = s.{n};' for n in spec.state)} }}"
-        ],
-    }
-    size = layout.observation_space.shape[0]
+    bodies = {"ParamBuffers": [params_getter(layout)]}
     return "\n\n".join(
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
-            _state(spec),
+            state_structs(layout.state_fields),
             params_struct(config),
-            _action(layout.action_space, spec.id),
-            f"constexpr int OBSERVATION_SIZE = {size};\nusing Observation = float[OBSERVATION_SIZE];",
+            _action(layout.action_space, spec.id, layout.choices),
+            observation_type(layout.parts),
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
             _record(layout.record_words),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+            *([] if layout.staged else [observation_rows(layout.parts)]),
         ]
     )
 
