@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import importlib.resources
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -176,7 +177,12 @@ def rules_part(config: Config) -> tuple[str, str]:
         from gpu_envs.translation.translate import translated
 
         return header.file, translated(config.spec, config.params)
-    return str(header), header_text(header)
+    text = header_text(header)
+    if config.spec.action_mask and not re.search(r"\ballow\s*\(", text):
+        raise ValueError(
+            f"{config.spec.id}: action_mask=True, but {header} has no function allow(...), which says what is possible"
+        )
+    return str(header), text
 
 
 def joined(parts: Sequence[tuple[str, str]]) -> str:
