@@ -12,17 +12,18 @@ FIELD_TYPES = ("real", "int", "byte", "agent", "bool")
 
 _TABLE_TYPES = {"real": "float64", "int": "int32", "byte": "uint8", "bool": "bool"}
 
-_CPP_WORDS = frozenset(
+CPP_WORDS = frozenset(
     "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double "
     "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not "
     "operator or private protected public real register return short signed sizeof static struct switch template "
     "this throw true try typedef typename union unsigned using virtual void volatile while xor".split()
 )
+"""Words that mean something in C++ and no name may be."""
 
 
 def check_name(name: str, what: str) -> None:
     """Refuses what is no name in both languages."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in _CPP_WORDS or keyword.iskeyword(name):
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in CPP_WORDS or keyword.iskeyword(name):
         raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -269,12 +270,20 @@ def test_the_schedule_is_the_one_meant(variant: Variant) -> None:
     assert ("ledger" in schedule.offsets) == (variant.schedule == "BLOCK" and not variant.in_place)
 
 
-@pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
+
+
+@needs_nvrtc
 @each_variant
+def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:
+    check(layout(variant.params).generate(), "sm_90", "float32")
+
+
+@needs_nvrtc
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("mode", AUTORESET_MODES)
-def test_nvrtc_compiles_it(variant: Variant, mode: str, precision: str) -> None:
-    check(layout(variant.params, mode, precision).generate(), "sm_90", precision)
+@pytest.mark.parametrize("name", ["several", "spread"])
+def test_nvrtc_compiles_every_mode(name: str, mode: str, precision: str) -> None:
+    check(layout(VARIANTS[name].params, mode, precision).generate(), "sm_90", precision)
 
 
 # --- the state, as users meet it ---
@@ -351,6 +360,21 @@ def test_tables_follow_parameters(device: str) -> None:
     for precision in PRECISIONS:
         env = made({"cells": 11, "lines": 11}, device=device, precision=precision, autoreset_mode="SameStep")
         check_against_numpy(env, {"cells": 11, "lines": 11}, np.float32 if precision == "float32" else np.float64)
+
+
+def test_a_reset_may_lay_arrays_out(device: str) -> None:
+    """Of all replicas alike or each its own; what is seen and possible follows."""
+    spec = dataclasses.replace(CARRIERS, layouts=("board", "cargo", "visited"))
+    env, rng = made(spec=spec, device=device), np.random.default_rng(4)
+    board, cargo = rng.integers(0, 9, 6), rng.integers(0, 9, (REPLICAS, 6, HOLDS))
+    visited = rng.random((6, 6)) < 0.5
+    seen, infos = env.reset(seed=1, options={"board": board, "cargo": cargo, "visited": visited})
+    for k, fields in enumerate(fields_of(env)):
+        assert_same_bits(fields["board"], board.astype(np.int32))
+        assert_same_bits(fields["cargo"], cargo[k].astype(np.uint8))
+        assert_same_bits(fields["visited"], visited)
+        world = Replica(CARRIERS.check_params({}, 1), fields)
+        assert_shown(env, k, world, np.ones(6, bool), seen, infos["action_mask"], "laid out")
 
 
 # --- masks ---
@@ -448,6 +472,13 @@ def test_masks_are_of_whole_actions(space: gymnasium.Space[Any]) -> None:
         ValueError, match=r"Carriers-v0: action_mask=True, but the action space of the role 'digger' is"
     ):
         made(spec=dataclasses.replace(CARRIERS, roles=roles))
+
+
+def test_rules_without_allow_are_named(tmp_path: Path) -> None:
+    header = tmp_path / "carriers.cuh"
+    header.write_text(Path(str(CARRIERS.header)).read_text().replace("allow(", "permit("))
+    with pytest.raises(ValueError, match=r"Carriers-v0: action_mask=True, but .*carriers\.cuh has no function allow"):
+        made(spec=dataclasses.replace(CARRIERS, header=header))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,301 @@
+"""Assignments: to locals, which are declared where they belong, and to fields."""
+
+import ast
+from collections.abc import Mapping
+
+from gpu_envs.translation import arithmetic
+from gpu_envs.translation.body import Body
+from gpu_envs.translation.expressions import expression
+from gpu_envs.translation.locals import parts
+from gpu_envs.translation.sources import RefusedError
+from gpu_envs.translation.things import PARAMETERS_STAY
+from gpu_envs.translation.values import (
+    BOOL,
+    INT,
+    RANDOM,
+    REAL,
+    Choice,
+    Elements,
+    Number,
+    Several,
+    Thing,
+    Type,
+    Value,
+    converted,
+    described,
+    wider,
+)
+
+_SIGNS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_ANNOTATED: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
+
+LONGEST_LIST = 4096
+"""Elements of a local list."""
+
+
+def declare(body: Body, name: str, node: ast.AST) -> None:
+    """Declares a variable before the statement that it first stands in."""
+    if body.key(name) in body.declared:
+        return
+    body.declared.add(body.key(name))
+    kind = body.types.get(body.key(name), REAL)
+    if isinstance(kind, Elements):
+        raise body.error(node, f"the list {name!r} is made in several places", "Make it once, before, and fill it")
+    if isinstance(kind, Thing):
+        raise body.error(
+            node, f"{name!r} is made in several places", "Make it once, with a conditional expression: a if c else b"
+        )
+    if isinstance(kind, Number | Choice):
+        zero = "false" if kind is BOOL else "0" if isinstance(kind, Number) else f"{kind.cpp}(0)"
+        body.emit(f"{body.declaration(name, kind.cpp)} = {zero};", node)
+
+
+def assign(body: Body, node: ast.stmt) -> None:
+    """Translates ``a = b``, ``a, b = c, d`` and ``a = b = c``."""
+    assert isinstance(node, ast.Assign)
+    if len(node.targets) == 1:
+        return _assign_to(body, node, node.targets[0], node.value)
+    body.alone = node.value
+    value = expression(body, node.value)
+    if isinstance(value.type, Number) and not value.is_simple:
+        value = body.hoisted(value)
+    for target in node.targets:
+        if isinstance(target, ast.Tuple | ast.List):
+            raise body.error(target, "this unpacks what is assigned to several", "Write one assignment for each")
+        store(body, target, value, node)
+    return None
+
+
+def _assign_to(body: Body, node: ast.stmt, target: ast.expr, given: ast.expr) -> None:
+    if isinstance(target, ast.Tuple | ast.List):
+        _unpack(body, node, parts(target), given)
+    elif isinstance(target, ast.Name) and _is_list(given):
+        _make_list(body, node, target, given)
+    else:
+        body.alone = given
+        store(body, target, expression(body, given), node)
+
+
+def assign_annotated(body: Body, node: ast.stmt) -> None:
+    """Translates ``a: float = b``."""
+    assert isinstance(node, ast.AnnAssign)
+    if not isinstance(node.target, ast.Name):
+        raise body.error(node.target, "fields have their type in the spec", "Leave the annotation out")
+    kind = _ANNOTATED.get(ast.unparse(node.annotation))
+    if node.value is None or _is_list(node.value):
+        if node.value is not None:
+            _make_list(body, node, node.target, node.value)
+        return
+    body.alone = node.value
+    value = expression(body, node.value)
+    if kind is not None:
+        with body.at(node.value):
+            value = converted(value, kind)
+    store(body, node.target, value, node)
+
+
+def assign_in_place(body: Body, node: ast.stmt) -> None:
+    """Translates ``a += b`` and its like."""
+    assert isinstance(node, ast.AugAssign)
+    target = expression(body, _loaded(node.target))
+    value = expression(body, node.value)
+    result = arithmetic.binary(node.op, target, value)
+    sign = _SIGNS.get(type(node.op))
+    if isinstance(node.target, ast.Name):
+        kind = body.learn(node.target.id, result.type, node)
+        place, plain = body.cpp_name(node.target.id), target.type == kind
+    else:
+        _check_place(body, target, node.target, in_place=True)
+        kind, place, plain = target.type, target.place, target.stored in ("real", "int")
+        with body.at(node.value):
+            result = _fitting(target, result)
+    if sign is not None and plain and result.type == kind and kind is not BOOL:
+        return body.emit(f"{place} {sign}= {converted(value, kind).text};", node)
+    return body.emit(f"{place} = {_stored(converted(result, kind), target.stored)};", node)
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    """The same expression, to be read."""
+    if isinstance(target, ast.Name):
+        return ast.copy_location(ast.Name(target.id, ast.Load()), target)
+    return target
+
+
+# --- one target ---
+
+
+def store(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
+    """Assigns a value to a local, or to a field."""
+    if isinstance(target, ast.Name):
+        return _store_local(body, target, value, node)
+    if not isinstance(target, ast.Attribute | ast.Subscript):
+        raise body.error(target, "this cannot be assigned")
+    place = expression(body, target)
+    _check_place(body, place, target, in_place=False)
+    with body.at(getattr(node, "value", None) or node):
+        text = _stored(_fitting(place, value), place.stored)
+    body.emit(f"{place.place} = {text};", node)
+    return None
+
+
+def _fitting(place: Value, value: Value) -> Value:
+    """What a field of its type holds."""
+    assert isinstance(place.type, Number)
+    if isinstance(value.type, Number) and value.type.width > place.type.width:
+        how = "int(...), or make the field real" if place.type is INT else "a comparison, as in x != 0"
+        kind = {"int": "int", "bool": "bool", "u8": "byte", "AgentNumber": "agent"}.get(place.stored, place.type.python)
+        raise RefusedError(f"{described(value)} is assigned to {place.place}, which is of type {kind}", f"Write {how}")
+    return converted(value, place.type)
+
+
+def _stored(value: Value, cpp: str) -> str:
+    if cpp in ("", "real", "int", "bool"):
+        return value.text
+    if cpp == "float" and value.constant is not None:
+        return f"float({value.text})"
+    return f"{cpp}({value.text})"
+
+
+def _check_place(body: Body, place: Value, target: ast.expr, *, in_place: bool) -> None:
+    """Refuses what rules must not write here."""
+    if place.refusal or isinstance(place.type, Elements):
+        array = isinstance(place.type, Elements) and not place.type.refusal
+        what = "an array is not assigned as a whole" if array else place.refusal or PARAMETERS_STAY
+        if isinstance(place.type, Elements) and place.type.refusal:
+            what = place.type.refusal
+        raise body.error(target, what, "Assign its elements in a loop" if array else "")
+    if not place.place:
+        raise body.error(target, f"{described(place)} cannot be assigned")
+    body.writes(place, target)
+    field = place.place.partition("[")[0].partition(".")[2]
+    body.effects.fields.add(field)
+    if place.owner == "World":
+        _check_turn(body, target, field, in_place=in_place)
+
+
+def _check_turn(body: Body, target: ast.expr, field: str, *, in_place: bool) -> None:
+    """What a turn of a phase may write: its own agent's fields; one turn, those of the replica."""
+    if body.turn is None or not isinstance(body.turn.target, ast.Name):
+        return
+    turn, held = body.turn.target.id, body.unit.things.held(field)
+    mine = isinstance(target, ast.Subscript) and turn in _roots(target.slice)
+    if held in (None, 0) and body.guards == 0 and not (held == 0 and mine):
+        raise body.error(
+            target,
+            f"every turn writes {field!r}, of which the replica has one",
+            f"Write add(w.{field}, ...)" if in_place else f"Let one turn do it: if {turn} == 0:",
+        )
+    if held:
+        assert isinstance(target, ast.Subscript)
+        index = target.slice.elts[0] if isinstance(target.slice, ast.Tuple) else target.slice
+        flat = held > 1 and index is target.slice
+        if not flat and not (isinstance(index, ast.Name) and index.id == turn):
+            raise body.error(
+                target,
+                f"the turn of agent {turn!r} writes a field of another's",
+                f"Write w.{field}[{turn}]; ints of others are changed by add(...) and lower(...)",
+            )
+
+
+def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> None:
+    name = target.id
+    if isinstance(value.type, Elements) and value.type.cpp == "":
+        raise body.error(node, "an array has no second name", "Write its own, or copy its elements in a loop")
+    if value.write_only:
+        raise body.error(node, "what is observed is written and not read", "Compute it in a local first")
+    if not value.code and not isinstance(value.type, Number):
+        raise body.error(node, f"{described(value)} is nothing that a local holds")
+    if isinstance(value.type, Several):
+        raise body.error(node, f"{described(value)} are assigned to one name", f"Write {name}, other = ...")
+    if isinstance(value.type, Thing) and value.type != RANDOM:
+        raise body.error(node, f"{described(value)} has no second name", "Write its own")
+    kind = body.learn(name, value.type, node)
+    frame = body.frames[body.frame_with(name) or 0]
+    made = converted(value, kind) if isinstance(kind, Number) else value
+    assert isinstance(kind, Number | Choice | Elements | Thing)
+    cpp = "Random" if isinstance(kind, Thing) else kind.cpp
+    if name in frame.at_first and body.key(name) not in body.declared:
+        constant = "const " if name in frame.once and not isinstance(kind, Thing) else ""
+        body.emit(f"{body.declaration(name, constant + cpp)} = {made.text};", node)
+        body.declared.add(body.key(name))
+    else:
+        body.emit(f"{body.cpp_name(name)} = {made.text};", node)
+    body.set(name)
+
+
+# --- several targets ---
+
+
+def _unpack(body: Body, node: ast.stmt, targets: list[ast.expr], given: ast.expr) -> None:
+    if isinstance(given, ast.Tuple | ast.List):
+        if len(given.elts) != len(targets):
+            raise body.error(node, f"{len(given.elts)} values are assigned to {len(targets)} names")
+        values = [expression(body, part) for part in given.elts]
+        for n, value in enumerate(values):
+            earlier = {root for target in targets[:n] for root in _roots(target)}
+            if isinstance(value.type, Number) and value.constant is None and earlier & _roots(given.elts[n]):
+                values[n] = body.hoisted(value)
+    else:
+        body.alone = given
+        result = expression(body, given)
+        if not isinstance(result.type, Several) or len(result.type.kinds) != len(targets):
+            raise body.error(given, f"{described(result)} is assigned to {len(targets)} names")
+        name = body.fresh("result")
+        body.pending.append(f"const {result.type.cpp} {name} = {result.text};")
+        values = [Value(f"{name}.value{n}", kind) for n, kind in enumerate(result.type.kinds)]
+    for target, value in zip(targets, values, strict=True):
+        store(body, target, value, node)
+
+
+def _roots(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+# --- lists ---
+
+
+def _is_list(node: ast.expr) -> bool:
+    return isinstance(node, ast.List) or (
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List)
+    )
+
+
+def _make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) -> None:
+    """``x = [a, b]`` or ``x = [a] * n``: an array, declared here."""
+    listed, times = given, 1
+    if isinstance(given, ast.BinOp):
+        count = expression(body, given.right)
+        if count.type is not INT or count.constant is None:
+            raise body.error(
+                given.right,
+                "a list's length is a constant",
+                "Write a number, one of the module's, or a fixed parameter",
+            )
+        listed, times = given.left, count.constant
+    assert isinstance(listed, ast.List)
+    values = [expression(body, part) for part in listed.elts]
+    length = len(values) * times
+    if not 1 <= length <= LONGEST_LIST:
+        raise body.error(given, f"this list has {length} elements; 1 to {LONGEST_LIST} are possible")
+    kind: Type = values[0].type
+    for value, part in zip(values, listed.elts, strict=True):
+        if not isinstance(value.type, Number):
+            raise body.error(part, f"lists are of numbers, and this is {described(value)}")
+        kind = wider(kind, value.type)
+    learned = body.learn(target.id, Elements(kind, (length,), cpp="list"), node)
+    frame = body.frames[body.frame_with(target.id) or 0]
+    assert isinstance(learned, Elements)
+    if target.id not in frame.at_first or body.key(target.id) in body.declared:
+        raise body.error(node, f"the list {target.id!r} is made in several places", "Make it once, before, and fill it")
+    assert isinstance(learned.kind, Number)
+    kept = [_kept(body, value, learned.kind, times) for value in values]
+    zero = times > 1 and all(value.constant == 0 for value in values)
+    filled = "{}" if zero else f"{{{', '.join(kept * times)}}}"
+    body.declared.add(body.key(target.id))
+    body.emit(f"{body.declaration(target.id, learned.kind.cpp)}[{length}] = {filled};", node)
+    body.set(target.id)
+
+
+def _kept(body: Body, value: Value, kind: Number, times: int) -> str:
+    made = converted(value, kind)
+    return body.hoisted(made).text if times > 1 and not made.is_simple else made.text

@@ -1,0 +1,330 @@
+"""Expressions: from Python's tree to C++, each with its type."""
+
+import ast
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpu_envs import rules
+from gpu_envs.errors import did_you_mean
+from gpu_envs.translation import arithmetic
+from gpu_envs.translation.body import Body
+from gpu_envs.translation.calls import called
+from gpu_envs.translation.sources import RefusedError
+from gpu_envs.translation.things import element, field_of
+from gpu_envs.translation.values import (
+    BOOL,
+    INT,
+    STATIC,
+    STREAM,
+    Elements,
+    Level,
+    Number,
+    Thing,
+    Value,
+    described,
+    literal,
+    number,
+    truth,
+)
+
+REFUSED: Mapping[type, tuple[str, str]] = {
+    ast.Lambda: ("there are no lambdas in rules", "Write a function with def in the module"),
+    ast.ListComp: ("there are no comprehensions in rules", "Write x = [0.0] * n, and fill it in a loop"),
+    ast.SetComp: ("there are no sets in rules", "Use an array of bools"),
+    ast.DictComp: ("there are no dicts in rules", "Use an array, indexed by int"),
+    ast.GeneratorExp: ("there are no generators in rules", "Write a loop: for i in range(n):"),
+    ast.Dict: ("there are no dicts in rules", "Use an array, indexed by int"),
+    ast.Set: ("there are no sets in rules", "Use an array of bools"),
+    ast.JoinedStr: ("there are no strings in rules", "Compare choices with words: p.start == 'fixed'"),
+    ast.NamedExpr: ("there is no := in rules", "Assign in a statement of its own"),
+    ast.Await: ("nothing is awaited in rules", ""),
+    ast.Yield: ("rules yield nothing", "Return the result"),
+    ast.YieldFrom: ("rules yield nothing", "Return the result"),
+    ast.Starred: ("there is no unpacking with * in rules", "Name each element"),
+    ast.Slice: ("there are no slices in rules", "Write a loop over the indices: for j in range(n):"),
+}
+
+
+def expression(body: Body, node: ast.expr) -> Value:
+    """Translates an expression."""
+    if type(node) in REFUSED:
+        raise body.error(node, *REFUSED[type(node)])
+    with body.at(node):
+        return _TRANSLATED[type(node)](body, node)
+
+
+def guarded(body: Body, node: ast.expr, translate: Callable[[Body, ast.expr], Value] = expression) -> Value:
+    """Translates what is evaluated only where something else says so, or again and again."""
+    outside, body.pending = body.pending, []
+    try:
+        value = translate(body, node)
+        inside = body.pending
+    finally:
+        body.pending = outside
+    if not inside:
+        return value
+    code = f"[&] {{ {' '.join(inside)} return {value.text}; }}()"
+    return Value(code, value.type)
+
+
+def condition(body: Body, node: ast.expr) -> Value:
+    """Translates what is asked: numbers count as true unless they are zero."""
+    if isinstance(node, ast.BoolOp):
+        with body.at(node):
+            return _logic(body, node, condition)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        with body.at(node):
+            return arithmetic.unary(node.op, condition(body, node.operand))
+    value = expression(body, node)
+    with body.at(node):
+        return truth(value)
+
+
+def _constant(_: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.Constant)
+    if isinstance(node.value, bool | int | float | str):
+        return literal(node.value)
+    raise RefusedError(f"{node.value!r} is no number", "Rules know ints, floats and bools")
+
+
+def _name(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.Name)
+    name = node.id
+    if body.frame_with(name) is not None:
+        return body.variable(name, node)
+    if name in body.arguments:
+        value = body.arguments[name]
+        if body.between and isinstance(value.type, Thing) and value.type.name == "World":
+            raise RefusedError(
+                "what stands between phases does not depend on the world",
+                "Move it into a phase: for i in team.agents():",
+            )
+        return value
+    if name in body.elsewhere:
+        raise RefusedError(
+            f"{name!r} was set in another phase, and nothing but fields of the world lasts from one to the next",
+            "Keep it in a field: TeamSpec(scratch={...})",
+        )
+    return outside(body, name)
+
+
+def outside(body: Body, name: str) -> Value:
+    """What a name means that is none of the function's own."""
+    capitals = body.unit.things.capitals
+    try:
+        found = body.written.find(name)
+    except KeyError:
+        if name in capitals:
+            return capitals[name]
+        known = {*body.names, *capitals, *body.arguments} - {name}
+        raise RefusedError(
+            f"{name!r} is not known here{did_you_mean(name, known)}".rstrip("."),
+            "Known are locals, arguments, functions and numbers of the module, and the spec's constants in capitals",
+        ) from None
+    return _known(body, found)
+
+
+def _known(body: Body, found: Any) -> Value:
+    """Something of the module, or of Python's."""
+    if isinstance(found, rules.Constant):
+        capitals = body.unit.things.capitals
+        if found.name not in capitals:
+            raise RefusedError(
+                f"the spec has no constant {found.name}{did_you_mean(found.name, capitals)}".rstrip("."),
+                "Constants are AGENTS, the roles and the parameters marked fixed, in capitals",
+            )
+        return capitals[found.name]
+    if isinstance(found, rules.Stream):
+        return Value("RESET" if found is rules.RESET else "STEP", STREAM)
+    if isinstance(found, np.generic):
+        found = found.item()
+    if isinstance(found, int) and not isinstance(found, bool):
+        found = int(found)  # of an enum
+    return literal(found)
+
+
+def _attribute(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.Attribute)
+    of = expression(body, node.value)
+    if isinstance(of.type, Thing):
+        return field_of(of, node.attr)
+    if isinstance(of.type, Elements) and node.attr == "shape":
+        return Value("", STATIC, constant=of.type.sizes)
+    if of.type is STATIC and isinstance(of.constant, types.ModuleType | type | types.SimpleNamespace):
+        try:
+            found = getattr(of.constant, node.attr)
+        except AttributeError:
+            known = [name for name in vars(of.constant) if not name.startswith("_")]
+            raise RefusedError(
+                f"{ast.unparse(node.value)} has no {node.attr!r}{did_you_mean(node.attr, known)}".rstrip(".")
+            ) from None
+        return _known(body, getattr(found, "value", found) if isinstance(of.constant, type) else found)
+    raise RefusedError(f"{described(of)} has no {node.attr!r} in rules")
+
+
+def _subscript(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.Subscript)
+    of = expression(body, node.value)
+    entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    indices = [expression(body, entry) for entry in entries]
+    if isinstance(of.type, Elements):
+        if len(indices) < len(of.type.sizes) and isinstance(of.type.kind, Number) and not of.type.flat:
+            return _partly(of, indices)
+        return element(of, indices)
+    if of.type is STATIC and isinstance(of.constant, tuple | list | np.ndarray):
+        return _of_constants(body, of, indices)
+    raise RefusedError(f"{described(of)} has no elements")
+
+
+def _partly(of: Value, indices: list[Value]) -> Value:
+    """The rows of a table, in ``p.map[row][column]``."""
+    kind = of.type
+    assert isinstance(kind, Elements)
+    if "(" not in kind.form:
+        return element(of, indices)
+    given = len(indices)
+    codes = [index.text for index in indices]
+    for index in indices:
+        if index.type is not INT:
+            raise RefusedError("an index must be an int", "Write int(...)")
+    shifted = [f"{{{n + 1 - given}}}" for n in range(given, len(kind.sizes))]
+    form = kind.form.format("{0}", *codes, *shifted)
+    return dataclasses.replace(of, type=dataclasses.replace(kind, sizes=kind.sizes[given:], form=form))
+
+
+def _of_constants(body: Body, of: Value, indices: list[Value]) -> Value:
+    """An element of a tuple, a list or an array of the module's."""
+    if all(index.constant is not None for index in indices):
+        found = of.constant
+        for index in indices:
+            try:
+                found = found[index.constant]
+            except (IndexError, TypeError):
+                raise RefusedError(f"index {index.constant} is outside") from None
+        return literal(found.item() if isinstance(found, np.generic) else found)
+    table = body.unit.constants(of.constant)
+    return element(table, indices)
+
+
+def _binary(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.BinOp)
+    return arithmetic.binary(node.op, expression(body, node.left), expression(body, node.right))
+
+
+def _unary(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.UnaryOp)
+    if isinstance(node.op, ast.Not):
+        return condition(body, node)
+    return arithmetic.unary(node.op, expression(body, node.operand))
+
+
+def _boolean(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.BoolOp)
+    return _logic(body, node, _bool)
+
+
+def _bool(body: Body, node: ast.expr) -> Value:
+    value = expression(body, node)
+    with body.at(node):
+        if number(value) is not BOOL:
+            raise RefusedError(
+                f"'and' and 'or' join bools, and this is {described(value)}", "Write a comparison, as in x != 0"
+            )
+    return value
+
+
+def _logic(body: Body, node: ast.BoolOp, translate: Callable[[Body, ast.expr], Value]) -> Value:
+    first, *others = node.values
+    values = [translate(body, first), *(guarded(body, other, translate) for other in others)]
+    return arithmetic.every(values) if isinstance(node.op, ast.And) else arithmetic.some(values)
+
+
+def _compare(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.Compare)
+    if len(node.ops) == 1:
+        return arithmetic.compare(node.ops[0], expression(body, node.left), _operand(body, node.comparators[0]))
+    return guarded(body, node, _chain)
+
+
+def _chain(body: Body, node: ast.expr) -> Value:
+    """``a < b < c``: each is evaluated once, and the last only where the others hold."""
+    assert isinstance(node, ast.Compare)
+    left = expression(body, node.left)
+    found = []
+    for n, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
+        last = n == len(node.ops) - 1
+        if n == 0:
+            value = expression(body, right)
+        elif last:
+            value = guarded(body, right)
+        else:
+            raise RefusedError("a chain of comparisons is longer than a < b < c", "Join them with 'and'")
+        if not last and not value.is_simple and isinstance(value.type, Number):
+            value = body.hoisted(value)
+        found.append(arithmetic.compare(op, left, value))
+        left = value
+    return arithmetic.every(found)
+
+
+def _operand(body: Body, node: ast.expr) -> Value:
+    """The right of a comparison: of ``in``, a tuple of constants."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return Value("", STATIC, constant=tuple(_listed(body, part) for part in node.elts))
+    return expression(body, node)
+
+
+def _listed(body: Body, node: ast.expr) -> Any:
+    value = expression(body, node)
+    if value.constant is None:
+        raise body.error(node, "what 'in' looks into is made of constants", "Join comparisons with 'or'")
+    return value.constant
+
+
+def _conditional(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.IfExp)
+    test = condition(body, node.test)
+    yes, no = guarded(body, node.body), guarded(body, node.orelse)
+    if isinstance(yes.type, Number) and isinstance(no.type, Number):
+        return arithmetic.conditional(test, yes, no)
+    if yes.type != no.type or not yes.code:
+        raise RefusedError(f"this is {described(yes)} or {described(no)}", "Give both sides the same type")
+    code = f"{test.within(Level.OR)} ? {yes.within(Level.OR)} : {no.text}"
+    return Value(code, yes.type, Level.CONDITIONAL)
+
+
+def _call(body: Body, node: ast.expr) -> Value:
+    assert isinstance(node, ast.Call)
+    return called(body, node, expression)
+
+
+def _sequence(body: Body, node: ast.expr) -> Value:
+    del body, node
+    raise RefusedError(
+        "a tuple or a list is no number", "Lists of a fixed size are made as in x = [0.0] * n, and then indexed"
+    )
+
+
+def _nothing(body: Body, node: ast.expr) -> Value:
+    del body
+    raise RefusedError(f"{type(node).__name__} is not translated")
+
+
+_TRANSLATED: Mapping[type, Callable[[Body, ast.expr], Value]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.Attribute: _attribute,
+    ast.Subscript: _subscript,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.BoolOp: _boolean,
+    ast.Compare: _compare,
+    ast.IfExp: _conditional,
+    ast.Call: _call,
+    ast.Tuple: _sequence,
+    ast.List: _sequence,
+    ast.FormattedValue: _nothing,
+}

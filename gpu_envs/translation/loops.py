@@ -1,0 +1,216 @@
+"""Loops: over ranges, while something holds, and over the agents of a team."""
+
+import ast
+from collections.abc import Callable
+from typing import TypeAlias
+
+from gpu_envs.translation.body import Body, both
+from gpu_envs.translation.expressions import condition, expression, guarded
+from gpu_envs.translation.locals import frame_of
+from gpu_envs.translation.sources import RefusedError
+from gpu_envs.translation.values import INT, Level, Thing, Value, converted, literal
+
+Statements: TypeAlias = Callable[[Body, list[ast.stmt]], None]
+
+MOST_UNROLLED = 16
+"""Turns of a loop that is written out by the compiler."""
+
+
+def method_of(body: Body, node: ast.AST) -> str:
+    """``agents`` or ``columns``, where a loop goes over those."""
+    if not (
+        isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Attribute)
+    ):
+        return ""
+    of, name = node.iter.func.value, node.iter.func.attr
+    if not isinstance(of, ast.Name) or of.id not in body.arguments:
+        return ""
+    kind = body.arguments[of.id]
+    is_row = kind.owner == "Row"
+    is_team = isinstance(kind.type, Thing) and kind.type.name == "Team"
+    return name if (is_team and name == "agents") or (is_row and name == "columns") else ""
+
+
+def is_phase(body: Body, node: ast.AST) -> bool:
+    """Whether a loop is a phase, or a call has some."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return body.unit.has_phases(body.written, node.func.id)
+    return method_of(body, node) == "agents"
+
+
+def loop(body: Body, node: ast.stmt, statements: Statements) -> None:
+    """Translates a loop."""
+    assert isinstance(node, ast.For | ast.While)
+    if node.orelse:
+        raise body.error(
+            node.orelse[0], "there is no else of a loop in rules", "Set a bool in the loop, and ask it after"
+        )
+    if isinstance(node, ast.While):
+        return _while(body, node, statements)
+    method = method_of(body, node)
+    if method:
+        return _turns(body, node, method, statements)
+    return _range(body, node, statements)
+
+
+def _refuse_phases(body: Body, node: ast.stmt) -> None:
+    for inner in ast.walk(node):
+        if is_phase(body, inner):
+            raise body.error(
+                node, "all replicas go through the same phases, and this loop may differ", "Give it constant bounds"
+            )
+
+
+def _while(body: Body, node: ast.While, statements: Statements) -> None:
+    _refuse_phases(body, node)
+    test = guarded(body, node.test, condition)
+    body.emit(f"while ({test.text}) {{", node)
+    before = body.assigned
+    _, exits = _turn(body, node.body, statements)
+    body.emit("}")
+    body.assigned = None if test.constant is True else before
+    for state in exits:
+        body.assigned = both(body.assigned, state)
+    if body.assigned is None and body.result is None and not exits:
+        raise body.error(node, "this loop never ends", "Leave it with break, or give it a condition")
+
+
+def _turn(
+    body: Body, nodes: list[ast.stmt], statements: Statements
+) -> tuple[frozenset[str] | None, list[frozenset[str] | None]]:
+    """Translates a loop's body; returns what is set after a turn, and where it was left."""
+    body.breaks.append([])
+    body.continues.append([])
+    body.depth += 1
+    statements(body, nodes)
+    body.depth -= 1
+    after = body.assigned
+    for state in body.continues.pop():
+        after = both(after, state)
+    return after, body.breaks.pop()
+
+
+# --- ranges ---
+
+
+def _range(body: Body, node: ast.For, statements: Statements) -> None:
+    if not isinstance(node.target, ast.Name):
+        raise body.error(node.target, "a loop counts with one name", "Write for i in range(n):")
+    bounds = _bounds(body, node.iter)
+    known = [bound.constant for bound in bounds]
+    turns = len(range(*known)) if None not in known else None
+    if turns is None:
+        _refuse_phases(body, node)
+    name = node.target.id
+    number = body.frame_with(name)
+    assert number is not None
+    own = name in body.frames[number].own
+    body.learn(name, INT, node)
+    counter = body.cpp_name(name) if own else body.fresh("at")
+    _head(body, node, counter, bounds, turns)
+    before = body.assigned
+    body.set(name)
+    if not own:
+        body.depth += 1
+        body.emit(f"{body.cpp_name(name)} = {counter};", node)
+        body.depth -= 1
+    after, exits = _turn(body, node.body, statements)
+    body.emit("}")
+    body.assigned = before
+    if turns:
+        body.assigned = after
+        for state in exits:
+            body.assigned = both(body.assigned, state)
+        if own and body.assigned is not None:
+            body.assigned -= {name}
+
+
+def _bounds(body: Body, node: ast.expr) -> tuple[Value, Value, Value]:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"):
+        raise body.error(node, "a loop goes over a range", "Write for i in range(n):, and index what it should go over")
+    if node.keywords or not 1 <= len(node.args) <= 3:
+        raise body.error(node, f"range got {len(node.args)} arguments; it takes one to three")
+    found = []
+    for argument in node.args:
+        value = expression(body, argument)
+        with body.at(argument):
+            found.append(converted(value, INT))
+    first, end = (literal(0), found[0]) if len(found) == 1 else found[:2]
+    step = found[2] if len(found) == 3 else literal(1)
+    if not step.constant:
+        raise body.error(node.args[-1], "the step of a range is a constant, and not zero", "Write a while loop")
+    return first, end, step
+
+
+def _head(body: Body, node: ast.For, counter: str, bounds: tuple[Value, Value, Value], turns: int | None) -> None:
+    first, end, step = bounds
+    limit, also = end.within(Level.SUM), ""
+    if end.constant is None and not end.code.startswith("p."):
+        limit = body.fresh("end")
+        also = f", {limit} = {end.text}"
+    sign = "<" if step.constant > 0 else ">"
+    by = {1: f"++{counter}", -1: f"--{counter}"}.get(
+        step.constant, f"{counter} {'+' if step.constant > 0 else '-'}= {abs(step.constant)}"
+    )
+    head = f"for (int {counter} = {first.text}{also}; {counter} {sign} {limit}; {by}) {{"
+    if turns is not None and turns <= MOST_UNROLLED and not any(is_phase(body, inner) for inner in ast.walk(node)):
+        body.emit("UNROLL", node)
+    body.emit(head, node)
+
+
+# --- phases, and the columns of a row ---
+
+
+def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> None:
+    """``for i in team.agents(n)``, or ``for j in row.columns(n)``."""
+    phase = method == "agents"
+    if phase and not body.between:
+        raise body.error(node, "a phase stands within a phase", "Write for j in range(AGENTS):")
+    if not isinstance(node.target, ast.Name):
+        raise body.error(node.target, "a phase counts with one name", "Write for i in team.agents():")
+    count = _count(body, node)
+    name = node.target.id
+    frame = frame_of(node, node.body, lambda inner: bool(method_of(body, inner)))
+    taken = (frame.stored | {name}) & body.frames[-1].stored
+    if taken:
+        raise body.error(
+            node,
+            f"{min(taken)!r} is set in here and outside, and turns have variables of their own",
+            "Give one of them another name; what lasts is a field of the world",
+        )
+    macro = "FOR_EACH_AGENT" if phase else "FOR_EACH_COLUMN"
+    body.emit(f"{macro}({body.cpp_name(name)}, {count.within(Level.UNARY)}) {{", node)
+    before, between, turn, guards = body.assigned, body.between, body.turn, body.guards
+    loops = body.breaks, body.continues
+    body.breaks, body.continues = [], []
+    frame = type(frame)(node, frame.stored | {name}, frame.before, frame.at_first, frame.once, frame.own)
+    body.frames.append(frame)
+    body.between, body.turn = False, node
+    body.learn(name, INT, node)
+    body.set(name)
+    body.depth += 1
+    statements(body, node.body)
+    body.depth -= 1
+    body.emit("}")
+    body.frames.pop()
+    body.elsewhere |= frame.stored
+    body.assigned, body.between, body.turn, body.guards = before, between, turn, guards
+    body.breaks, body.continues = loops
+    body.effects.phases |= phase
+
+
+def _count(body: Body, node: ast.For) -> Value:
+    assert isinstance(node.iter, ast.Call)
+    if node.iter.keywords or len(node.iter.args) > 1:
+        raise body.error(node.iter, "this takes a number", "Write for i in team.agents(n):")
+    if not node.iter.args:
+        if method_of(body, node) == "columns":
+            raise body.error(node.iter, "row.columns takes the number of columns")
+        return body.unit.things.capitals["AGENTS"]
+    between, body.between = body.between, False  # the number may be a field that an earlier phase wrote
+    value = expression(body, node.iter.args[0])
+    body.between = between
+    if body.pending:
+        raise RefusedError("the number of turns is a field or a constant", "Keep it in a field of the world")
+    with body.at(node.iter):
+        return converted(value, INT)

@@ -1,0 +1,211 @@
+"""The functions that rules may call: Python's own, those of ``math``, and those of ``gpu_envs.rules``."""
+
+import ast
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from gpu_envs import rules
+from gpu_envs.errors import did_you_mean
+from gpu_envs.translation.arithmetic import binary, call, power
+from gpu_envs.translation.sources import RefusedError
+from gpu_envs.translation.values import BOOL, INT, REAL, Level, Value, converted, literal, number, truth, wider
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """A function, and how many arguments it takes."""
+
+    make: Callable[..., Value]
+    least: int = 1
+    most: int = 1
+
+
+def _real(name: str, count: int = 1) -> Known:
+    """A function of reals by its name in the dialect."""
+    return Known(lambda *a: call(name, REAL, *(converted(x, REAL) for x in a)), count, count)
+
+
+def _extreme(name: str) -> Known:
+    def make(first: Value, *others: Value) -> Value:
+        found = first
+        for other in others:
+            kind = wider(number(found), number(other))
+            kind = INT if kind is BOOL else kind
+            found = call(name, kind, converted(found, kind), converted(other, kind))
+        return found
+
+    return Known(make, 2, 64)
+
+
+def _two(name: str) -> Known:
+    return dataclasses.replace(_extreme(name), most=2)
+
+
+def _absolute(x: Value) -> Value:
+    kind = wider(INT, number(x))
+    return literal(abs(x.constant)) if x.constant is not None else call("python::absolute", kind, converted(x, kind))
+
+
+def _whole(x: Value, made: str) -> Value:
+    """A whole number, which ``made`` computes as a real."""
+    real = made.format(converted(x, REAL).text)
+    return Value(f"python::truncated({real})", INT, as_real=real)
+
+
+def _rounding(exact: Callable[[float], int], made: str) -> Known:
+    def make(x: Value) -> Value:
+        if number(x) is not REAL:
+            return converted(x, INT)
+        return literal(exact(x.constant)) if x.constant is not None else _whole(x, made)
+
+    return Known(make)
+
+
+def _int(x: Value) -> Value:
+    if number(x) is not REAL:
+        return converted(x, INT)
+    if x.constant is not None:
+        return literal(int(x.constant))
+    return call("python::truncated", INT, x)
+
+
+def _square_root(x: Value) -> Value:
+    if x.constant is not None and x.constant >= 0:
+        return literal(math.sqrt(x.constant))
+    return call("square_root", REAL, converted(x, REAL))
+
+
+def _log(x: Value, base: Value | None = None) -> Value:
+    top = call("log", REAL, converted(x, REAL))
+    return top if base is None else binary(ast.Div(), top, call("log", REAL, converted(base, REAL)))
+
+
+def _log_of(base: float) -> Known:
+    return Known(lambda x: binary(ast.Div(), _log(x), literal(math.log(base))))
+
+
+def _hypot(*sides: Value) -> Value:
+    total: Value | None = None
+    for side in sides:
+        square = power(converted(side, REAL), literal(2))
+        total = square if total is None else binary(ast.Add(), total, square)
+    assert total is not None
+    return call("square_root", REAL, total)
+
+
+def _times(factor: float) -> Known:
+    return Known(lambda x: binary(ast.Mult(), converted(x, REAL), literal(factor)))
+
+
+def _sign_of(x: Value, y: Value) -> Value:
+    return call("python::with_sign_of", REAL, converted(x, REAL), converted(y, REAL))
+
+
+def _clip(x: Value, low: Value, high: Value) -> Value:
+    kind = wider(INT, wider(number(x), wider(number(low), number(high))))
+    return call("clip", kind, *(converted(v, kind) for v in (x, low, high)))
+
+
+def _whole_call(name: str) -> Known:
+    return Known(lambda x: call(name, INT, converted(x, INT)))
+
+
+def _nan(x: Value) -> Value:
+    real = converted(x, REAL)
+    same = real.within(Level.SUM)
+    return Value(f"{same} != {same}", BOOL, Level.EQUALITY)
+
+
+def _finite(x: Value) -> Value:
+    return call("python::finite", BOOL, converted(x, REAL))
+
+
+def _float(x: Value) -> Value:
+    return converted(x, REAL)
+
+
+KNOWN: Mapping[Any, Known] = {
+    abs: Known(_absolute),
+    min: _extreme("minimum"),
+    max: _extreme("maximum"),
+    int: Known(_int),
+    float: Known(_float),
+    bool: Known(truth),
+    round: _rounding(round, "python::rounded({})"),
+    pow: Known(power, 2, 2),
+    math.sin: _real("sin"),
+    math.cos: _real("cos"),
+    math.tan: _real("python::tangent"),
+    math.exp: _real("exp"),
+    math.log: Known(_log, 1, 2),
+    math.log2: _log_of(2),
+    math.log10: _log_of(10),
+    math.sqrt: Known(_square_root),
+    math.pow: Known(lambda x, y: power(converted(x, REAL), y), 2, 2),
+    math.fabs: Known(lambda x: _absolute(converted(x, REAL))),
+    math.floor: _rounding(math.floor, "round_down({})"),
+    math.ceil: _rounding(math.ceil, "-round_down(-({}))"),
+    math.trunc: Known(_int),
+    math.fmod: _real("python::remainder", 2),
+    math.hypot: Known(_hypot, 1, 8),
+    math.copysign: Known(_sign_of, 2, 2),
+    math.radians: _times(math.pi / 180),
+    math.degrees: _times(180 / math.pi),
+    math.isnan: Known(_nan),
+    math.isfinite: Known(_finite),
+    rules.minimum: _two("minimum"),
+    rules.maximum: _two("maximum"),
+    rules.clip: Known(_clip, 3, 3),
+    rules.fma: _real("fma", 3),
+    rules.role_of: _whole_call("role_of"),
+    rules.first_of: _whole_call("first_of"),
+    rules.count_of: _whole_call("count_of"),
+    rules.features_of: _whole_call("features_of"),
+}
+"""Each function with what it becomes."""
+
+_INSTEAD = {
+    "atan2": "Keep the sine and the cosine of the angle, or the vector itself, in the state, and compare with products",
+    "asin": "Keep the sine itself",
+    "acos": "Keep the cosine itself, or the product of the two vectors",
+    "atan": "Keep the tangent itself",
+    "tanh": "Write 1 - 2 / (math.exp(2 * x) + 1)",
+    "sinh": "Write (math.exp(x) - math.exp(-x)) / 2",
+    "cosh": "Write (math.exp(x) + math.exp(-x)) / 2",
+    "expm1": "Write math.exp(x) - 1",
+    "log1p": "Write math.log(1 + x)",
+    "dist": "Write math.hypot(a - c, b - d)",
+    "print": "Look at env.state from outside",
+    "sum": "Write a loop: for i in range(n): total += ...",
+    "range": "Write for i in range(n):",
+    "enumerate": "Write for i in range(n):",
+    "zip": "Write for i in range(n):",
+    "divmod": "Write a // b and a % b",
+    "isinstance": "Types are known where rules are translated",
+}
+
+
+def refusal_of(function: Any) -> RefusedError:
+    """Why a function cannot be called, and what to do instead."""
+    name = getattr(function, "__name__", repr(function))
+    module = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
+    if module in ("numpy", "torch", "cupy", "jax", "numba"):
+        known = name if hasattr(math, name) else ""
+        return RefusedError(
+            f"functions of {module} are not translated",
+            f"Write math.{known}(...)" if known else "Rules work on single numbers: write it with math and loops",
+        )
+    if module == "random":
+        return RefusedError("Python's random numbers are not translated", "Write random.uniform(a, b), of the argument")
+    known_names = [str(k.__name__) for k in KNOWN]
+    whole = f"math.{name}" if module == "math" else name
+    advice = _INSTEAD.get(name, f"Known are: {', '.join(sorted(set(known_names)))}")
+    return RefusedError(
+        f"there is no {whole} with the same bits on every device"
+        if module == "math"
+        else f"{whole} is not translated{did_you_mean(name, known_names)}".rstrip("."),
+        advice,
+    )

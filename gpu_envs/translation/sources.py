@@ -1,0 +1,106 @@
+"""The source of the functions that are translated, and errors that point into it."""
+
+import ast
+import builtins
+import dataclasses
+import inspect
+import textwrap
+import types
+from typing import Any, final
+
+from gpu_envs.errors import TranslationError
+
+
+class RefusedError(Exception):
+    """Something cannot be translated; whoever knows where it stands makes a ``TranslationError`` of it."""
+
+    def __init__(self, what: str, instead: str = "") -> None:
+        """Says what is wrong, and what to do instead."""
+        super().__init__(what)
+        self.what = what
+        self.instead = instead
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A function as its author wrote it."""
+
+    function: types.FunctionType
+    tree: ast.FunctionDef
+    """With the line numbers of the file."""
+    file: str
+    lines: tuple[str, ...]
+    """Its own, without the indentation that all of them have."""
+    first: int
+    """The number of the first."""
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.tree.name
+
+    def error(self, node: ast.AST, what: str, instead: str = "") -> TranslationError:
+        """An error that shows where ``node`` is."""
+        line = getattr(node, "lineno", self.first)
+        text = self.lines[line - self.first] if line - self.first < len(self.lines) else ""
+        start = len(text.encode()[: getattr(node, "col_offset", 0)].decode())
+        end = len(text.rstrip())
+        if getattr(node, "end_lineno", None) == line:
+            end = len(text.encode()[: getattr(node, "end_col_offset", 0)].decode())
+        margin = len(text) - len(text.lstrip())
+        marks = " " * (start - margin) + "^" * max(1, end - start)
+        message = f'{what}\n  File "{self.file}", line {line}, in {self.name}\n    {text.strip()}\n    {marks}'
+        return TranslationError(message + (f"\n{instead}" if instead else ""), self.file, line)
+
+    def find(self, name: str) -> Any:
+        """What a name means outside the function: in what encloses it, in its module, or in Python itself.
+
+        Raises:
+            KeyError: Nothing.
+        """
+        code, cells = self.function.__code__, self.function.__closure__ or ()
+        enclosing = dict(zip(code.co_freevars, cells, strict=True))
+        if name in enclosing:
+            try:
+                return enclosing[name].cell_contents
+            except ValueError:
+                raise KeyError(name) from None
+        if name in self.function.__globals__:
+            return self.function.__globals__[name]
+        return vars(builtins)[name]
+
+
+def read(function: Any, what: str) -> Written:
+    """Reads the source of a function.
+
+    Args:
+        function: The function.
+        what: What it is, for messages.
+
+    Returns:
+        The function with its tree.
+    """
+    if not isinstance(function, types.FunctionType):
+        raise TranslationError(f"{what} is {function!r}; give a function that is written in Python with def")
+    file = inspect.getsourcefile(function) or function.__code__.co_filename
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError) as error:
+        raise TranslationError(
+            f"{what}: there is no source of the function {function.__name__!r} ({error}); write it in a file", file
+        ) from None
+    source = textwrap.dedent("".join(lines))
+    try:
+        tree = ast.parse(source).body[0]
+    except SyntaxError:  # a lambda in the middle of an expression
+        tree = None
+    if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
+        kind = "a lambda" if function.__name__ == "<lambda>" else "no function that begins with def"
+        raise TranslationError(f'{what} is {kind}\n  File "{file}", line {first}\nWrite it with def', file, first)
+    ast.increment_lineno(tree, first - 1)
+    written = Written(function, tree, file, tuple(source.splitlines()), first)
+    for decorator in tree.decorator_list:
+        if not (isinstance(decorator, ast.Name) and decorator.id == "staticmethod"):
+            raise written.error(decorator, "rules have no decorators", "Remove it: the function is never run by Python")
+    return written

@@ -1,0 +1,144 @@
+"""From the rules of a spec, written in Python, to the header that a C++ author would have written."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpu_envs.codegen.layout import header_text
+from gpu_envs.errors import TranslationError
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
+from gpu_envs.translation.body import Body, Line
+from gpu_envs.translation.functions import Unit, annotations_of, argument, names_of, translate
+from gpu_envs.translation.rules import Rules
+from gpu_envs.translation.sources import Written, read
+from gpu_envs.translation.things import Things
+from gpu_envs.translation.values import BOOL, INT, REAL, Number, Several, Value
+
+PRELUDE = "python.cuh"
+"""The header with Python's arithmetic."""
+
+ONE = {
+    "reset": ("State", "Params", "Random"),
+    "step": ("State", "Params", "Action", "Random"),
+    "observe": ("State", "Params", "Observation"),
+    "allow": ("State", "Params", "Mask"),
+}
+"""The arguments of the functions of a single agent."""
+
+TEAM = {
+    "reset": ("World", "Params", "Team"),
+    "step": ("World", "Params", "Team", "TeamActions"),
+    "look": ("World", "Params", "Team"),
+    "observe": ("World", "Params", "int", "Row"),
+    "allow": ("World", "Params", "int", "Mask"),
+}
+"""Those of a team."""
+
+NAMES = {"State": "s", "World": "w", "Params": "p", "int": "i", "TeamActions": "actions"}
+
+_FROZEN = ("observe", "allow")
+_OUTCOME = Several("Outcome", (REAL, BOOL))
+
+
+def translated(spec: Spec, params: Mapping[str, Any]) -> str:
+    """Translates the rules of a spec to C++.
+
+    Args:
+        spec: The spec, whose ``header`` is ``Rules``.
+        params: The values of all parameters; shapes follow from those that are fixed.
+
+    Returns:
+        The text of the header.
+
+    Raises:
+        TranslationError: The rules use what cannot be translated.
+    """
+    rules = spec.header
+    assert isinstance(rules, Rules)
+    unit = Unit(Things(spec, params))
+    wanted = TEAM if isinstance(spec, TeamSpec) else ONE
+    _check(spec, rules, wanted)
+    bodies = {}
+    for name, kinds in wanted.items():
+        function = getattr(rules, name)
+        if function is None:
+            continue
+        written = read(function, f"{spec.id}: {name}")
+        bodies[name] = _entry(unit, spec, name, written, kinds)
+    _check_reset(spec, bodies["reset"])
+    empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
+    parts = [(PRELUDE, [Line(1, header_text(PRELUDE))]), *unit.parts]
+    return "\n".join([*_joined(parts), *empty, ""])
+
+
+def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
+    """Which functions there must be."""
+    for name in ("reset", "step", "observe"):
+        if getattr(rules, name) is None:
+            raise TranslationError(f"{spec.id}: the rules have no {name}; give Rules(reset=..., step=..., observe=...)")
+    if rules.look is not None and "look" not in wanted:
+        raise TranslationError(f"{spec.id}: look is of teams; leave it out, and compute what is seen in observe")
+    if rules.allow is not None and not spec.action_mask:
+        raise TranslationError(f"{spec.id}: the rules have allow, and the spec no masks; give action_mask=True")
+    if rules.allow is None and spec.action_mask:
+        raise TranslationError(f"{spec.id}: action_mask is True, and the rules have no allow; give Rules(allow=...)")
+
+
+def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str, ...]) -> Body:
+    """Translates one of the functions that the driver calls."""
+    given, annotations = names_of(written), annotations_of(written)
+    usual = ", ".join(NAMES.get(kind, kind.lower()) for kind in kinds)
+    if len(given) != len(kinds):
+        raise written.error(
+            written.tree,
+            f"{name} has {len(given)} arguments ({', '.join(given)}) and needs {len(kinds)}",
+            f"Write def {written.name}({usual}):",
+        )
+    arguments: dict[str, Value] = {}
+    heads: dict[str, str] = {}
+    first: dict[str, Number] = {}
+    body = Body(unit, written, arguments, frozenset({"State", "World"}) if name in _FROZEN else frozenset())
+    body.names |= set(given)
+    for own, kind in zip(given, kinds, strict=True):
+        _check_annotation(written, own, annotations[own], kind, unit)
+        if kind == "int" or unit.things.all[kind] is INT:
+            cpp = body.cpp_name(own)
+            heads[cpp], arguments[own], first[own] = f"int {cpp}", Value(cpp, INT), INT
+        else:
+            head, arguments[own] = argument(unit.things, kind, frozen=name in _FROZEN)
+            heads[arguments[own].code] = head
+    outcome = name == "step" and isinstance(spec, EnvSpec)
+    body.result = _OUTCOME if outcome else None
+    between = isinstance(spec, TeamSpec) and name in ("reset", "step", "look")
+    translate(body, heads, "Outcome" if outcome else "void", name, between=between, first=first)
+    return body
+
+
+def _check_annotation(written: Written, name: str, given: str, wanted: str, unit: Unit) -> None:
+    """Arguments in another order would be taken for one another."""
+    if given in (*unit.things.all, "float", "int", "bool") and given != wanted:
+        if wanted == "Action" and unit.things.all["Action"] is INT and given == "int":
+            return
+        node = next(a for a in (*written.tree.args.posonlyargs, *written.tree.args.args) if a.arg == name)
+        raise written.error(node, f"{name!r} is the {wanted} here, and not the {given}", "Mind the arguments' order")
+
+
+def _check_reset(spec: Spec, body: Body) -> None:
+    """Every field of the state is set by reset."""
+    assert isinstance(spec, EnvSpec | TeamSpec)
+    fields = spec.typed_state if isinstance(spec, EnvSpec) else {**spec.state, **spec.shared}
+    missing = [name for name in fields if name not in body.effects.fields]
+    if missing:
+        what = ", ".join(map(repr, missing))
+        raise body.error(body.written.tree, f"reset does not set {what}", "Every field of the state has a first value")
+
+
+def _joined(parts: Iterable[tuple[str, list[Line]]]) -> Iterable[str]:
+    """The lines of all parts, with the lines of the author's that they come from, for the compilers' messages."""
+    for file, lines in parts:
+        name, at = file.replace("\\", "\\\\").replace('"', '\\"'), 0
+        for line in lines:
+            if line.number and line.number != at:
+                yield f'#line {line.number} "{name}"'
+                at = line.number
+            yield line.text
+            at += 1
