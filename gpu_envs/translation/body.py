@@ -203,7 +203,8 @@ class Body:
 
 def _joined(known: Type, kind: Type) -> Type:
     if isinstance(known, Elements) and isinstance(kind, Elements) and known.sizes == kind.sizes:
-        return dataclasses.replace(known, kind=wider(known.kind, kind.kind), stored="")
+        inner = wider(known.kind, kind.kind)
+        return dataclasses.replace(known, kind=inner, stored=inner.cpp if isinstance(inner, Number) else "")
     return wider(known, kind)
 
 
