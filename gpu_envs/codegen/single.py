@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.contract import contract
 from gpu_envs.codegen.layout import (
     CPP_TYPES,
     Config,
@@ -174,12 +175,13 @@ class SingleLayout(Layout):
         arrays = array_header(self.config)
         own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", arrays, "tile.cuh", f"{module}.cuh")
         text = {name: (name, header_text(name)) for name in own}
+        rules = rules_part(self.config)
         parts = [
             text["portable.cuh"],
             ("generated", f"using real = {self.real};"),
             *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh", arrays)),
             ("generated", _prologue(self, declared)),
-            rules_part(self.config),
+            rules,
             text["tile.cuh"],
             text[f"{module}.cuh"],
         ]
@@ -187,6 +189,7 @@ class SingleLayout(Layout):
             name=f"{self.spec.id}-{module}",
             source=joined(parts),
             calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
+            contract=contract(self.spec.id, rules[0], team=False, masks=self.spec.action_mask),
             flush_denormals=self.config.precision == "float32",
             staging_bytes=ctypes.sizeof(ctypes.c_float) * self.observation_space.shape[0],
         )
