@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from custom import ALL, COURIER, FORAGERS, REGATTA, SINGLE, TEAMS, WARP_TAG, drawn, place
+from gymnasium.utils.env_checker import check_env
 from harness import DEVICES, HAS_CUDA, Make, assert_same_bits
 from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs, resources
 
@@ -66,7 +67,7 @@ def test_gymnasium_makes_it(id: str) -> None:
     single = gymnasium.make(f"gpu_envs/{id}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its advice on how bounds of spaces should be
-        gymnasium.utils.env_checker.check_env(single.unwrapped, skip_render_check=True)
+        check_env(single.unwrapped, skip_render_check=True)
     vector: Any = gymnasium.make_vec(f"gpu_envs/{id}", num_envs=3)
     observations, infos = vector.reset(seed=0)
     assert vector.observation_space.contains(observations)
