@@ -40,7 +40,7 @@ def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
         folder: Where rules that are no header yet are written as one.
     """
     config = config_of(spec, 1, Options(), params)
-    names = [field.name for field in dataclasses.fields(spec) if field.name not in _LEFT_OUT]
+    names = [field.name for field in dataclasses.fields(spec) if field.init and field.name not in _LEFT_OUT]
     values = {name: _packed(getattr(spec, name), config.params) for name in names}
     if isinstance(spec.header, Rules):
         name, text = rules_part(config)
