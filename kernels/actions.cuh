@@ -13,12 +13,6 @@ FN void report(u64* record, u64 launch, u32 kind, u64 place) {
     if (owner == 0 || owner == name) lower(&record[1], place);
 }
 
-// Which of an agent's choices are possible: one after another, those of a MultiDiscrete element after element.
-struct Mask {
-    bool* at;
-    FN bool& operator[](int choice) const { return at[choice]; }
-};
-
 // One of N whole numbers from START up. One out of range counts as the nearest. MASKED: not all are always possible.
 template <int N, int START, bool MASKED = false> struct DiscreteActions {
     using Action = int;
@@ -65,14 +59,14 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
         value[k] = START + (BINARY ? int(word >> (slot % PER_WORD * BITS)) & (N - 1) : int(u64(word) * N >> 32));
     }
     // One of those that are possible; where none is, one of all.
-    FN void draw_possible(int k, const Words& block, u32 step, const Mask& mask) {
+    FN void draw_possible(int k, const Words& block, u32 step, const bool* possible) {
         int count = 0;
-        for (int j = 0; j < N; ++j) count += mask[j];
+        for (int j = 0; j < N; ++j) count += possible[j];
         const bool any    = count != 0;
         const int  wanted = int(u64(word_of(block, step % PER_BLOCK)) * u64(any ? count : N) >> 32);
         int reached = 0, before = 0;
         for (int j = 0; j < N; ++j) {
-            reached += any ? mask[j] : 1;
+            reached += any ? possible[j] : 1;
             before += reached <= wanted;
         }
         value[k] = START + before;

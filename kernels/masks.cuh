@@ -4,7 +4,7 @@ constexpr int FEW_CHOICES = 32;  // so many are gathered in registers before the
 
 // All choices are, but for those that the rules forbid.
 FN void mask_choices(const State& state, const Params& params, bool* row) {
-    Mask mask{row};
+    Mask mask(row, CHOICES);
     for (int choice = 0; choice < CHOICES; ++choice) mask[choice] = true;
     allow(state, params, mask);
 }
@@ -29,5 +29,5 @@ template <class Call, class Env> FN void mask_all(const Call& call, const Tile& 
 FN void draw_action(Tile& tile, int k, const Params& params, const Words& bits) {
     bool possible[CHOICES];
     mask_choices(tile.state.get(k), params, possible);
-    tile.action.draw_possible(k, bits, u32(tile.elapsed[k]), Mask{possible});
+    tile.action.draw_possible(k, bits, u32(tile.elapsed[k]), possible);
 }

@@ -116,7 +116,7 @@ DIGGER = EnvSpec(
         "noise": Field("int"),
         "fuel": Field(),
         "dug": Field("byte", CELLS),
-        "bag": Field("int", lambda params: 3),
+        "bag": Field("int", lambda _: 3),
     },
     tables={"rock": Table(ROCK, "bool"), "ore": Table(ORE, "byte")},
     params={"tank": Param(8.0, "of fuel at most", positive=True), "burn": Param(0.5, "of fuel a step")},
@@ -152,9 +152,9 @@ def advance(state: Mapping[str, np.ndarray], actions: np.ndarray, burn: float = 
 
 def is_open(places: np.ndarray) -> np.ndarray:
     """Which places (row, column) are within the mine and no rock."""
-    inside = ((places >= 0) & (places < [HIGH, WIDE])).all(-1)
-    row, column = np.where(inside[..., None], places, 0).T
-    return inside & ~ROCK[row, column].T
+    row, column = places[..., 0], places[..., 1]
+    inside = (row >= 0) & (row < HIGH) & (column >= 0) & (column < WIDE)
+    return np.asarray(inside & ~ROCK[np.where(inside, row, 0), np.where(inside, column, 0)])
 
 
 def observed(kind: str, state: Mapping[str, np.ndarray]) -> Any:

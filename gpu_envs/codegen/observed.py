@@ -76,21 +76,18 @@ def is_staged(parts: tuple[Part, ...]) -> bool:
     return not first.key and short and first.space.dtype == np.float32
 
 
-def observation_type(parts: tuple[Part, ...]) -> str:
-    """``Observation``, and what keeps a tile's on their way out."""
+def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
+    """``Observation``, which in a checked build knows its length, and what keeps a tile's on their way out."""
     if is_staged(parts):
+        row = "CheckedArray<float, OBSERVATION_SIZE, OfObservation>" if checked else "float[OBSERVATION_SIZE]"
         return (
-            f"constexpr int OBSERVATION_SIZE = {parts[0].size};\nusing Observation = float[OBSERVATION_SIZE];\n"
+            f"constexpr int OBSERVATION_SIZE = {parts[0].size};\nusing Observation = {row};\n"
             "using ObservationTile = float[OBSERVATION_SIZE][LANES];"
         )
-    elements = (
-        "// The numbers of one replica's box, in memory.\n"
-        "template <class T> struct Elements {\n    T* at;\n    FN T& operator[](int j) const { return at[j]; }\n};\n"
-    )
     if not parts[0].key:
-        return f"{elements}using Observation = Elements<{parts[0].cpp}>;\nstruct ObservationTile {{}};"
+        return f"using Observation = Elements<{parts[0].cpp}>;\nstruct ObservationTile {{}};"
     members = "\n".join(f"    Elements<{part.cpp}> {part.key};" for part in parts)
-    return f"{elements}struct Observation {{\n{members}\n}};\nstruct ObservationTile {{}};"
+    return f"struct Observation {{\n{members}\n}};\nstruct ObservationTile {{}};"
 
 
 def observation_members(
@@ -109,7 +106,7 @@ def observation_rows(parts: tuple[Part, ...]) -> str:
     """Where the kernels write the observations of replica ``i``, and how those kept are zeroed."""
 
     def rows(of: str) -> str:
-        places = [f"{{{_row(parts, k, of)}}}" for k in range(len(parts))]
+        places = [f'{{{_row(parts, k, of)}, {p.size}, "{p.key or "the observation"}"}}' for k, p in enumerate(parts)]
         return places[0] if not parts[0].key else f"{{{', '.join(places)}}}"
 
     zeroes = [

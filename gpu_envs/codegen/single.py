@@ -337,10 +337,10 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
-            state_structs(layout.state_fields),
+            state_structs(layout.state_fields, checked=config.checked),
             params_struct(config),
             _action(layout.action_space, spec.id, layout.choices),
-            observation_type(layout.parts),
+            observation_type(layout.parts, checked=config.checked),
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",

@@ -17,9 +17,14 @@ class StateField(NamedTuple):
     """Of an array; 0: it is none."""
 
 
-def state_structs(fields: Sequence[StateField]) -> str:
-    """``State``, and ``States`` of a tile of replicas: structure of arrays, whose names no function has."""
-    one = [f"    {cpp} {n}{f'[{length}]' if length else ''};" for n, cpp, length in fields]
+def state_structs(fields: Sequence[StateField], *, checked: bool) -> str:
+    """``State``, and ``States`` of a tile of replicas: structure of arrays, whose names no function has.
+
+    Args:
+        fields: Those of ``State``.
+        checked: Its arrays know their lengths.
+    """
+    one = [f"    {_member(field, checked)};" for field in fields]
     many = [f"    {cpp} {n}_{f'[{length}]' if length else ''}[LANES];" for n, cpp, length in fields]
     return "\n".join(
         [
@@ -41,6 +46,13 @@ def state_structs(fields: Sequence[StateField]) -> str:
             "};",
         ]
     )
+
+
+def _member(field: StateField, checked: bool) -> str:
+    name, cpp, length = field
+    if not length:
+        return f"{cpp} {name}"
+    return f"CheckedArray<{cpp}, {length}> {name}" if checked else f"{cpp} {name}[{length}]"
 
 
 def _state_getter(fields: Sequence[StateField]) -> list[str]:
