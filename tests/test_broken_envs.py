@@ -180,7 +180,9 @@ def test_observations_outside_their_space_are_found(broken: Broken) -> None:
 
 def test_memory_of_its_own_is_found(broken: Broken) -> None:
     """A rule that remembers what it did gives other numbers the second time."""
-    spec = broken("    s.x += action", "    static int calls = 0;\n    s.x += real(++calls % 7) * real(0.01);\n    s.x += action")
+    spec = broken(
+        "    s.x += action", "    static int calls = 0;\n    s.x += real(++calls % 7) * real(0.01);\n    s.x += action"
+    )
     message = message_of(Exception, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
     assert "walker" in message.lower() or "same" in message
 
@@ -189,7 +191,9 @@ def test_memory_of_its_own_is_found(broken: Broken) -> None:
 
 
 def test_a_nan_names_replica_field_and_step(broken: Broken, make: Make) -> None:
-    spec = broken("return {s.x, s.x < 0};", "if (s.marks[1] == 3) s.x = square_root(real(-1));\n    return {s.x, false};")
+    spec = broken(
+        "return {s.x, s.x < 0};", "if (s.marks[1] == 3) s.x = square_root(real(-1));\n    return {s.x, false};"
+    )
     env = make(spec.id, 5, device="cpu", checking=True)
     env.reset(seed=0)
     actions = np.zeros(5, np.int64)

@@ -20,7 +20,7 @@ import gpu_envs
 from gpu_envs.cli.commands import COMMANDS
 from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
-from gpu_envs.errors import DivergedError, NoCompilerError, UnknownEnvironmentError, did_you_mean
+from gpu_envs.errors import CompileError, DivergedError, NoCompilerError, UnknownEnvironmentError, did_you_mean
 from gpu_envs.extras import MissingExtraError
 
 _MISTAKES = (
@@ -28,6 +28,7 @@ _MISTAKES = (
     TypeError,
     UnknownEnvironmentError,
     NoCompilerError,
+    CompileError,
     DivergedError,
     MemoryError,
     BlockingIOError,

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.contract import Contract
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.params import Param, Value
@@ -98,6 +99,8 @@ class Program:
     """The launch on a GPU where it is not a thread for each replica."""
     weight: int = 1
     """How many steps of a single-agent environment a replica's step is worth, roughly."""
+    contract: Contract | None = None
+    """Its rules, for messages about them."""
 
 
 class Layout(ABC):
