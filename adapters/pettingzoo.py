@@ -22,7 +22,7 @@ from gpu_envs.arrays import Array, library_of, to_numpy
 from gpu_envs.backend import device_of_one_replica
 from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.registry import NAMESPACE, team_spec
+from gpu_envs.registry import NAMESPACE, lasting, registered, team_spec
 from gpu_envs.resets import Seeds
 from gpu_envs.results import Step
 from gpu_envs.simulation import LiveState
@@ -91,7 +91,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 
 def publish() -> None:
     """Tells PettingZoo of all registered teams, and names them here. Those that were known stay as they are."""
-    for spec in map(gpu_envs.spec, gpu_envs.ids()):
+    for spec in registered():
         if isinstance(spec, TeamSpec):
             _publish(spec)
 
@@ -101,7 +101,7 @@ def _publish(spec: TeamSpec) -> None:
     for kind, known, maker in (("aec", aec_registry, "env"), ("parallel", parallel_registry, "parallel_env")):
         if name not in known:
             # without max_cycles: PettingZoo would hand that on even where the user gives an episode_length
-            register_with_pettingzoo(kind, name, entry_point=f"{__name__}:{maker}", kwargs={"id": spec.id})
+            register_with_pettingzoo(kind, name, entry_point=f"{__name__}:{maker}", kwargs={"id": lasting(spec.id)})
     if short not in globals():
         module = types.ModuleType(f"{__name__}.{short}", spec.description)
         for maker, function in _MAKERS.items():
@@ -112,6 +112,7 @@ def _publish(spec: TeamSpec) -> None:
 
 def __getattr__(name: str) -> Any:
     """The namespace of a team that was registered later than this module was imported."""
+    gpu_envs.ids()  # those of other distributions too
     publish()
     if name in globals():
         return globals()[name]

@@ -7,12 +7,22 @@ Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it i
 """
 
 from gpu_envs.envs import ALL as _ALL
-from gpu_envs.errors import ActionError, CompileError, NoCompilerError, TranslationError, UnknownEnvironmentError
+from gpu_envs.errors import (
+    ActionError,
+    CompileError,
+    NoCompilerError,
+    NotFiniteError,
+    SourceError,
+    TranslationError,
+    UnknownEnvironmentError,
+)
 from gpu_envs.fields import Field, Table
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.params import Param
+from gpu_envs.registry import add as _add
 from gpu_envs.registry import ids, make, register, spec
 from gpu_envs.results import Rollout, Step
+from gpu_envs.sources import Origin as _Origin
 from gpu_envs.spec import EnvSpec, Role, Spec, TeamSpec
 from gpu_envs.translation import Rules
 from gpu_envs.vector_env import VectorEnv
@@ -20,7 +30,7 @@ from gpu_envs.vector_env import VectorEnv
 __version__ = "0.1.0"
 
 for _spec in _ALL:
-    register(_spec)
+    _add(_spec, _Origin("gpu_envs", _spec.id))
 
 __all__ = [
     "ActionError",
@@ -29,10 +39,12 @@ __all__ = [
     "Field",
     "MultiAgentEnv",
     "NoCompilerError",
+    "NotFiniteError",
     "Param",
     "Role",
     "Rollout",
     "Rules",
+    "SourceError",
     "Spec",
     "Step",
     "Table",

@@ -5,7 +5,15 @@ from collections.abc import Iterable
 
 
 class CompileError(RuntimeError):
-    """The rules of an environment did not compile; the message is the compiler's, with the header's line numbers."""
+    """The rules of an environment did not compile; the message names the author's own lines.
+
+    Attributes:
+        output: All that the compiler said.
+    """
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 class NoCompilerError(RuntimeError):
@@ -14,6 +22,37 @@ class NoCompilerError(RuntimeError):
 
 class ActionError(ValueError):
     """An action was out of range or not a number, or was given to a replica whose episode is over."""
+
+
+class NotFiniteError(ArithmeticError):
+    """In checking mode: a number of a state, a reward or an observation is NaN or infinite.
+
+    Attributes:
+        replica: Where.
+        agent: The agent's name, such as ``tagger_0``; None: it is none of an agent's.
+        step: Of the replica's episode; 0: its beginning.
+        source: ``state``, ``reward`` or ``observation``.
+        field: The field of the state, or the key of the observation; None: there is but one.
+        element: Where in the field or observation; empty for a single number.
+        value: NaN or an infinity.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        replica: int,
+        agent: str | None,
+        step: int,
+        source: str,
+        field: str | None,
+        element: tuple[int, ...],
+        value: float,
+    ) -> None:
+        """Keeps what the message says, part by part."""
+        super().__init__(message)
+        self.replica, self.agent, self.step = replica, agent, step
+        self.source, self.field, self.element, self.value = source, field, element, value
 
 
 class TranslationError(ValueError):
@@ -32,6 +71,10 @@ class UnknownEnvironmentError(KeyError):
     def __str__(self) -> str:
         """The message as it is; a KeyError would quote it."""
         return str(self.args[0])
+
+
+class SourceError(ValueError):
+    """A file or module that is named for its spec cannot be imported, or has none of that name."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

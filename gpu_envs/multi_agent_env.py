@@ -68,6 +68,7 @@ class MultiAgentEnv:
         statistics: bool | None = None,
         threads: int | None = None,
         block_size: int | None = None,
+        checking: bool = False,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -85,6 +86,8 @@ class MultiAgentEnv:
             statistics: Give ``infos["episode"]`` where an episode ends. None: not for NumPy.
             threads: On the CPU: the most threads to use; None: one for each core.
             block_size: On CUDA: threads per block, or the most; None: the default.
+            checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
+                waits for the device, so it is for finding mistakes, and never within a CUDA graph.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own parameters: one value, or an array with one for each replica, but for those
@@ -101,6 +104,7 @@ class MultiAgentEnv:
             statistics=statistics,
             threads=threads,
             block_size=block_size,
+            checking=checking,
         )
         replicas = Replicas(spec, count, options, resolve_device(device), params)
         sim = replicas.sim
@@ -118,6 +122,7 @@ class MultiAgentEnv:
         }
         self.render_mode = render_mode
         self._shown = render_mode == "human"
+        self._followed = self._shown or checking  # so that a step looks at one attribute
         self._masked = spec.action_mask
         self.closed = False
         self.max_episode_steps = None if sim.config.limit == NO_LIMIT else sim.config.limit
@@ -167,8 +172,8 @@ class MultiAgentEnv:
         """
         self._replicas.check_open(self.closed)
         self._replicas.reset(self._replicas.read_reset(seed, options))
-        if self._shown:
-            self.render()
+        if self._followed:
+            self._follow(stepped=False)
         infos = {"alive": self._given_out("alive")}
         if self._masked:
             infos["action_mask"] = self._given_out("action_mask")
@@ -200,8 +205,8 @@ class MultiAgentEnv:
         if hosts:  # some may be the device's: then the message leaves out what was given
             sim.inspect(places, hosts if len(hosts) == len(read) else ())
         sim.step(places, self._out.read(out) if out is not None else ())
-        if self._shown:
-            self.render()
+        if self._followed:
+            self._follow(stepped=True, out=out)
         if self.output == "numpy" and not hosts:
             sim.check()
         observations, rewards, terminations, truncations = (
@@ -230,6 +235,8 @@ class MultiAgentEnv:
         """The observations of the state as it stands, after assigning into ``state``."""
         self._replicas.check_open(self.closed)
         self._sim.observe()
+        if self._replicas.numbers is not None:
+            self._replicas.numbers.look(stepped=False)
         return self._given_out("observations")
 
     def check(self) -> None:
@@ -356,11 +363,11 @@ class MultiAgentEnv:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes an equal environment, on this machine, that goes on where the other was."""
-        from gpu_envs.registry import team_spec
+        from gpu_envs.registry import again
 
-        MultiAgentEnv.__init__(
-            self, team_spec(state["id"]), **state["arguments"], render_mode=state["render_mode"], **state["params"]
-        )
+        spec = again(state["id"], state.get("place", state["id"]))
+        assert isinstance(spec, TeamSpec)
+        MultiAgentEnv.__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
         if state["snapshot"] is not None:
             self._sim.restore(state["snapshot"])
         self.closed = state["closed"]
@@ -370,6 +377,13 @@ class MultiAgentEnv:
         return self._replicas.describe("MultiAgentEnv")
 
     # --- helpers ---
+
+    def _follow(self, *, stepped: bool, out: Step | None = None) -> None:
+        """In checking mode looks at the numbers; shows the window, if there is one."""
+        if self._replicas.numbers is not None:
+            self._replicas.numbers.look(stepped=stepped, out=out)
+        if self._shown:
+            self.render()
 
     def _given_out(self, name: str) -> ByRole:
         if self._live:

@@ -50,6 +50,8 @@ class Options:
     """On the CPU: the most threads to use; None: one for each core."""
     block_size: int | None = None
     """On CUDA: threads per block; None: the default."""
+    checking: bool = False
+    """Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite."""
 
     def __post_init__(self) -> None:
         """Refuses an unknown mode at once; the rest waits for the device, in ``check``."""

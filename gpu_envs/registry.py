@@ -1,63 +1,139 @@
-"""The environments by their ids, and the two ways to make one."""
+"""The environments by their ids and by the places of their specs, and the two ways to make one."""
 
+import dataclasses
 import sys
+import threading
+import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 
+from gpu_envs import sources
 from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
+from gpu_envs.sources import BY_HAND, Origin
 from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.vector_env import VectorEnv
 
 NAMESPACE = "gpu_envs"
 
 _SPECS: dict[str, Spec] = {}
+_ORIGINS: dict[str, Origin] = {}
+_CLASHES: dict[str, str] = {}
+"""Of an id that two distributions want: what is wrong."""
+_LOADED = threading.Event()
+_LOADING = threading.RLock()
+"""Held while distributions are imported, and taken again where one of them asks for an environment meanwhile."""
 
 
-def register(spec: Spec) -> None:
+def register(spec: Spec, *, replace: bool = False) -> None:
     """Makes an environment known here, by its id; a single-agent one to Gymnasium too, as ``gpu_envs/<id>``.
 
-    PettingZoo learns of those with a team of agents when ``gpu_envs.adapters.pettingzoo`` is imported.
+    PettingZoo learns of those with a team of agents when ``gpu_envs.adapters.pettingzoo`` is imported. An environment
+    that is named by its place, ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``, need not be registered.
 
     Args:
         spec: What the environment is. Registering an equal one again changes nothing.
+        replace: Let it take the place of another environment of the same id, as in a notebook where a cell was edited.
 
     Raises:
         ValueError: The id belongs to another environment.
     """
+    if not isinstance(spec, Spec):
+        raise TypeError(f"register takes an EnvSpec or a TeamSpec; got {spec!r}")
+    add(spec, sources.importing(), replace=replace)
+
+
+def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
+    """Makes an environment known, and whence it came."""
     known = _SPECS.get(spec.id)
-    if known is not None and known != spec:
-        raise ValueError(f"the id {spec.id!r} is taken by another environment; give yours another name or version")
+    origin = dataclasses.replace(origin, file=str(spec.written_in or ""))
+    if known is not None:
+        there = origin_of(spec.id)
+        same = known is spec or known == spec
+        if not (same or replace or origin.replaces(there)):
+            raise ValueError(
+                f"the id {spec.id!r} is taken by another environment ({there.shown}; the new one: {origin.shown}): "
+                "give yours another name or version"
+            )
+        if same and (there.reference or not origin.reference):
+            return
+        if there.file == origin.file and not origin.reference:
+            origin = dataclasses.replace(there, turn=max(there.turn, origin.turn))  # which still finds it
     _SPECS[spec.id] = spec
+    _ORIGINS[spec.id] = origin
     if isinstance(spec, TeamSpec):
         publish = getattr(sys.modules.get("gpu_envs.adapters.pettingzoo"), "publish", None)
         if publish is not None:  # it has been imported, so PettingZoo knows of those before this one
             publish()
         return
+    gymnasium.registry.pop(f"{NAMESPACE}/{spec.id}", None)
     gymnasium.register(
         id=f"{NAMESPACE}/{spec.id}",
         entry_point="gpu_envs.adapters.gymnasium:SingleEnv",
         vector_entry_point="gpu_envs.registry:make_vector_env",
         max_episode_steps=spec.max_episode_steps,
         reward_threshold=spec.reward_threshold,
-        kwargs={"env_id": spec.id},
+        kwargs={"env_id": lasting(spec.id)},
     )
 
 
 def ids() -> list[str]:
-    """The ids of all registered environments."""
+    """The ids of all environments: those registered, and those of installed distributions, which are imported."""
+    _load_distributions()
     return sorted(_SPECS)
 
 
+def registered() -> list[Spec]:
+    """What is known by now, without an import of anything."""
+    return [_SPECS[name] for name in sorted(_SPECS)]
+
+
 def spec(id: str) -> Spec:
-    """The spec of an environment, by its id with or without ``gpu_envs/``; the newest version where none is named."""
+    """The spec of an environment.
+
+    Args:
+        id: Its id, with or without ``gpu_envs/``; or the place of its spec, ``path/to/my_env.py:MY_ENV`` or
+            ``package.module:MY_ENV``, which is imported and registered. A file with one spec need not say its name.
+
+    Raises:
+        UnknownEnvironmentError: There is none of that id.
+        FileNotFoundError: There is no such file.
+        SourceError: The file or module cannot be imported, or has no such spec.
+    """
+    if not isinstance(id, str):
+        hint = f"; give {id.id!r}, after gpu_envs.register" if isinstance(id, Spec) else ""
+        raise TypeError(f"an environment is named by a string; got {type(id).__name__}{hint}")
     name = id.removeprefix(f"{NAMESPACE}/")
+    if name in _SPECS and name not in _CLASHES:
+        return _SPECS[name]
+    reference = sources.parse(id)
+    if reference is not None:
+        found, origin = sources.load(reference)
+        add(found, origin)
+        return _SPECS[found.id]
+    _load_distributions()
+    if name in _CLASHES:
+        raise ValueError(_CLASHES[name])
     if name in _SPECS:
         return _SPECS[name]
+    place = _place_meant(id)
+    meant = f". Did you mean {place!r}?" if place else did_you_mean(name, _SPECS)
     raise UnknownEnvironmentError(
-        f"there is no environment {id!r}{did_you_mean(name, _SPECS)} There are: {', '.join(ids())}"
+        f"there is no environment {id!r}{meant} There are: {', '.join(sorted(_SPECS))}; one of your own is named by "
+        "the place of its spec, such as path/to/my_env.py:MY_ENV"
     )
+
+
+def _place_meant(text: str) -> str:
+    """The reference that somebody means who names a folder, or a file without its ending."""
+    head, colon, name = text.partition(":")
+    path = Path(head)
+    for file in (path.with_name(f"{path.name}.py"), path / f"{path.name}.py") if path.name else ():
+        if file.is_file():
+            return f"{file}{colon}{name}"
+    return ""
 
 
 def env_spec(id: str) -> EnvSpec:
@@ -78,11 +154,89 @@ def team_spec(id: str) -> TeamSpec:
     return found
 
 
+# --- whence they came ---
+
+
+def origin_of(id: str) -> Origin:
+    """Whence the spec of this id came."""
+    return _ORIGINS.get(id, BY_HAND)
+
+
+def lasting(name: str) -> str:
+    """What names the same environment in any process and folder: an id or, of one's own, the place of its spec.
+
+    Args:
+        name: An id or a place; need not exist.
+    """
+    known = name.removeprefix(f"{NAMESPACE}/")
+    if known in _SPECS:
+        return origin_of(known).reference or name
+    reference = sources.parse(name)
+    if reference is None:
+        return name
+    found = [o.reference for o in _ORIGINS.values() if o.reference.rpartition(":")[0] == reference.place]
+    return found[0] if not reference.name and len(found) == 1 else str(reference)
+
+
+def id_of(name: str) -> str:
+    """The id of an environment that is named by its place; of any other the name itself, which need not be known."""
+    return name if sources.parse(name) is None else spec(name).id
+
+
+def again(id: str, place: str) -> Spec:
+    """The spec of an environment that was made in another process, or in this one.
+
+    Args:
+        id: The spec's.
+        place: What ``lasting`` gave for it there.
+
+    Raises:
+        UnknownEnvironmentError: It was registered by hand there, and is not here.
+    """
+    known = _SPECS.get(id)
+    if known is not None and origin_of(id).reference in ("", id, place):
+        return known
+    if place == id:
+        try:
+            return spec(id)
+        except UnknownEnvironmentError:
+            raise UnknownEnvironmentError(
+                f"the environment {id!r} was registered by hand in another process, and is not known in this one: "
+                "register it here too (import what does gpu_envs.register), or make it by the place of its spec, "
+                "gpu_envs.make('path/to/my_env.py:MY_ENV'), which every process finds"
+            ) from None
+    found = spec(place)
+    if found.id != id:
+        raise UnknownEnvironmentError(f"{place} is {found.id!r} by now, and was {id!r}: name it as it was")
+    return found
+
+
+def _load_distributions() -> None:
+    """Registers what installed distributions have, once."""
+    with _LOADING:
+        if _LOADED.is_set():
+            return
+        _LOADED.set()  # at once: a distribution may ask for the ids while it is imported
+        before = set(_SPECS)
+        for point in sources.installed():
+            for found, origin in sources.of_distribution(point):
+                try:
+                    add(found, origin)
+                except ValueError as error:
+                    warnings.warn(str(error), stacklevel=4)
+                    if found.id not in before:  # which of the two is meant, nobody can say
+                        _CLASHES[found.id] = str(error)
+
+
+# --- making them ---
+
+
 def make(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
     """Makes a batch of environments; see ``VectorEnv`` and ``MultiAgentEnv`` for what may be given.
 
     Args:
-        id: The environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them.
+        id: The environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them. Or the place of its spec:
+            ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``.
         num_envs: How many replicas.
         **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``,
             ``statistics``, ``threads``, ``block_size``, and the environment's own parameters.
@@ -93,7 +247,8 @@ def make(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
     found = spec(id)
     if isinstance(found, TeamSpec):
         return MultiAgentEnv(found, num_envs, **kwargs)
-    return VectorEnv(env_spec(id), num_envs, **kwargs)
+    assert isinstance(found, EnvSpec)
+    return VectorEnv(found, num_envs, **kwargs)
 
 
 def make_vector_env(env_id: str, num_envs: int = 1, **kwargs: Any) -> VectorEnv:

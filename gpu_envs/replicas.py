@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_envs.arrays import Array, library_of, to_numpy
 from gpu_envs.backend import open_backend
+from gpu_envs.checking import NumberCheck
 from gpu_envs.codegen import Config
 from gpu_envs.errors import did_you_mean
 from gpu_envs.options import Options
@@ -32,6 +33,7 @@ class Replicas:
         mode: ``NextStep``, ``SameStep`` or ``Disabled``.
         copy: Whether fresh arrays are returned.
         statistics: Whether ``infos["episode"]`` is given.
+        numbers: In checking mode, what looks at every number; otherwise None.
     """
 
     def __init__(self, spec: Spec, num_envs: int, options: Options, device: str, params: Mapping[str, Any]) -> None:
@@ -56,13 +58,12 @@ class Replicas:
         self.mode = options.mode
         self.copy = options.gives_copies
         self.statistics = options.gives_statistics
-        params, limit = with_limit(spec, options, params)
-        checked = spec.check_params(params, num_envs)
         self.sim = Simulation(
-            Config(spec, num_envs, self.mode, self.precision, limit, checked),
+            config_of(spec, num_envs, options, params),
             open_backend(device, options.threads, options.block_size),
             options.library(device),
         )
+        self.numbers = NumberCheck(self.sim) if options.checking else None
         self._strict = self.mode == "Disabled"
         self.sim.set_step_flags(
             report_frozen=self._strict, clear_final=self.output == "numpy" and self.on_cpu and not self.copy
@@ -239,12 +240,15 @@ class Replicas:
             closed: The environment is closed; its trajectories are left out.
 
         Returns:
-            ``id`` of the spec; ``arguments`` and ``params``, the constructor's; ``snapshot``, None before the first
-            reset; ``closed``.
+            ``id`` of the spec, and ``place``, which names it in any process; ``arguments`` and ``params``, the
+            constructor's; ``snapshot``, None before the first reset; ``closed``.
         """
+        from gpu_envs.registry import lasting
+
         ready = self.sim.ready and not closed
         return {
             "id": self._spec.id,
+            "place": lasting(self._spec.id),
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
             "params": {name: self._as_given(name, value) for name, value in self._host_params().items()},
             "snapshot": _on_host(self.sim.snapshot()) if ready else None,
@@ -262,6 +266,12 @@ class Replicas:
             kinds: dict[str, Callable[[int], Any]] = {"choice": param.choices.__getitem__, "bool": bool, "int": int}
             return [kinds[param.kind](i) for i in value.tolist()]
         return value
+
+
+def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> Config:
+    """What is to be simulated, of what a user gave."""
+    named, limit = with_limit(spec, options, params)
+    return Config(spec, num_envs, options.mode, options.precision, limit, spec.check_params(named, num_envs))
 
 
 def with_limit(spec: Spec, options: Options, params: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

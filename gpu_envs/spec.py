@@ -5,6 +5,7 @@ From a spec follow the C++ structs, the buffers, the kernel arguments, the space
 
 import dataclasses
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ class Spec(ABC):
     id: str
     """Its name, ``Name-v0``."""
     header: str | Path | Rules
-    """Its rules: a header's name in ``kernels/``, a header's path, or functions in Python."""
+    """Its rules: a header beside the file that makes the spec, another's path, or functions in Python."""
     params: Mapping[str, Param]
     """The fields of ``Params``, given to ``make`` or per replica."""
     options: Mapping[str, Param] = dataclasses.field(default_factory=dict)
@@ -59,6 +60,8 @@ class Spec(ABC):
 
     drawing: Drawing | None = None
     """What it looks like; None: it cannot be rendered."""
+    written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
+    """The file that makes the spec; None: it is in no file."""
 
     @property
     @abstractmethod
@@ -69,6 +72,11 @@ class Spec(ABC):
         """Checks names, and freezes the mappings."""
         if not re.fullmatch(r"[\w.-]+-v\d+", self.id):
             raise ValueError(f"environment id {self.id!r} must look like 'Name-v0'")
+        object.__setattr__(self, "written_in", _file_of_caller())
+        self._check_kinds()
+        if not isinstance(self.header, Rules) and self.written_in is not None:
+            beside = self.written_in.parent / self.header
+            object.__setattr__(self, "header", beside if beside.is_file() else self.header)
         if not self.fields:
             raise ValueError(f"{self.id}: state must name at least one field")
         names = [*self.fields, *self.params, *self.options, *self.tables]
@@ -91,6 +99,22 @@ class Spec(ABC):
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+
+    def _check_kinds(self) -> None:
+        """Refuses what is not of the kind that it must be, by the name of the field."""
+        if not isinstance(self.header, str | Path | Rules):
+            raise TypeError(f"{self.id}: header is {self.header!r}; give a path, or gpu_envs.Rules")
+        for what, given, kind, example in (
+            ("params", self.params, Param, "Param(9.8)"),
+            ("options", self.options, Param, "Param(0.05)"),
+            ("tables", self.tables, Table, "Table([0.0, 1.0])"),
+        ):
+            check_kinds(f"{self.id}: {what}", given, kind, example)
+        if self.drawing is not None and not isinstance(self.drawing, Drawing):
+            raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
+        limit = self.max_episode_steps
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise TypeError(f"{self.id}: max_episode_steps is {limit!r}; give a whole number, or None")
 
     @property
     def settings(self) -> dict[str, Param]:
@@ -158,9 +182,14 @@ class EnvSpec(Spec):
     def __post_init__(self) -> None:
         """Checks names and types of the state's fields."""
         given = self.state
+        if isinstance(given, str):
+            raise TypeError(f"{self.id}: state is {given!r}; give names, such as ({given!r},), or a mapping to Field()")
         named = dict(given) if isinstance(given, Mapping) else {name: Field() for name in given}
+        check_kinds(f"{self.id}: state", named, Field, "Field('int')")
         object.__setattr__(self, "state", MappingProxyType(named))
         Spec.__post_init__(self)
+        for what in ("observation", "action"):
+            check_space(f"{self.id}: {what}", getattr(self, what))
         for name, field in named.items():
             if field.type == "agent":
                 raise ValueError(f"{self.id}: the field {name!r} is of type 'agent', which only a team has; give 'int'")
@@ -178,16 +207,64 @@ class EnvSpec(Spec):
 
     def observation_space(self, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
         """The observation space of one replica under these parameters."""
-        return space_of(self.observation, params)
+        return space_of(self.observation, params, f"{self.id}: observation")
 
     def action_space(self, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
         """The action space of one replica under these parameters."""
-        return space_of(self.action, params)
+        return space_of(self.action, params, f"{self.id}: action")
 
 
-def space_of(source: SpaceSource, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
-    """A space, derived from the parameters where it depends on them."""
-    return source if isinstance(source, gymnasium.Space) else source(params)
+def space_of(source: SpaceSource, params: Mapping[str, Value], what: str = "a space") -> gymnasium.Space[Any]:
+    """A space, derived from the parameters where it depends on them.
+
+    Args:
+        source: The space, or what derives it.
+        params: The parameters.
+        what: Spec and field, for a message.
+    """
+    if isinstance(source, gymnasium.Space):
+        return source
+    name = getattr(source, "__name__", "the function")
+    try:
+        space = source(params)
+    except KeyError as error:
+        known = ", ".join(params)
+        raise ValueError(
+            f"{what}: {name} asks for the parameter {error.args[0]!r}"
+            f"{did_you_mean(str(error.args[0]), params)} There are: {known or 'none'}"
+        ) from error
+    except Exception as error:
+        raise ValueError(f"{what}: {name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(space, gymnasium.Space):
+        raise TypeError(f"{what}: {name} returned {space!r}; expected a space of Gymnasium's")
+    return space
+
+
+def check_space(what: str, given: object) -> None:
+    """Refuses what is neither a space nor a function that derives one."""
+    if isinstance(given, type) or not (isinstance(given, gymnasium.Space) or callable(given)):
+        raise TypeError(
+            f"{what} is {given!r}; give a space of Gymnasium's, such as Discrete(2), or a function of the parameters "
+            "that returns one"
+        )
+
+
+def check_kinds(what: str, given: object, kind: type, example: str) -> None:
+    """Refuses a mapping by name whose values are not all of a kind."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is {given!r}; give a mapping by name, such as {{'name': {example}}}")
+    for name, value in given.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{what}: {name!r} is {value!r}; give a {kind.__name__}, such as {example}")
+
+
+def _file_of_caller() -> Path | None:
+    """The file that makes a spec; None where it is in no file."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in (__name__, "dataclasses", "copy"):
+        frame = frame.f_back
+    file = frame.f_globals.get("__file__")
+    return Path(file).resolve() if file else None
 
 
 DRIVEN = ("in_game", "elapsed")
@@ -244,6 +321,8 @@ class TeamSpec(Spec):
 
     def __post_init__(self) -> None:
         """Checks the names of roles and fields."""
+        for what in ("state", "shared", "scratch", "shared_scratch"):
+            check_kinds(f"{self.id}: {what}", getattr(self, what), Field, "Field('int')")
         Spec.__post_init__(self)
         taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
         for name in taken:
@@ -256,6 +335,27 @@ class TeamSpec(Spec):
         for role in self.roles:
             if not re.fullmatch(r"[a-z]+", role.name):
                 raise ValueError(f"{self.id}: the role {role.name!r} must be of the letters a to z")
+            self._check_role(role)
+
+    def _check_role(self, role: Role) -> None:
+        """Refuses a count that is no number of agents, and what is no space."""
+        what = f"{self.id}: the role {role.name!r}:"
+        if isinstance(role.count, str):
+            param = self.params.get(role.count)
+            if param is None:
+                raise ValueError(
+                    f"{what} its count names {role.count!r}, which is no parameter"
+                    f"{did_you_mean(role.count, self.params)} There are: {', '.join(self.params) or 'none'}"
+                )
+            if param.kind != "int" or not param.fixed:
+                raise ValueError(
+                    f"{what} its count is the parameter {role.count!r}, which must be a whole number and fixed: "
+                    f"Param({int(param.default) if param.kind in ('int', 'real') else 1}, positive=True, fixed=True)"
+                )
+        elif isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1:
+            raise ValueError(f"{what} its count is {role.count!r}; a whole number from 1 up, or a parameter's name")
+        for name in ("observation", "action"):
+            check_space(f"{what} {name}", getattr(role, name))
 
     def counts(self, params: Mapping[str, Value]) -> dict[str, int]:
         """How many agents each role has under these parameters."""

@@ -114,17 +114,26 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
     Returns:
         The loaded library.
     """
+    try:
+        return ctypes.CDLL(str(compile_library(source, name, extra_flags)))
+    except OSError:  # damaged, though whole
+        return ctypes.CDLL(str(compile_library(source, name, extra_flags, anew=True)))
+
+
+def compile_library(source: str, name: str, extra_flags: Sequence[str] = (), *, anew: bool = False) -> Path:
+    """Compiles a shared library, or finds the one made before; arguments as of ``build``.
+
+    Returns:
+        Its file. One with address sanitizers can be loaded only by a process that began with their library.
+    """
     command = find_compiler()
     flags = [*FLAGS, *extra_flags]
     ingredients = [source, *flags, *command, compiler_version(command), cpu_features()]
     digest = hashlib.sha256("\0".join(ingredients).encode()).hexdigest()[:32]
     folder = _usable_folder()
     library = folder / f"{name}-{digest}.so"
-    if _is_whole(library):
-        try:
-            return ctypes.CDLL(str(library))
-        except OSError:
-            pass  # damaged: made anew below
+    if not anew and _is_whole(library):
+        return library
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
         text, made = Path(scratch) / f"{name}.cpp", Path(scratch) / library.name
         text.write_text(source)
@@ -136,7 +145,7 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
         with made.open("ab") as file:
             file.write(_SEAL + file.tell().to_bytes(8, "little"))
         os.replace(made, library)  # whole or not at all, whoever else is compiling the same
-    return ctypes.CDLL(str(library))
+    return library
 
 
 _SEAL = b"gpu_envs library"

@@ -24,7 +24,7 @@ _NO_PRESET = "none"
 
 _TRAIN = """Train policies for an environment.
 
-ID is one of
+ID is the place of a spec, such as path/to/my_env.py:MY_ENV or package.module:MY_ENV, or one of
 {ids}
 
 A setting's value is the first there is of
@@ -70,11 +70,11 @@ def train(words: Sequence[str], trainer: Any) -> int:
             if found.help:
                 return _help(parser)
             parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
-        env = registry.spec(env).id
-        name, values = preset(env, found.preset)
+        spec = registry.spec(env)
+        name, values = preset(spec.id, found.preset)
         if found.help:
             return _help(_train_parser(name, values))
-        config = Config(**(combined(values, explicit) | {"env": env}))
+        config = Config(**(combined(values, explicit) | {"env": registry.lasting(spec.id)}))
         result = _loaded(trainer).train(config, progress=found.progress)
     say(training_report(result))
     return INTERRUPTED if result.reason == "interrupted" else OK

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import importlib.resources
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.structs import Struct
+from gpu_envs.errors import did_you_mean
 from gpu_envs.params import Param, Value
 from gpu_envs.spec import Spec
 from gpu_envs.translation import Rules
@@ -46,6 +48,8 @@ class Config:
     """The step at which an episode is truncated."""
     params: Mapping[str, Value]
     """Every parameter and reset option, checked."""
+    checked: bool = False
+    """Look at every index: a slow build that ends the process where one is outside its array, and says where."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Layout(ABC):
 
     @abstractmethod
     def places(self, call: Any) -> list[tuple[str, Any]]:
-        """The structs of a call that name actions and results: suffix of the results' names, and struct."""
+        """The structs of a call that name actions or results: suffix of the results' names, and struct."""
 
     @abstractmethod
     def where(self, place: int) -> tuple[int, int, int]:
@@ -158,36 +162,54 @@ class Layout(ABC):
 
 
 def header_text(name: str | Path) -> str:
-    """The text of a header: one of this package's by its name, another by its path."""
-    path = Path(name)
-    if path.is_absolute() or path.parent != Path():
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no header {str(path)!r}; give its path, or a name in gpu_envs/kernels")
-        return path.read_text()
-    resource = importlib.resources.files("gpu_envs.kernels") / str(name)
-    if not resource.is_file():
-        raise FileNotFoundError(f"there is no header {str(name)!r} in gpu_envs/kernels; give a path for one elsewhere")
-    return resource.read_text()
+    """The text of one of this package's headers."""
+    return (importlib.resources.files("gpu_envs.kernels") / str(name)).read_text()
 
 
 def rules_part(config: Config) -> tuple[str, str]:
-    """Name and text of the header with an environment's rules: the author's, or what his Python is translated to."""
-    header = config.spec.header
-    if isinstance(header, Rules):
+    """Name and text of the header with an environment's rules: the author's, or what his Python is translated to.
+
+    The name is that in compilers' messages: of an author's own file its absolute path.
+    """
+    spec = config.spec
+    if isinstance(spec.header, Rules):
         from gpu_envs.translation.translate import translated
 
-        return header.file, translated(config.spec, config.params)
-    text = header_text(header)
-    if config.spec.action_mask and not re.search(r"\ballow\s*\(", text):
+        return spec.header.file, translated(spec, config.params)
+    name, text = _found_header(spec, spec.header)
+    if spec.action_mask and not re.search(r"\ballow\s*\(", text):
         raise ValueError(
-            f"{config.spec.id}: action_mask=True, but {header} has no function allow(...), which says what is possible"
+            f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
         )
-    return str(header), text
+    return name, text
+
+
+def _found_header(spec: Spec, header: str | Path) -> tuple[str, str]:
+    """Name and text of an author's header: beside the file that has the spec, or one of this package's."""
+    bare = Path(header).parent == Path()
+    folders = [] if spec.written_in is None else [spec.written_in.parent]
+    own = [folder / header for folder in (*folders, *([] if bare and folders else [Path.cwd()]))]
+    for path in own:
+        if path.is_file():
+            return str(path.absolute()), path.read_text()
+    kernels = importlib.resources.files("gpu_envs.kernels")
+    if bare and (kernels / str(header)).is_file():
+        return str(header), header_text(str(header))
+    beside = [path.name for folder in {path.parent for path in own} for path in folder.glob("*.cuh")]
+    raise FileNotFoundError(
+        f"{spec.id}: there is no header {str(header)!r}{did_you_mean(Path(header).name, beside)} "
+        f"Tried: {', '.join(map(str, dict.fromkeys(own)))}{', and the headers of gpu_envs/kernels' * bare}"
+    )
+
+
+def array_header(config: Config) -> str:
+    """The header with tables; of a checked build, with all arrays that know their length."""
+    return "checked.cuh" if config.checked else "table.cuh"
 
 
 def joined(parts: Sequence[tuple[str, str]]) -> str:
     """One source of many named parts; compilers' messages name them, by ``#line``."""
-    body = "\n".join(f'#line 1 "{name}"\n{text}' for name, text in parts)
+    body = "\n".join(f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}" for name, text in parts)
     return f"namespace gpu_envs {{\n{body}\n}}\n"
 
 
@@ -253,7 +275,8 @@ def params_getter(layout: Layout) -> str:
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
-    values += [f"{{{name}}}" for name in layout.config.spec.tables]
+    checked = layout.config.checked
+    values += [f'{{{name}, "{name}"}}' if checked else f"{{{name}}}" for name in layout.config.spec.tables]
     return f"FN Params get([[maybe_unused]] Index i) const {{ return {{{', '.join(values)}}}; }}"
 
 

@@ -32,6 +32,8 @@ class Struct:
             else:
                 cpp = kind.replace("real", real) if kind.rstrip("*").removeprefix("const ") == "real" else kind
                 resolved.append((kind, cpp, field, 0))
+        if not resolved:  # an empty struct has a size in C++ and none in ctypes
+            resolved.append(("int", "int", "nothing", 0))
         return cls(name, tuple(resolved))
 
     def cpp(self, body: Sequence[str] = ()) -> str:

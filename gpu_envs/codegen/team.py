@@ -17,6 +17,7 @@ from gpu_envs.codegen.layout import (
     Layout,
     Program,
     Shape,
+    array_header,
     camel,
     header_text,
     joined,
@@ -347,16 +348,18 @@ class TeamLayout(Layout):
     def generate(self, module: str = "multi_agent") -> Program:
         """Writes the source of the driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
-        before = ("math.cuh", "philox.cuh", "actions.cuh", "table.cuh")
+        before = ("math.cuh", "philox.cuh", "actions.cuh", array_header(self.config))
         parts = [
             ("portable.cuh", header_text("portable.cuh")),
             ("generated", f"using real = {self.real};"),
             *((name, header_text(name)) for name in before),
             ("generated", _constants(self)),
-            *((name, header_text(name)) for name in ("team.cuh", "nearest.cuh")),
+            *self._team_headers(),
+            ("nearest.cuh", header_text("nearest.cuh")),
             ("generated", _prologue(self, declared)),
             ("team_actions.cuh", header_text("team_actions.cuh")),
             rules_part(self.config),
+            *([("generated", _CHECKED_CALLS)] if self.config.checked else []),
             (f"{module}.cuh", header_text(f"{module}.cuh")),
         ]
         if self.spec.action_mask:
@@ -372,6 +375,25 @@ class TeamLayout(Layout):
             grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
             weight=32 * self.agents,
         )
+
+    def _team_headers(self) -> list[tuple[str, str]]:
+        """The phases; in a checked build rows know their lengths."""
+        team = ("team.cuh", header_text("team.cuh"))
+        if not self.config.checked:
+            return [team]
+        return [
+            ("generated", "#define Row PlainRow\n#ifndef SCRATCH_FILL\n#define SCRATCH_FILL 0xfe\n#endif"),
+            team,
+            ("generated", "#undef Row"),
+            ("checked_team.cuh", header_text("checked_team.cuh")),
+        ]
+
+
+_CHECKED_CALLS = """// Tells a row its length on the way from the driver to the rules.
+FN void observe_within(const World& w, const Params& p, int i, const Row& row) {
+    observe(w, p, i, Row{row.at, row.lane, features_of(role_of(i))});
+}
+#define observe observe_within"""
 
 
 class Schedule(NamedTuple):
@@ -544,7 +566,13 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
             "\n".join(["// Parameters on which shapes depend.", *fixed]),
             _actions(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
-            world_struct(layout.world.values(), layout.agents, schedule.offsets, copied=schedule.kind == "BLOCK"),
+            world_struct(
+                layout.world.values(),
+                layout.agents,
+                schedule.offsets,
+                copied=schedule.kind == "BLOCK",
+                checked=config.checked,
+            ),
         ]
     )
 

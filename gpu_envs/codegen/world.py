@@ -30,7 +30,9 @@ class WorldField(NamedTuple):
         return self.length * (agents if self.team else 1)
 
 
-def world_struct(fields: Iterable[WorldField], agents: int, offsets: Mapping[str, int], *, copied: bool) -> str:
+def world_struct(
+    fields: Iterable[WorldField], agents: int, offsets: Mapping[str, int], *, copied: bool, checked: bool = False
+) -> str:
     """``World``, and ``Fetched``, what is read of an agent and its replica before it is worked on.
 
     Args:
@@ -38,19 +40,24 @@ def world_struct(fields: Iterable[WorldField], agents: int, offsets: Mapping[str
         agents: How many agents a replica has.
         offsets: Where in a block's (on a CPU: a thread's) memory a field lies; those without lie among the buffers.
         copied: Fields that last are copied from the buffers into that memory, and back.
+        checked: Arrays know their lengths; on a CPU, scratch begins with the bytes ``SCRATCH_FILL``.
     """
     members, places = [], []
     copies = _Copies(agents)
     for field in fields:
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(agents)
-        members.append(f"    {kind}{'*' if field.array else '&'} {name};")
+        pointer = f"CheckedPointer<{kind}>" if checked else f"{kind}*"
+        members.append(f"    {pointer if field.array else kind + '&'} {name};")
         if name in offsets:
             base = f"reinterpret_cast<{kind}*>(local + {offsets[name]})"
             index = "team.slot" if length == 1 else f"team.slot * {length}"
         else:
             group = f"buffers.{'state' if field.kept else 'scratch'}.{name}"
             base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
-        places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
+        if checked and field.array:
+            places.append(f'{name}{{{base} + {index}, {length}, "{name}"}}')
+        else:
+            places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
         if field.kept and copied and name in offsets:
             copies.add(field)
     unused = "[[maybe_unused]] const Buffers& buffers, [[maybe_unused]] Element replica"
@@ -61,11 +68,15 @@ def world_struct(fields: Iterable[WorldField], agents: int, offsets: Mapping[str
             "struct World {",
             *members,
             "    FN World(const Buffers& buffers, const Team& team, [[maybe_unused]] char* local)",
-            "        : " + ",\n          ".join(places) + " {}",
+            "        : " + ",\n          ".join(places) + (f" {{ {_FILL} }}" if checked else " {}"),
             *copies.methods(unused),
             "};",
         ]
     )
+
+
+_FILL = "if (!ON_GPU) for (int b = 0; b < LOCAL_BYTES; ++b) local[b] = char(SCRATCH_FILL);"
+"""What scratch begins with in a checked build: to count on it is a mistake, which another byte brings to light."""
 
 
 class _Copies:

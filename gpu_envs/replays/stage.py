@@ -16,6 +16,7 @@ from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.rendering import MOST_TILES
 from gpu_envs.replays.policies import Env, Given, Policy, Random, Trained
 from gpu_envs.resets import derived_seed
+from gpu_envs.sources import parse
 from gpu_envs.spec import Spec
 from gpu_envs.vector_env import VectorEnv
 
@@ -86,10 +87,13 @@ def find(source: str | os.PathLike[str]) -> str | Path:
     if not isinstance(source, str):
         return Path(source)
     name = source.removeprefix(f"{registry.NAMESPACE}/")
+    known = {spec.id for spec in registry.registered()}
+    if name in known or (parse(source) is not None and not Path(source).is_dir()):
+        return registry.spec(source).id
+    if Path(source).exists() or os.sep in name:
+        return Path(source)
     if name in registry.ids():
         return name
-    if Path(source).exists() or os.sep in source.removeprefix(f"{registry.NAMESPACE}/"):
-        return Path(source)
     runs = [str(path.parent) for path in Path("runs").glob("*/config.json")]
     raise UnknownEnvironmentError(
         f"{source!r} is neither an environment nor the folder of a run{did_you_mean(name, [*registry.ids(), *runs])} "

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from gpu_envs.errors import did_you_mean
+from gpu_envs.registry import lasting
 from gpu_envs.training.schedule import Schedule
 
 ALGORITHMS = ("ppo", "a2c")
@@ -22,7 +23,7 @@ class Config:
     """A training run."""
 
     env: str
-    """The environment's id, such as CartPole-v1."""
+    """The environment's id, such as CartPole-v1, or the place of its spec, such as path/to/my_env.py:MY_ENV."""
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The environment's own parameters, by name."""
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -191,6 +192,7 @@ class Config:
         """Numbers, strings, lists and dicts: what ``from_json`` reads."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return values | {
+            "env": lasting(self.env),
             "learning_rate": str(self.learning_rate),
             "entropy_weight": str(self.entropy_weight),
             "hidden": list(self.hidden),

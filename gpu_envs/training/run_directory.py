@@ -16,6 +16,7 @@ import torch
 import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import did_you_mean
+from gpu_envs.registry import id_of
 from gpu_envs.training.checkpoint import Checkpoints, sync_folder
 from gpu_envs.training.config import Config
 
@@ -54,7 +55,7 @@ class RunDirectory:
             NotADirectoryError: There is a file of that name.
         """
         if path is None:
-            made = _new_folder(Path(root), config.env)
+            made = _new_folder(Path(root), id_of(config.env))
         else:
             made = Path(path)
             wrong = next((place for place in (made, *made.parents) if place.exists() and not place.is_dir()), None)

@@ -13,6 +13,7 @@ from torch import nn
 import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import ActionError, did_you_mean
+from gpu_envs.registry import id_of
 from gpu_envs.resets import derived_seed
 from gpu_envs.training.arena import Arena
 from gpu_envs.training.checkpoint import CheckpointError, check_fits
@@ -361,7 +362,7 @@ class Trainer:
         """What a checkpoint must agree in with the run that takes it over."""
         found: dict[str, Any] = {
             "gpu_envs": gpu_envs.__version__,
-            "env": self.config.env,
+            "env": id_of(self.config.env),
             "params": dict(self.config.params),
             "num_envs": self.config.num_envs,
             "horizon": self.config.horizon,

@@ -1,0 +1,163 @@
+"""Checks by builds that find mistakes: with sanitizers, with little optimisation, with every index looked at."""
+
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpu_envs.backend.toolchain import compile_library, compiler_version, find_compiler
+from gpu_envs.codegen import Device, layout_of
+from gpu_envs.errors import CompileError
+from gpu_envs.testing.portable import to_bytes
+from gpu_envs.testing.probe import VERDICT, Plan, configs
+from gpu_envs.testing.report import FailedError, SkippedError
+from gpu_envs.testing.subject import Subject
+
+_REPLICAS, _STEPS = 3, 60
+"""What is played: little, since it is slow; every episode follows at once."""
+
+_LIMIT_S = 300
+"""Seconds after which a process that plays is given up."""
+
+_OUT_OF_BOUNDS = 97
+"""What a process ends with where an index is outside its array: ``checked.cuh``."""
+
+UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-overflow,shift"
+
+_PLAIN = ("-O1", "-fno-tree-vectorize", "-DSCRATCH_FILL=0xfe")
+_PLAINEST = ("-O0", "-DSCRATCH_FILL=0x01")
+_SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+
+
+@functools.cache
+def _accepted(flags: tuple[str, ...]) -> bool:
+    """Whether the compiler knows these flags, and has the libraries that they want."""
+    try:
+        compile_library('extern "C" int answer() { return 42; }', "flags", flags)
+    except CompileError:
+        return False
+    return True
+
+
+@functools.cache
+def address_sanitizer() -> str:
+    """The library that a process must have loaded first, if it runs code with address sanitizers; empty: none."""
+    command = find_compiler()
+    name = "libclang_rt.asan.so" if "clang" in compiler_version(command) else "libasan.so"
+    done = subprocess.run([*command, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
+    path = done.stdout.strip()
+    return path if done.returncode == 0 and Path(path).is_file() else ""
+
+
+def undefined_values(subject: Subject) -> str:
+    """Compares builds that differ in what is left undefined: optimisation, and what memory holds beforehand."""
+    builds = [("-O3",), _PLAIN, _PLAINEST]
+    filled = [("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)]
+    if all(map(_accepted, filled)):
+        builds = [builds[0], (*_PLAIN, *filled[0]), (*_PLAINEST, *filled[1])]
+    verdict = _play(subject, tuple(builds), "")
+    if verdict:
+        raise FailedError(verdict)
+    names = ", ".join(flags[0] for flags in builds)
+    return f"builds with {names} and other bytes in memory, {_STEPS} steps"
+
+
+def sanitized(subject: Subject) -> str:
+    """Plays a build with every index looked at, and with sanitizers."""
+    library = address_sanitizer() if sys.platform == "linux" else ""
+    wanted = [("address", f"address,{UNDEFINED}"), ("", UNDEFINED)]
+    for name, kinds in wanted:
+        flags = (*_SANITIZED, f"-fsanitize={kinds}")
+        if (name and not library) or not _accepted(flags):
+            continue
+        _play(subject, (flags,), library if name else "")
+        return f"{_STEPS} steps with {kinds.replace(',', ', ')} sanitizers, and every index looked at"
+    _play(subject, (("-O1",),), "")
+    return f"{_STEPS} steps with every index looked at (no sanitizers: this compiler has none)"
+
+
+def on_cuda(subject: Subject, device: str) -> str:
+    """Plays a build with every index looked at on CUDA; in compute-sanitizer, where that is there."""
+    if not device.startswith("cuda"):
+        raise SkippedError("no CUDA device was asked for, or is here")
+    tool = shutil.which("compute-sanitizer")
+    command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
+    _play(subject, ((),), "", device, command)
+    told = "in compute-sanitizer" if tool else "compute-sanitizer is not on PATH"
+    return f"{_STEPS} steps with every index looked at; {told}"
+
+
+def _play(
+    subject: Subject,
+    builds: tuple[tuple[str, ...], ...],
+    library: str,
+    device: str = "cpu",
+    command: tuple[str, ...] = (),
+) -> str:
+    """Has another process play some builds, and returns its verdict, or raises what ended it."""
+    with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
+        packed = to_bytes(subject.spec, subject.params, Path(folder))
+        steps = min(subject.steps, _STEPS)
+        compare = len(builds) > 1
+        plan = Plan(packed, subject.params, _REPLICAS, steps, subject.seed, device, builds, compare)
+        if device == "cpu":
+            _compile(plan)
+        file = Path(folder) / "plan"
+        file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
+        settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
+        if library:
+            settings["LD_PRELOAD"] = library
+        paths = os.pathsep.join(path for path in sys.path if path)
+        done = subprocess.run(
+            [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)],
+            env={**os.environ, **settings, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_S,
+        )
+        said = [line for line in done.stdout.splitlines() if line.startswith(VERDICT)]
+        if done.returncode == 0 and said:
+            verdict: str = json.loads(said[-1].removeprefix(VERDICT))
+            return verdict
+        raise FailedError(explained(done.stdout + done.stderr, done.returncode))
+
+
+def _compile(plan: Plan) -> None:
+    """Compiles here, side by side, what the other process will find in the cache."""
+    work: list[tuple[str, str, tuple[str, ...]]] = []
+    for config, flags in zip(configs(plan), plan.builds, strict=True):
+        layout = layout_of(config, Device(on_gpu=False))
+        work += [(program.source, program.name, flags) for program in map(layout.generate, layout.modules)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda parts: compile_library(*parts), work))
+
+
+def explained(said: str, code: int) -> str:
+    """What ended a process, in a sentence: of a long report what names the rules."""
+    index = re.search(r"^(.+:\d+): (index -?\d+ of .+)$", said, re.MULTILINE)
+    if index:
+        return f"{index[1]}: {index[2]}: mend the index, or give the field more elements in the spec"
+    undefined = re.search(r"^(.+:\d+):\d+: runtime error: (.+)$", said, re.MULTILINE)
+    if undefined:
+        return f"{undefined[1]}: {undefined[2]}"
+    address = re.search(r"ERROR: AddressSanitizer: (\S+)", said)
+    if address:
+        frames: list[Any] = re.findall(r"^ +#\d+ \S+ in (.+?) (\S+:\d+)", said, re.MULTILINE)
+        own = [place for function, place in frames if "gpu_envs::" in function or "kernel_" in function]
+        return f"{own[0] if own else 'the rules'}: {address[1]}: memory outside an array is read or written"
+    memory = re.search(r"(Invalid __\w+__ (?:read|write) of size .+)", said)
+    if memory:
+        at = re.search(r"(\S+\.cuh:\d+)", said[memory.end() :])
+        return f"{at[1] if at else 'a kernel'}: {memory[1]}"
+    last = "\n".join(said.strip().splitlines()[-12:])
+    return f"the process that played it ended with {code}:\n{last}"

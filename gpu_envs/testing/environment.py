@@ -1,0 +1,87 @@
+"""All checks of one environment, in order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gpu_envs.backend import resolve_device
+from gpu_envs.registry import spec as find_spec
+from gpu_envs.spec import Spec
+from gpu_envs.testing import builds, ends, sameness, values
+from gpu_envs.testing.report import Report, Tell
+from gpu_envs.testing.subject import Subject, devices_here
+
+_CHECKS: tuple[tuple[str, Callable[[Subject, str], str]], ...] = (
+    ("observations lie in their spaces", values.spaces),
+    ("numbers are finite", values.finite),
+    ("action masks leave a choice", values.masks),
+    ("the same seed gives the same", sameness.seeds),
+    ("replicas are independent", sameness.independence),
+    ("reset sets every field", sameness.resets),
+    ("step depends on the state alone", sameness.round_trip),
+    ("observations are a function of the state", sameness.observations),
+    ("episodes end as they should", ends.ends),
+    ("rollouts are single steps", sameness.rollouts),
+    ("pictures have finite shapes", values.drawing),
+)
+
+
+def check_environment(
+    spec: Spec | str,
+    *,
+    devices: Sequence[str] | None = None,
+    num_envs: int = 9,
+    steps: int = 60,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+    report: Tell = print,
+    sanitize: bool = True,
+) -> Report:
+    """Looks for mistakes in an environment, and tells what was looked at, line by line.
+
+    Args:
+        spec: The environment, or its id.
+        devices: Where to check; None: the CPU and CUDA, as far as they are here.
+        num_envs: How many replicas most checks have; at least 4.
+        steps: How many steps they take.
+        seed: Of environments and actions.
+        params: The environment's own parameters.
+        report: Takes each line of the report.
+        sanitize: Compile with sanitizers too, and with every index looked at.
+
+    Returns:
+        The report.
+
+    Raises:
+        CheckError: Something is wrong; the message lists all that is.
+    """
+    if num_envs < 4:
+        raise ValueError(f"num_envs is {num_envs}; checks need at least 4 replicas")
+    if steps < 2:
+        raise ValueError(f"steps is {steps}; checks need at least 2")
+    found = find_spec(spec) if isinstance(spec, str) else spec
+    where = tuple(resolve_device(device) for device in (tuple(devices_here()) if devices is None else devices))
+    if not where:
+        raise ValueError("there is no device to check on: no C++ compiler for the CPU, and no CUDA device with CuPy")
+    told = Report(found.id, report)
+    subject = Subject(found, num_envs, steps, seed, params or {})
+    compiled = [told.make(f"{device}: compiles", partial(values.compiles, subject, device)) for device in where]
+    for device, ready in zip(where, compiled, strict=True):
+        for title, check in _CHECKS if ready else ():
+            told.make(f"{device}: {title}", partial(check, subject, device))
+    if all(compiled):
+        told.make("devices agree", partial(sameness.devices, subject, where))
+        _check_builds(told, subject, where, sanitize=sanitize)
+    told.conclude()
+    return told
+
+
+def _check_builds(told: Report, subject: Subject, where: Sequence[str], *, sanitize: bool) -> None:
+    """What is found by other builds, each in a process of its own."""
+    if sanitize and "cpu" in where:
+        told.make("cpu: nothing outside an array, nothing undefined", partial(builds.sanitized, subject))
+    if "cpu" in where:
+        told.make("cpu: nothing is read that was not set", partial(builds.undefined_values, subject))
+    if sanitize:
+        gpu = next((device for device in where if device != "cpu"), "")
+        told.make("cuda: nothing outside an array", partial(builds.on_cuda, subject, gpu))

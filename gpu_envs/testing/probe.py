@@ -1,0 +1,169 @@
+"""Plays builds of an environment that find mistakes: in a process of its own, which such a mistake ends.
+
+It is started by ``gpu_envs.testing.builds`` and told in a file what to play; what it found, it writes to its output.
+"""
+
+import dataclasses
+import json
+import os
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from gpu_envs.actions import ActionReader
+from gpu_envs.backend import open_backend
+from gpu_envs.backend.base import Backend
+from gpu_envs.backend.host import HostBackend
+from gpu_envs.codegen import Config, TeamLayout
+from gpu_envs.options import Options
+from gpu_envs.replicas import config_of
+from gpu_envs.simulation import Simulation
+from gpu_envs.testing.draws import Draw, chosen
+from gpu_envs.testing.portable import from_bytes
+from gpu_envs.testing.subject import Moment, Subject, difference
+
+VERDICT = "gpu_envs verdict: "
+"""Begins the line with what was found."""
+
+_GARBAGE = (0xFE, 0x01)
+"""Bytes that fill what reset has to set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to play."""
+
+    spec: bytes
+    """Out of ``portable.to_bytes``."""
+    params: Mapping[str, Any]
+    num_envs: int
+    steps: int
+    seed: int
+    device: str
+    builds: tuple[tuple[str, ...], ...]
+    """On the CPU, the compiler's flags of each build; all must give the same as the first."""
+    compare: bool = True
+    """Look for differences; otherwise it is enough that nothing ends the process."""
+
+
+def configs(plan: Plan) -> list[Config]:
+    """What is simulated: episodes that follow at once, in a build that looks at every index."""
+    options = Options(device=plan.device, autoreset_mode="SameStep")
+    config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
+    return [dataclasses.replace(config, checked=True) for _ in plan.builds]
+
+
+@final
+class Bare:
+    """A simulation without an environment around it."""
+
+    def __init__(self, config: Config, backend: Backend, subject: Subject) -> None:
+        """Compiles, or finds what was compiled."""
+        self.sim = Simulation(config, backend, "numpy" if backend.device == "cpu" else "cupy")
+        self._subject = subject
+        self._readers = {
+            role: ActionReader(
+                space,
+                (config.num_envs, *((subject.counts[role],) if subject.team else ())),
+                backend.device,
+                self.sim.arrays,
+                config.precision,
+            )
+            for role, space in subject.spaces.items()
+        }
+
+    def spoil(self, byte: int) -> None:
+        """Fills the state of a team, which lies in place, with what reset has to write over."""
+        if not isinstance(self.sim.layout, TeamLayout):
+            return
+        for name, array in self.sim.state.items():
+            if str(array.dtype) != "bool":
+                filled = np.full(array.nbytes, byte, np.uint8).view(str(array.dtype)).reshape(array.shape)
+                self.sim.state[name] = filled
+
+    def reset(self, seed: int) -> Moment:
+        """Begins anew, and returns everything."""
+        self.sim.reset(seed, None, self.sim.params)
+        return self._everything()
+
+    def step(self, draw: Draw) -> Moment:
+        """Steps with the actions that these numbers draw, and returns everything."""
+        read = []
+        for role, space in self._subject.spaces.items():
+            mask = self.sim.buffers.get(f"action_mask.{role}" if role else "action_mask")
+            possible = None if mask is None else self.sim.arrays.read(mask)
+            read.append(self._readers[role].read(chosen(space, draw[role], possible)))
+        self.sim.step([part[:2] for part in read])
+        return self._everything()
+
+    def rollout(self, steps: int) -> Moment:
+        """Takes many steps in one launch, and returns what they leave."""
+        n, real = self.sim.config.num_envs, self.sim.config.precision
+        kinds = {"reward_sum": real, "return_sum": real}
+        counts = ("terminated", "truncated", "episodes", "length_sum")
+        results = {name: self.sim.arrays.zeros((n,), dtype) for name, dtype in kinds.items()}
+        results |= {name: self.sim.arrays.zeros((n,), "int32") for name in counts}
+        seen = {n: a for n, a in self.sim.buffers.items() if n.partition(".")[0] == "observations"}
+        self.sim.rollout(steps, None, 0, False, results | seen)
+        return self._everything()
+
+    def _everything(self) -> Moment:
+        names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")
+        found = {
+            name: self.sim.arrays.read(array)
+            for name, array in self.sim.buffers.items()
+            if name.partition(".")[0] in names
+        }
+        return found | {f"state.{name}": self.sim.arrays.read(array) for name, array in self.sim.state.items()}
+
+
+def play(plan: Plan) -> str:
+    """Plays all builds side by side.
+
+    Returns:
+        The first difference, in words; empty where there is none.
+    """
+    spec = from_bytes(plan.spec)
+    subject = Subject(spec, plan.num_envs, plan.steps, plan.seed, plan.params)
+    backends = [HostBackend(1, flags) if plan.device == "cpu" else open_backend(plan.device) for flags in plan.builds]
+    runs = [Bare(config, backend, subject) for config, backend in zip(configs(plan), backends, strict=True)]
+    found = []
+    for run, byte in zip(runs, _cycled(_GARBAGE, len(runs)), strict=True):
+        if plan.compare:
+            run.spoil(byte)
+        found.append(run.reset(plan.seed))
+    told = _different(found, plan, "after reset", "reset must set every field of the state")
+    advice = "the rules read what is not set (a local variable, scratch), or do what C++ leaves undefined"
+    for t, draw in enumerate(subject.draws(), start=1):
+        told = told or _different([run.step(draw) for run in runs], plan, f"after step {t}", advice)
+    if not subject.team:
+        told = told or _different([run.rollout(plan.steps) for run in runs], plan, "after a rollout", advice)
+    return told
+
+
+def _cycled(values: Sequence[int], count: int) -> list[int]:
+    return [values[i % len(values)] for i in range(count)]
+
+
+def _different(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
+    for moment in moments[1:] if plan.compare else ():
+        found = difference(moments[0], moment)
+        if found:
+            return f"{when}, {found} where only the compiler's flags differ: {advice}"
+    return ""
+
+
+def main() -> None:
+    """Reads the plan from the file that is named, and plays it."""
+    os.environ.pop("LD_PRELOAD", None)  # it is for this process, and not for a compiler that it may start
+    plan = pickle.loads(Path(sys.argv[1]).read_bytes())
+    print(f"{VERDICT}{json.dumps(play(Plan(**plan)))}", flush=True)
+    os._exit(0)  # what sanitizers say of a process at its end is none of the rules' doing
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What a check found, and how it is told."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import final
+
+Tell = Callable[[str], object]
+"""Takes a line, such as ``print`` does."""
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+class CheckError(AssertionError):
+    """An environment failed some checks; the message lists them, each with what was expected and what to do."""
+
+
+class FailedError(Exception):
+    """A check found something wrong; the message is for the report."""
+
+
+class SkippedError(Exception):
+    """A check could not be made; the message says why."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """What became of one check."""
+
+    title: str
+    """What was checked."""
+    outcome: str
+    """``passed``, ``failed`` or ``skipped``."""
+    detail: str
+    """How, with what, or why not."""
+
+    def __str__(self) -> str:
+        """The line of a report."""
+        return f"{self.outcome:7}  {self.title}: {self.detail}"
+
+
+@final
+class Report:
+    """The checks of one environment, in order, told one by one as they are made."""
+
+    def __init__(self, env_id: str, tell: Tell) -> None:
+        """Begins a report.
+
+        Args:
+            env_id: The environment.
+            tell: Where its lines go.
+        """
+        self.env_id = env_id
+        self.lines: list[Line] = []
+        self._tell = tell
+
+    def make(self, title: str, check: Callable[[], str]) -> bool:
+        """Makes one check, and tells what it found.
+
+        Args:
+            title: What is checked.
+            check: Returns how it was checked, or raises a FailedError or a SkippedError.
+
+        Returns:
+            Whether nothing was found wrong.
+        """
+        try:
+            line = Line(title, PASSED, check())
+        except SkippedError as error:
+            line = Line(title, SKIPPED, str(error))
+        except FailedError as error:
+            line = Line(title, FAILED, str(error))
+        except Exception as error:  # noqa: BLE001  # whatever the rules and the spec bring about is the author's to see
+            line = Line(title, FAILED, f"{type(error).__name__}: {error}")
+        self.lines.append(line)
+        self._tell(str(line))
+        return line.outcome != FAILED
+
+    @property
+    def failures(self) -> list[Line]:
+        """The checks that found something wrong."""
+        return [line for line in self.lines if line.outcome == FAILED]
+
+    def conclude(self) -> None:
+        """Tells the result, and raises a CheckError where anything was wrong."""
+        counts = {o: sum(line.outcome == o for line in self.lines) for o in (PASSED, FAILED, SKIPPED)}
+        self._tell(f"{self.env_id}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+        if self.failures:
+            listed = "\n".join(f"- {line.title}: {line.detail}" for line in self.failures)
+            raise CheckError(f"{self.env_id} failed {len(self.failures)} of {len(self.lines)} checks:\n{listed}")
+
+    def __str__(self) -> str:
+        """All lines."""
+        return "\n".join(map(str, self.lines))

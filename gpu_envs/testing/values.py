@@ -1,0 +1,175 @@
+"""Checks of single values: that it compiles, spaces, finite numbers, action masks, pictures."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
+from gpu_envs.errors import NotFiniteError
+from gpu_envs.testing.draws import at_bounds, choices
+from gpu_envs.testing.report import FailedError, SkippedError
+from gpu_envs.testing.subject import Moment, Run, Subject, ended
+
+
+def compiles(subject: Subject, device: str) -> str:
+    """Compiles every build that users can ask for."""
+    for precision in PRECISIONS:
+        for mode in AUTORESET_MODES:
+            run = subject.run(2, device=device, precision=precision, autoreset_mode=mode)
+            run.reset(subject.seed)
+            run.follow(subject.draws(1, 2))
+    return f"{', '.join(PRECISIONS)}, each in {', '.join(AUTORESET_MODES)}"
+
+
+# --- spaces ---
+
+
+def spaces(subject: Subject, device: str) -> str:
+    """Looks whether what is observed lies in the spaces that the spec declares."""
+    for numbers, what in ((subject.draws(), "random"), ([at_bounds(d) for d in subject.draws()], "extreme")):
+        run = subject.run(device=device, autoreset_mode="SameStep")
+        moment = run.reset(subject.seed)
+        present = _present(subject, moment)
+        _look_at(subject, moment, "observations", present, "after reset")
+        for t, draw in enumerate(numbers, start=1):
+            moment = run.step(draw)
+            before, present = present, _present(subject, moment)
+            over = ended(moment)[:, None] if subject.team else ended(moment)
+            last = {role: there & over for role, there in before.items()}
+            seen = {role: np.where(over, present[role], there) for role, there in before.items()}
+            _look_at(subject, moment, "final_obs", last, f"in step {t} of {what} actions, at the end of an episode")
+            _look_at(subject, moment, "observations", seen, f"in step {t} of {what} actions")
+    named = [f"{part}: {_described(space)}".removeprefix(": ") for part, space in subject.observation_spaces.items()]
+    return f"{subject.steps} steps of random and of extreme actions stay in {', '.join(named)}"
+
+
+def _described(space: gymnasium.Space[Any]) -> str:
+    """A space in few words."""
+    assert isinstance(space, gymnasium.spaces.Box)
+    low, high = (f"{float(bound):g}" for bound in (space.low.min(), space.high.max()))
+    return f"{space.dtype} {list(space.shape)} from {low} to {high}"
+
+
+def _present(subject: Subject, moment: Moment) -> dict[str, np.ndarray]:
+    """Who takes part from here on, by role; without roles every replica."""
+    if not subject.team:
+        return {"": np.ones(subject.num_envs, bool)}
+    return {role: moment[f"alive.{role}"] for role in subject.counts}
+
+
+def _look_at(subject: Subject, moment: Moment, result: str, present: dict[str, np.ndarray], when: str) -> None:
+    for part, space in subject.observation_spaces.items():
+        values = moment[f"{result}.{part}" if part else result]
+        agents = (subject.counts[part],) if subject.team else ()
+        name = f"the observation{f' {part!r}' if part else ''}"
+        shape = (subject.num_envs, *agents, *(space.shape or ()))
+        if values.shape != shape or values.dtype != space.dtype:
+            raise FailedError(f"{name} is {values.dtype} {values.shape} {when}; the space says {space.dtype} {shape}")
+        assert isinstance(space, gymnasium.spaces.Box)
+        wrong = ~((values >= space.low) & (values <= space.high))  # NaN too
+        there = present[part if subject.team else ""]
+        wrong &= there.reshape(*there.shape, *(1,) * (values.ndim - there.ndim))
+        if not wrong.any():
+            continue
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        element, who = at[1 + len(agents) :], f", {part}_{at[1]}" if agents else ""
+        low, high = space.low[element], space.high[element]
+        raise FailedError(
+            f"{name}{''.join(f'[{i}]' for i in element)} of replica {at[0]}{who} is {values[at]} {when}; its space "
+            f"allows {low} to {high}: widen the space in the spec, or clip in observe"
+        )
+
+
+# --- finite numbers ---
+
+
+def finite(subject: Subject, device: str) -> str:
+    """Steps in checking mode, with random actions and with such as lie at the bounds."""
+    for numbers in (subject.draws(), [at_bounds(d) for d in subject.draws()]):
+        run = subject.run(device=device, checking=True, autoreset_mode="SameStep")
+        try:
+            run.reset(subject.seed)
+            run.follow(numbers)
+        except NotFiniteError as error:
+            raise FailedError(
+                f"{error}. Look for a division by zero, a root or logarithm of what is negative, or growth without end"
+            ) from None
+    return f"states, rewards and observations in {subject.steps} steps of random and of extreme actions"
+
+
+# --- action masks ---
+
+
+def masks(subject: Subject, device: str) -> str:
+    """Looks whether masks leave a choice, and have the shape that the action space asks for."""
+    if not subject.spec.action_mask:
+        raise SkippedError("the spec has none (action_mask=False)")
+    run = subject.run(device=device, autoreset_mode="SameStep")
+    _look_at_masks(subject, run.reset(subject.seed), run, "after reset")
+    forbidden = 0
+    for t, draw in enumerate(subject.draws(), start=1):
+        moment = run.step(draw)
+        _look_at_masks(subject, moment, run, f"in step {t}")
+        forbidden += sum(int((v == 0).sum()) for n, v in moment.items() if n.startswith("action_mask"))
+    if not forbidden:
+        return f"every choice is possible in all of {subject.steps} steps: is allow as it should be?"
+    return f"int8, of 0 and 1, with a choice for everybody in {subject.steps} steps"
+
+
+def _look_at_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
+    for role, space in subject.spaces.items():
+        name = f"action_mask.{role}" if role else "action_mask"
+        if name not in moment:
+            raise FailedError(f"infos has no {name!r} {when}, though the spec says action_mask=True")
+        mask, counts = moment[name], choices(space)
+        shape = (run.num_envs, *((subject.counts[role],) if subject.team else ()), sum(counts))
+        if mask.shape != shape or mask.dtype != np.int8:
+            raise FailedError(f"{name} is {mask.dtype} {mask.shape} {when}; expected int8 {shape}")
+        if ((mask != 0) & (mask != 1)).any():
+            raise FailedError(f"{name} has values beside 0 and 1 {when}; set true or false in allow")
+        first = 0
+        for j, count in enumerate(counts):
+            none = ~mask[..., first : first + count].any(-1)
+            first += count
+            if none.any():
+                at = [int(i) for i in np.argwhere(none)[0]]
+                who = f"replica {at[0]}" + (f", {role}_{at[1]}" if len(at) > 1 else "")
+                element = f" for element {j} of the action" if len(counts) > 1 else ""
+                raise FailedError(
+                    f"{who} has no possible choice{element} {when}: allow must leave at least one of {count}"
+                )
+
+
+# --- pictures ---
+
+
+def drawing(subject: Subject, device: str) -> str:
+    """Draws states of several steps, and looks at the shapes."""
+    draw_state = subject.spec.drawing
+    if draw_state is None:
+        raise SkippedError("the spec has none (drawing=None)")
+    run = subject.run(device=device)
+    run.reset(subject.seed)
+    for t, draw in enumerate(subject.draws(min(subject.steps, 20)), start=1):
+        state = {n.removeprefix("state."): v for n, v in run.state().items() if n != "elapsed"}
+        state = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in state.items()}
+        picture = draw_state.draw(state, run.env.params)
+        alone = draw_state.draw({n: v[1:2] for n, v in state.items()}, run.env.params)
+        if picture.view != alone.view:
+            raise FailedError(
+                f"the view of a replica is {alone.view} when it is drawn alone, and {picture.view} beside others: "
+                "scale what differs between replicas to a view that does not"
+            )
+        for k, shape in enumerate(picture.shapes):
+            if len(shape.points) != run.num_envs:
+                raise FailedError(f"shape {k} is of {len(shape.points)} replicas; expected {run.num_envs}")
+            shown = np.ones(shape.points.shape[:2], bool) if shape.shown is None else shape.shown
+            wrong = shown & ~np.isfinite(shape.points).all((2, 3))
+            if wrong.any():
+                raise FailedError(
+                    f"shape {k}, a {shape.kind}, of replica {int(np.argwhere(wrong)[0][0])} is at no finite place "
+                    f"before step {t}: leave out with `shown` what is nowhere"
+                )
+        run.step(draw)
+    return f"finite shapes of each of {run.num_envs} replicas"

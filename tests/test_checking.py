@@ -1,0 +1,181 @@
+"""Checking mode: the first number that is not finite is named, and nothing is slower without."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import IDS, MODES, PLACES, TEAM_IDS, Place, assert_all_same, moved, numpy_of, random_actions
+from small_envs import CHASE, chase, walk
+
+import gpu_envs
+from gpu_envs.multi_agent_env import MultiAgentEnv
+from gpu_envs.vector_env import VectorEnv
+
+AFTER_FIVE = """s.pace += real(1);
+    if (s.pace > real(4.5) && s.x > real(0)) s.x = square_root(-s.x);
+    return {real(1), false};"""
+"""A state that becomes NaN in the fifth step where the walk began on the right."""
+
+
+def stepped(env: Any, steps: int, action: int = 0) -> None:
+    for _ in range(steps):
+        env.step(np.full(env.num_envs, action))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_state_is_named(tmp_path: Path, place: Place) -> None:
+    env = VectorEnv(
+        walk(tmp_path, step=AFTER_FIVE), 7, device=place.device, output=place.output, threads=1, checking=True
+    )
+    env.reset(seed=3)
+    replica = int(np.argmax(numpy_of(env.state["x"]) > 0))
+    actions = moved(np.zeros(7, np.int64), place)
+    for _ in range(4):
+        env.step(actions)
+    with pytest.raises(gpu_envs.NotFiniteError) as caught:
+        env.step(actions)
+    error = caught.value
+    assert (error.replica, error.agent, error.step) == (replica, None, 5)
+    assert (error.source, error.field, error.element) == ("state", "x", ())
+    assert np.isnan(error.value)
+    assert str(error) == (
+        f"Walk-v0: replica {replica}, step 5 of its episode: 'x' of the state is nan; the rules' step wrote it"
+    )
+    env.reset(seed=3)  # it can be used on
+    env.step(actions)
+
+
+def test_nothing_is_raised_without(tmp_path: Path) -> None:
+    env = VectorEnv(walk(tmp_path, step=AFTER_FIVE), 7, device="cpu")
+    env.reset(seed=3)
+    stepped(env, 8)
+    assert np.isnan(env.state["x"]).any()
+
+
+def test_a_reset_is_named(tmp_path: Path) -> None:
+    env = VectorEnv(walk(tmp_path, reset="s.x = real(1) / real(0);\n    s.pace = 0;"), 2, device="cpu", checking=True)
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 0, step 0 .* 'x' of the state is inf; .* reset wrote"):
+        env.reset(seed=0)
+
+
+def test_a_reward_is_named(tmp_path: Path) -> None:
+    spec = walk(tmp_path, step="return {s.x > 0 ? log(real(0)) : real(0), false};")
+    env = VectorEnv(spec, 5, device="cpu", checking=True)
+    env.reset(seed=3)
+    replica = int(np.argmax(env.state["x"] > 0))
+    with pytest.raises(gpu_envs.NotFiniteError, match=rf"replica {replica}, step 1 .*the reward is -inf") as caught:
+        stepped(env, 1)
+    assert caught.value.source == "reward"
+
+
+def test_an_observation_is_named_wherever_it_was_written(tmp_path: Path) -> None:
+    spec = walk(tmp_path, observe="observation[0] = 0;\n    observation[1] = 1.0f / float(s.x < real(5));")
+    env = VectorEnv(spec, 5, device="cpu", checking=True)
+    env.reset(seed=3)
+    env.state["x"] = [0, 0, 6, 0, 0]
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 2, step 0 .*the observation\[1\] is inf") as caught:
+        env.observe()
+    assert (caught.value.source, caught.value.element) == ("observation", (1,))
+    out = gpu_envs.Step(observations=np.zeros((5, 2), np.float32))
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 2, step 1 "):
+        env.step(np.ones(5, np.int64), out=out)
+
+
+def test_the_last_numbers_of_an_episode_are_its_own(tmp_path: Path) -> None:
+    """In SameStep the state is that of the next episode already; what was given at the end belongs to the old one."""
+    final = "observation[0] = float(s.x);\n    observation[1] = 1.0f / float(!(s.pace > real(2)));"
+    spec = walk(
+        tmp_path,
+        reset="s.x = 0;\n    s.pace = 0;",
+        step="s.pace += real(1);\n    return {0, s.pace > real(2)};",
+        observe=final,
+    )
+    env = VectorEnv(spec, 2, device="cpu", autoreset_mode="SameStep", checking=True)
+    env.reset(seed=0)
+    stepped(env, 2)
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"step 3 .*the final observation\[1\] is inf"):
+        stepped(env, 1)
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+def test_a_rollout_is_looked_at(tmp_path: Path, per_step: bool) -> None:
+    env = VectorEnv(walk(tmp_path, step=AFTER_FIVE), 7, device="cpu", autoreset_mode="SameStep", checking=True)
+    env.reset(seed=3)
+    env.rollout(2, per_step=per_step)
+    with pytest.raises(gpu_envs.NotFiniteError) as caught:
+        env.rollout(6, per_step=per_step)
+    assert caught.value.step == (5 if per_step else 8)
+
+
+def test_an_agent_is_named(tmp_path: Path) -> None:
+    broken = (
+        CHASE["step"]
+        + "\n    FOR_EACH_AGENT(i, AGENTS) { if (i == 2 && w.elapsed == 4) w.x[i] = square_root(real(-1)); }"
+    )
+    env = MultiAgentEnv(chase(tmp_path, step=broken), 3, device="cpu", checking=True)
+    env.reset(seed=0, options=None)
+    still = {"hunter": np.ones((3, 1), np.int64), "prey": np.ones((3, 3), np.int64)}
+    for _ in range(3):
+        env.step(still)
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 0, prey_1, step 4 .* 'x' of the state is") as caught:
+        env.step(still)
+    assert (caught.value.agent, caught.value.field) == ("prey_1", "x")
+
+
+def test_an_agents_reward_and_row_are_named(tmp_path: Path) -> None:
+    still = {"hunter": np.ones((2, 1), np.int64), "prey": np.ones((2, 3), np.int64)}
+    reward = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (i == 3) w.reward[i] = log(real(0)); }"
+    env = MultiAgentEnv(chase(tmp_path, step=reward), 2, device="cpu", checking=True)
+    env.reset(seed=0)
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"prey_2, step 1 .*the reward is -inf"):
+        env.step(still)
+    row = CHASE["observe"] + "\n    if (i == 1) row[1] = log(0.0f);"
+    env = MultiAgentEnv(chase(tmp_path, "Blind-v0", observe=row), 2, device="cpu", checking=True)
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 0, prey_0, step 0 .*the observation\[1\] is -inf"):
+        env.reset(seed=0)
+
+
+def test_a_pickle_keeps_it() -> None:
+    env = gpu_envs.make("CartPole-v1", 2, device="cpu", checking=True)
+    env.reset(seed=0)
+    twin = pickle.loads(pickle.dumps(env))
+    twin.state["x"] = np.nan
+    with pytest.raises(gpu_envs.NotFiniteError):
+        twin.observe()
+
+
+def test_a_single_environment_has_it_too() -> None:
+    env = gymnasium.make("gpu_envs/CartPole-v1", checking=True)
+    env.reset(seed=0)
+    env.unwrapped.state = [np.inf, 0, 0, 0]  # type: ignore[attr-defined]
+    with pytest.raises(gpu_envs.NotFiniteError):
+        env.step(0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("env_id", IDS)
+def test_every_environment_is_finite_and_the_same(env_id: str, mode: str, device: str) -> None:
+    results = []
+    for checking in (False, True):
+        env = gpu_envs.make(env_id, 5, device=device, autoreset_mode=mode, checking=checking, max_episode_steps=6)
+        env.reset(seed=1)
+        if mode == "Disabled":
+            env.allow_frozen_steps()
+        results.append([env.step(actions)[:4] for actions in random_actions(env_id, 20, 5)])
+        if mode != "Disabled":
+            env.rollout(20, per_step=True)
+            env.rollout(20)
+    assert_all_same(results)
+
+
+@pytest.mark.parametrize("env_id", TEAM_IDS)
+def test_every_team_is_finite(env_id: str, device: str) -> None:
+    env = gpu_envs.make(env_id, 2, device=device, autoreset_mode="SameStep", checking=True)
+    env.reset(seed=1)
+    for space in env.action_spaces.values():
+        space.seed(0)
+    for _ in range(10):
+        env.step({role: space.sample() for role, space in env.action_spaces.items()})
