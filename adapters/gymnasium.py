@@ -73,6 +73,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             self._most = self._least + int(self.action_space.n) - 1
         self._action = np.zeros((1, *(self.action_space.shape or ())), np.int64 if self._discrete else np.float32)
         self._direct: Callable[[int, int], None] | None = None
+        self._mask = self._env.action_mask
         if self._env.device == "cpu":
             self._direct, results = self._env.direct_step()
             self._observations, self._rewards, self._terminations = results
@@ -83,9 +84,9 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begins a new episode; see ``VectorEnv.reset`` for the options."""
         super().reset(seed=seed)
-        observations, _ = self._env.reset(seed=seed, options=options)
+        observations, infos = self._env.reset(seed=seed, options=options)
         self._started, self._terminated = True, False
-        return observations[0], {}
+        return _first(observations), self._told(infos.get("action_mask"))
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Takes one step; after the end of an episode the state stays, and the reward is 0, until a reset."""
@@ -96,16 +97,20 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             gymnasium.logger.warn("step() was called though the episode has terminated: call reset() first")
         self._write_action(action)
         if self._direct is None:
-            observations, rewards, terminations, _, _ = self._env.step(self._action)
-            observation, reward = observations[0], float(rewards[0])
+            observations, rewards, terminations, _, infos = self._env.step(self._action)
+            observation, reward, mask = _first(observations), float(rewards[0]), infos.get("action_mask")
             self._terminated = bool(terminations[0])
         else:
             self._direct(self._action_address, self._action_kind)
             if self._shown:
                 self._env.render()
-            observation, reward = self._observations[0].copy(), self._rewards.item()
+            observation, reward, mask = _first(self._observations), self._rewards.item(), self._mask
             self._terminated = self._terminations.item()
-        return observation, reward, self._terminated, False, {}
+        return observation, reward, self._terminated, False, self._told(mask)
+
+    def _told(self, mask: np.ndarray | None) -> dict[str, Any]:
+        """The infos: which actions are possible, where the rules say so."""
+        return {} if mask is None else {"action_mask": mask[0].copy()}
 
     def _write_action(self, action: Any) -> None:
         """Puts the action where the kernel reads it, or raises an ActionError."""
@@ -126,7 +131,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     @property
     def state(self) -> np.ndarray:
-        """The state as a vector, in the order of the spec's fields, arrays element after element; assigning writes it."""
+        """The state as a vector, field after field, in the order of the spec; assigning writes it."""
         return np.concatenate([np.asarray(field[:1], np.float64).ravel() for field in self._host_state().values()])
 
     @state.setter
@@ -149,3 +154,10 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         """Closes the replica."""
         self._env.close()
+
+
+def _first(observations: Any) -> Any:
+    """A copy of the only replica's; of a Dict, of each of its arrays."""
+    if isinstance(observations, dict):
+        return {key: rows[0].copy() for key, rows in observations.items()}
+    return observations[0].copy()

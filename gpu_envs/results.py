@@ -15,11 +15,12 @@ class Step:
     """Arrays that one step writes straight into, any of them: torch, CuPy or NumPy, on the environment's device.
 
     A row of a larger array will do: ``storage[t]`` of ``[T, num_envs, ...]``, whatever its alignment. Of a team,
-    each is a mapping from roles, any of them, to arrays of ``[num_envs, agents, ...]``.
+    each is a mapping from roles, any of them, to arrays of ``[num_envs, agents, ...]``. Observations that are a Dict
+    are a mapping from its keys, any of them.
     """
 
     observations: Array = None
-    """``[num_envs, *observation]``, float32."""
+    """``[num_envs, *observation]``, of the observation space's type."""
     rewards: Array = None
     """``[num_envs]``, of the environment's precision."""
     terminations: Array = None
@@ -27,7 +28,7 @@ class Step:
     truncations: Array = None
     """``[num_envs]``, bool."""
     final_obs: Array = None
-    """``[num_envs, *observation]``, float32; rows are written where an episode ended (SameStep)."""
+    """``[num_envs, *observation]``, of the same; rows are written where an episode ended (SameStep)."""
     episode_return: Array = None
     """``[num_envs]``, of the environment's precision; written where an episode ended."""
     episode_length: Array = None
@@ -40,7 +41,9 @@ class Rollout(NamedTuple):
     """What many steps in one launch give back."""
 
     observations: Array
-    """Per step ``[steps, num_envs, *observation]``; otherwise the last, ``[num_envs, *observation]``."""
+    """Per step ``[steps, num_envs, *observation]``; otherwise the last, ``[num_envs, *observation]``.
+
+    Of a Dict, a dict of them."""
     rewards: Array
     """Per step ``[steps, num_envs]``; otherwise their sums, ``[num_envs]``."""
     terminations: Array
@@ -57,25 +60,39 @@ class Rollout(NamedTuple):
     """The sum of their lengths, ``[num_envs]`` int32."""
 
 
-def given_for(given: Any, role: str) -> Array | None:
-    """A role's array among those a user gave for one result; without roles, what was given."""
-    return given.get(role) if role and given is not None else given
+def given_for(given: Any, key: str) -> Array | None:
+    """The array of a role or of a Dict's key among those a user gave for one result; with neither, what was given."""
+    return given.get(key) if key and given is not None else given
 
 
 @final
 class OutReader:
     """Turns a ``Step`` of the user's arrays into addresses, after a look at each."""
 
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], str]], affixes: Sequence[str], device: str) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[tuple[int, ...], str]],
+        affixes: Sequence[str],
+        device: str,
+        kind: str = "role",
+    ) -> None:
         """Keeps what each array must be.
 
         Args:
             shapes: Shape and dtype of every result.
-            affixes: What ends the names of each place's results: ``""``, or ``.role`` for each role.
+            affixes: What ends the names of each place's results: ``""``, or a point and the place's name.
             device: The environment's device.
+            kind: What such a name is, for messages.
         """
-        self._places = [{name: shapes[name + affix] for name in RESULTS if name + affix in shapes} for affix in affixes]
-        self._roles = [affix[1:] for affix in affixes]
+        self._known = [
+            (place, name, affix[1:], *shapes[name + affix])
+            for place, affix in enumerate(affixes)
+            for name in RESULTS
+            if name + affix in shapes
+        ]
+        self._kind = kind
+        self._keys: dict[str, list[str]] = {name: [k for _, n, k, *_ in self._known if n == name] for name in RESULTS}
+        self._divided = [name for name, keys in self._keys.items() if keys not in ([], [""])]
         self._device = device
         self._tensor: Any = None
         self._torch_dtypes: dict[str, Any] = {}
@@ -83,33 +100,32 @@ class OutReader:
 
     def read(self, out: Step) -> list[tuple[int, str, int]]:
         """Returns place, name and address of each array given, or raises what is wrong with one."""
-        if out.final_obs is not None and "final_obs" not in self._places[0]:
+        if out.final_obs is not None and not self._keys["final_obs"]:
             raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
-        if out.action_mask is not None and "action_mask" not in self._places[0]:
+        if out.action_mask is not None and not self._keys["action_mask"]:
             raise ValueError("out.action_mask is written by environments whose spec has action_mask=True only")
-        if self._roles != [""]:
-            self._check_roles(out)
+        if self._divided:
+            self._check_keys(out)
         found = []
-        for place, (role, shapes) in enumerate(zip(self._roles, self._places, strict=True)):
-            for name, (shape, dtype) in shapes.items():
-                array = given_for(getattr(out, name), role)
-                if array is not None:
-                    label = f"{name}[{role!r}]" if role else name
-                    found.append((place, name, self._address(label, array, shape, dtype)))
+        for place, name, key, shape, dtype in self._known:
+            array = given_for(getattr(out, name), key)
+            if array is not None:
+                label = f"{name}[{key!r}]" if key else name
+                found.append((place, name, self._address(label, array, shape, dtype)))
         return found
 
-    def _check_roles(self, out: Step) -> None:
-        for name in RESULTS:
-            given = getattr(out, name)
+    def _check_keys(self, out: Step) -> None:
+        for name in self._divided:
+            given, keys = getattr(out, name), self._keys[name]
             if given is None:
                 continue
             if not isinstance(given, Mapping):
-                raise TypeError(f"out.{name} is {type(given).__name__}; give a mapping from roles to arrays")
-            for role in given:
-                if role not in self._roles:
+                raise TypeError(f"out.{name} is {type(given).__name__}; give a mapping from {self._kind}s to arrays")
+            for key in given:
+                if key not in keys:
                     raise ValueError(
-                        f"out.{name} names the role {role!r}{did_you_mean(str(role), self._roles)} "
-                        f"There are: {', '.join(self._roles)}"
+                        f"out.{name} names the {self._kind} {key!r}{did_you_mean(str(key), keys)} "
+                        f"There are: {', '.join(keys)}"
                     )
 
     def _address(self, name: str, array: Any, shape: tuple[int, ...], dtype: str) -> int:
@@ -125,7 +141,7 @@ class OutReader:
         if library == "torch" and self._tensor is None:
             torch = sys.modules["torch"]
             self._tensor, self._torch_device = torch.Tensor, torch.device(self._device)
-            self._torch_dtypes = {d: getattr(torch, d) for shapes in self._places for _, d in shapes.values()}
+            self._torch_dtypes = {d: getattr(torch, d) for *_, d in self._known}
         if library == "torch":
             device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index}"
             contiguous, given = array.is_contiguous(), str(array.dtype).rpartition(".")[2]

@@ -173,17 +173,18 @@ class Simulation:
     def _compile(self) -> None:
         self._calls = {}
         self._launch: dict[str, Launch] = {}
+        self._places: dict[str, list[tuple[str, Any]]] = {}
         self._load(self.layout.modules[0])
         self._step_call, self._launch_step = self._calls["step"], self._launch["step"]
-        layout = self.layout  # made anew each time, so not in a step
-        self._step_places = [place for _, place in layout.places(self._step_call)]
+        self._step_places = [place for _, place in self._places["step"]]
+        self._acting = [place for place in self._step_places if hasattr(place, "actions")]
         self._own_places = {  # where a step writes what is not asked for elsewhere
             (i, name): getattr(place, name)
             for i, place in enumerate(self._step_places)
             for name in RESULTS
             if hasattr(place, name)
         }
-        self._inspect_places = [place for _, place in layout.places(self._calls["inspect"])]
+        self._inspected = [place for _, place in self._places["inspect"] if hasattr(place, "actions")]
 
     @property
     def layout(self) -> Layout:
@@ -201,7 +202,7 @@ class Simulation:
             self._write_flags(call)
             if hasattr(call, "limit"):
                 call.limit = config.limit
-            self._calls[name] = call
+            self._calls[name], self._places[name] = call, layout.places(call)
             self._launch[name] = kernels.bind(name, call, config.num_envs)
 
     def _write_buffers(self, call: Any, layout: Layout) -> None:
@@ -274,11 +275,11 @@ class Simulation:
         """Steps every replica once.
 
         Args:
-            actions: For each place of the layout's, where the actions are, and their element type, an ``ActionKind``.
+            actions: For each place that takes some, where the actions are, and their element type, an ``ActionKind``.
             out: Results to write elsewhere than into the buffers: number of the place, name, address.
         """
         call, places = self._step_call, self._step_places
-        for place, (address, kind) in zip(places, actions, strict=True):
+        for place, (address, kind) in zip(self._acting, actions, strict=True):
             place.actions, place.action_kind = address, kind
         self._launches += 1
         call.launch = self._launches
@@ -318,7 +319,7 @@ class Simulation:
             where: Begins the message.
         """
         call = self._calls["inspect"]
-        for place, (address, kind) in zip(self._inspect_places, actions, strict=True):
+        for place, (address, kind) in zip(self._inspected, actions, strict=True):
             place.actions, place.action_kind = address, kind
         self._launches += 1
         call.launch = self._launches
@@ -336,8 +337,10 @@ class Simulation:
         self._launches += 1
         call.launch = self._launches
         call.random_actions = None
-        for name, array in results.items():
-            setattr(call, name, self.arrays.address(array))
+        for affix, place in self._places["rollout"]:
+            for name, *_ in place._fields_:
+                if name + affix in results:
+                    setattr(place, name, self.arrays.address(results[name + affix]))
         self._launch["rollout"](self.arrays.stream())
 
     def check(self, hosts: Sequence[np.ndarray] = (), where: str = "") -> None:
@@ -421,3 +424,5 @@ class Simulation:
         for name, array in values.items():
             write_field(self.arrays, self.buffers[name], array, name)
         self.ready = True
+        if self.config.spec.action_mask:
+            self.observe()  # what is possible follows from the state

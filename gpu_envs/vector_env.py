@@ -12,14 +12,17 @@ from gymnasium.vector.utils import batch_space
 from gpu_envs.actions import ActionReader, Actions
 from gpu_envs.arrays import Array, to_numpy
 from gpu_envs.backend import resolve_device
-from gpu_envs.codegen import RESULTS
+from gpu_envs.codegen import RESULTS, SingleLayout
 from gpu_envs.options import Options, check_num_envs
 from gpu_envs.rendering import Renderer
 from gpu_envs.replicas import Replicas
 from gpu_envs.resets import Seeds
-from gpu_envs.results import OutReader, Rollout, Step
+from gpu_envs.results import OutReader, Rollout, Step, given_for
 from gpu_envs.simulation import NO_LIMIT, LiveState
 from gpu_envs.spec import EnvSpec
+
+_OBSERVED = ("observations", "final_obs")
+"""Results that are dicts where the observation space is a Dict."""
 
 
 @final
@@ -118,8 +121,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._reader = ActionReader(
             self.single_action_space, (self.num_envs,), self.device, self._sim.arrays, precision
         )
-        self._out = OutReader(self._sim.shapes, ("",), self.device)
-        self._device_infos = self._live_infos()
+        layout = self._sim.layout
+        assert isinstance(layout, SingleLayout)
+        self._parts, self._keys = layout.parts, layout.keys
+        self._out = OutReader(self._sim.shapes, ("", *(f".{key}" for key in self._keys)), self.device, "key")
+        self._masked = spec.action_mask
+        self._everywhere = self._sim.arrays.full_of(np.ones(count, bool)) if self._masked else None
+        self._device_infos = {} if self._keys else self._live_infos()
 
     # --- Gymnasium's interface ---
 
@@ -133,7 +141,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 for this reset alone. It is not changed.
 
         Returns:
-            The observations of all replicas, and an empty dict.
+            The observations of all replicas, and infos: ``action_mask`` where the rules say what is possible.
         """
         replicas = self._replicas
         replicas.check_open(self.closed)
@@ -143,7 +151,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._replicas.reset(asked)
         if self._followed:
             self._follow(stepped=False)
-        return replicas.given_out("observations"), {}
+        return self._given("observations"), self._masks(None)
 
     def step(self, actions: Any, *, out: Step | None = None) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Steps every replica once.
@@ -153,7 +161,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             out: Arrays of your own to write into; they are returned in place of the simulator's.
 
         Returns:
-            Observations, rewards, terminations, truncations and infos.
+            Observations, rewards, terminations, truncations and infos. Of a Dict the observations are a dict of arrays.
 
         Raises:
             ActionError: An action is out of range or not a number, and came from the host: nothing has changed.
@@ -168,13 +176,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         sim.step((read[:2],), self._out.read(out) if out is not None else ())
         if self._followed:
             self._follow(stepped=True, out=out)
-        if self.output != "numpy" and not self._copy:
+        if self.output != "numpy" and not self._copy and not self._keys:
             b, infos = sim.buffers, dict(self._device_infos)
             if out is None:
                 return b["observations"], b["rewards"], b["terminations"], b["truncations"], infos
             if out.final_obs is None and out.episode_return is None and out.episode_length is None:
                 given = ((n, getattr(out, n)) for n in RESULTS[:4])
                 observations, rewards, terminations, truncations = (b[n] if a is None else a for n, a in given)
+                if out.action_mask is not None:
+                    infos["action_mask"] = out.action_mask
                 return observations, rewards, terminations, truncations, infos
         if self.output == "numpy" and read.host is None:
             sim.check()
@@ -218,8 +228,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             else ("observations", "reward_sum", "terminated", "truncated", "random_actions")
         )
         totals = ("episodes", "return_sum", "length_sum")
-        given = (results.get(name) for name in (*named, *totals))
-        return Rollout(*(self._replicas.to_output(array) if array is not None else None for array in given))
+        given = {n: self._replicas.to_output(array) for n, array in results.items()}
+        if self._keys:
+            given["observations"] = {key: given.pop(f"observations.{key}") for key in self._keys}
+        return Rollout(*(given.get(name) for name in (*named, *totals)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the window, if there is one; the garbage collector frees all else."""
@@ -252,6 +264,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._sim.state
 
     @property
+    def action_mask(self) -> Array | None:
+        """Which choices are possible in the state last observed, int8 ``[num_envs, choices]``: 1, or 0 for what is not.
+
+        Live, or with NumPy output on CUDA a copy. None where the rules forbid nothing.
+        """
+        return self._replicas.to_output(self._sim.buffers["action_mask"]) if self._masked else None
+
+    @property
     def episode_return(self) -> Array:
         """The return of each replica's last finished episode: live, or with NumPy output on CUDA a copy."""
         return self._replicas.to_output(self._sim.buffers["episode_return"])
@@ -281,7 +301,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             The observations.
         """
         self._replicas.stagger(seed, self.closed)
-        return self._replicas.given_out("observations")
+        return self._given("observations")
 
     @property
     def params(self) -> dict[str, Any]:
@@ -292,10 +312,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Raises the first offence of the steps whose actions came from the device, if there was any."""
         self._sim.check()
 
-    def direct_step(self) -> tuple[Callable[[int, int], None], tuple[Array, Array, Array]]:
+    def direct_step(self) -> tuple[Callable[[int, int], None], tuple[Any, Array, Array]]:
         """A step that looks at nothing, and the arrays it writes: observations, rewards, terminations. Host only."""
         b, step, numbers = self._sim.buffers, self._sim.direct_step(), self._replicas.numbers
-        results = b["observations"], b["rewards"], b["terminations"]
+        seen = {key: b[f"observations.{key}"] for key in self._keys} if self._keys else b["observations"]
+        results = seen, b["rewards"], b["terminations"]
         if numbers is None:
             return step, results
 
@@ -333,7 +354,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._sim.observe()
         if self._replicas.numbers is not None:
             self._replicas.numbers.look(stepped=False)
-        return self._replicas.given_out("observations")
+        return self._given("observations")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """A parameter, a state field, or an attribute, as a tuple of one for each replica."""
@@ -405,15 +426,31 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         else:
             self._reader.check_values(read.host)
 
-    def _result(self, name: str, out: Step | None) -> Array:
-        given = getattr(out, name) if out is not None else None
-        return given if given is not None else self._replicas.given_out(name)
+    def _given(self, name: str, given: Any = None) -> Any:
+        """A result as the user gets it, but for arrays that he gave; of a Dict a dict of arrays."""
+        if self._keys and name in _OBSERVED:
+            own = {key: given_for(given, key) for key in self._keys}
+            return {k: self._replicas.given_out(f"{name}.{k}") if a is None else a for k, a in own.items()}
+        return self._replicas.given_out(name) if given is None else given
+
+    def _result(self, name: str, out: Step | None) -> Any:
+        return self._given(name, getattr(out, name) if out is not None else None)
+
+    def _masks(self, out: Step | None) -> dict[str, Any]:
+        """What is possible, where the rules say so: of every replica."""
+        if not self._masked:
+            return {}
+        everywhere = self._replicas.to_output(self._everywhere)
+        return {
+            "action_mask": self._result("action_mask", out),
+            "_action_mask": everywhere.copy() if self.output == "numpy" else everywhere,
+        }
 
     def _live_infos(self) -> dict[str, Any]:
         """The infos of a step that returns the simulator's own memory: the same arrays every time."""
         b = self._sim.buffers
         finished = b["finished"]
-        infos: dict[str, Any] = {}
+        infos = {"action_mask": b["action_mask"], "_action_mask": self._everywhere} if self._masked else {}
         episode = {"r": b["episode_return"], "l": b["episode_length"]}
         if self._statistics:
             infos |= {"episode": episode, "_episode": finished}
@@ -428,32 +465,43 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return infos
 
     def _infos(self, out: Step | None) -> dict[str, Any]:
+        infos = self._masks(out)
         if not (self._statistics or self._same_step):
-            return {}
+            return infos
         finished = self._replicas.given_out("finished")
         if self.output == "numpy" and not finished.any():
-            return {}
-        infos: dict[str, Any] = {}
+            return infos
         final_info: dict[str, Any] = {}
         if self._statistics:
             episode = {"r": self._result("episode_return", out), "l": self._result("episode_length", out)}
             if self.output == "numpy":
                 episode = {k: np.where(finished, to_numpy(v), 0) for k, v in episode.items()}
-            infos = {"episode": episode, "_episode": finished}
-            final_info = dict(infos)
+            final_info = {"episode": episode, "_episode": finished}
+            infos |= final_info
         if self._same_step:
             final_obs = self._result("final_obs", out)
-            if self.output == "numpy" and self._copy and (out is None or out.final_obs is None):
-                final_obs = np.where(finished.reshape(-1, *(1,) * (final_obs.ndim - 1)), final_obs, np.float32(0))
+            if self.output == "numpy" and self._copy:
+                final_obs = self._only(finished, final_obs, out.final_obs if out is not None else None)
             infos |= {"final_obs": final_obs, "_final_obs": finished, "final_info": final_info, "_final_info": finished}
         return infos
+
+    def _only(self, finished: np.ndarray, values: Any, given: Any) -> Any:
+        """Zeroes the replicas whose episode goes on, in NumPy arrays that the user did not give."""
+        if self._keys:
+            return {key: self._zeroed(finished, values[key], given_for(given, key)) for key in self._keys}
+        return self._zeroed(finished, values, given)
+
+    def _zeroed(self, finished: np.ndarray, values: np.ndarray, given: Array | None) -> np.ndarray:
+        if given is not None:
+            return values
+        return np.where(finished.reshape(-1, *(1,) * (values.ndim - 1)), values, values.dtype.type(0))
 
     def _rollout_arrays(self, steps: int, per_step: bool, *, drawn: bool) -> dict[str, Array]:
         """Allocates what a rollout writes."""
         n, real = self.num_envs, self.precision
-        row, action = self.single_observation_space.shape or (), self.single_action_space.shape or ()
+        rows, action = (steps, n) if per_step else (n,), self.single_action_space.shape or ()
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
-            "observations": ((steps, n, *row) if per_step else (n, *row), "float32"),
+            **{f"observations{part.affix}": ((*rows, *part.space.shape), part.dtype) for part in self._parts},
             "reward_sum": ((n,), real),
             "terminated": ((n,), "int32"),
             "truncated": ((n,), "int32"),

@@ -13,12 +13,12 @@ FN void report(u64* record, u64 launch, u32 kind, u64 place) {
     if (owner == 0 || owner == name) lower(&record[1], place);
 }
 
-// One of N whole numbers from START up. One out of range counts as the nearest.
-template <int N, int START> struct DiscreteActions {
+// One of N whole numbers from START up. One out of range counts as the nearest. MASKED: not all are always possible.
+template <int N, int START, bool MASKED = false> struct DiscreteActions {
     using Action = int;
     using Drawn  = i64;  // the element type of recorded random actions
     static constexpr int  SIZE        = 1;
-    static constexpr bool BINARY      = (N & (N - 1)) == 0 && N <= 256;  // whole actions fit into the bits of a word
+    static constexpr bool BINARY      = !MASKED && (N & (N - 1)) == 0 && N <= 256;  // whole actions fit into the bits of a word
     static constexpr int  BITS        = N <= 2 ? 1 : N <= 4 ? 2 : N <= 16 ? 4 : 8;
     static constexpr u32  PER_WORD    = BINARY ? 32 / BITS : 1;
     static constexpr u32  PER_BLOCK   = 4 * PER_WORD;  // actions from one call of philox
@@ -57,6 +57,19 @@ template <int N, int START> struct DiscreteActions {
         const u32 slot = step % PER_BLOCK;
         const u32 word = word_of(block, slot / PER_WORD);
         value[k] = START + (BINARY ? int(word >> (slot % PER_WORD * BITS)) & (N - 1) : int(u64(word) * N >> 32));
+    }
+    // One of those that are possible; where none is, one of all.
+    FN void draw_possible(int k, const Words& block, u32 step, const bool* possible) {
+        int count = 0;
+        for (int j = 0; j < N; ++j) count += possible[j];
+        const bool any    = count != 0;
+        const int  wanted = int(u64(word_of(block, step % PER_BLOCK)) * u64(any ? count : N) >> 32);
+        int reached = 0, before = 0;
+        for (int j = 0; j < N; ++j) {
+            reached += any ? possible[j] : 1;
+            before += reached <= wanted;
+        }
+        value[k] = START + before;
     }
     FN void record(void* actions, Index i, int k) const { static_cast<Drawn*>(actions)[i] = value[k]; }
 };

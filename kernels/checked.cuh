@@ -48,14 +48,18 @@ template <class T> struct CheckedPointer {
     }
 };
 
+// What a CheckedArray is, in messages.
+struct OfState { FN static const char* name() { return "an array of the state"; } };
+struct OfObservation { FN static const char* name() { return "the observation"; } };
+
 // In place of an array of LENGTH elements.
-template <class T, int LENGTH> struct CheckedArray {
+template <class T, int LENGTH, class Of = OfState> struct CheckedArray {
     T at[LENGTH];
 
-    FN T&       operator[](CheckedIndex index) { return at[index.within("an array of the state", LENGTH)]; }
-    FN const T& operator[](CheckedIndex index) const { return at[index.within("an array of the state", LENGTH)]; }
-    FN T*       operator+(CheckedIndex index) { return at + index.within("an array of the state", LENGTH + 1); }
-    FN const T* operator+(CheckedIndex index) const { return at + index.within("an array of the state", LENGTH + 1); }
+    FN T&       operator[](CheckedIndex index) { return at[index.within(Of::name(), LENGTH)]; }
+    FN const T& operator[](CheckedIndex index) const { return at[index.within(Of::name(), LENGTH)]; }
+    FN T*       operator+(CheckedIndex index) { return at + index.within(Of::name(), LENGTH + 1); }
+    FN const T* operator+(CheckedIndex index) const { return at + index.within(Of::name(), LENGTH + 1); }
     template <class P, typename CheckedIf<CHECKED_SAME<P, T*> || CHECKED_SAME<P, const T*>>::type = 0> FN operator P() { return at; }
     template <class P, typename CheckedIf<CHECKED_SAME<P, const T*>>::type = 0> FN operator P() const { return at; }
 };
@@ -83,4 +87,12 @@ template <class T, int... SIZES> struct Table {
         const Index plane = i.within(name, size(0)) * size(1) + j.within(name, size(1));
         return at[plane * size(DIMENSIONS - 1) + k.within(name, size(DIMENSIONS - 1))];
     }
+};
+
+// In place of the numbers of one box of a replica's observation, and of an action mask.
+template <class T> struct Elements : CheckedPointer<T> {
+    FN Elements(T* first, int length, const char* name) : CheckedPointer<T>{first, length, name} {}
+};
+struct Mask : CheckedPointer<bool> {
+    FN Mask(bool* first, int length) : CheckedPointer<bool>{first, length, "the action mask"} {}
 };

@@ -6,6 +6,7 @@
 //   KERNEL_OF_BLOCKS(name, Call, threads, blocks)    one whose blocks have so many threads, so many of them at a time
 //   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES
 //   FOR_EACH_LANE(k, env)    runs over the replicas env.index(k) of one tile; bodies must not depend on one another
+//   FOR_EACH_LANE_ALONE(k, env)       the same, one after another: for bodies that no compiler vectorises
 //   NOTE_LANES(note, k, env) FOR_EACH_LANE whose body may also gather into an int: note |= ...
 //   FOR_EACH_MARKED(k, marks, env)    runs over the few lanes whose mark is not zero
 //   FOR_EACH_BLOCK(block)    runs over the blocks of a launch whose replicas have a team of agents: see team.cuh
@@ -31,6 +32,7 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
 #define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
 #define FOR_EACH_LANE(k, env)    UNROLL for (int k = 0; k < LANES; ++k) if ((env).has(k))
+#define FOR_EACH_LANE_ALONE(k, env) FOR_EACH_LANE(k, env)
 #define NOTE_LANES(note, k, env) FOR_EACH_LANE(k, env)
 #define FOR_EACH_MARKED(k, marks, env) FOR_EACH_LANE(k, env) if ((marks)[k])
 #define FOR_EACH_BLOCK(block)    if (const Index block = Index(blockIdx.x); true)
@@ -210,6 +212,7 @@ template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int cou
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
 #define FOR_EACH_LANE(k, env)    _Pragma("omp simd") for (int k = 0; k < (env).lanes; ++k)
+#define FOR_EACH_LANE_ALONE(k, env) for (int k = 0; k < (env).lanes; ++k)
 #define OMP_SIMD(clause)         _Pragma(#clause)
 #define NOTE_LANES(note, k, env) OMP_SIMD(omp simd reduction(|:note)) for (int k = 0; k < (env).lanes; ++k)
 #define FOR_EACH_MARKED(k, marks, env)                                   \

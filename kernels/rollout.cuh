@@ -48,7 +48,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                         action_bits[k] = random_words(keys[k].seed, RANDOM_ACTION, 0, keys[k].episode,
                                                       elapsed / Actions::PER_BLOCK, 0);
                 }
-                FOR_EACH_LANE(k, env) tile.action.draw(k, action_bits[k], u32(tile.elapsed[k]));
+                FOR_EACH_LANE(k, env) draw_action(tile, k, params.get(env.index(k)), action_bits[k]);
                 if (call.random_actions != nullptr)
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
             }
@@ -87,14 +87,15 @@ KERNEL(kernel_rollout, RolloutCall) {
             }
             if (call.per_step) {
                 observe_all(tile, call.params, env);
-                store_rows<OBSERVATION_SIZE>(call.observations + Index(t) * count * OBSERVATION_SIZE, tile.observation, env);
+                deliver(call, tile, base, env);
                 store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, base, env);
             }
         }
         if (!call.per_step) {
             observe_all(tile, call.params, env);
-            store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
+            deliver(call, tile, 0, env);
         }
+        mask_all(call, tile, env);
         store(tile, buffers, env);
         FOR_EACH_LANE(k, env) {
             const Index i         = env.index(k);

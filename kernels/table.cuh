@@ -1,3 +1,5 @@
+// What the rules index: tables, observations and action masks. checked.cuh has the same for builds that find mistakes.
+
 // Numbers that all replicas read and nobody writes: table[i], counted from the first, or table(row, column).
 
 template <class T, int... SIZES> struct Table {
@@ -19,4 +21,18 @@ template <class T, int... SIZES> struct Table {
         static_assert(DIMENSIONS == 3, "this table has not three dimensions");
         return at[(i * size(1) + j) * size(DIMENSIONS - 1) + k];
     }
+};
+
+// The numbers of one box of a replica's observation, in memory.
+template <class T> struct Elements {
+    T* at;
+    FN Elements(T* first, int, const char*) : at(first) {}
+    FN T& operator[](int j) const { return at[j]; }
+};
+
+// Which of an agent's choices are possible: one after another, those of a MultiDiscrete element after element.
+struct Mask {
+    bool* at;
+    FN Mask(bool* first, int) : at(first) {}
+    FN bool& operator[](int choice) const { return at[choice]; }
 };

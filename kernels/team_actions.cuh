@@ -46,12 +46,6 @@ FN Action read_action(const RoleCall (&role)[ROLES], Element replica, int agent,
     return action;
 }
 
-// Which of an agent's choices are possible: one after another, those of a MultiDiscrete element after element.
-struct Mask {
-    bool* at;
-    FN bool& operator[](int choice) const { return at[choice]; }
-};
-
 // What the agents do in this step.
 struct TeamActions {
     const World& world;

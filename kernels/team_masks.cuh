@@ -5,7 +5,7 @@ template <class Call> FN void mask_actions(const World& w, const Params& p, Team
     FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
         const int     own = role_of(i);
         const Element row = team.replica * count_of(own) + (i - first_of(own));
-        const Mask    mask{call.role[own].action_mask + row * choices_of(own)};
+        const Mask    mask(call.role[own].action_mask + row * choices_of(own), choices_of(own));
         for (int choice = 0; choice < choices_of(own); ++choice) mask[choice] = true;
         if (w.present[i]) allow(w, p, i, mask);
     }

@@ -1,6 +1,7 @@
-// A tile of single-agent replicas, and what its drivers do with it: load, advance, observe, restart, store. The rules
-// come from the environment's header; State(s), Params, Action(s), Observation, Record, Buffers and the Calls are
-// generated from its Python spec.
+// A tile of single-agent replicas, and what its drivers do with it: load, advance, restart, store. The rules come from
+// the environment's header; State(s), Params, Action(s), Observation, Record, Buffers and the Calls are generated from
+// its Python spec. How observations get out is in staged.cuh or direct.cuh, of which the spec's space chooses one; what is
+// possible, in masks.cuh or unmasked.cuh.
 
 // How an episode ends: two bits that are never merged into one.
 constexpr int TERMINATED = 1, TRUNCATED = 2;
@@ -14,8 +15,10 @@ struct Tile {
     int     elapsed[LANES];         // steps of it
     int     ended[LANES];           // flags of an episode that was over before this step
     int     flags[LANES];           // how this step ended it
-    float   observation[OBSERVATION_SIZE][LANES];
+    ObservationTile observation;    // on its way out
 };
+
+FN void observe_lane(Tile& tile, int k, const Params& params);  // see staged.cuh and direct.cuh
 
 template <class Env> FN void report_all(const Tile& tile, const Buffers& buffers, const void* actions, int kind,
                                         Index base, u64 launch, bool frozen_too, const Env& env) {
@@ -44,21 +47,6 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
         buffers.elapsed[i]        = tile.elapsed[k];
         if (AUTORESET != SAME_STEP) buffers.ended[i] = u8(tile.ended[k]);
     }
-}
-
-FN void set_observation(Tile& tile, int k, const Observation& observation) {
-    UNROLL
-    for (int j = 0; j < OBSERVATION_SIZE; ++j) tile.observation[j][k] = observation[j];
-}
-
-FN void observe_lane(Tile& tile, int k, const Params& params) {
-    Observation observation;
-    observe(tile.state.get(k), params, observation);
-    set_observation(tile, k, observation);
-}
-
-template <class Env> FN void observe_all(Tile& tile, const ParamBuffers& params, const Env& env) {
-    FOR_EACH_LANE(k, env) observe_lane(tile, k, params.get(env.index(k)));
 }
 
 // One step of one replica; one whose episode is over stays as it is. The key is read only where the rules draw random

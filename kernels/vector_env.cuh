@@ -1,13 +1,10 @@
 // The driver of single-agent environments, one step a launch: look at the actions, advance, end, restart, observe.
 
 // Zeroes the final observations that the step before wrote.
-template <class Env> FN void clear_final(const Buffers& buffers, const Env& env) {
+template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
     int stale[LANES];
-    FOR_EACH_LANE(k, env) stale[k] = buffers.finished[env.index(k)];
-    FOR_EACH_MARKED(k, stale, env) {
-        UNROLL
-        for (int j = 0; j < OBSERVATION_SIZE; ++j) buffers.records[env.index(k)].final_obs[j] = 0;
-    }
+    FOR_EACH_LANE(k, env) stale[k] = call.buffers.finished[env.index(k)];
+    FOR_EACH_MARKED(k, stale, env) clear_kept(call, env.index(k));
 }
 
 // The record of a replica whose episode has just ended: whole, so that it goes out in whole sectors of memory, for a
@@ -19,13 +16,7 @@ FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i, cons
     record.last_return = tile.episode_return[k];
     if (call.episode_return != nullptr) call.episode_return[i] = record.last_return;
     if (call.episode_length != nullptr) call.episode_length[i] = record.last_length;
-    if (AUTORESET == SAME_STEP) {
-        UNROLL
-        for (int j = 0; j < OBSERVATION_SIZE; ++j) {
-            record.final_obs[j] = tile.observation[j][k];
-            if (call.final_obs != nullptr) call.final_obs[i * OBSERVATION_SIZE + j] = tile.observation[j][k];
-        }
-    }
+    if (AUTORESET == SAME_STEP) keep_final(call, tile, k, i, record);
     return record;
 }
 
@@ -60,7 +51,7 @@ KERNEL(kernel_step, StepCall) {
             touched[k]        = finished[k] | restarting[k];
             tile.ended[k]     = finished[k] ? tile.flags[k] : tile.ended[k];
         }
-        if (AUTORESET == SAME_STEP && call.clear_final) clear_final(buffers, env);
+        if (AUTORESET == SAME_STEP && call.clear_final) clear_final(call, env);
         FOR_EACH_MARKED(k, touched, env) {
             const Index i   = env.index(k);
             Key         key = early ? keys[k] : buffers.records[i].key;
@@ -70,7 +61,8 @@ KERNEL(kernel_step, StepCall) {
             if (AUTORESET != DISABLED && restarting[k]) restart(tile, k, params.get(i), key);
         }
         store(tile, buffers, env);
-        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
+        deliver(call, tile, 0, env);
+        mask_all(call, tile, env);
         store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
         FOR_EACH_LANE(k, env) buffers.finished[env.index(k)] = u8(finished[k]);
     }
@@ -108,6 +100,7 @@ KERNEL(kernel_reset, ResetCall) {
             restart(tile, k, call.params.get(i), key);
         }
         store(tile, buffers, env);
-        store_rows<OBSERVATION_SIZE>(call.observations, tile.observation, env);
+        deliver(call, tile, 0, env);
+        mask_all(call, tile, env);
     }
 }

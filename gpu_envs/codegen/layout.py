@@ -145,7 +145,7 @@ class Layout(ABC):
 
     @abstractmethod
     def places(self, call: Any) -> list[tuple[str, Any]]:
-        """The structs of a call that name actions and results: suffix of the results' names, and struct."""
+        """The structs of a call that name actions or results: suffix of the results' names, and struct."""
 
     @abstractmethod
     def where(self, place: int) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -19,12 +20,22 @@ from gpu_envs.codegen.layout import (
     array_header,
     header_text,
     joined,
+    mask_entries,
     mode_enum,
     params_buffers,
     params_getter,
     params_struct,
     rules_part,
 )
+from gpu_envs.codegen.observed import (
+    Part,
+    is_staged,
+    observation_members,
+    observation_rows,
+    observation_type,
+    parts_of,
+)
+from gpu_envs.codegen.state import StateField, state_structs
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.spec import EnvSpec
 
@@ -32,9 +43,6 @@ MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
 """The drivers that are compiled, each when first needed, and their kernels."""
 
 _DTYPES = {"int": "int32", "u8": "uint8", "bool": "bool"}
-
-MOST_UNROLLED = 32
-"""Elements of an array up to which loops over it are unrolled: then a GPU may keep it in registers."""
 
 _CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall", "rollout": "RolloutCall"}
 
@@ -54,20 +62,38 @@ class SingleLayout(Layout):
         assert isinstance(self.config.spec, EnvSpec)
         return self.config.spec
 
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The boxes of one replica's observation."""
+        return parts_of(self.spec.observation_space(self.config.params), self.spec.id)
+
     @property
-    def observation_space(self) -> gymnasium.spaces.Box:
-        """The observation space of one replica."""
-        space = self.spec.observation_space(self.config.params)
-        if not (isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32):
-            raise ValueError(
-                f"{self.spec.id}: an observation space must be a float32 Box of one dimension; got {space}"
-            )
-        return space
+    def keys(self) -> tuple[str, ...]:
+        """The names of those boxes; none where there is but one."""
+        return tuple(part.key for part in self.parts if part.key)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the observation is a short row of floats."""
+        return is_staged(self.parts)
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space of one replica."""
         return self.spec.action_space(self.config.params)
+
+    @property
+    def choices(self) -> int:
+        """Entries in an action mask; 0: there is none."""
+        if not self.spec.action_mask:
+            return 0
+        choices = mask_entries(self.action_space)
+        if not choices:
+            raise ValueError(
+                f"{self.spec.id}: action_mask=True, but the action space is {self.action_space}; "
+                "masks are for Discrete actions"
+            )
+        return choices
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -77,18 +103,18 @@ class SingleLayout(Layout):
     @property
     def record_words(self) -> int:
         """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
-        size = self.observation_space.shape[0]
-        return 8 + (-(-size // 8) * 8 if self.config.autoreset_mode == "SameStep" else 0)
+        kept = self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
+        return 8 + -(-kept // 8) * 8
 
     @property
-    def state_fields(self) -> list[tuple[str, str, int]]:
-        """Name, C++ type and length of the state's fields; a length of 0: no array."""
+    def state_fields(self) -> list[StateField]:
+        """The state's fields, as they are in C++."""
         params, found = self.config.params, []
         for name, field in self.spec.typed_state.items():
             length = field.elements(params) if field.is_array else 0
             if field.is_array and length < 1:
                 raise ValueError(f"{self.spec.id}: the length of the field {name!r} is {length}; at least 1")
-            found.append((name, CPP_TYPES[field.type], length))
+            found.append(StateField(name, CPP_TYPES[field.type], length))
         return found
 
     def buffers(self) -> dict[str, Shape]:
@@ -98,6 +124,9 @@ class SingleLayout(Layout):
             f"state.{name}": ((length, n) if length else (n,), real if cpp == "real" else _DTYPES[cpp])
             for name, cpp, length in self.state_fields
         }
+        found = self.results()
+        if self.staged:
+            found.pop("final_obs", None)  # in the records
         return fields | {
             "running_return": ((n,), real),
             "elapsed": ((n,), "int32"),
@@ -105,14 +134,11 @@ class SingleLayout(Layout):
             "finished": ((n,), "bool"),
             "records": ((n, self.record_words), "int32"),
             "offence": ((2,), "int64"),
-            "observations": ((n, *self.observation_space.shape), "float32"),
-            "rewards": ((n,), real),
-            "terminations": ((n,), "bool"),
-            "truncations": ((n,), "bool"),
+            **{name: shape for name, shape in found.items() if not name.startswith("episode_")},
         }
 
     def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Names the columns of the records, ``struct Record``, and turns arrays of the state: ``[num_envs, length]``."""
+        """Names the columns of the records, ``struct Record``; turns arrays of the state: ``[num_envs, length]``."""
         for name, _, length in self.state_fields:
             if length:
                 buffers[f"state.{name}"] = buffers[f"state.{name}"].T
@@ -123,16 +149,24 @@ class SingleLayout(Layout):
         buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
         buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
         buffers["episode_length"] = records[:, 6 if wide else 5]
-        if self.config.autoreset_mode == "SameStep":
-            buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + self.observation_space.shape[0]]
+        if self.config.autoreset_mode != "SameStep":
+            return
+        if self.staged:
+            buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + self.parts[0].size]
+        else:
+            buffers |= {f"kept_final{part.affix}": buffers[f"final_obs{part.affix}"] for part in self.parts}
 
     def results(self) -> dict[str, Shape]:
         """What a step writes."""
-        n, buffers = self.config.num_envs, self.buffers()
-        found = {name: buffers[name] for name in ("observations", "rewards", "terminations", "truncations")}
+        n, real = self.config.num_envs, self.config.precision
+        seen: dict[str, Shape] = {part.affix: ((n, *part.space.shape), part.dtype) for part in self.parts}
+        found: dict[str, Shape] = {f"observations{affix}": shape for affix, shape in seen.items()}
+        found |= {"rewards": ((n,), real), "terminations": ((n,), "bool"), "truncations": ((n,), "bool")}
         if self.config.autoreset_mode == "SameStep":
-            found["final_obs"] = found["observations"]
-        return found | {"episode_return": ((n,), self.config.precision), "episode_length": ((n,), "int32")}
+            found |= {f"final_obs{affix}": shape for affix, shape in seen.items()}
+        if self.choices:
+            found["action_mask"] = ((n, self.choices), "int8")
+        return found | {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
 
     @property
     def episode(self) -> tuple[str, ...]:
@@ -143,8 +177,8 @@ class SingleLayout(Layout):
         )
 
     def places(self, call: Any) -> list[tuple[str, Any]]:
-        """The call itself names actions and results."""
-        return [("", call)]
+        """The call itself names actions and results; each box of a Dict has its own place."""
+        return [("", call), *((f".{key}", call.part[k]) for k, key in enumerate(self.keys))]
 
     def where(self, place: int) -> tuple[int, int, int]:
         """Unpacks an offence's place."""
@@ -172,18 +206,17 @@ class SingleLayout(Layout):
     def generate(self, module: str) -> Program:
         """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
-        arrays = array_header(self.config)
-        own = ("portable.cuh", "math.cuh", "philox.cuh", "actions.cuh", arrays, "tile.cuh", f"{module}.cuh")
-        text = {name: (name, header_text(name)) for name in own}
+        before = ("math.cuh", "philox.cuh", "actions.cuh", array_header(self.config))
+        seen, possible = "staged.cuh" if self.staged else "direct.cuh", "masks.cuh" if self.choices else "unmasked.cuh"
+        after = ("tile.cuh", seen, possible, f"{module}.cuh")
         rules = rules_part(self.config)
         parts = [
-            text["portable.cuh"],
+            ("portable.cuh", header_text("portable.cuh")),
             ("generated", f"using real = {self.real};"),
-            *(text[name] for name in ("math.cuh", "philox.cuh", "actions.cuh", arrays)),
+            *((name, header_text(name)) for name in before),
             ("generated", _prologue(self, declared)),
             rules,
-            text["tile.cuh"],
-            text[f"{module}.cuh"],
+            *((name, header_text(name)) for name in after),
         ]
         return Program(
             name=f"{self.spec.id}-{module}",
@@ -191,7 +224,7 @@ class SingleLayout(Layout):
             calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
             contract=contract(self.spec.id, rules[0], team=False, masks=self.spec.action_mask),
             flush_denormals=self.config.precision == "float32",
-            staging_bytes=ctypes.sizeof(ctypes.c_float) * self.observation_space.shape[0],
+            staging_bytes=ctypes.sizeof(ctypes.c_float) * self.parts[0].size if self.staged else 0,
         )
 
 
@@ -201,59 +234,10 @@ def _number(value: float) -> str:
     )
 
 
-def _state(layout: SingleLayout) -> str:
-    """State of one replica, of a tile of them, and of all: structure of arrays."""
-    fields = layout.state_fields
-    one = [f"    {cpp} {n}{f'[{length}]' if length else ''};" for n, cpp, length in fields]
-    many = [f"    {cpp} {n}{f'[{length}]' if length else ''}[LANES];" for n, cpp, length in fields]
-    return "\n".join(
-        [
-            "struct State {",
-            *one,
-            "};",
-            "struct States {",
-            *many,
-            *_state_getter(fields),
-            "    FN void set(int k, const State& s) {",
-            *(_each(n, length, "{n}{j}[k] = s.{n}{j};") for n, _, length in fields),
-            "    }",
-            "    template <class From> FN void load(int k, const From& from, Index i, [[maybe_unused]] Index count) {",
-            *(_each(n, length, "{n}{j}[k] = from.{n}[{i}];") for n, _, length in fields),
-            "    }",
-            "    template <class To> FN void store(int k, const To& to, Index i, [[maybe_unused]] Index count) const {",
-            *(_each(n, length, "to.{n}[{i}] = {n}{j}[k];") for n, _, length in fields),
-            "    }",
-            "};",
-        ]
-    )
-
-
-def _state_getter(fields: Sequence[tuple[str, str, int]]) -> list[str]:
-    """The member of ``States`` that gives one replica's ``State``."""
-    if not any(length for _, _, length in fields):
-        read = ", ".join(f"{n}[k]" for n, _, _ in fields)
-        return [f"    FN State get(int k) const {{ return {{{read}}}; }}"]
-    return [
-        "    FN State get(int k) const {",
-        "        State s;",
-        *(_each(n, length, "s.{n}{j} = {n}{j}[k];") for n, _, length in fields),
-        "        return s;",
-        "    }",
-    ]
-
-
-def _each(name: str, length: int, statement: str) -> str:
-    """A statement about a field; about each element of one that is an array, ``[length, num_envs]`` in memory."""
-    if not length:
-        return f"        {statement.format(n=name, j='', i='i')}"
-    unroll = "UNROLL " if length <= MOST_UNROLLED else ""
-    each = statement.format(n=name, j="[j]", i="Index(j) * count + i")
-    return f"        {unroll}for (int j = 0; j < {length}; ++j) {each}"
-
-
-def _action(space: gymnasium.Space[Any], spec_id: str) -> str:
+def _action(space: gymnasium.Space[Any], spec_id: str, choices: int) -> str:
     if isinstance(space, gymnasium.spaces.Discrete):
-        return f"using Actions = DiscreteActions<{space.n}, {space.start}>;\nusing Action = Actions::Action;"
+        flag = f", true>;\nconstexpr int CHOICES = {choices}" if choices else ">"
+        return f"using Actions = DiscreteActions<{space.n}, {space.start}{flag};\nusing Action = Actions::Action;"
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32:
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise ValueError(f"{spec_id}: the bounds of a Box of actions must be finite; got {space}")
@@ -278,7 +262,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
     """The structs that cross from Python to the kernels, in the order of declaration."""
     real = layout.real
 
-    def of(name: str, *fields: tuple[str | Struct, str]) -> Struct:
+    def of(name: str, *fields: tuple[str | Struct, str] | tuple[Struct, str, int]) -> Struct:
         return Struct.of(name, real, *fields)
 
     state = of("StateBuffers", *((f"{cpp}*", n) for n, cpp, _ in layout.state_fields))
@@ -301,18 +285,21 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int", "limit"),
         ("u64", "launch"),
     )
-    results: tuple[tuple[str | Struct, str], ...] = (
-        ("float*", "observations"),
+    seen, final = observation_members(layout.parts)
+    results: tuple[tuple[str | Struct, str] | tuple[Struct, str, int], ...] = (
+        *seen,
         ("real*", "rewards"),
         ("u8*", "terminations"),
         ("u8*", "truncations"),
     )
     extras: tuple[tuple[str | Struct, str], ...] = (  # arrays of the user's, or null
-        ("float*", "final_obs"),
+        *final,
         ("real*", "episode_return"),
         ("int*", "episode_length"),
     )
-    step = of("StepCall", *world, *stepping, ("int", "report_frozen"), ("int", "clear_final"), *results, *extras)
+    masks: tuple[tuple[str | Struct, str], ...] = (("bool*", "action_mask"),) if layout.choices else ()
+    flags: tuple[tuple[str | Struct, str], ...] = (("int", "report_frozen"), ("int", "clear_final"))
+    step = of("StepCall", *world, *stepping, *flags, *results, *extras, *masks)
     reset = of(
         "ResetCall",
         *world,
@@ -322,7 +309,8 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("u64", "first_seed"),
         ("int", "reseed_all"),
         ("int", "observe_only"),
-        ("float*", "observations"),
+        *seen,
+        *masks,
     )
     rollout = of(
         "RolloutCall",
@@ -338,28 +326,30 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "truncated"),
         ("real*", "return_sum"),
         ("int*", "length_sum"),
+        *masks,
     )
-    return {s.name: s for s in (state, params, buffers, step, reset, rollout)}
+    parts = [kind for kind, *_ in seen if isinstance(kind, Struct)]
+    return {s.name: s for s in (state, params, buffers, *parts, step, reset, rollout)}
 
 
 def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
     """What the spec says, in C++."""
     spec, config = layout.spec, layout.config
     bodies = {"ParamBuffers": [params_getter(layout)]}
-    size = layout.observation_space.shape[0]
     return "\n\n".join(
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
-            _state(layout),
+            state_structs(layout.state_fields, checked=config.checked),
             params_struct(config),
-            _action(layout.action_space, spec.id),
-            f"constexpr int OBSERVATION_SIZE = {size};\nusing Observation = float[OBSERVATION_SIZE];",
+            _action(layout.action_space, spec.id, layout.choices),
+            observation_type(layout.parts, checked=config.checked),
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
             _record(layout.record_words),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+            *([] if layout.staged else [observation_rows(layout.parts)]),
         ]
     )
 

@@ -1,7 +1,5 @@
 """A courier in a warehouse: whole numbers, arrays, tables and possible actions, with rules in C++."""
 
-from pathlib import Path
-
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
@@ -58,7 +56,7 @@ def _draw(state: State, params: Params) -> Picture:
 
 COURIER_V0 = EnvSpec(
     id="Courier-v0",
-    header=Path(__file__).with_name("courier.cuh"),
+    header="courier.cuh",
     description="Fetch parcels from shelves and bring them to the door.",
     state={
         "x": Field("int"),

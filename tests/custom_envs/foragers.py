@@ -1,7 +1,6 @@
 """A team in C++: a board that all share, a basket that each agent has, and possible actions by role."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ def _draw(state: State, params: Params) -> Picture:
 
 FORAGERS_V0 = TeamSpec(
     id="Foragers-v0",
-    header=Path(__file__).with_name("foragers.cuh"),
+    header="foragers.cuh",
     description="Some pick what grows on a field, others sow it.",
     roles=(
         Role("forager", "num_foragers", _observation, Discrete(6)),
