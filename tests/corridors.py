@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 from gpu_envs import EnvSpec, Field, Param
 
@@ -33,14 +33,12 @@ SPACES: dict[str, gymnasium.Space[Any]] = {
 
 ACTIONS: dict[str, gymnasium.Space[Any]] = {
     "one": Discrete(4),
-    "two": MultiDiscrete([3, 2]),
     "real": Box(-1, 1, (2,), np.float32),
 }
-"""Stay, back, on, dig; the walk and whether to dig; the same in numbers above a half."""
+"""Stay, back, on, dig; walk and dig in numbers beyond a half."""
 
 READ = {
     "one": "const int walk = action < 3 ? action : 0; const bool dig = action == 3;",
-    "two": "const int walk = action[0]; const bool dig = action[1] == 1;",
     "real": (
         "const int walk = action[0] > real(0.5) ? 2 : action[0] < real(-0.5) ? 1 : 0;"
         " const bool dig = action[1] > real(0.5);"
@@ -86,10 +84,7 @@ OBSERVE = {
     "floats": POSITION_RULE.replace("{to}", "observation.position") + " observation.glance[0] = float(s.steps);",
 }
 
-ALLOW = {
-    "one": "mask[1] = may_walk(s, 1);\n    mask[2] = may_walk(s, 2);\n    mask[3] = !s.dug[s.cell];",
-    "two": "mask[1] = may_walk(s, 1);\n    mask[2] = may_walk(s, 2);\n    mask[4] = !s.dug[s.cell];",
-}
+ALLOW = "mask[1] = may_walk(s, 1); mask[2] = may_walk(s, 2); mask[3] = !s.dug[s.cell];"
 
 FILE = """
 import numpy as np
@@ -117,7 +112,7 @@ def header(shown: str, acted: str, *, masked: bool) -> str:
         f"\nFN void observe(const State& s, const Params& p, Observation& observation) {{\n    {OBSERVE[shown]}\n}}\n"
     )
     if masked:
-        text += f"\nFN void allow(const State& s, const Params& p, Mask& mask) {{\n    {ALLOW[acted]}\n}}\n"
+        text += f"\nFN void allow(const State& s, const Params& p, Mask& mask) {{\n    {ALLOW}\n}}\n"
     return text
 
 
@@ -128,7 +123,7 @@ def corridor(folder: Path, shown: str = "position", acted: str = "one", *, maske
         folder: Where to.
         shown: One of ``SPACES``.
         acted: One of ``ACTIONS``.
-        masked: The rules say what is possible.
+        masked: The rules say what is possible, of discrete actions.
     """
     name = f"corridor_{shown}_{acted}_{'masked' if masked else 'open'}"
     path = folder / f"{name}.cuh"
@@ -185,10 +180,8 @@ def seen(shown: str, state: Fields) -> Any:
     return {key: _SHOWN[key](state) for key in space} if isinstance(space, Dict) else _SHOWN[shown](state)
 
 
-def possible(acted: str, state: Fields) -> np.ndarray:
+def possible(state: Fields) -> np.ndarray:
     """What is possible in such a state."""
     back, on = state["cell"] > 0, state["cell"] < CELLS - 1
     dig = ~state["dug"][np.arange(len(back)), state["cell"]].astype(bool)
-    always = np.ones_like(back)
-    columns = [always, back, on, dig] if acted == "one" else [always, back, on, always, dig]
-    return np.stack(columns, 1)
+    return np.stack([np.ones_like(back), back, on, dig], 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from carriers import CARRIERS
@@ -13,7 +14,7 @@ from corridors import ACTIONS, EVERYTHING, LIMIT, SPACES, Fields, corridor, poss
 from gymnasium.spaces import Dict, Discrete, MultiDiscrete
 from harness import DEVICES, assert_same_bits, numpy_of
 
-from gpu_envs import MultiAgentEnv, Step, VectorEnv
+from gpu_envs import MultiAgentEnv, Step, VectorEnv, registry
 
 pytest.importorskip("torch")
 
@@ -128,18 +129,17 @@ class TestStableBaselines3:
         )
         model.learn(4 * COUNT)
 
-    @pytest.mark.parametrize("acted", ["one", "two"])
     @pytest.mark.parametrize("output", ["numpy", "torch"])
-    def test_masks(self, acted: str, output: str, made: Made) -> None:
+    def test_masks(self, output: str, made: Made) -> None:
         """They are those of the state whose observations were returned, asked for as sb3-contrib asks."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        venv = sb3.VecEnv(made(acted=acted, masked=True, output=output), seed=3)
+        venv = sb3.VecEnv(made(masked=True, output=output), seed=3)
         assert venv.has_attr("action_masks")
         venv.reset()
         rng = np.random.default_rng(0)
         for _ in range(STEPS):
             masks = np.stack(venv.env_method("action_masks"))
-            assert_same_bits(masks, possible(acted, fields_of(venv.env)))
+            assert_same_bits(masks, possible(fields_of(venv.env)))
             assert_same_bits(venv.action_masks(), masks)
             assert_same_bits(venv.env_method("action_masks", indices=[4, -1]), list(masks[[4, -1]]))
             assert_same_bits(venv.get_attr("action_masks", 2)[0](), masks[2])
@@ -157,12 +157,11 @@ class TestStableBaselines3:
                 ask()
 
     @pytest.mark.parametrize(("shown", "policy"), [("position", "MlpPolicy"), ("everything", "MultiInputPolicy")])
-    @pytest.mark.parametrize("acted", ["one", "two"])
-    def test_maskable_ppo(self, shown: str, policy: str, acted: str, made: Made) -> None:
+    def test_maskable_ppo(self, shown: str, policy: str, made: Made) -> None:
         """It never does what is forbidden: each wrong step would cost 100."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
         contrib = pytest.importorskip("sb3_contrib")
-        venv = sb3.VecEnv(made(shown, acted, True), seed=0)
+        venv = sb3.VecEnv(made(shown, masked=True), seed=0)
         model = contrib.MaskablePPO(policy, venv, n_steps=LIMIT, batch_size=18, n_epochs=1, seed=0, device="cpu")
         model.learn(2 * LIMIT * COUNT)
         assert min(episode["r"] for episode in model.ep_info_buffer) >= 0
@@ -208,8 +207,8 @@ class TestTorchRL:
     def env_of(self, made: Made) -> Callable[..., Any]:
         torchrl = pytest.importorskip("gpu_envs.adapters.torchrl")
 
-        def make(shown: str = "position", acted: str = "one", masked: bool = False, **kwargs: Any) -> Any:
-            return torchrl.Env(made(shown, acted, masked, autoreset_mode="Disabled"), seed=0, **kwargs)
+        def make(shown: str = "position", masked: bool = False, **kwargs: Any) -> Any:
+            return torchrl.Env(made(shown, masked=masked, autoreset_mode="Disabled"), seed=0, **kwargs)
 
         return make
 
@@ -219,14 +218,11 @@ class TestTorchRL:
 
         check_env_specs(env_of(shown), break_when_any_done="both")
 
-    @pytest.mark.parametrize("acted", ["one", "two"])
     @pytest.mark.parametrize("categorical", [True, False])
-    def test_torchrl_finds_nothing_wrong_with_masks(
-        self, acted: str, categorical: bool, env_of: Callable[..., Any]
-    ) -> None:
+    def test_torchrl_finds_nothing_wrong_with_masks(self, categorical: bool, env_of: Callable[..., Any]) -> None:
         from torchrl.envs.utils import check_env_specs
 
-        check_env_specs(env_of("everything", acted, True, categorical_actions=categorical), break_when_any_done="both")
+        check_env_specs(env_of("everything", True, categorical_actions=categorical), break_when_any_done="both")
 
     @pytest.mark.parametrize("shown", SPACES)
     def test_observations(self, shown: str, env_of: Callable[..., Any]) -> None:
@@ -244,29 +240,30 @@ class TestTorchRL:
         for early, expected in kept:
             assert_same_bits(early, expected)
 
-    @pytest.mark.parametrize("acted", ["one", "two"])
     @pytest.mark.parametrize("categorical", [True, False])
     @pytest.mark.parametrize("transformed", [False, True])
-    def test_masks(self, acted: str, categorical: bool, transformed: bool, env_of: Callable[..., Any]) -> None:
+    def test_masks(self, categorical: bool, transformed: bool, env_of: Callable[..., Any]) -> None:
         """Random actions are possible ones, after restarts too; with TorchRL's ``ActionMask`` as well."""
         from torchrl.envs import TransformedEnv
         from torchrl.envs.transforms import ActionMask
 
-        base = env_of("position", acted, True, categorical_actions=categorical)
+        base = env_of("position", True, categorical_actions=categorical)
         env = TransformedEnv(base, ActionMask()) if transformed else base
         now, wrong, ends = env.reset(), 0, 0
         for _ in range(STEPS):
             assert now["action_mask"].dtype is torch.bool
-            assert_same_bits(now["action_mask"], possible(acted, fields_of(base.env)))
+            assert_same_bits(now["action_mask"], possible(fields_of(base.env)))
             stepped, now = env.step_and_maybe_reset(env.rand_action(now))
             wrong += int((stepped["next", "reward"] < 0).sum())
             ends += int(stepped["next", "done"].sum())
         assert wrong == 0
         assert ends >= 2 * COUNT
 
-    def test_copies(self, env_of: Callable[..., Any]) -> None:
+    def test_copies(self, env_of: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A copy draws by masks of its own."""
-        env = env_of("everything", "one", True)
+        spec = corridor(folder, "everything", masked=True)
+        monkeypatch.setitem(registry._SPECS, spec.id, spec)
+        env = env_of("everything", True)
         env.rollout(2)
         other = copy.deepcopy(env)
         assert other.full_action_spec["action"].mask is not env.full_action_spec["action"].mask
@@ -396,7 +393,7 @@ class TestWrappers:
         for _ in range(LIMIT - 1):
             state = fields_of(inner)
             assert_same_bits(by_key(observations), seen("everything", state))
-            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible("one", state))
+            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible(state))
             observations, _, _, _, infos = env.step(drawn(inner.single_action_space, rng))
             assert "episode" in infos
 
@@ -417,7 +414,7 @@ class TestWrappers:
             assert frames.shape == (COUNT, 3, *(space.shape or ()))
             state = fields_of(inner)
             assert_same_bits(frames[:, -1], seen(shown, state))
-            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible("one", state))
+            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible(state))
             if before is not None:
                 assert_same_bits(frames[~over, :-1], before[~over, 1:])
             before = frames
@@ -446,7 +443,7 @@ class TestWrappers:
         mask = torch.full((COUNT, 4), 7, dtype=torch.int8, device=observations.device)
         infos = env.step(np.zeros(COUNT, int), out=Step(action_mask=mask))[4]
         assert infos["action_mask"] is mask
-        assert_same_bits(mask.bool(), possible("one", fields_of(inner)))
+        assert_same_bits(mask.bool(), possible(fields_of(inner)))
 
     @pytest.mark.parametrize("shown", ["everything", "image", "counts"])
     def test_refusals(self, shown: str, made: Made) -> None:
@@ -471,8 +468,11 @@ PLACES_TAKEN: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("name", PLACES_TAKEN)
-def test_takes_a_place(name: str, tmp_path: Path) -> None:
+def test_takes_a_place(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file and the name of the spec in it stand for an id."""
+    for kept in ("_SPECS", "_ORIGINS", "_CLASHES"):
+        monkeypatch.setattr(registry, kept, dict(getattr(registry, kept)))
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
     pytest.importorskip(f"gpu_envs.adapters.{name}")
     path = write_file(tmp_path, f"Corridor{name}-v0")
     adapter = PLACES_TAKEN[name](f"{path}:CORRIDOR")

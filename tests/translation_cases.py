@@ -16,6 +16,7 @@ import gpu_envs
 HEADER = """
 import math
 
+from gpu_envs import rules
 from gpu_envs.rules import *
 from gpu_envs.rules import Action, Mask, Observation, Params, Random, Row, State, Team, TeamActions, World
 

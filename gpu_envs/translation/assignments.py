@@ -75,6 +75,8 @@ def _assign_to(body: Body, node: ast.stmt, target: ast.expr, given: ast.expr) ->
         _unpack(body, node, parts(target), given)
     elif isinstance(target, ast.Name) and _is_list(given):
         _make_list(body, node, target, given)
+    elif _is_list(given):
+        raise body.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
     else:
         body.alone = given
         store(body, target, expression(body, given), node)
@@ -216,8 +218,10 @@ def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> 
         raise body.error(node, f"{described(value)} is nothing that a local holds")
     if isinstance(value.type, Several):
         raise body.error(node, f"{described(value)} are assigned to one name", f"Write {name}, other = ...")
-    if isinstance(value.type, Thing) and value.type != RANDOM:
+    if isinstance(value.type, Thing) and (value.type != RANDOM or value.is_simple):
         raise body.error(node, f"{described(value)} has no second name", "Write its own")
+    if name in body.arguments and not isinstance(body.arguments[name].type, Number):
+        raise body.error(target, f"{name!r} is {described(body.arguments[name])}", "Use another name")
     kind = body.learn(name, value.type, node)
     frame = body.frames[body.frame_with(name) or 0]
     made = converted(value, kind) if isinstance(kind, Number) else value

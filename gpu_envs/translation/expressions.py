@@ -17,7 +17,7 @@ from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.things import element, field_of, index_code
 from gpu_envs.translation.values import (
     BOOL,
-    INT,
+    RANDOM,
     STATIC,
     STREAM,
     Elements,
@@ -120,7 +120,8 @@ def outside(body: Body, name: str) -> Value:
     except KeyError:
         if name in capitals:
             return capitals[name]
-        known = {*body.names, *capitals, *body.arguments} - {name}
+        module = (word for word in body.written.function.__globals__ if not word.startswith("_"))
+        known = {*body.names, *capitals, *body.arguments, *module} - {name}
         raise RefusedError(
             f"{name!r} is not known here{did_you_mean(name, known)}".rstrip("."),
             "Known are locals, arguments, functions and numbers of the module, and the spec's constants in capitals",
@@ -275,7 +276,7 @@ def _conditional(body: Body, node: ast.expr) -> Value:
     yes, no = guarded(body, node.body), guarded(body, node.orelse)
     if isinstance(yes.type, Number) and isinstance(no.type, Number):
         return arithmetic.conditional(test, yes, no)
-    if yes.type != no.type or not yes.code:
+    if yes.type != no.type or not yes.code or (yes.type == RANDOM and (yes.is_simple or no.is_simple)):
         raise RefusedError(f"this is {described(yes)} or {described(no)}", "Give both sides the same type")
     code = f"{test.within(Level.OR)} ? {yes.within(Level.OR)} : {no.text}"
     return Value(code, yes.type, Level.CONDITIONAL)

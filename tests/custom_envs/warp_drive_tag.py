@@ -35,6 +35,7 @@ def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:
         else:
             w.reward[i] += -p.tag_penalty_for_runner if w.tags > 0 else p.step_cost_for_tagger
             if w.tags > 0:
+                w.in_game[i] = False
                 w.terminated = True
 
 
