@@ -1,7 +1,7 @@
 """What all wrappers share: which environments they take, whose memory they return, what ``out`` and masks mean."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,6 @@ from gymnasium.vector import AutoresetMode, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from gpu_envs.arrays import library_of
-from gpu_envs.codegen import RESULTS
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.resets import Seeds
 from gpu_envs.results import Step
@@ -120,10 +119,11 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """Memory on the device, of zeros."""
         return torch.zeros(shape, dtype=dtype, device=self._torch_device)
 
-    def _box(self, space: spaces.Space[Any], what: str) -> spaces.Box:
-        """A space, once it is a box."""
-        if not isinstance(space, spaces.Box):
-            raise TypeError(f"{type(self).__name__} needs {what} in a Box; {self._simulator!r} has {space}")
+    def _box(self, space: spaces.Space[Any], what: str, dtypes: Collection[str] = ()) -> spaces.Box:
+        """A space, once it is a box, of one of these dtypes if any are named."""
+        if not isinstance(space, spaces.Box) or (dtypes and space.dtype.name not in dtypes):
+            of = f" of {' or '.join(dtypes)}" if dtypes else ""
+            raise TypeError(f"{type(self).__name__} needs {what} in a Box{of}; {self._simulator!r} has {space}")
         return space
 
     def _observe_in(self, space: spaces.Space[Any]) -> None:
@@ -169,4 +169,4 @@ def without(out: Step | None, *names: str) -> Step | None:
     if out is None:
         return None
     rest = dataclasses.replace(out, **dict.fromkeys(names))
-    return rest if any(getattr(rest, name) is not None for name in RESULTS) else None
+    return rest if any(getattr(rest, field.name) is not None for field in dataclasses.fields(rest)) else None
