@@ -28,6 +28,7 @@ def state_structs(fields: Sequence[StateField], *, checked: bool) -> str:
     many = [f"    {stored(cpp)} {n}_{f'[{length}]' if length else ''}[LANES];" for n, cpp, length in fields]
     return "\n".join(
         [
+            *(_tag(field) for field in fields if checked and field.length),
             "struct State {",
             *one,
             "};",
@@ -57,7 +58,12 @@ def _member(field: StateField, checked: bool) -> str:
     name, cpp, length = field
     if not length:
         return f"{cpp} {name}"
-    return f"CheckedArray<{cpp}, {length}> {name}" if checked else f"{cpp} {name}[{length}]"
+    return f"CheckedArray<{cpp}, {length}, Of_{name}> {name}" if checked else f"{cpp} {name}[{length}]"
+
+
+def _tag(field: StateField) -> str:
+    """What names a field in the messages of a checked build."""
+    return f'struct Of_{field.name} {{ FN static const char* name() {{ return "{field.name}"; }} }};'
 
 
 def _state_getter(fields: Sequence[StateField]) -> list[str]:

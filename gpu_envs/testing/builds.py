@@ -11,15 +11,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_envs.backend.toolchain import compile_library, compiler_version, find_compiler
-from gpu_envs.codegen import Device, layout_of
+from gpu_envs.codegen import Config, Device, layout_of
 from gpu_envs.errors import CompileError
 from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.probe import VERDICT, Plan, configs
-from gpu_envs.testing.report import FailedError, SkippedError
+from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
 _REPLICAS, _STEPS = 3, 60
@@ -27,9 +28,6 @@ _REPLICAS, _STEPS = 3, 60
 
 _LIMIT_S = 300
 """Seconds after which a process that plays is given up."""
-
-_OUT_OF_BOUNDS = 97
-"""What a process ends with where an index is outside its array: ``checked.cuh``."""
 
 UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-overflow,shift"
 
@@ -60,40 +58,39 @@ def address_sanitizer() -> str:
 
 def undefined_values(subject: Subject) -> str:
     """Compares builds that differ in what is left undefined: optimisation, and what memory holds beforehand."""
-    builds = [("-O3",), _PLAIN, _PLAINEST]
+    plain: tuple[str, ...] = _PLAIN
+    plainest: tuple[str, ...] = _PLAINEST
     filled = [("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)]
     if all(map(_accepted, filled)):
-        builds = [builds[0], (*_PLAIN, *filled[0]), (*_PLAINEST, *filled[1])]
-    verdict = _play(subject, tuple(builds), "")
+        plain, plainest = (*_PLAIN, *filled[0]), (*_PLAINEST, *filled[1])
+    verdict = _play(subject, (plain, plainest, ()), "")  # first those that look at every index
     if verdict:
         raise FailedError(verdict)
-    names = ", ".join(flags[0] for flags in builds)
-    return f"builds with {names} and other bytes in memory, {_STEPS} steps"
+    return f"{_steps(subject)} steps, every index looked at; -O0, -O1 and other bytes in memory give the same as -O3"
 
 
 def sanitized(subject: Subject) -> str:
     """Plays a build with every index looked at, and with sanitizers."""
     library = address_sanitizer() if sys.platform == "linux" else ""
-    wanted = [("address", f"address,{UNDEFINED}"), ("", UNDEFINED)]
-    for name, kinds in wanted:
+    for preloaded, kinds in ((library, f"address,{UNDEFINED}"), ("", UNDEFINED)):
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
-        if (name and not library) or not _accepted(flags):
-            continue
-        _play(subject, (flags,), library if name else "")
-        return f"{_STEPS} steps with {kinds.replace(',', ', ')} sanitizers, and every index looked at"
-    _play(subject, (("-O1",),), "")
-    return f"{_STEPS} steps with every index looked at (no sanitizers: this compiler has none)"
+        if (preloaded or kinds == UNDEFINED) and _accepted(flags):
+            _play(subject, (flags,), preloaded)
+            return f"{_steps(subject)} steps, every index looked at; sanitizers: {kinds.replace(',', ', ')}"
+    raise SkippedError("this compiler has no sanitizers")
 
 
 def on_cuda(subject: Subject, device: str) -> str:
     """Plays a build with every index looked at on CUDA; in compute-sanitizer, where that is there."""
-    if not device.startswith("cuda"):
-        raise SkippedError("no CUDA device was asked for, or is here")
     tool = shutil.which("compute-sanitizer")
     command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
     _play(subject, ((),), "", device, command)
-    told = "in compute-sanitizer" if tool else "compute-sanitizer is not on PATH"
-    return f"{_STEPS} steps with every index looked at; {told}"
+    told = "in compute-sanitizer" if tool else "without compute-sanitizer, which is not on PATH"
+    return f"{_steps(subject)} steps, every index looked at, {told}"
+
+
+def _steps(subject: Subject) -> int:
+    return min(subject.steps, _STEPS)
 
 
 def _play(
@@ -106,11 +103,10 @@ def _play(
     """Has another process play some builds, and returns its verdict, or raises what ended it."""
     with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
         packed = to_bytes(subject.spec, subject.params, Path(folder))
-        steps = min(subject.steps, _STEPS)
         compare = len(builds) > 1
-        plan = Plan(packed, subject.params, _REPLICAS, steps, subject.seed, device, builds, compare)
+        plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
         if device == "cpu":
-            _compile(plan)
+            compile_all(list(zip(configs(plan), plan.builds, strict=True)))
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
@@ -129,15 +125,20 @@ def _play(
         if done.returncode == 0 and said:
             verdict: str = json.loads(said[-1].removeprefix(VERDICT))
             return verdict
-        raise FailedError(explained(done.stdout + done.stderr, done.returncode))
+        raise UnsafeError(explained(done.stdout + done.stderr, done.returncode))
 
 
-def _compile(plan: Plan) -> None:
-    """Compiles here, side by side, what the other process will find in the cache."""
+def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:
+    """Compiles for the CPU, side by side, what will then be found in the cache.
+
+    Args:
+        kinds: What is simulated, each with the compiler's further flags.
+    """
     work: list[tuple[str, str, tuple[str, ...]]] = []
-    for config, flags in zip(configs(plan), plan.builds, strict=True):
+    for config, flags in kinds:
         layout = layout_of(config, Device(on_gpu=False))
-        work += [(program.source, program.name, flags) for program in map(layout.generate, layout.modules)]
+        program = layout.generate(layout.modules[0])  # of single steps
+        work.append((program.source, program.name, flags))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda parts: compile_library(*parts), work))
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
+import gymnasium
+
 from gpu_envs.codegen import rules_part
 from gpu_envs.fields import Field, Table
 from gpu_envs.options import Options
@@ -40,15 +42,13 @@ def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
         folder: Where rules that are no header yet are written as one.
     """
     config = config_of(spec, 1, Options(), params)
-    names = [field.name for field in dataclasses.fields(spec) if field.name not in _LEFT_OUT]
+    names = [field.name for field in dataclasses.fields(spec) if field.init and field.name not in _LEFT_OUT]
     values = {name: _packed(getattr(spec, name), config.params) for name in names}
+    name, text = rules_part(config)
+    values["header"] = name  # its own file, or one of this package's
     if isinstance(spec.header, Rules):
-        name, text = rules_part(config)
-        header = folder / "rules.cuh"
-        header.write_text(f'#line 1 "{name}"\n{text}')
-        values["header"] = header
-    elif isinstance(spec.header, Path) or "/" in spec.header:
-        values["header"] = Path(spec.header).resolve()
+        values["header"] = folder / "rules.cuh"
+        (folder / "rules.cuh").write_text(f'#line 1 "{name}"\n{text}')
     return pickle.dumps((type(spec).__name__, values))
 
 
@@ -66,6 +66,8 @@ def _packed(value: Any, params: Mapping[str, Any]) -> Any:
         return Field(value.type, Always(value.elements(params)) if callable(value.length) else value.length)
     if isinstance(value, Role):
         return Role(value.name, value.size(params), _packed(value.observation, params), _packed(value.action, params))
+    if isinstance(value, gymnasium.Space):  # a Dict is a mapping too
+        return value
     if isinstance(value, Mapping):
         return {name: _packed(entry, params) for name, entry in value.items()}
     if isinstance(value, tuple):
