@@ -260,7 +260,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property
     def state(self) -> LiveState:
-        """The live state, field by field."""
+        """The live state, field by field: ``[num_envs]``, of arrays ``[num_envs, length]``."""
         return self._sim.state
 
     @property
