@@ -19,7 +19,7 @@ from gpu_envs.codegen import Device, layout_of
 from gpu_envs.errors import CompileError
 from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.probe import VERDICT, Plan, configs
-from gpu_envs.testing.report import FailedError, SkippedError
+from gpu_envs.testing.report import FailedError
 from gpu_envs.testing.subject import Subject
 
 _REPLICAS, _STEPS = 3, 60
@@ -27,9 +27,6 @@ _REPLICAS, _STEPS = 3, 60
 
 _LIMIT_S = 300
 """Seconds after which a process that plays is given up."""
-
-_OUT_OF_BOUNDS = 97
-"""What a process ends with where an index is outside its array: ``checked.cuh``."""
 
 UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-overflow,shift"
 
@@ -68,32 +65,37 @@ def undefined_values(subject: Subject) -> str:
     if verdict:
         raise FailedError(verdict)
     names = ", ".join(flags[0] for flags in builds)
-    return f"builds with {names} and other bytes in memory, {_STEPS} steps"
+    return f"builds with {names} and other bytes in memory, {_steps(subject)} steps"
 
 
 def sanitized(subject: Subject) -> str:
     """Plays a build with every index looked at, and with sanitizers."""
     library = address_sanitizer() if sys.platform == "linux" else ""
-    wanted = [("address", f"address,{UNDEFINED}"), ("", UNDEFINED)]
-    for name, kinds in wanted:
+    for preloaded, kinds in ((library, f"address,{UNDEFINED}"), ("", UNDEFINED)):
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
-        if (name and not library) or not _accepted(flags):
-            continue
-        _play(subject, (flags,), library if name else "")
-        return f"{_STEPS} steps with {kinds.replace(',', ', ')} sanitizers, and every index looked at"
+        if (preloaded or kinds == UNDEFINED) and _accepted(flags):
+            _play(subject, (flags,), preloaded)
+            return f"{_steps(subject)} steps, every index looked at; sanitizers: {kinds.replace(',', ', ')}"
+    return f"{indices(subject)}; this compiler has no sanitizers"
+
+
+def indices(subject: Subject) -> str:
+    """Plays a build with every index looked at."""
     _play(subject, (("-O1",),), "")
-    return f"{_STEPS} steps with every index looked at (no sanitizers: this compiler has none)"
+    return f"{_steps(subject)} steps, every index looked at"
 
 
 def on_cuda(subject: Subject, device: str) -> str:
     """Plays a build with every index looked at on CUDA; in compute-sanitizer, where that is there."""
-    if not device.startswith("cuda"):
-        raise SkippedError("no CUDA device was asked for, or is here")
     tool = shutil.which("compute-sanitizer")
     command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
     _play(subject, ((),), "", device, command)
-    told = "in compute-sanitizer" if tool else "compute-sanitizer is not on PATH"
-    return f"{_STEPS} steps with every index looked at; {told}"
+    told = "in compute-sanitizer" if tool else "without compute-sanitizer, which is not on PATH"
+    return f"{_steps(subject)} steps, every index looked at, {told}"
+
+
+def _steps(subject: Subject) -> int:
+    return min(subject.steps, _STEPS)
 
 
 def _play(
@@ -106,9 +108,8 @@ def _play(
     """Has another process play some builds, and returns its verdict, or raises what ended it."""
     with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
         packed = to_bytes(subject.spec, subject.params, Path(folder))
-        steps = min(subject.steps, _STEPS)
         compare = len(builds) > 1
-        plan = Plan(packed, subject.params, _REPLICAS, steps, subject.seed, device, builds, compare)
+        plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
         if device == "cpu":
             _compile(plan)
         file = Path(folder) / "plan"

@@ -65,23 +65,29 @@ def check_environment(
         raise ValueError("there is no device to check on: no C++ compiler for the CPU, and no CUDA device with CuPy")
     told = Report(found.id, report)
     subject = Subject(found, num_envs, steps, seed, params or {})
-    compiled = [told.make(f"{device}: compiles", partial(values.compiles, subject, device)) for device in where]
-    for device, ready in zip(where, compiled, strict=True):
-        for title, check in _CHECKS if ready else ():
-            told.make(f"{device}: {title}", partial(check, subject, device))
-    if all(compiled):
+    sound = [_check_device(told, subject, device, sanitize=sanitize) for device in where]
+    if all(sound):
         told.make("devices agree", partial(sameness.devices, subject, where))
-        _check_builds(told, subject, where, sanitize=sanitize)
     told.conclude()
     return told
 
 
-def _check_builds(told: Report, subject: Subject, where: Sequence[str], *, sanitize: bool) -> None:
-    """What is found by other builds, each in a process of its own."""
-    if sanitize and "cpu" in where:
-        told.make("cpu: nothing outside an array, nothing undefined", partial(builds.sanitized, subject))
-    if "cpu" in where:
+def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool) -> bool:
+    """Makes the checks of one device; returns whether its memory is safe to play with.
+
+    Builds that find what is outside an array come first, in a process of their own: what they find could end this one.
+    """
+    if not told.make(f"{device}: compiles", partial(values.compiles, subject, device)):
+        return False
+    outside = partial(builds.on_cuda, subject, device)
+    if device == "cpu":
+        outside = partial(builds.sanitized, subject) if sanitize else partial(builds.indices, subject)
+    sound = told.make(f"{device}: nothing outside an array, nothing undefined", outside)
+    if not sound:
+        told.leave_out(f"{device}: all else", "it could end this process: mend this first")
+        return False
+    if device == "cpu":
         told.make("cpu: nothing is read that was not set", partial(builds.undefined_values, subject))
-    if sanitize:
-        gpu = next((device for device in where if device != "cpu"), "")
-        told.make("cuda: nothing outside an array", partial(builds.on_cuda, subject, gpu))
+    for title, check in _CHECKS:
+        told.make(f"{device}: {title}", partial(check, subject, device))
+    return True

@@ -40,15 +40,13 @@ def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
         folder: Where rules that are no header yet are written as one.
     """
     config = config_of(spec, 1, Options(), params)
-    names = [field.name for field in dataclasses.fields(spec) if field.name not in _LEFT_OUT]
+    names = [field.name for field in dataclasses.fields(spec) if field.init and field.name not in _LEFT_OUT]
     values = {name: _packed(getattr(spec, name), config.params) for name in names}
+    name, text = rules_part(config)
+    values["header"] = name  # its own file, or one of this package's
     if isinstance(spec.header, Rules):
-        name, text = rules_part(config)
-        header = folder / "rules.cuh"
-        header.write_text(f'#line 1 "{name}"\n{text}')
-        values["header"] = header
-    elif isinstance(spec.header, Path) or "/" in spec.header:
-        values["header"] = Path(spec.header).resolve()
+        values["header"] = folder / "rules.cuh"
+        (folder / "rules.cuh").write_text(f'#line 1 "{name}"\n{text}')
     return pickle.dumps((type(spec).__name__, values))
 
 

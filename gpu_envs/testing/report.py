@@ -76,6 +76,14 @@ class Report:
         self._tell(str(line))
         return line.outcome != FAILED
 
+    def leave_out(self, title: str, why: str) -> None:
+        """Tells of a check that is not made."""
+
+        def skip() -> str:
+            raise SkippedError(why)
+
+        self.make(title, skip)
+
     @property
     def failures(self) -> list[Line]:
         """The checks that found something wrong."""

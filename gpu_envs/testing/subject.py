@@ -62,13 +62,9 @@ class Subject:
     @property
     def is_known(self) -> bool:
         """Whether its id leads to it."""
-        from gpu_envs.errors import UnknownEnvironmentError
-        from gpu_envs.registry import spec
+        from gpu_envs.registry import registered
 
-        try:
-            return spec(self.spec.id) == self.spec
-        except UnknownEnvironmentError:
-            return False
+        return any(known == self.spec for known in registered())
 
 
 @final

@@ -16,9 +16,7 @@ def compiles(subject: Subject, device: str) -> str:
     """Compiles every build that users can ask for."""
     for precision in PRECISIONS:
         for mode in AUTORESET_MODES:
-            run = subject.run(2, device=device, precision=precision, autoreset_mode=mode)
-            run.reset(subject.seed)
-            run.follow(subject.draws(1, 2))
+            subject.run(2, device=device, precision=precision, autoreset_mode=mode)
     return f"{', '.join(PRECISIONS)}, each in {', '.join(AUTORESET_MODES)}"
 
 

@@ -1,0 +1,279 @@
+"""The checker of environments finds what is wrong with broken ones, says where, and lets good ones pass."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from harness import with_package
+from small_envs import CHASE, WALK, chase, walk
+
+import gpu_envs
+from gpu_envs.pictures import Drawing, Picture, disc
+from gpu_envs.testing import CheckError, builds, check_environment, ends, sameness, values
+from gpu_envs.testing.report import FailedError
+from gpu_envs.testing.subject import Subject
+
+
+def wrong(check: Callable[..., str], spec: Any, *more: str) -> str:
+    """What a check finds wrong; empty where it finds nothing."""
+    try:
+        check(Subject(spec, 9, 40, 0, {}), *more)
+    except FailedError as error:
+        return str(error)
+    return ""
+
+
+def line_of(spec: Any, text: str) -> str:
+    """Where a line of the header is, as a message says it."""
+    lines = [line.strip() for line in spec.header.read_text().splitlines()]
+    return f"{spec.header}:{lines.index(text) + 1}: "
+
+
+@pytest.mark.parametrize("make", [walk, chase])
+def test_a_good_one_passes(tmp_path: Path, make: Callable[..., Any]) -> None:
+    told: list[str] = []
+    report = check_environment(make(tmp_path), devices=["cpu"], report=told.append)
+    assert report.failures == []
+    assert told[:-1] == [str(line) for line in report.lines]
+    assert told[-1].startswith(f"{report.env_id}: ")
+    assert {line.outcome for line in report.lines} == {"passed", "skipped"}
+
+
+def test_what_is_wrong_is_listed(tmp_path: Path) -> None:
+    told: list[str] = []
+    spec = walk(tmp_path, more={"observation": spaces.Box(-1, 1, (2,), np.float32)})
+    with pytest.raises(CheckError, match=r"Walk-v0 failed 1 of \d+ checks:\n- cpu: observations lie in their spaces: "):
+        check_environment(spec, devices=["cpu"], sanitize=False, report=told.append)
+    assert [line for line in told if line.startswith("failed")]
+
+
+def test_what_does_not_compile_is_told_and_the_rest_left_out(tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(CheckError, match=r"walk\.cuh:6.*'y'"):
+        check_environment(walk(tmp_path, step="s.y = 0;\n    return {0, false};"), devices=["cpu"], report=told.append)
+    assert len(told) == 2
+
+
+# --- what is outside an array, and what is undefined ---
+
+OUTSIDE = {
+    "table": (
+        "s.x += p.slope[int(s.x * real(8) + real(8))];",
+        "of 'slope', which has 3 elements",
+    ),
+    "map": ("s.x += p.ground(1, int(s.x * real(8)) + 4);", "of 'ground', which has 2 elements"),
+    "array": ("s.cells[int(s.x * real(2)) + 4] = 1;", "index"),
+}
+
+
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_what_is_outside_an_array_is_found_first(tmp_path: Path, kind: str) -> None:
+    """Here or there, it could end the process that tests."""
+    line, what = OUTSIDE[kind]
+    spec = walk(
+        tmp_path,
+        more={
+            "state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "cells": gpu_envs.Field("int", 9)},
+            "tables": {
+                "slope": gpu_envs.Table([0.5, 0.25, 0.125]),
+                "ground": gpu_envs.Table([[1, 2], [3, 4], [5, 6]], "int"),
+            },
+        },
+        reset=WALK["reset"] + "\n    for (int j = 0; j < 9; ++j) s.cells[j] = 0;",
+        step=f"s.x += real(action) - real(0.1);\n    {line}\n    return {{0, s.x > real(9)}};",
+    )
+    told: list[str] = []
+    with pytest.raises(CheckError) as caught:
+        check_environment(spec, devices=["cpu"], report=told.append)
+    assert line_of(spec, line) in str(caught.value)
+    assert what in str(caught.value)
+    assert told[-2] == "skipped  cpu: all else: it could end this process: mend this first"
+
+
+def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
+    """Beyond the last agent lies the next replica: no sanitizer could know."""
+    line = "w.x[i + 1] = w.x[i];"
+    spec = chase(
+        tmp_path, step=CHASE["step"].replace("w.reward[i] = w.x[i];", f"w.reward[i] = w.x[i];\n        {line}")
+    )
+    found = wrong(builds.indices, spec)
+    assert found.startswith(f"{line_of(spec, line)}index 4 of 'x', which has 4 elements")
+    assert builds.address_sanitizer() == "" or wrong(builds.sanitized, spec) == found
+
+
+def test_an_agents_array_that_is_written_outside(tmp_path: Path) -> None:
+    line = "for (int k = 0; k < 3; ++k) w.bag[i * 2 + k] = 1;"
+    more = {"state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2)}}
+    spec = chase(tmp_path, more=more, reset=CHASE["reset"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
+    assert wrong(builds.indices, spec).startswith(f"{line_of(spec, line)}index 8 of 'bag', which has 8 elements")
+
+
+def test_a_row_that_is_written_outside(tmp_path: Path) -> None:
+    spec = chase(tmp_path, observe=CHASE["observe"] + "\n    if (i > 0) row[2] = 0;")
+    assert "index 2 of 'the row of observations', which has 2 elements" in wrong(builds.indices, spec)
+
+
+def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
+    line = "for (int j = 2; j < 4; ++j) observation[j] = 0;"
+    spec = walk(tmp_path, observe=f"{WALK['observe']}\n    {line}")
+    assert wrong(builds.sanitized, spec).startswith(line_of(spec, line))
+
+
+def test_what_cpp_leaves_undefined(tmp_path: Path) -> None:
+    line = "s.x += real(7 / n);"
+    spec = walk(tmp_path, step=f"const int n = int(s.pace * real(4)) - 1;\n    {line}\n    return {{0, false}};")
+    assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+
+
+# --- what is not set ---
+
+
+def test_a_field_that_reset_leaves_out(tmp_path: Path) -> None:
+    found = wrong(builds.undefined_values, walk(tmp_path, reset="s.x = random.uniform(real(-1), real(1));"))
+    assert "pace of replica" in found
+    assert "reset must set every field" in found
+
+
+def test_a_teams_field_that_reset_leaves_out(tmp_path: Path) -> None:
+    spec = chase(tmp_path, reset="FOR_EACH_AGENT(i, AGENTS) { w.x[i] = team.random(RESET, i).uniform(0, 10); }")
+    assert "state.caught of replica" in wrong(sameness.resets, spec, "cpu")
+    assert "state.caught of replica" in wrong(builds.undefined_values, spec)
+
+
+def test_a_local_variable_without_a_value(tmp_path: Path) -> None:
+    spec = walk(
+        tmp_path, step="real push;\n    if (action == 1) push = s.pace;\n    s.x += push;\n    return {0, false};"
+    )
+    assert "state.x of replica" in wrong(builds.undefined_values, spec)
+
+
+def test_scratch_that_nobody_wrote(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) w.reward[i] = w.near[i];"
+    spec = chase(tmp_path, more={"scratch": {"near": gpu_envs.Field()}}, step=broken)
+    assert "rewards." in wrong(builds.undefined_values, spec)
+
+
+def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
+    more = {"shared_scratch": {"mark": gpu_envs.Field()}}
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, 1) w.mark = real(w.elapsed);"
+    spec = chase(tmp_path, more=more, step=broken, observe="row[0] = float(w.mark);\n    row[1] = 0;")
+    assert "observations.hunter" in wrong(builds.undefined_values, spec)
+
+
+def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
+    spec = walk(tmp_path, step="static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};")
+    for check in (sameness.seeds, sameness.independence, sameness.round_trip):
+        assert wrong(check, spec, "cpu"), check
+
+
+# --- values ---
+
+
+def test_a_number_that_is_none(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (i == 2 && w.elapsed == 5) w.x[i] = log(real(-1)); }"
+    found = wrong(values.finite, chase(tmp_path, step=broken), "cpu")
+    assert "replica 0, prey_1, step 5 of its episode: 'x' of the state is nan" in found
+
+
+def test_an_observation_outside_its_space(tmp_path: Path) -> None:
+    found = wrong(values.spaces, walk(tmp_path, more={"observation": spaces.Box(-1, 1, (2,), np.float32)}), "cpu")
+    assert "the observation[0] of replica" in found
+    assert "its space allows -1.0 to 1.0: widen the space" in found
+
+
+def test_an_agents_observation_outside_its_space(tmp_path: Path) -> None:
+    spec = chase(tmp_path, observe="row[0] = i == 2 ? -1.0f : 0.0f;\n    row[1] = 0;")
+    assert "'prey'[0] of replica 0, prey_1 is -1.0 after reset" in wrong(values.spaces, spec, "cpu")
+
+
+def test_a_mask_without_a_choice(tmp_path: Path) -> None:
+    allow = "FN void allow(const World& w, const Params& p, int i, const Mask& mask) {\n    BODY\n}\n"
+    body = "for (int a = 0; a < 3; ++a) mask[a] = i != 2 || w.elapsed != 3;"
+    more = {"action_mask": True}
+    found = wrong(values.masks, chase(tmp_path, more=more, further=allow.replace("BODY", body)), "cpu")
+    assert "replica 0, prey_1 has no possible choice in step 3" in found
+    good = chase(tmp_path, "Good-v0", more=more, further=allow.replace("BODY", "mask[0] = w.x[i] > real(1);"))
+    assert wrong(values.masks, good, "cpu") == ""
+    assert wrong(builds.indices, good) == ""
+    broken = chase(tmp_path, "Wide-v0", more=more, further=allow.replace("BODY", "mask[3] = false;"))
+    assert "index 3 of 'the action mask', which has 3 elements" in wrong(builds.indices, broken)
+
+
+def test_a_picture_of_nothing(tmp_path: Path) -> None:
+    def draw(state: Any, params: Any) -> Picture:
+        del params
+        with np.errstate(all="ignore"):
+            centres = np.stack([state["x"] / 0.0, state["x"]], -1)[:, None]
+        return Picture((-1, -1, 1, 1), (disc(centres, 0.1, (0, 0, 0)),))
+
+    spec = walk(tmp_path, more={"drawing": Drawing(draw)})
+    assert "shape 0, a disc, of replica 0 is at no finite place" in wrong(values.drawing, spec, "cpu")
+
+
+# --- ends ---
+
+
+def test_who_comes_back_into_the_game(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed % 10 == 0) w.in_game[i] = true; }"
+    assert "is in the game again" in wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+
+
+def test_ends_are_counted(tmp_path: Path) -> None:
+    told = ends.ends(Subject(walk(tmp_path), 9, 60, 0, {}), "cpu")
+    assert "by the limit of 40 steps, alike in all autoreset modes" in told
+    endless = walk(tmp_path, "Endless-v0", more={"max_episode_steps": None}, step="s.x = 0;\n    return {0, false};")
+    assert "may never end" in ends.ends(Subject(endless, 9, 60, 0, {}), "cpu")
+
+
+# --- the command, and what is given ---
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpu_envs.testing", "--device", "cpu", "--steps", "5", "--no-sanitize"]
+    done = subprocess.run(
+        [*command, "MountainCarContinuous-v0"],
+        env=with_package(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed   cpu: replicas are independent: " in done.stdout
+
+
+def test_a_name_that_is_none() -> None:
+    with pytest.raises(gpu_envs.UnknownEnvironmentError, match="CartPole-v1"):
+        check_environment("CartPole-v9")
+    with pytest.raises(ValueError, match="num_envs is 2"):
+        check_environment("CartPole-v1", num_envs=2)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("x.cuh:7: index 9 of 'cells', which has 9 elements\n", "x.cuh:7: index 9 of 'cells'"),
+        ("x.cuh:12:3: runtime error: division by zero\n", "x.cuh:12: division by zero"),
+        (
+            "==1==ERROR: AddressSanitizer: heap-buffer-overflow on address\n"
+            "    #0 0x1 in memset (libasan.so)\n    #1 0x1 in gpu_envs::step(gpu_envs::State&) x.cuh:3\n",
+            "x.cuh:3: heap-buffer-overflow",
+        ),
+        (
+            "========= Invalid __global__ write of size 4 bytes\n=========  at step+0x90 in x.cuh:8\n",
+            "x.cuh:8: Invalid",
+        ),
+        ("Segmentation fault\n", "ended with -11:\nSegmentation fault"),
+    ],
+)
+def test_reports_are_told_in_a_sentence(said: str, told: str) -> None:
+    assert told in explained(said)
+
+
+def explained(said: str) -> str:
+    return builds.explained(said, -11)
