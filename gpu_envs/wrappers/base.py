@@ -24,6 +24,8 @@ Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict[str
 class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
     """A wrapper around a ``gpu_envs.VectorEnv`` with torch output, or around another of these wrappers.
 
+    Observations that are a Dict pass wrappers of rewards, actions and episodes unchanged; others refuse them.
+
     What is done to the environment inside past the wrapper (``set_state``, ``stagger``, ``rollout`` of ``unwrapped``)
     it does not know of.
 
@@ -123,7 +125,10 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """A space, once it is a box, of one of these dtypes if any are named."""
         if not isinstance(space, spaces.Box) or (dtypes and space.dtype.name not in dtypes):
             of = f" of {' or '.join(dtypes)}" if dtypes else ""
-            raise TypeError(f"{type(self).__name__} needs {what} in a Box{of}; {self._simulator!r} has {space}")
+            several = ", which is of several arrays" if isinstance(space, spaces.Dict) else ""
+            raise TypeError(
+                f"{type(self).__name__} needs {what} in a Box{of}; {self._simulator!r} has {space}{several}"
+            )
         return space
 
     def _observe_in(self, space: spaces.Space[Any]) -> None:
