@@ -152,7 +152,10 @@ def _attribute(body: Body, node: ast.expr) -> Value:
     assert isinstance(node, ast.Attribute)
     of = expression(body, node.value)
     if isinstance(of.type, Thing):
-        return field_of(of, node.attr)
+        found = field_of(of, node.attr)
+        if isinstance(node.ctx, ast.Load):
+            body.reads(found, node)
+        return found
     if isinstance(of.type, Elements) and node.attr == "shape":
         return Value("", STATIC, constant=of.type.sizes)
     if of.type is STATIC and isinstance(of.constant, types.ModuleType | type | types.SimpleNamespace):
