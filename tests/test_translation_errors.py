@@ -309,7 +309,7 @@ PHASES = {
     "for i in team.agents():\n    w.x[i] = actions[i][0]  # <--": "has no elements",
     "a = team.agents()": "for statement",
     "for i in team.agents():\n    add(w.left, 1)\n    w.x[i] = w.left  # <--": "in the phase that writes it",
-    "for i in team.agents():\n    if i == 0:\n        w.left = 1\n    w.x[i] = w.left  # <--": "in the phase that writes",
+    "for i in team.agents():\n    if i == 0:\n        w.left = 1\n    w.x[i] = w.left  # <--": "the phase that writes",
 }
 
 ROWS = {

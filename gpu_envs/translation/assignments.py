@@ -180,7 +180,8 @@ def _check_place(body: Body, place: Value, target: ast.expr, *, in_place: bool) 
 
 def _note_element(body: Body, target: ast.expr) -> None:
     """Notes which element of an observation is written."""
-    index = expression(body, target.slice) if isinstance(target, ast.Subscript) else None
+    single = isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Tuple)
+    index = expression(body, target.slice) if isinstance(target, ast.Subscript) and single else None
     if index is None or not isinstance(index.constant, int):
         body.effects.anywhere = True
     else:

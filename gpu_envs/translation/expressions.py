@@ -167,6 +167,8 @@ def _attribute(body: Body, node: ast.expr) -> Value:
                 f"{ast.unparse(node.value)} has no {node.attr!r}{did_you_mean(node.attr, known)}".rstrip(".")
             ) from None
         return _known(body, getattr(found, "value", found) if isinstance(of.constant, type) else found)
+    if node.attr == "value" and of.constant is not None and isinstance(of.type, Number):
+        return of  # of an enum's member
     raise RefusedError(f"{described(of)} has no {node.attr!r} in rules")
 
 
