@@ -25,6 +25,8 @@ Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict[str
 class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
     """A wrapper around a ``gpu_envs.VectorEnv`` with torch output, or around another of these wrappers.
 
+    Observations that are a Dict pass wrappers of rewards, actions and episodes unchanged; others refuse them.
+
     What is done to the environment inside past the wrapper (``set_state``, ``stagger``, ``rollout`` of ``unwrapped``)
     it does not know of.
 
@@ -123,8 +125,16 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
     def _box(self, space: spaces.Space[Any], what: str) -> spaces.Box:
         """A space, once it is a box."""
         if not isinstance(space, spaces.Box):
-            raise TypeError(f"{type(self).__name__} needs {what} in a Box; {self._simulator!r} has {space}")
+            several = ", which is of several arrays" if isinstance(space, spaces.Dict) else ""
+            raise TypeError(f"{type(self).__name__} needs {what} in a Box; {self._simulator!r} has {space}{several}")
         return space
+
+    def _floats(self, space: spaces.Space[Any]) -> spaces.Box:
+        """The observation space, once it is a box of float32: what the kernels of wrappers read."""
+        box = self._box(space, "observations")
+        if box.dtype != np.float32:
+            raise TypeError(f"{type(self).__name__} needs observations of float32; {self._simulator!r} has {space}")
+        return box
 
     def _observe_in(self, space: spaces.Space[Any]) -> None:
         """Sets what the observations are from here on."""

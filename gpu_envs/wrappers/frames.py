@@ -76,7 +76,7 @@ class FrameStackObservation(TorchWrapper):
                 observation.
         """
         super().__init__(env)
-        space = self._box(env.single_observation_space, "observations")
+        space = self._floats(env.single_observation_space)
         if isinstance(stack_size, bool) or not isinstance(stack_size, int | np.integer):
             raise TypeError(f"stack_size is {stack_size!r}; give a whole number from 1 up")
         if stack_size < 1:
@@ -176,6 +176,7 @@ class FlattenObservation(TorchWrapper):
         space = self._box(env.single_observation_space, "observations")
         self._shape: Final = (self.num_envs, *space.shape)
         self._flat: Final = (self.num_envs, math.prod(space.shape))
+        self._dtype: Final = getattr(torch, str(space.dtype))
         self._observe_in(spaces.flatten_space(space))
 
     def reset(
@@ -204,7 +205,7 @@ class FlattenObservation(TorchWrapper):
         """The same memory in the shapes of the environment inside."""
         if out is None:
             return None
-        rows = {name: self._given(out, name, self._flat, torch.float32) for name in ("observations", "final_obs")}
+        rows = {name: self._given(out, name, self._flat, self._dtype) for name in ("observations", "final_obs")}
         return dataclasses.replace(
             out, **{name: None if given is None else given.view(self._shape) for name, given in rows.items()}
         )

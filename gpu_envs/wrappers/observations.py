@@ -74,7 +74,7 @@ class NormalizeObservation(Normalizer):
             clip: What comes out lies between minus this and this; None: anywhere.
         """
         super().__init__(env, epsilon)
-        shape = self._box(env.single_observation_space, "observations").shape
+        shape = self._floats(env.single_observation_space).shape
         if clip is not None and not clip > 0:
             raise ValueError(f"clip is {clip!r}; give a number above 0, or None")
         limit = math.inf if clip is None else float(clip)
