@@ -48,6 +48,7 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
             w.visited[i * CELLS + w.place[i]] = true;
         }
         for (int k = i; k < CELLS; k += AGENTS) w.lowest[k] = AGENTS;
+        if (i == 0) w.left = 0;
     }
     // who stands first in a cell; and who gets one of its goods, where fewer are there than are wanted
     FOR_EACH_AGENT(i, AGENTS) {
@@ -81,13 +82,14 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         w.paid[i * 2]     += toll;
         w.reward[i]        = real(cell == 0 ? given : 0) - toll * p.toll_rate;
         if (p.path(cell, PIT) != 0) w.in_game[i] = false;
+        else add(w.left, 1);
     }
     FOR_EACH_AGENT(i, AGENTS) {
         for (int k = i; k < CELLS; k += AGENTS)
             if (w.lowest[k] < AGENTS) w.ledger[(w.elapsed + k) % LINES] = AgentNumber(w.lowest[k]);
         if (i == 0) {
             w.dearest    = maximum(w.dearest, w.paid[0]);
-            w.terminated = w.delivered[0] >= p.goal;
+            w.terminated = w.delivered[0] >= p.goal || w.left == 0;
         }
     }
 }

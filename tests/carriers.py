@@ -60,7 +60,7 @@ CARRIERS = TeamSpec(
         "dearest": Field(),
     },
     scratch={"wanted": Field("int"), "granted": Field("bool")},
-    shared_scratch={"goods": Field("int"), "lowest": Field("int", lambda p: int(p["cells"]))},
+    shared_scratch={"goods": Field("int"), "left": Field("int"), "lowest": Field("int", lambda p: int(p["cells"]))},
     tables={
         "path": Table(lambda p: path(int(p["cells"])), "int"),
         "tolls": Table(lambda p: tolls(int(p["cells"]))),
@@ -139,7 +139,7 @@ class Replica:
         for cell, agent in lowest.items():
             f["ledger"][(elapsed + cell) % len(f["ledger"])] = agent
         f["dearest"] = max(f["dearest"], f["paid"][0, 0])
-        return rewards, bool(f["delivered"][0] >= self.params["goal"])
+        return rewards, bool(f["delivered"][0] >= self.params["goal"] or not f["in_game"].any())
 
     def observe(self, i: int) -> np.ndarray:
         """The row of an agent that is present."""

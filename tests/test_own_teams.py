@@ -177,6 +177,8 @@ def check_against_numpy(
             assert_same_bits(np.array(joined(env, terminations, k)), out | terminated, what)
             assert_same_bits(np.array(joined(env, truncations, k)), ~out & limit, what)
             if ended[k] and mode == "SameStep":
+                for i, row in enumerate(joined(env, infos["final_obs"], k)):
+                    assert_same_bits(row, world.observe(i) if present[i] else np.zeros_like(row), what)
                 assert_first_state(after[k])
                 world, present = now, everybody
             else:
