@@ -20,7 +20,7 @@ def opened(
     """An environment in the mode that an adapter needs.
 
     Args:
-        env: An id, or an environment.
+        env: An id, a place such as ``path/to/my_env.py:MY_ENV``, or an environment.
         num_envs: With an id: how many replicas; None: one.
         autoreset_mode: The mode that it must have.
         options: With an id: what else ``gpu_envs.make`` takes.
@@ -38,7 +38,8 @@ def opened(
         return gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen})
     if not isinstance(env, VectorEnv | MultiAgentEnv):
         raise TypeError(
-            f"env is {type(env).__name__}; give an id, such as 'CartPole-v1', or what gpu_envs.make returned"
+            f"env is {type(env).__name__}; give an id, such as 'CartPole-v1', a place, such as "
+            "'path/to/my_env.py:MY_ENV', or what gpu_envs.make returned"
         )
     beside = [name for name, given in {"num_envs": num_envs, **options}.items() if given is not None]
     if beside:

@@ -21,6 +21,9 @@ with extra("rsl-rl", "rsl_rl", "tensordict", "torch"):
     from rsl_rl.env import VecEnv as RslRlVecEnv
     from tensordict import TensorDict
 
+GROUP = "policy"
+"""The group of observations where there is one, which is what rsl_rl looks for."""
+
 NEVER = 2**31 - 1
 """``max_episode_length`` where there is no time limit."""
 
@@ -68,9 +71,11 @@ class VecEnv(RslRlVecEnv):
     """Replicas of an environment with one agent and continuous actions, for the runners of rsl_rl.
 
     A step writes straight into fresh tensors, and waits for nothing. Observations are a ``TensorDict`` with one group,
-    ``policy``. ``extras`` hold ``time_outs``, where the time limit alone ended an episode, and ``log``, with the mean
-    return and length of each replica's last episode (after ``init_at_random_ep_len`` the length of a first episode
-    counts the steps that it was moved on by, and its return does not).
+    ``policy``; those of a Dict space have a group for each key, to be named in ``obs_groups`` of the runner's settings.
+    All are float32: rsl_rl converts nothing. ``extras`` hold ``time_outs``, where the time limit alone ended an
+    episode, and ``log``, with the mean return and length of each replica's last episode (after
+    ``init_at_random_ep_len`` the length of a first episode counts the steps that it was moved on by, and its return
+    does not).
 
     A policy of rsl_rl's begins with actions around 0 with a standard deviation of 1, whatever the units. So -1 to 1 is
     the action space's low to high; beyond it the environment does as it does with any action out of bounds: most clip
@@ -97,7 +102,8 @@ class VecEnv(RslRlVecEnv):
         """Makes the environment, or takes one, and resets it.
 
         Args:
-            env: An id, such as ``Pendulum-v1``; or an environment with torch output in SameStep mode.
+            env: An id, such as ``Pendulum-v1``; a place, ``my_env.py:MY_ENV``; or an environment with torch output in
+                SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             seed: Of the reset; replica *i* gets ``seed + i``. None: a random one.
             rescale_actions: Map -1 to 1 to the bounds of the action space, where there are any.
@@ -112,7 +118,8 @@ class VecEnv(RslRlVecEnv):
         self.num_actions = math.prod(action)
         self.max_episode_length = NEVER if made.max_episode_steps is None else made.max_episode_steps
         self.cfg: dict[str, Any] = {"env": repr(made), "max_episode_length": self.max_episode_length}
-        self._shape = (count, *(made.single_observation_space.shape or ()))
+        self._by_key = isinstance(made.single_observation_space, gymnasium.spaces.Dict)
+        self._shapes = {name: (count, *(part.shape or ())) for name, part in _groups(made).items()}
         self._action_shape = (count, *action)
         self._size = torch.Size([count])
         self._real = getattr(torch, made.precision)
@@ -143,7 +150,8 @@ class VecEnv(RslRlVecEnv):
 
     def get_observations(self) -> TensorDict:
         """The observations of the state as it stands."""
-        return self._grouped(self.env.observe().clone())
+        seen = self.env.observe()
+        return self._grouped({name: array.clone() for name, array in (seen if self._by_key else {GROUP: seen}).items()})
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Steps every replica once.
@@ -154,24 +162,24 @@ class VecEnv(RslRlVecEnv):
         Returns:
             Observations, float32 rewards, dones (``[num_envs]``, bool) and extras.
         """
-        observations = torch.empty(self._shape, dtype=torch.float32, device=self.device)
+        seen = {name: torch.empty(s, dtype=torch.float32, device=self.device) for name, s in self._shapes.items()}
         rewards = torch.empty(self.num_envs, dtype=self._real, device=self.device)
         if self._half is not None:
             actions = actions * self._half if self._middle is None else torch.addcmul(self._middle, actions, self._half)
-        out = Step(observations=observations, rewards=rewards)
+        out = Step(observations=seen if self._by_key else seen[GROUP], rewards=rewards)
         _, _, terminations, truncations, _ = self.env.step(actions.reshape(self._action_shape), out=out)
         self._log.step()
         # rsl_rl adds a value wherever time_outs is set: not where the state was terminal too
         extras = {"time_outs": torch.gt(truncations, terminations), "log": self._log}
-        return self._grouped(observations), rewards.float(), torch.logical_or(terminations, truncations), extras
+        return self._grouped(seen), rewards.float(), torch.logical_or(terminations, truncations), extras
 
     def close(self) -> None:
         """Closes the environment."""
         self.env.close()
 
-    def _grouped(self, observations: torch.Tensor) -> TensorDict:
+    def _grouped(self, groups: dict[str, Any]) -> TensorDict:
         # unchecked, as other environments of TensorDicts make them: what goes in is known, and a check costs 5 us
-        return TensorDict._new_unsafe({"policy": observations}, batch_size=self._size, device=self.device)
+        return TensorDict._new_unsafe(groups, batch_size=self._size, device=self.device)
 
 
 def _checked(env: Any) -> VectorEnv:
@@ -183,7 +191,19 @@ def _checked(env: Any) -> VectorEnv:
             f"the actions of {env!r} are {env.single_action_space}; rsl_rl's policies give real numbers: give an "
             "environment whose actions are a Box, such as 'Pendulum-v1', or use another library"
         )
+    for name, part in _groups(env).items():
+        if not (isinstance(part, gymnasium.spaces.Box) and part.dtype == np.float32):
+            raise ValueError(
+                f"the observations of {env!r}, group {name!r}, are {part}; rsl_rl converts nothing and its models take "
+                "float32: give an environment that observes a Box of float32, or a Dict of such"
+            )
     return env
+
+
+def _groups(env: VectorEnv) -> dict[str, gymnasium.Space[Any]]:
+    """The spaces of observations by group."""
+    space = env.single_observation_space
+    return dict(space.items()) if isinstance(space, gymnasium.spaces.Dict) else {GROUP: space}
 
 
 def _to_bounds(space: Any, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:

@@ -112,6 +112,15 @@ def load(reference: Reference) -> tuple[Spec, Origin]:
     return spec, Origin(found, found, turn)
 
 
+def load_all(reference: Reference) -> list[tuple[Spec, Origin]]:
+    """All specs of a file or a module, whatever name the reference has."""
+    module, _ = imported(reference)
+    names = list(specs_of(module))
+    if not names:
+        return [load(reference)]  # says that there are none
+    return [load(Reference(reference.place, name)) for name in names]
+
+
 def specs_of(module: types.ModuleType) -> dict[str, Spec]:
     """The specs that a module's names stand for, each once; those of this package, which it may use, left out."""
     from gpu_envs.envs import ALL
@@ -308,12 +317,12 @@ def _own_line(error: BaseException, folder: Path | None) -> tuple[str, int]:
 
 def installed() -> Iterable[importlib.metadata.EntryPoint]:
     """The entry points of all distributions that are installed, in the order of their names."""
-    return sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (_distribution(point), point.name))
+    return sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (distribution(point), point.name))
 
 
 def of_distribution(point: importlib.metadata.EntryPoint) -> list[tuple[Spec, Origin]]:
     """The specs of an entry point; none, and a warning, where it does not import or names none."""
-    shown = f"{_distribution(point)} ({point.value})"
+    shown = f"{distribution(point)} ({point.value})"
     try:
         with explained(None, shown):
             value = point.load()
@@ -327,5 +336,6 @@ def of_distribution(point: importlib.metadata.EntryPoint) -> list[tuple[Spec, Or
     return [(spec, Origin(shown, spec.id)) for spec in specs]
 
 
-def _distribution(point: importlib.metadata.EntryPoint) -> str:
+def distribution(point: importlib.metadata.EntryPoint) -> str:
+    """The distribution that has an entry point, with its version."""
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a distribution"

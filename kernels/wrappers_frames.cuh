@@ -4,13 +4,13 @@
 // has had, up to STACK. What comes anew goes to the next slot, whose frame no stack needs any more: not even that of
 // the episode which ends in this step. So threads write what none of the others reads.
 //
-// Generated before it: STACK.
+// Generated before it: STACK, and Frame, the type of a frame's elements.
 
 enum Turn : int { PUSH, RESTART, KEEP };
 
 struct Stack {
     int          slot, depth;
-    const float* newest;  // the frame that is not in the ring yet; null: it is
+    const Frame* newest;  // the frame that is not in the ring yet; null: it is
 };
 
 FN bool done(const StackCall& call, Index row) { return (call.terminations[row] | call.truncations[row]) != 0; }
@@ -23,7 +23,7 @@ FN Turn turn_of(const StackCall& call, Index row) {
 
 FN int  after(int slot) { return slot + 1 == STACK ? 0 : slot + 1; }
 
-FN Stack pushed(const StackCall& call, Index row, const float* newest) {
+FN Stack pushed(const StackCall& call, Index row, const Frame* newest) {
     return {after(call.slots[row]), minimum(call.depths[row] + 1, STACK), newest};
 }
 
@@ -35,7 +35,7 @@ FN Stack stack_of(const StackCall& call, Index row, Turn turn) {
 }
 
 // The frame so many steps back. Before the episode's first there is padding, or that first frame again.
-FN const float* frame(const StackCall& call, Index row, const Stack& stack, int back) {
+FN const Frame* frame(const StackCall& call, Index row, const Stack& stack, int back) {
     if (back >= stack.depth) {
         if (call.padding != nullptr) return call.padding;
         back = stack.depth - 1;
@@ -59,14 +59,14 @@ struct Columns {
     FN bool has(int) const { return thread_rank() % SHARERS < lanes; }
 };
 
-FN void copy(float* to, const float* from) {
+FN void copy(Frame* to, const Frame* from) {
     for (int first = 0; first < FEATURES; first += COLUMNS) {
         const Columns columns(first);
         FOR_EACH_LANE(k, columns) to[columns.place(k)] = from[columns.place(k)];
     }
 }
 
-FN void clear(float* to) {
+FN void clear(Frame* to) {
     for (int first = 0; first < FEATURES; first += COLUMNS) {
         const Columns columns(first);
         FOR_EACH_LANE(k, columns) to[columns.place(k)] = 0;

@@ -236,10 +236,10 @@ def test_wrappers_take_what_they_can_and_refuse_the_rest() -> None:
         return VectorEnv(digger(kind), 4, device="cpu", output="torch", autoreset_mode="SameStep")
 
     for wrapper in (wrappers.NormalizeObservation, wrappers.FlattenObservation):
-        with pytest.raises(TypeError, match=f"{wrapper.__name__} needs observations in a Box; .* of several arrays"):
+        with pytest.raises(TypeError, match=f"{wrapper.__name__} needs observations in a Box.* of several arrays"):
             wrapper(torch_env("dict"))
-    with pytest.raises(TypeError, match="FrameStackObservation needs observations of float32"):
-        wrappers.FrameStackObservation(torch_env("image"), 3)
+    with pytest.raises(TypeError, match="NormalizeObservation needs observations in a Box of float32; "):
+        wrappers.NormalizeObservation(torch_env("image"))
     plain = torch_env("dict")
     wrapped = wrappers.NormalizeReward(wrappers.RecordEpisodeStatistics(torch_env("dict")))
     assert_same_bits(on_host(wrapped.reset(seed=1)[0]), on_host(plain.reset(seed=1)[0]))

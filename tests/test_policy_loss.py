@@ -163,7 +163,7 @@ def test_the_dead_count_for_nothing(name: str, settings: str, device: str) -> No
         nonsense = math.nan if part.is_floating_point() else 2**30
         return torch.where(alive if part.ndim == 1 else alive[:, None], part, nonsense)
 
-    names = [f.name for f in dataclasses.fields(Batch) if f.name != "alive"]
+    names = [f.name for f in dataclasses.fields(Batch) if f.name not in ("alive", "action_mask")]
     batch = dataclasses.replace(whole.batch, **{name: spoilt(getattr(whole.batch, name)) for name in names})
     batch = dataclasses.replace(batch, alive=alive.to(torch.uint8))
     bad = Case(whole.head, spoilt(whole.parameters), spoilt(whole.values), batch)

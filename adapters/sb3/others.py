@@ -38,7 +38,7 @@ class Others:
             if name not in roles:
                 hint = did_you_mean(name, roles)
                 raise ValueError(f"others names {name!r}, which is no other role{hint} There are: {', '.join(roles)}")
-        self._device = env.device
+        self._env = env
         self._policies: dict[str, Policy] = {}
         for name in roles:
             self._policies[name] = self._policy(env, name, given.get(name, "random"))
@@ -62,8 +62,14 @@ class Others:
 
     def act(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Everybody's actions, by role."""
-        seen = {role: torch.as_tensor(observations[role], device=self._device) for role in self._policies}
-        return {role: policy(seen[role]) for role, policy in self._policies.items()}
+        seen = {role: torch.as_tensor(observations[role], device=self._env.device) for role in self._policies}
+        masks = self._env.action_mask or {}
+        return {
+            role: policy.among(torch.as_tensor(masks[role], device=self._env.device))
+            if role in masks and isinstance(policy, RandomPolicy)
+            else policy(seen[role])
+            for role, policy in self._policies.items()
+        }
 
 
 @final
@@ -127,6 +133,17 @@ class RandomPolicy:
         precision = torch.float64 if self._whole else torch.float32  # float32 would round up to a whole number
         drawn = torch.rand(self._shape, device=self._device, generator=self._generator, dtype=precision) * self._width
         return self._least + (drawn.to(torch.int64) if self._whole else drawn)
+
+    def among(self, mask: torch.Tensor) -> torch.Tensor:
+        """One action for every agent, of those that it may choose; where there are none, the first.
+
+        Args:
+            mask: Which ones those are, ``[replicas, agents, choices]``; of several numbers one after another.
+        """
+        drawn = torch.rand(mask.shape, device=self._device, generator=self._generator).masked_fill_(mask == 0, -1)
+        if self._width.ndim == 0:
+            return self._least + drawn.argmax(-1)
+        return self._least + torch.stack([part.argmax(-1) for part in torch.split(drawn, self._width.tolist(), -1)], -1)
 
     def __getstate__(self) -> dict[str, Any]:
         """All there is, and where the random numbers stand."""

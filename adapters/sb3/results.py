@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Dict
 
 from gpu_envs import MultiAgentEnv, Step, VectorEnv
 from gpu_envs.arrays import to_numpy
@@ -26,6 +28,9 @@ WRITTEN = (
 SELDOM = ("final_obs", "episode_return", "episode_length")
 """What it writes only where an episode ended."""
 
+SEEN = ("observations", "final_obs")
+"""What it gives as a dict of arrays where the observation space is a Dict: ``name.key`` here."""
+
 _ALIGNMENT = 256
 """In bytes, of each result within the block: as a GPU's allocator would give."""
 
@@ -40,17 +45,36 @@ def shapes_of(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tup
         assert role is not None
         rows = (n, env.counts[role])
         space = env.single_observation_spaces[role]
-    row = (*rows, *(space.shape or ()))
     found = {
-        "observations": (row, "float32"),
+        **_seen("observations", rows, space),
         "rewards": (rows, env.precision),
         "terminations": (rows, "bool"),
         "truncations": (rows, "bool"),
-        "final_obs": (row, "float32"),
+        **_seen("final_obs", rows, space),
         "episode_return": (rows, env.precision),
         "episode_length": (rows, "int32"),
     }
     return found if role is None else found | {"alive": (rows, "bool"), "finished": ((n,), "bool")}
+
+
+def _seen(name: str, rows: tuple[int, ...], space: gymnasium.Space[Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of observations, those of each key of a Dict."""
+    parts = {f"{name}.{key}": part for key, part in space.items()} if isinstance(space, Dict) else {name: space}
+    found = {}
+    for label, part in parts.items():
+        assert part.dtype is not None
+        found[label] = ((*rows, *(part.shape or ())), part.dtype.name)
+    return found
+
+
+def keys_of(space: gymnasium.Space[Any]) -> tuple[str, ...]:
+    """The keys of a Dict; of other spaces none."""
+    return tuple(space) if isinstance(space, Dict) else ()
+
+
+def joined(got: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Any:
+    """One of the results: of a Dict space the arrays by their keys."""
+    return {key: got[f"{name}.{key}"] for key in keys} if keys else got[name]
 
 
 class Results(ABC):
@@ -80,7 +104,8 @@ class HostResults(Results):
     def __init__(self, shapes: Shapes) -> None:
         """Keeps the names of the results."""
         self._names = list(shapes)
-        self._observations: Any = None
+        self._kept = [name for name in shapes if name.partition(".")[0] not in SELDOM]
+        self._first: Any = None
         self._views: dict[str, np.ndarray] = {}
 
     def prepare(self) -> None:
@@ -88,11 +113,11 @@ class HostResults(Results):
 
     def fetch(self, live: Live) -> dict[str, np.ndarray]:
         """Copies of what is new in every row."""
-        observations = live("observations")
-        if observations is not self._observations:  # otherwise all results are where they were
-            self._observations = observations
+        first = live(self._names[0])
+        if first is not self._first:  # otherwise all results are where they were
+            self._first = first
             self._views = {name: to_numpy(live(name)) for name in self._names}
-        return {name: view if name in SELDOM else view.copy() for name, view in self._views.items()}
+        return self._views | {name: self._views[name].copy() for name in self._kept}
 
 
 @final
@@ -115,8 +140,9 @@ class DeviceResults(Results):
             name: self._block[place].view(getattr(torch, dtype)).view(shape)
             for name, (place, shape, dtype) in self._places.items()
         }
-        self._unwritten = [name for name in shapes if name not in WRITTEN]
-        self._step = _step({name: self._views[name] for name in WRITTEN}, role)
+        self._unwritten = [name for name in shapes if name.partition(".")[0] not in WRITTEN]
+        keys = tuple(name.partition(".")[2] for name in shapes if name.startswith("observations."))
+        self._step = _step({name: joined(self._views, name, keys if name in SEEN else ()) for name in WRITTEN}, role)
 
     def prepare(self) -> Step:
         """The same places each time."""

@@ -1,29 +1,35 @@
 """What Stable-Baselines3 takes for environments: replicas, or the agents of one role in each of them."""
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import gymnasium
 import numpy as np
 
 from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.sb3.others import Others
-from gpu_envs.adapters.sb3.results import WRITTEN, Live, results_for, settle
+from gpu_envs.adapters.sb3.results import WRITTEN, Live, joined, keys_of, results_for, settle
 from gpu_envs.arrays import to_numpy
+
+Seen: TypeAlias = np.ndarray | dict[str, np.ndarray]
+"""Observations ``[slots, ...]``; of a Dict space by key."""
+
+Last: TypeAlias = np.ndarray | list[dict[str, np.ndarray]]
+"""Observations of some slots, one after another."""
 
 
 class Stepped(NamedTuple):
     """What a step leaves of all slots."""
 
-    observations: np.ndarray
-    """``[slots, ...]``: of a new episode where one ended."""
+    observations: Seen
+    """Those of a new episode where one ended."""
     rewards: np.ndarray
     """``[slots]`` float32."""
     dones: np.ndarray
     """``[slots]`` bool."""
     ended: np.ndarray
     """The slots that are done, ascending; what follows has a row for each."""
-    last: np.ndarray
+    last: Last
     """The last observation of the episode."""
     truncated: np.ndarray
     """Whether the time limit alone ended it."""
@@ -46,7 +52,7 @@ class Slots(ABC):
     """How many a replica has; slot *i* belongs to replica ``i // of_replica``."""
 
     @abstractmethod
-    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> np.ndarray:
+    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> Seen:
         """Takes over what a reset gave, and returns the observations of the slots.
 
         Args:
@@ -60,6 +66,10 @@ class Slots(ABC):
     def step(self, actions: Any) -> Stepped:
         """Steps every replica once, with an action for each slot."""
 
+    @abstractmethod
+    def masks(self) -> np.ndarray:
+        """Which actions each slot may choose now, bool ``[slots, choices]``: a copy."""
+
 
 @final
 class Replicas(Slots):
@@ -71,12 +81,15 @@ class Replicas(Slots):
         self._results = results_for(env, None)
         self._midway = np.zeros(env.num_envs, bool)
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        self._keys = keys_of(self.observation_space)
         self.of_replica = 1
 
-    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> np.ndarray:
+    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> Seen:
         """A copy."""
         del infos, seed
         self._midway[:] = midway
+        if self._keys:
+            return {key: np.array(to_numpy(observations[key])) for key in self._keys}
         return np.array(to_numpy(observations))
 
     def step(self, actions: Any) -> Stepped:
@@ -90,16 +103,20 @@ class Replicas(Slots):
         reported = ~self._midway.take(ended)
         self._midway[ended] = False
         return Stepped(
-            got["observations"],
+            joined(got, "observations", self._keys),
             got["rewards"].astype(np.float32, copy=False),
             dones,
             ended,
-            got["final_obs"][ended],
+            _rows(joined(got, "final_obs", self._keys), ended),
             truncated.take(ended) & ~terminated.take(ended),
             reported,
             got["episode_return"][ended],
             got["episode_length"][ended],
         )
+
+    def masks(self) -> np.ndarray:
+        """Those of the replicas."""
+        return np.array(to_numpy(self._env.action_mask), bool)
 
 
 @final
@@ -132,7 +149,7 @@ class Agents(Slots):
         self._rows = (env.num_envs, self.of_replica)
         self.alive = np.ones(env.num_envs * self.of_replica, bool)
 
-    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> np.ndarray:
+    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> Seen:
         """A copy of the role's."""
         self._midway[:] = midway
         self._seen = observations
@@ -176,18 +193,35 @@ class Agents(Slots):
             got["episode_length"].reshape(-1)[ended],
         )
 
+    def masks(self) -> np.ndarray:
+        """Those of the role's agents; of one that is out: everything."""
+        masks = self._env.action_mask
+        assert masks is not None, "asked of environments that have masks"
+        return self._flat(np.array(to_numpy(masks[self._role]), bool))
+
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:])
 
 
+def _rows(seen: Seen, chosen: np.ndarray) -> Last:
+    """Copies of some slots' observations: an array, or a dict of arrays for each."""
+    if not isinstance(seen, dict):
+        return np.asarray(seen[chosen])
+    copies = {key: array[chosen] for key, array in seen.items()}
+    return [{key: array[i] for key, array in copies.items()} for i in range(len(chosen))]
+
+
 def _live(env: VectorEnv, results: tuple[Any, ...]) -> Live:
-    """A step's results by name."""
+    """A step's results by name; of a Dict space by ``name.key``."""
     named, infos = dict(zip(WRITTEN, results[:4], strict=False)), results[4]
 
-    def read(name: str) -> Any:
+    def read(label: str) -> Any:
+        name, _, key = label.partition(".")
         if name == "final_obs":
-            return infos.get("final_obs", named["observations"])  # NumPy output has none where no episode ended
-        return named[name] if name in named else getattr(env, name)
+            found = infos.get(name, named["observations"])  # NumPy output has none where no episode ended
+        else:
+            found = named[name] if name in named else getattr(env, name)
+        return found[key] if key else found
 
     return read
 

@@ -1,5 +1,6 @@
 """The vectorised environment of Stable-Baselines3."""
 
+import functools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,13 @@ import gpu_envs
 from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.opening import opened
 from gpu_envs.adapters.sb3.others import Other, Others
-from gpu_envs.adapters.sb3.slots import Agents, Replicas, Slots, Stepped
+from gpu_envs.adapters.sb3.slots import Agents, Replicas, Seen, Slots, Stepped
 from gpu_envs.arrays import to_numpy
 from gpu_envs.errors import did_you_mean
 from gpu_envs.resets import derived_seed, random_seed
+
+MASKS = "action_masks"
+"""The method that sb3-contrib looks for."""
 
 
 @final
@@ -27,6 +31,9 @@ class VecEnv(StableVecEnv):
     ``TimeLimit.truncated`` and ``episode`` (its return ``r``, its length ``l`` and the seconds ``t`` since this object
     was made), as with a ``Monitor`` around each environment. All other infos are the same empty dicts every step: do
     not write into them.
+
+    Observations of a Dict space are dicts of arrays, and so is ``terminal_observation``. Where the rules say which
+    actions are possible, sb3-contrib's ``MaskablePPO`` asks for that by itself, each step; infos do not hold it.
 
     With a team, ``role`` says whose agents are trained, and each agent of each replica is an environment. It is done
     when its agent goes out; then it waits, seeing zeros and getting no reward, until the replica's episode ends and it
@@ -50,7 +57,7 @@ class VecEnv(StableVecEnv):
         """Makes the environment, or takes one.
 
         Args:
-            env: An id, such as ``CartPole-v1``; or an environment in SameStep mode.
+            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment in SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             role: Of a team: whose agents are trained.
             others: What the other roles do, all or by name: ``random``, ``still``, or a function from the role's
@@ -79,9 +86,15 @@ class VecEnv(StableVecEnv):
         """Whether each environment's agent is in the game, bool: of a team; otherwise all are."""
         return self._slots.alive if isinstance(self._slots, Agents) else np.ones(self.num_envs, bool)
 
+    def action_masks(self) -> np.ndarray:
+        """Which actions are possible now, bool ``[num_envs, choices]``; those of several numbers one after another."""
+        if self.env.action_mask is None:
+            raise ValueError(f"every action is possible in {self.env!r}: its spec has no action_mask")
+        return self._slots.masks()
+
     # --- stepping ---
 
-    def reset(self) -> np.ndarray:
+    def reset(self) -> Seen:
         """Begins new episodes everywhere, with the seeds and options that were set, which hold this once."""
         seed = self._seeds[0] if self._seeds[0] is not None else self._first_seed
         observations, infos = self._reset_env(seed)
@@ -126,7 +139,7 @@ class VecEnv(StableVecEnv):
         """Keeps the actions for ``step_wait``."""
         self._actions = actions
 
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Seen, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Steps every environment once.
 
         Returns:
@@ -175,8 +188,13 @@ class VecEnv(StableVecEnv):
         every = range(self.num_envs)
         return [every[i] for i in self._get_indices(indices)]
 
+    def _mask_of(self, slot: int) -> np.ndarray:
+        return np.asarray(self.action_masks()[slot])
+
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """A parameter, a state field or an attribute of the environment, of each of those chosen."""
+        if attr_name == MASKS and self.env.action_mask is not None:
+            return [functools.partial(self._mask_of, i) for i in self._chosen(indices)]
         values = self.env.get_attr(attr_name)
         return [values[i // self._slots.of_replica] for i in self._chosen(indices)]
 
@@ -197,6 +215,8 @@ class VecEnv(StableVecEnv):
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
         """Calls a method of the environment, once for all replicas; the results of those chosen."""
+        if method_name == MASKS:
+            return list(self.action_masks()[self._chosen(indices)])
         results = self.env.call(method_name, *method_args, **method_kwargs)
         return [results[i // self._slots.of_replica] for i in self._chosen(indices)]
 

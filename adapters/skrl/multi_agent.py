@@ -34,6 +34,9 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
     Where an agent is terminated at the time limit it is not truncated too. Infos hold ``alive``, by agent,
     ``[num_envs]``; ``final_obs``, by agent, written where a replica's episode ended; and ``_final_obs``, their mask of
     replicas, ``[num_envs]``: the simulator's own memory, until the next step.
+
+    Which actions are possible skrl does not ask: where rules say so, what is forbidden is done nevertheless, as they
+    have it.
     """
 
     _env: MultiAgentEnv
@@ -51,7 +54,8 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
         """Makes the environment, or takes one.
 
         Args:
-            env: An id, such as ``TagGridWorld-v0``; or an environment with torch output in SameStep mode.
+            env: An id, such as ``TagGridWorld-v0``; a place, ``my_env.py:MY_ENV``; or an environment with torch output
+                in SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
                 follows from what ``skrl.utils.set_seed`` was told, or a random one.

@@ -21,7 +21,12 @@ class Wrapper(StockWrapper):
     A step writes straight into fresh tensors, so what an agent keeps stays as it is, and waits for nothing. Rewards,
     ``terminated`` and ``truncated`` are ``[num_envs, 1]``; where an episode is terminated at its time limit it is not
     truncated too, because skrl adds the value of what follows to whatever is truncated. Infos hold ``final_obs``,
-    written where an episode ended, and their mask ``_final_obs``: both the simulator's own memory, until the next step.
+    written where an episode ended, and their mask ``_final_obs``: the simulator's own memory, until the next step (of
+    observations that are no Box of float32 a copy).
+
+    Observations are rows of float32 numbers, whatever the space: those of a Dict lie side by side in the order of their
+    names, as ``skrl.utils.spaces.torch.unflatten_tensorized_space`` takes them apart again. Which actions are possible
+    skrl does not ask: where rules say so, what is forbidden is done nevertheless, as they have it.
 
     The first ``reset()`` seeds; later ones begin anew the replicas whose episodes have had steps. What else there is to
     an environment (``elapsed``, ``episode_return``, ``params``, ``check`` ...) can be had from this object too.
@@ -41,7 +46,8 @@ class Wrapper(StockWrapper):
         """Makes the environment, or takes one.
 
         Args:
-            env: An id, such as ``CartPole-v1``; or an environment with torch output in SameStep mode.
+            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment with torch output in
+                SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
                 follows from what ``skrl.utils.set_seed`` was told, or a random one.
@@ -56,7 +62,7 @@ class Wrapper(StockWrapper):
         self._beginning = Beginning(made, chosen_seed() if seed is None else seed, stagger=stagger)
         count, space = made.num_envs, made.single_action_space
         self._count = count
-        self._shape = (count, *(made.single_observation_space.shape or ()))
+        self._seen = Seen(made.single_observation_space, count, self._device)
         self._action_shape = (count, *(space.shape or ()))
         self._actions, self._first_action = from_zero(space, self._device)
         self._real = getattr(torch, made.precision)
@@ -85,7 +91,7 @@ class Wrapper(StockWrapper):
         Returns:
             Observations ``[num_envs, features]``, and an empty dict.
         """
-        return self._beginning.observations().flatten(1).clone(), {}
+        return self._seen.rows(self._beginning.observations()).clone(), {}
 
     def step(
         self, actions: torch.Tensor
@@ -99,7 +105,7 @@ class Wrapper(StockWrapper):
             Observations ``[num_envs, features]``; rewards, terminated and truncated ``[num_envs, 1]``; infos.
         """
         count, device = self._count, self._device
-        observations = torch.empty(self._shape, dtype=torch.float32, device=device)
+        observations = self._seen.fresh()
         rewards = torch.empty(count, dtype=self._real, device=device)
         terminated = torch.empty(count, dtype=torch.bool, device=device)
         actions = actions.reshape(self._action_shape)
@@ -108,11 +114,11 @@ class Wrapper(StockWrapper):
         out = Step(observations=observations, rewards=rewards, terminations=terminated)
         _, _, _, truncations, infos = self._env.step(actions, out=out)
         return (
-            observations.flatten(1),
+            self._seen.rows(observations),
             rewards.unsqueeze(1).float(),
             terminated.unsqueeze(1),
             torch.gt(truncations, terminated).unsqueeze(1),  # truncated and not terminated, in one kernel
-            {"final_obs": infos["final_obs"].flatten(1), "_final_obs": infos["_final_obs"]},
+            {"final_obs": self._seen.rows(infos["final_obs"]), "_final_obs": infos["_final_obs"]},
         )
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
@@ -126,6 +132,38 @@ class Wrapper(StockWrapper):
     def close(self) -> None:
         """Closes the environment."""
         self._env.close()
+
+
+@final
+class Seen:
+    """Observations of any space as rows of numbers."""
+
+    def __init__(self, space: gymnasium.Space[Any], count: int, device: torch.device) -> None:
+        """Keeps the shapes.
+
+        Args:
+            space: Of one replica.
+            count: How many replicas.
+            device: Where they are.
+        """
+        self._by_key = isinstance(space, gymnasium.spaces.Dict)
+        parts = dict(sorted(space.items())) if isinstance(space, gymnasium.spaces.Dict) else {"": space}
+        self._shapes = {}
+        for key, part in parts.items():
+            assert part.dtype is not None
+            self._shapes[key] = ((count, *(part.shape or ())), getattr(torch, part.dtype.name))
+        self._device = device
+
+    def fresh(self) -> Any:
+        """Memory for a step's: a tensor, or tensors by key."""
+        made = {key: torch.empty(s, dtype=dtype, device=self._device) for key, (s, dtype) in self._shapes.items()}
+        return made if self._by_key else made[""]
+
+    def rows(self, observations: Any) -> torch.Tensor:
+        """Float32 ``[num_envs, features]``: a view where they are that already."""
+        parts = [observations[key] for key in self._shapes] if self._by_key else [observations]
+        rows = [part.flatten(1).float() for part in parts]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
 def chosen_seed() -> int:

@@ -9,6 +9,7 @@ from torchrl.envs import EnvBase
 
 from gpu_envs.adapters.opening import opened
 from gpu_envs.adapters.torchrl.kinds import Kind, Single, Team
+from gpu_envs.adapters.torchrl.specs import allowed
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.resets import Seeds
 from gpu_envs.vector_env import VectorEnv
@@ -27,6 +28,11 @@ class Env(EnvBase):
     ``[num_envs, agents, ...]``, and beside it are ``action``, ``reward``, the three ends, and ``mask``: who is in the
     game. An agent that is out stays done until its replica begins anew. The ends at the root are those of replicas:
     done where all agents are, terminated where all are, truncated where the time limit cut an agent short.
+
+    Observations of a Dict space have its own keys in place of ``observation``. Where the rules say which actions are
+    possible there is ``action_mask`` too, bool ``[..., choices]``, the choices of several numbers one after another,
+    and ``rand_action`` draws among these. A ``TransformedEnv`` has action specs of its own: give it TorchRL's
+    ``ActionMask``.
 
     A reset by a mask may choose any replicas. One whose episode is over is reset before it is stepped again, as TorchRL
     does by itself, or left out by a ``_step`` mask. A seed, of ``set_seed`` too, holds from the next reset of all on.
@@ -50,8 +56,8 @@ class Env(EnvBase):
         """Makes the replicas, or takes those that there are.
 
         Args:
-            env: An id, such as ``CartPole-v1``; or an environment that was made with ``output="torch"`` and
-                ``autoreset_mode="Disabled"``.
+            env: An id, such as ``CartPole-v1``; a place, ``my_env.py:MY_ENV``; or an environment that was made with
+                ``output="torch"`` and ``autoreset_mode="Disabled"``.
             num_envs: How many replicas; None: one.
             seed: Of the first reset.
             categorical_actions: Discrete actions are numbers, from 0 up; False: they are one-hot.
@@ -72,6 +78,8 @@ class Env(EnvBase):
             else Single(made, device, categorical=categorical_actions)
         )
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = self._kind.specs()
+        specs = self.full_action_spec
+        self._masks: Final = [(key, specs[action], choices) for key, action, choices in self._kind.masks()]
         self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -80,10 +88,18 @@ class Env(EnvBase):
             _check_left_out(chosen, tensordict.get("done", None))
             self.env.allow_frozen_steps()
             try:
-                return self._kind.step(tensordict)
+                return self._narrowed(self._kind.step(tensordict))
             finally:
                 self.env.allow_frozen_steps(False)
-        return self._kind.step(tensordict)
+        return self._narrowed(self._kind.step(tensordict))
+
+    def _narrowed(self, present: TensorDictBase) -> TensorDictBase:
+        """The same; from here on random actions are drawn among those that it says are possible."""
+        for key, spec, choices in self._masks:
+            mask = present.get(key, None)
+            if mask is not None:
+                spec.update_mask(allowed(mask, choices))
+        return present
 
     def _reset(
         self,
@@ -103,11 +119,11 @@ class Env(EnvBase):
         mask = None if tensordict is None else self._mask(tensordict)
         if mask is not None:
             if self.device.type == "cpu" and not bool(mask.any()):  # which the environment takes for a mistake there
-                return self._kind.copied(self._kind.present())
+                return self._narrowed(self._kind.copied(self._kind.present()))
             given["reset_mask"] = mask
         elif seed is None:
             seed, self._next_seed = self._next_seed, None
-        return self._kind.reset(seed, given)
+        return self._narrowed(self._kind.reset(seed, given))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Resets what is done, as TorchRL's own does, but without asking the device whether anything is.
@@ -121,6 +137,7 @@ class Env(EnvBase):
         done = tensordict.get("done", None)
         if done is not None and (self.device.type != "cpu" or bool(done.any())):
             self._kind.restart(tensordict, done)
+            self._narrowed(tensordict)
         return tensordict
 
     def _mask(self, tensordict: TensorDictBase) -> torch.Tensor | None:

@@ -4,10 +4,19 @@ from typing import Any, Final, NamedTuple, final
 
 import gymnasium
 import torch
+from gymnasium.spaces import Dict
 from tensordict import TensorDict
-from torchrl.data import Composite, Unbounded
+from torchrl.data import Binary, Composite, Unbounded
 
-from gpu_envs.adapters.torchrl.specs import action_spec, box_spec, first_actions, flag_spec
+from gpu_envs.adapters.torchrl.specs import (
+    MASK,
+    OBSERVATION,
+    action_spec,
+    choices_of,
+    first_actions,
+    flag_spec,
+    observation_specs,
+)
 
 ENDS = ("done", "terminated", "truncated")
 """TorchRL's names for the end of an episode; ``done`` is either of the others."""
@@ -25,11 +34,14 @@ class Specs(NamedTuple):
 class Fresh(NamedTuple):
     """Memory of one step."""
 
-    observation: torch.Tensor
+    observations: dict[str, torch.Tensor]
+    """By TorchRL's keys."""
     reward: torch.Tensor
     """This and the ends have a last dimension of one, as TorchRL wants them."""
     terminated: torch.Tensor
     truncated: torch.Tensor
+    action_mask: torch.Tensor | None
+    """As the environment writes it, int8; None: there is none."""
 
 
 @final
@@ -38,6 +50,8 @@ class Group:
 
     Attributes:
         lead: The dimensions before those of one agent's: replicas, and in teams agents.
+        masked: Whether the rules say which actions are possible.
+        choices: How many there are, for each number of an action.
     """
 
     def __init__(
@@ -49,6 +63,7 @@ class Group:
         device: torch.device,
         *,
         categorical: bool,
+        masked: bool = False,
     ) -> None:
         """Derives specs and shapes.
 
@@ -59,14 +74,18 @@ class Group:
             precision: Of rewards.
             device: Where all is.
             categorical: Discrete actions are numbers, not one-hot.
+            masked: The rules say which actions are possible.
         """
         self.lead: Final = torch.Size(lead)
+        self.masked: Final = masked
         self._device: Final = device
         self._reward_dtype: Final[torch.dtype] = getattr(torch, precision)
-        self._row: Final = torch.Size((*lead, *(observation.shape or ())))
         self.column: Final = torch.Size((*lead, 1))
-        self._observation: Final = box_spec(observation, "observation", self.lead, device)
+        self._by_key: Final = isinstance(observation, Dict)
+        self._observations: Final = observation_specs(observation, self.lead, device)
+        self._rows: Final = [(key, spec.shape, spec.dtype) for key, spec in self._observations.items()]
         self._action: Final = action_spec(action, self.lead, device, categorical=categorical)
+        self.choices: Final = choices_of(action)
         self._one_hot: Final = not categorical and not isinstance(action, gymnasium.spaces.Box)
         self._first: Final = first_actions(action, device)
 
@@ -74,8 +93,12 @@ class Group:
         """The specs by their keys."""
         batch = {"shape": self.lead, "device": self._device}
         reward = Unbounded(self.column, dtype=self._reward_dtype, device=self._device)
+        observations = dict(self._observations)
+        if self.masked:
+            size = torch.Size((*self.lead, sum(self.choices)))
+            observations[MASK] = Binary(shape=size, dtype=torch.bool, device=self._device)
         return Specs(
-            Composite({"observation": self._observation}, **batch),
+            Composite(observations, **batch),
             Composite({"action": self._action}, **batch),
             Composite({"reward": reward}, **batch),
             Composite({name: flag_spec(self.column, self._device) for name in ENDS}, **batch),
@@ -90,12 +113,39 @@ class Group:
     def fresh(self) -> Fresh:
         """Allocates what a step writes."""
         device, column = self._device, self.column
+        mask = (*self.lead, sum(self.choices)) if self.masked else None
         return Fresh(
-            torch.empty(self._row, dtype=torch.float32, device=device),
+            {key: torch.empty(row, dtype=dtype, device=device) for key, row, dtype in self._rows},
             torch.empty(column, dtype=self._reward_dtype, device=device),
             torch.empty(column, dtype=torch.bool, device=device),
             torch.empty(column, dtype=torch.bool, device=device),
+            None if mask is None else torch.empty(mask, dtype=torch.int8, device=device),
         )
+
+    def keyed(self, observations: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """What the environment shows, by TorchRL's keys.
+
+        Args:
+            observations: A tensor, or tensors by the keys of a Dict.
+            mask: Which actions are possible, int8; None: that is not said.
+        """
+        seen = dict(observations) if self._by_key else {OBSERVATION: observations}
+        return seen if mask is None else seen | {MASK: mask.view(torch.bool)}
+
+    def written(self, fresh: Fresh) -> Any:
+        """Where the environment is to write observations: a tensor, or tensors by the keys of a Dict."""
+        return fresh.observations if self._by_key else fresh.observations[OBSERVATION]
+
+    def stepped(self, fresh: Fresh) -> dict[str, torch.Tensor]:
+        """What a step wrote, by TorchRL's keys."""
+        return {
+            **fresh.observations,
+            **({} if fresh.action_mask is None else {MASK: fresh.action_mask.view(torch.bool)}),
+            "reward": fresh.reward,
+            "done": fresh.terminated | fresh.truncated,
+            "terminated": fresh.terminated,
+            "truncated": fresh.truncated,
+        }
 
     def tensordict(self, tensors: dict[str, torch.Tensor]) -> TensorDict:
         """A TensorDict of tensors that fit."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torchrl.data import Composite
 
 from gpu_envs.adapters.torchrl.groups import ENDS, Group, Specs, no_ends, unchecked
-from gpu_envs.adapters.torchrl.specs import flag_spec
+from gpu_envs.adapters.torchrl.specs import MASK, flag_spec
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.resets import Seeds
 from gpu_envs.results import Step
@@ -23,6 +23,10 @@ class Kind(ABC):
     @abstractmethod
     def specs(self) -> Specs:
         """What TorchRL is told."""
+
+    @abstractmethod
+    def masks(self) -> list[tuple[NestedKey, NestedKey, tuple[int, ...]]]:
+        """Where it is said which actions are possible, the key of those actions, and how many choices there are."""
 
     @abstractmethod
     def step(self, given: TensorDictBase) -> TensorDictBase:
@@ -95,19 +99,30 @@ class Single(Kind):
             env.precision,
             device,
             categorical=categorical,
+            masked=env.action_mask is not None,
         )
 
     def specs(self) -> Specs:
         """Those of the one agent."""
         return self._group.specs()
 
+    def masks(self) -> list[tuple[NestedKey, NestedKey, tuple[int, ...]]]:
+        """That of the one agent."""
+        return [(MASK, "action", self._group.choices)] if self._group.masked else []
+
     def step(self, given: TensorDictBase) -> TensorDictBase:
         """Steps straight into fresh tensors."""
         group = self._group
         fresh, lead = group.fresh(), group.lead
-        out = Step(fresh.observation, fresh.reward.view(lead), fresh.terminated.view(lead), fresh.truncated.view(lead))
+        out = Step(
+            group.written(fresh),
+            fresh.reward.view(lead),
+            fresh.terminated.view(lead),
+            fresh.truncated.view(lead),
+            action_mask=fresh.action_mask,
+        )
         self._env.step(group.actions(given.get("action")), out=out)
-        return group.tensordict({"done": fresh.terminated | fresh.truncated, **fresh._asdict()})
+        return group.tensordict(group.stepped(fresh))
 
     def copied(self, first: Mapping[Any, torch.Tensor]) -> TensorDictBase:
         """The observations."""
@@ -115,12 +130,13 @@ class Single(Kind):
         return self._group.tensordict(copies | no_ends(self._group.column, self._device))
 
     def present(self) -> dict[Any, torch.Tensor]:
-        """The observations."""
-        return {"observation": self._env.observe()}
+        """The observations, and which actions are possible."""
+        return self._group.keyed(self._env.observe(), self._env.action_mask)
 
     def begin(self, seed: Seeds, options: Mapping[str, Any]) -> dict[Any, torch.Tensor]:
-        """The observations."""
-        return {"observation": self._env.reset(seed=seed, options=options)[0]}
+        """The observations, and which actions are possible."""
+        observations, _ = self._env.reset(seed=seed, options=options)
+        return self._group.keyed(observations, self._env.action_mask)
 
 
 @final
@@ -140,9 +156,14 @@ class Team(Kind):
                 env.precision,
                 device,
                 categorical=categorical,
+                masked=env.action_mask is not None,
             )
             for role in env.roles
         }
+
+    def masks(self) -> list[tuple[NestedKey, NestedKey, tuple[int, ...]]]:
+        """One for each group."""
+        return [((role, MASK), (role, "action"), group.choices) for role, group in self._groups.items() if group.masked]
 
     def specs(self) -> Specs:
         """Those of each group under its name, with a mask among the observations; and the ends of replicas."""
@@ -162,10 +183,11 @@ class Team(Kind):
         groups = self._groups
         fresh = {role: group.fresh() for role, group in groups.items()}
         out = Step(
-            {role: part.observation for role, part in fresh.items()},
+            {role: groups[role].written(part) for role, part in fresh.items()},
             {role: part.reward.view(groups[role].lead) for role, part in fresh.items()},
             {role: part.terminated.view(groups[role].lead) for role, part in fresh.items()},
             {role: part.truncated.view(groups[role].lead) for role, part in fresh.items()},
+            action_mask={role: part.action_mask for role, part in fresh.items()} if self.masks() else None,
         )
         self._env.step({role: group.actions(given.get((role, "action"))) for role, group in groups.items()}, out=out)
         # The time limit cuts short all who are in the game: where it does, or where all are out, a replica is done.
@@ -177,10 +199,9 @@ class Team(Kind):
             "truncated": truncated,
         }
         for role, part in fresh.items():
-            done = part.terminated | part.truncated
-            tensors[role] = groups[role].tensordict(
-                {"mask": ~done.view(groups[role].lead), "done": done, **part._asdict()}
-            )
+            group = groups[role]
+            stepped = group.stepped(part)
+            tensors[role] = group.tensordict({"mask": ~stepped["done"].view(group.lead), **stepped})
         return unchecked(tensors, self._lead, self._device)
 
     def copied(self, first: Mapping[Any, torch.Tensor]) -> TensorDictBase:
@@ -194,12 +215,19 @@ class Team(Kind):
     def begin(self, seed: Seeds, options: Mapping[str, Any]) -> dict[Any, torch.Tensor]:
         """Observations and masks: at the beginning all are in the game."""
         observations, infos = self._env.reset(seed=seed, options=options)
-        parts = {"observation": observations, "mask": infos["alive"]}
-        return {(role, name): by_role[role] for name, by_role in parts.items() for role in self._groups}
+        return self._keyed(observations, infos["alive"])
 
     def present(self) -> dict[Any, torch.Tensor]:
         """Observations and masks."""
         observations, counts = self._env.observe(), [self._env.counts[role] for role in self._groups]
-        masks = dict(zip(self._groups, self._env.state["in_game"].bool().split(counts, 1), strict=True))
-        parts = {"observation": observations, "mask": masks}
-        return {(role, name): by_role[role] for name, by_role in parts.items() for role in self._groups}
+        in_game = self._env.state["in_game"].bool().split(counts, 1)
+        return self._keyed(observations, dict(zip(self._groups, in_game, strict=True)))
+
+    def _keyed(self, observations: Mapping[str, Any], alive: Mapping[str, torch.Tensor]) -> dict[Any, torch.Tensor]:
+        """What the groups see, who is in the game, and which actions are possible."""
+        possible = self._env.action_mask or {}
+        return {
+            (role, name): value
+            for role, group in self._groups.items()
+            for name, value in (group.keyed(observations[role], possible.get(role)) | {"mask": alive[role]}).items()
+        }

@@ -6,8 +6,14 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from torchrl.data import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
+
+OBSERVATION, MASK = "observation", "action_mask"
+"""TorchRL's names."""
+
+RESERVED = ("action", "reward", "done", "terminated", "truncated", "next", MASK)
+"""Names that a key of a Dict cannot have."""
 
 
 @final
@@ -68,6 +74,39 @@ def box_spec(space: gymnasium.Space[Any], what: str, lead: torch.Size, device: t
     low, high = (torch.tensor(bound, dtype=dtype, device=device) for bound in (space.low, space.high))
     # expanded, not repeated: bounds take the memory of one agent's
     return Bounded(low, high, shape=space.shape, dtype=dtype, device=device).expand(shape)
+
+
+def observation_specs(space: gymnasium.Space[Any], lead: torch.Size, device: torch.device) -> dict[str, TensorSpec]:
+    """The specs of observations by TorchRL's keys: ``observation``, or those of a Dict, as in TorchRL's own wrappers.
+
+    Args:
+        space: Of one agent.
+        lead: The dimensions before its own.
+        device: Where the values are.
+    """
+    if not isinstance(space, Dict):
+        return {OBSERVATION: box_spec(space, "observation", lead, device)}
+    taken = [key for key in space if key in RESERVED]
+    if taken:
+        raise ValueError(
+            f"the observation space has {', '.join(map(repr, taken))}, which TorchRL's TensorDicts have a meaning for; "
+            f"give other names than {', '.join(RESERVED)}"
+        )
+    return {key: box_spec(part, f"observation's {key!r}", lead, device) for key, part in space.items()}
+
+
+def choices_of(space: gymnasium.Space[Any]) -> tuple[int, ...]:
+    """How many there are to choose from, for each number of an action; none where it is of real numbers."""
+    if isinstance(space, Discrete):
+        return (int(space.n),)
+    return tuple(space.nvec.ravel().tolist()) if isinstance(space, MultiDiscrete) else ()
+
+
+def allowed(mask: torch.Tensor, choices: Sequence[int]) -> torch.Tensor:
+    """A mask to draw from: where none of the choices is possible, as may be at an episode's end, all of them are."""
+    if len(choices) == 1:
+        return mask | ~mask.any(-1, keepdim=True)
+    return torch.cat([part | ~part.any(-1, keepdim=True) for part in torch.split(mask, list(choices), -1)], -1)
 
 
 def action_spec(

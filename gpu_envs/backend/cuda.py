@@ -6,8 +6,8 @@ from typing import Any, final
 
 from gpu_envs.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
+from gpu_envs.backend.messages import compile_error
 from gpu_envs.codegen import Device, Grid, Program
-from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
 """CuPy adds ``-ftz=true``. Contraction (fmad) would give other bits than the CPU's."""
@@ -157,7 +157,7 @@ class CudaBackend(Backend):
                         function.max_dynamic_shared_size_bytes = program.grid.shared_bytes
                 return CudaKernels(functions, self.index, program, self._block)
             except self._cupy.cuda.compiler.CompileException as error:
-                raise CompileError(f"{program.name} did not compile with NVRTC:\n{error}") from error
+                raise compile_error(program, str(error), "NVRTC") from error
 
     def memory(self) -> int:
         """The device's memory."""

@@ -4,13 +4,16 @@ import ctypes
 import functools
 import importlib.resources
 import os
+import shlex
 from collections.abc import Sequence
 from typing import final
 
 from gpu_envs.arrays import Arrays, NumpyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
-from gpu_envs.backend.toolchain import build
+from gpu_envs.backend.messages import compile_error
+from gpu_envs.backend.toolchain import build, find_compiler
 from gpu_envs.codegen import Device, Program
+from gpu_envs.errors import CompileError
 
 LEAST_PER_THREAD = 8192
 """Steps of one replica below which waking a further thread costs more than it saves."""
@@ -91,7 +94,10 @@ class HostBackend(Backend):
 
     def load(self, program: Program) -> Kernels:
         """Compiles with the machine's compiler."""
-        library = build(program.source, program.name, self._extra_flags)
+        try:
+            library = build(program.source, program.name, self._extra_flags)
+        except CompileError as error:
+            raise compile_error(program, error.output, shlex.join(find_compiler())) from None
         tile = TILE if program.grid is None else 1
         return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile)
 

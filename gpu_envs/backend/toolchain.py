@@ -116,7 +116,9 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
     """
     try:
         return ctypes.CDLL(str(compile_library(source, name, extra_flags)))
-    except OSError:  # damaged, though whole
+    except OSError as error:  # damaged, though whole
+        if "undefined symbol" in str(error):
+            raise CompileError(f"{name} uses a function that is not there: {error}", str(error)) from None
         return ctypes.CDLL(str(compile_library(source, name, extra_flags, anew=True)))
 
 
@@ -138,10 +140,16 @@ def compile_library(source: str, name: str, extra_flags: Sequence[str] = (), *, 
         text, made = Path(scratch) / f"{name}.cpp", Path(scratch) / library.name
         text.write_text(source)
         done = subprocess.run(
-            [*command, *flags, "-o", str(made), str(text)], capture_output=True, text=True, check=False
+            [*command, *flags, "-o", str(made), str(text)],
+            env={**os.environ, "LC_ALL": "C.UTF-8"},  # messages that can be read here too
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
         if done.returncode != 0:
-            raise CompileError(f"{name} did not compile with {shlex.join(command)}:\n{done.stderr.strip()}")
+            said = done.stderr.strip()
+            raise CompileError(f"{name} did not compile with {shlex.join(command)}:\n{said}", said)
         with made.open("ab") as file:
             file.write(_SEAL + file.tell().to_bytes(8, "little"))
         os.replace(made, library)  # whole or not at all, whoever else is compiling the same

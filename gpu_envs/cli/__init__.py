@@ -4,7 +4,8 @@ Exit codes:
 
     ====  =================================================================================
        0  done: all steps taken, or the return that was aimed at reached
-       1  something failed that no option could have prevented; Python's traceback says what
+       1  something failed that no option could have prevented; Python's traceback says what. Of
+          gpu-envs check: something is wrong with the environment
        2  a mistake in what was asked for; the message says which, --debug shows where
      130  interrupted (Ctrl-C, SIGTERM); a training run has saved what it had, and --resume goes on
      141  nobody reads standard error any more, so the command gave up
@@ -20,7 +21,7 @@ import gpu_envs
 from gpu_envs.cli.commands import COMMANDS
 from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
-from gpu_envs.errors import DivergedError, NoCompilerError, UnknownEnvironmentError, did_you_mean
+from gpu_envs.errors import CompileError, DivergedError, NoCompilerError, UnknownEnvironmentError, did_you_mean
 from gpu_envs.extras import MissingExtraError
 
 _MISTAKES = (
@@ -28,6 +29,7 @@ _MISTAKES = (
     TypeError,
     UnknownEnvironmentError,
     NoCompilerError,
+    CompileError,
     DivergedError,
     MemoryError,
     BlockingIOError,

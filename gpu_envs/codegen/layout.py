@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.contract import Contract
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.params import Param, Value
@@ -98,6 +99,8 @@ class Program:
     """The launch on a GPU where it is not a thread for each replica."""
     weight: int = 1
     """How many steps of a single-agent environment a replica's step is worth, roughly."""
+    contract: Contract | None = None
+    """Its rules, for messages about them."""
 
 
 class Layout(ABC):
@@ -264,7 +267,8 @@ def params_buffers(layout: Layout) -> Struct:
     spec = layout.config.spec
     fields = [(f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in spec.settings.items()]
     fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
-    return Struct.of("ParamBuffers", layout.real, *fields)
+    # (an empty struct takes a byte in C++, and none for ctypes)
+    return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
 
 
 def params_getter(layout: Layout) -> str:

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.contract import contract
 from gpu_envs.codegen.layout import (
     CPP_TYPES,
     Config,
@@ -208,18 +209,20 @@ class SingleLayout(Layout):
         before = ("math.cuh", "philox.cuh", "actions.cuh", array_header(self.config))
         seen, possible = "staged.cuh" if self.staged else "direct.cuh", "masks.cuh" if self.choices else "unmasked.cuh"
         after = ("tile.cuh", seen, possible, f"{module}.cuh")
+        rules = rules_part(self.config)
         parts = [
             ("portable.cuh", header_text("portable.cuh")),
             ("generated", f"using real = {self.real};"),
             *((name, header_text(name)) for name in before),
             ("generated", _prologue(self, declared)),
-            rules_part(self.config),
+            rules,
             *((name, header_text(name)) for name in after),
         ]
         return Program(
             name=f"{self.spec.id}-{module}",
             source=joined(parts),
             calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
+            contract=contract(self.spec.id, rules[0], team=False, masks=self.spec.action_mask),
             flush_denormals=self.config.precision == "float32",
             staging_bytes=ctypes.sizeof(ctypes.c_float) * self.parts[0].size if self.staged else 0,
         )

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import Array, Arrays
+from gpu_envs.codegen.contract import contract
 from gpu_envs.codegen.layout import (
     CPP_TYPES,
     Config,
@@ -349,6 +350,7 @@ class TeamLayout(Layout):
         """Writes the source of the driver: the dialect, what the spec says, the header with the rules, the driver."""
         declared = structs(self)
         before = ("math.cuh", "philox.cuh", "actions.cuh", array_header(self.config))
+        rules = rules_part(self.config)
         parts = [
             ("portable.cuh", header_text("portable.cuh")),
             ("generated", f"using real = {self.real};"),
@@ -358,7 +360,7 @@ class TeamLayout(Layout):
             ("nearest.cuh", header_text("nearest.cuh")),
             ("generated", _prologue(self, declared)),
             ("team_actions.cuh", header_text("team_actions.cuh")),
-            rules_part(self.config),
+            rules,
             *([("generated", _CHECKED_CALLS)] if self.config.checked else []),
             (f"{module}.cuh", header_text(f"{module}.cuh")),
         ]
@@ -371,6 +373,7 @@ class TeamLayout(Layout):
             name=f"{self.spec.id}-{module}",
             source=joined(parts),
             calls={kernel: declared[calls[kernel]].ctype() for kernel in KERNELS},
+            contract=contract(self.spec.id, rules[0], team=True, masks=self.spec.action_mask),
             flush_denormals=self.config.precision == "float32",
             grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
             weight=32 * self.agents,

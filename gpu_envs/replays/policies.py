@@ -6,6 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+import gymnasium
+import numpy as np
+
+from gpu_envs.arrays import to_numpy
 from gpu_envs.resets import derived_seed
 from gpu_envs.vector_env import VectorEnv
 
@@ -30,7 +34,7 @@ class Policy(ABC):
 
 @final
 class Random(Policy):
-    """Draws actions as samples of the spaces, which stay as they are."""
+    """Draws actions as samples of the spaces, which stay as they are; with action masks among the possible ones."""
 
     def __init__(self, env: Env, seed: int) -> None:
         """Copies the spaces: their own random numbers are the user's.
@@ -39,6 +43,12 @@ class Random(Policy):
             env: Where it acts.
             seed: Of the actions.
         """
+        self._env = env
+        if isinstance(env, VectorEnv):
+            self._single = {"": env.single_action_space}
+        else:
+            self._single = dict(env.single_action_spaces)
+        self._numbers = np.random.default_rng(derived_seed(seed, "possible actions"))
         spaces = {"": env.action_space} if isinstance(env, VectorEnv) else env.action_spaces
         self._spaces = {role: copy.deepcopy(space) for role, space in spaces.items()}
         for role, space in self._spaces.items():
@@ -47,7 +57,12 @@ class Random(Policy):
     def act(self, observations: Any) -> Any:
         """Samples."""
         del observations
-        drawn = {role: space.sample() for role, space in self._spaces.items()}
+        masks = self._env.action_mask
+        if masks is None:
+            drawn = {role: space.sample() for role, space in self._spaces.items()}
+        else:
+            by_role = {"": masks} if isinstance(self._env, VectorEnv) else masks
+            drawn = {r: drawn_among(to_numpy(by_role[r]), s, self._numbers) for r, s in self._single.items()}
         return drawn.get("", drawn)
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
@@ -95,11 +110,13 @@ class Trained(Policy):
 
     def act(self, observations: Any) -> Any:
         """Asks the networks."""
-        from gpu_envs.training.arena import ALONE, as_taken
+        from gpu_envs.training.arena import ALONE, as_taken, masks_of, rows_of
 
         alone = isinstance(self._env, VectorEnv)
-        by_role: Mapping[str, Any] = {ALONE: observations.unsqueeze(1)} if alone else observations
-        actions = self._cast.act(self._turn, by_role, greedy=self._greedy)
+        given: Mapping[str, Any] = {ALONE: observations} if alone else observations
+        rows = {role.name: rows_of(role, given[role.name], alone=alone) for role in self._roles}
+        by_role = {name: own.unsqueeze(1) for name, own in rows.items()} if alone else rows
+        actions = self._cast.act(self._turn, by_role, masks_of(self._env), greedy=self._greedy)
         self._turn += 1
         return as_taken(self._env, self._roles, actions)
 
@@ -113,3 +130,20 @@ class Trained(Policy):
         numbers = RandomState(derived_seed(self._seed, "modules"), device)
         with matmul_precision(config.precision), torch_threads(device, config.cpu_threads), numbers:
             yield
+
+
+def drawn_among(action_mask: np.ndarray, space: Any, numbers: np.random.Generator) -> np.ndarray:
+    """Actions drawn uniformly among the possible ones; where nothing is possible, among all.
+
+    Args:
+        action_mask: ``[..., choices]``, zero where a choice is forbidden.
+        space: Of one action: Discrete, or MultiDiscrete with its elements' choices one after another.
+        numbers: Where random numbers come from.
+    """
+    alone = isinstance(space, gymnasium.spaces.Discrete)
+    sizes, starts = ([space.n], [space.start]) if alone else (space.nvec.ravel(), space.start.ravel())
+    weights = numbers.random(action_mask.shape) + (action_mask != 0)  # those that are possible have more than the rest
+    parts = np.split(weights, np.cumsum(sizes)[:-1], axis=-1)
+    drawn = np.stack([part.argmax(-1) + start for part, start in zip(parts, starts, strict=True)], -1)
+    made: np.ndarray = drawn[..., 0] if alone else drawn.reshape(*action_mask.shape[:-1], *space.shape)
+    return made

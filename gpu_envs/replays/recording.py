@@ -33,7 +33,9 @@ def record(
         source: A run's folder: its policies play. Or an environment's id: random actions, or ``policy``. Or an
             environment: it goes on from where it is, or begins anew where a ``seed`` is given, and is left where the
             recording ends (on a GPU up to 31 steps later).
-        policy: Actions for observations, as the environment takes and gives them; None: random actions.
+        policy: Actions for observations, as the environment takes and gives them; None: random actions, where there
+            are action masks among the possible ones. (One that needs the masks reads ``action_mask`` of an environment
+            that is given as ``source``.)
         replicas: How many, or of an environment their numbers; None: 9, or all of an environment that has fewer.
         steps: So many steps are recorded, whatever ends in them.
         episodes: So many episodes of each replica are; None: one. Without a time limit, for 10,000 steps each at most.

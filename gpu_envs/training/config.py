@@ -88,7 +88,7 @@ class Config:
     graphs: bool | None = None
     """Capture rollout and update in CUDA graphs; None: where that is possible."""
     fused: bool | None = None
-    """Run small multilayer perceptrons in kernels of our own; None: where that is possible."""
+    """Run small multilayer perceptrons in kernels of our own; None: where possible, so not with action masks."""
     threads: int | None = None
     """On the CPU: the most threads to use; None: one where minibatches are small, otherwise one for each core."""
 

@@ -108,8 +108,7 @@ def _play(
     for turn in range(_MOST_STEPS * each):
         for storage in arena.storage.values():
             storage.carry_over()
-        observations = {name: s.observations[0] for name, s in arena.storage.items()}
-        arena.step(0, cast.act(turn, observations, greedy=greedy))
+        arena.step(0, cast.act(turn, arena.observations(0), arena.action_masks(0), greedy=greedy))
         for name, storage in arena.storage.items():
             tally[name].add(storage.episode_length[0], storage.episode_return[0])
         if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
@@ -143,17 +142,19 @@ class Cast:
         self._actions = acting_buffers(roles, num_envs, device, [player.seats for player in self._players])
 
     def act(
-        self, turn: int, observations: Mapping[str, torch.Tensor], *, greedy: bool = False
-    ) -> Mapping[str, torch.Tensor]:
+        self, turn: int, observations: Mapping[str, torch.Tensor],
+        action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
+    ) -> Mapping[str, torch.Tensor]:  # fmt: skip
         """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next.
 
         Args:
             turn: Which step since the beginning.
             observations: By role, ``[num_envs, agents, features]``.
+            action_masks: By role, ``[num_envs, agents, choices]``; empty or None: everything is possible.
             greedy: Take the likeliest.
         """
         for player in self._players:
-            player.seats.give(player.act(turn, observations, greedy=greedy), self._actions)
+            player.seats.give(player.act(turn, observations, action_masks, greedy=greedy), self._actions)
         return self._actions
 
 

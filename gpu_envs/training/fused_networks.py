@@ -15,14 +15,26 @@ from gpu_envs.training.optimiser import Adam
 from gpu_envs.training.policy import Perceptron
 
 
-def why_unfused(module: nn.Module, features: int, head: Head, config: Config, device: str) -> str:
+def why_unfused(
+    module: nn.Module, features: int, head: Head, config: Config, device: str, *, masked: bool = False
+) -> str:
     """Why a policy is run by torch; empty where it need not be.
+
+    Args:
+        module: The policy.
+        features: Of an observation.
+        head: What its outputs mean.
+        config: The run.
+        device: Where.
+        masked: The environment has action masks, which the kernels know nothing of.
 
     Raises:
         ValueError: It must not be, and yet it cannot be fused.
     """
     if config.fused is False:
         reason = "fused is turned off"
+    elif masked:
+        reason = "the environment has action masks, which kernels of our own know nothing of"
     elif not isinstance(module, Perceptron):
         reason = "only the default policy with actor and critic apart has kernels of its own"
     else:
@@ -68,9 +80,11 @@ class FusedPerceptron(Networks):
     def act(
         self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+        action_mask: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Runs the actor and samples, in one launch."""
         assert values is None
+        assert action_mask is None
         self._kernels.act(
             self._optimiser.flat, observations, actions, log_probs,
             stream=stream, turn=turn, acted=acted, greedy=greedy, scale=self._scale,

@@ -106,9 +106,11 @@ class Learner:
         observations = self.seats.take({name: s.observations[t] for name, s in storage.items()}, 0)
         actions = self._actions[t]
         values = self._values[t] if self.networks.acts_with_value else None
+        masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
         self.networks.act(
-            observations, actions, self._log_probs[t], values, self._acted, self._streams["actions"], t, greedy=False
-        )
+            observations, actions, self._log_probs[t], values, self._acted, self._streams["actions"], t, greedy=False,
+            action_mask=self.seats.take(masks, 0) if self.seats.masked else None,
+        )  # fmt: skip
         return actions if self._acted is None else self._acted
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
@@ -140,6 +142,7 @@ class Learner:
             returns=self._returns.view(-1),
             values=self._values[:horizon].view(-1),
             alive=None if alive is None else alive.reshape(-1),
+            action_mask=self._taken(storage, "action_mask")[:horizon].flatten(0, 1) if self.seats.masked else None,
         )
         self._flat = observations[:horizon].flatten(0, 1), flat
         self._streams["actions"][1].add_(horizon)

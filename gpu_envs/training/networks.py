@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gpu_envs.training.heads import Head
+from gpu_envs.training.masks import masked
 from gpu_envs.training.memory import is_shortage
 from gpu_envs.training.normalise import ObservationScale
 from gpu_envs.training.ops import SUMS, Batch, LossSettings, Ops
@@ -32,6 +33,7 @@ class Networks(ABC):
     def act(
         self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+        action_mask: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Chooses actions for rows of observations.
 
@@ -44,6 +46,7 @@ class Networks(ABC):
             stream: Key and counter of the random numbers, on the device.
             turn: Counts from the counter on.
             greedy: Take the likeliest action.
+            action_mask: ``[rows, choices]``, zero where a choice is forbidden; None: everything is possible.
         """
 
     @abstractmethod
@@ -113,6 +116,7 @@ class TorchNetworks(Networks):
     def act(
         self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+        action_mask: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Runs the actor, or all of a module that is one, and samples."""
         self._learning(False)
@@ -123,7 +127,8 @@ class TorchNetworks(Networks):
                 parameters, found = self.module(self._scaled(observations))
                 if values is not None:
                     values.copy_(found)
-        self._ops.sample(_plain(parameters), actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy)
+        allowed = masked(_plain(parameters), action_mask, self.head)
+        self._ops.sample(allowed, actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy)
 
     def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
         """Runs the critic, in pieces."""
@@ -153,11 +158,12 @@ class TorchNetworks(Networks):
                 chosen, part = indices[piece], batch
                 some = observations.index_select(0, chosen)
             if part.alive is not None:  # rows of the dead may hold anything, and no number times zero is no number
-                alive = part.alive if chosen is None else part.alive.index_select(0, chosen)
-                some = torch.where(alive.unsqueeze(1) != 0, some, 0.0)
+                some = torch.where(_rows(part.alive, chosen).unsqueeze(1) != 0, some, 0.0)
             with torch.enable_grad(), self._casts():
                 parameters, values = self.module(self._scaled(some))
                 parameters, values = parameters.float(), values.float()
+                if part.action_mask is not None:
+                    parameters = masked(parameters, _rows(part.action_mask, chosen), self.head)
             given = (torch.empty_like(parameters), torch.empty_like(values))
             sums = parameters.new_empty((TOTALS, parameters.shape[0]))
             self._ops.loss(
@@ -205,7 +211,13 @@ def _sliced(batch: Batch, piece: slice) -> Batch:
         returns=batch.returns[piece],
         values=batch.values[piece],
         alive=None if batch.alive is None else batch.alive[piece],
+        action_mask=None if batch.action_mask is None else batch.action_mask[piece],
     )
+
+
+def _rows(array: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
+    """The rows that were chosen; None: all."""
+    return array if chosen is None else array.index_select(0, chosen)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

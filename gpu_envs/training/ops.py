@@ -34,6 +34,8 @@ class Batch:
     """[M], what they were when the policy acted."""
     alive: torch.Tensor | None = None
     """[M], whether the agent took part; None: all did."""
+    action_mask: torch.Tensor | None = None
+    """[M, P], int8, zero where a choice was forbidden; None: nothing was. Kernels are given masked parameters."""
 
 
 @final

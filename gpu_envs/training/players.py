@@ -9,6 +9,7 @@ import torch
 from gpu_envs.resets import derived_seed
 from gpu_envs.training.checkpoint import CheckpointError
 from gpu_envs.training.config import Config
+from gpu_envs.training.masks import masked
 from gpu_envs.training.networks import Networks, TorchNetworks
 from gpu_envs.training.ops import Ops
 from gpu_envs.training.seats import Seats
@@ -60,7 +61,7 @@ class Frozen:
 
 @final
 class Player:
-    """A policy at its seats. Without networks it is random: uniform over the actions, as a space's own samples are."""
+    """A policy at its seats. Without networks it is random: uniform over the possible actions, as a space's samples."""
 
     def __init__(
         self, seats: Seats, networks: Networks | None, ops: Ops, seed: int, device: str, frozen: Frozen | None = None
@@ -87,23 +88,32 @@ class Player:
             self._low = torch.tensor(head.low, device=device)
             self._width = torch.tensor(head.high, device=device) - self._low
 
-    def act(self, turn: int, observations: Mapping[str, torch.Tensor], *, greedy: bool = False) -> torch.Tensor:
+    def act(
+        self, turn: int, observations: Mapping[str, torch.Tensor],
+        action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
         """The environment's actions, ``[rows, width]``, overwritten by the next.
 
         Args:
             turn: Which step since ``advance``.
             observations: By role, ``[num_envs, agents, features]``.
+            action_masks: By role, ``[num_envs, agents, choices]``; empty or None: everything is possible.
             greedy: Take the likeliest.
         """
+        action_mask = self.seats.take(action_masks, 0) if action_masks else None
         if self._networks is None:
-            self._ops.sample(self._level, self._actions, self._log_probs, stream=self.stream, turn=turn)
+            level = masked(self._level, action_mask, self.seats.head)
+            self._ops.sample(level, self._actions, self._log_probs, stream=self.stream, turn=turn)
             if self._acted is None:
                 return self._actions
             # a normal number's place in its distribution is uniform
             share = (torch.erf(self._actions / 2**0.5) + 1.0) / 2.0
             return self._acted.copy_(self._low + share * self._width)
         rows = self.seats.take(observations, 0)
-        self._networks.act(rows, self._actions, self._log_probs, None, self._acted, self.stream, turn, greedy=greedy)
+        self._networks.act(
+            rows, self._actions, self._log_probs, None, self._acted, self.stream, turn, greedy=greedy,
+            action_mask=action_mask,
+        )  # fmt: skip
         return self._actions if self._acted is None else self._acted
 
     def advance(self, steps: int) -> None:

@@ -34,6 +34,9 @@ class Policy(nn.Module):
     ``Trainer`` takes any ``torch.nn.Module`` whose ``forward`` maps observations ``[rows, features]`` to the parameters
     of the distribution ``[rows, head.parameters]`` and the value ``[rows]``. One that inherits from this class and
     has two networks with nothing in common spares the critic's work while acting.
+
+    Observations come as rows of float32, whatever the space: a Dict's Boxes one after another in the order of the
+    space's keys, each row-major, uint8 divided by 255, int32 as numbers. Action masks are applied to what it returns.
     """
 
     def distribution(self, observations: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,7 @@ class Seats:
                     f"{part.role.head}); give them policies of their own"
                 )
         self.name, self.parts, self.num_envs = name, parts, num_envs
-        self.features, self.head = first.features, first.head
+        self.features, self.head, self.masked = first.features, first.head, first.masked
         self.rows = num_envs * sum(len(part.members) for part in parts)
         self._whole = all(part.whole for part in parts)
         self._indices = [torch.tensor(part.members, device=device) for part in parts]

@@ -155,7 +155,7 @@ def _run(
     module: nn.Module, seats: Seats, optimiser: Adam, scale: ObservationScale | None, config: Config, device: str
 ) -> Networks:
     """Runs a module by kernels of our own where that can be, otherwise by torch."""
-    if not why_unfused(module, seats.features, seats.head, config, device):
+    if not why_unfused(module, seats.features, seats.head, config, device, masked=seats.masked):
         return FusedPerceptron(module, seats.features, seats.head, optimiser, scale, config, device)
     return _run_by_torch(module, seats, optimiser, scale, config, device)
 

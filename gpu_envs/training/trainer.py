@@ -156,9 +156,9 @@ class Trainer:
         for t in range(self.config.horizon):
             for learner in self.learners.values():
                 learner.seats.give(learner.act(t, arena.storage), self._actions)
-            observations = {name: s.observations[t] for name, s in arena.storage.items()}
+            observations, masks = arena.observations(t), arena.action_masks(t)
             for player in self._players.values():
-                player.seats.give(player.act(t, observations), self._actions)
+                player.seats.give(player.act(t, observations, masks), self._actions)
             arena.step(t, self._actions)
         for player in self._players.values():
             player.advance(self.config.horizon)
@@ -371,6 +371,8 @@ class Trainer:
             "normalise_observations": self.config.normalise_observations,
             "normalise_rewards": self.config.normalise_rewards,
         }
+        if any(role.masked for role in self._arena.roles):
+            found["action_mask"] = True
         for name, learner in self.learners.items():
             for key, tensor in learner.module.state_dict().items():
                 found[f"{name}: {key}"] = list(tensor.shape)
@@ -389,6 +391,7 @@ class Trainer:
             "environment": arena.env.get_state(),
             "observations": {name: s.observations[-1].clone() for name, s in arena.storage.items()},
             "alive": {name: s.alive[-1].clone() for name, s in arena.storage.items() if s.alive is not None},
+            "action_masks": {name: mask.clone() for name, mask in arena.action_masks(-1).items()},
             "learners": {name: learner.state() for name, learner in self.learners.items()},
             "players": {name: player.state() for name, player in self._players.items()},
             "begun_midway": None if arena.begun_midway is None else arena.begun_midway.clone(),
@@ -410,6 +413,8 @@ class Trainer:
             storage.observations[-1].copy_(state["observations"][name])
             if storage.alive is not None:
                 storage.alive[-1].copy_(state["alive"][name])
+            if storage.action_mask is not None:
+                storage.action_mask[-1].copy_(state["action_masks"][name])
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
         for name, player in self._players.items():

@@ -1,6 +1,7 @@
 """Assignments: to locals, which are declared where they belong, and to fields."""
 
 import ast
+import dataclasses
 from collections.abc import Mapping
 
 from gpu_envs.translation import arithmetic
@@ -28,6 +29,9 @@ from gpu_envs.translation.values import (
 
 _SIGNS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _ANNOTATED: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
+
+LIST = "list"
+"""What stands for the C++ type of a local list."""
 
 LONGEST_LIST = 4096
 """Elements of a local list."""
@@ -71,6 +75,8 @@ def _assign_to(body: Body, node: ast.stmt, target: ast.expr, given: ast.expr) ->
         _unpack(body, node, parts(target), given)
     elif isinstance(target, ast.Name) and _is_list(given):
         _make_list(body, node, target, given)
+    elif _is_list(given):
+        raise body.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
     else:
         body.alone = given
         store(body, target, expression(body, given), node)
@@ -105,6 +111,8 @@ def assign_in_place(body: Body, node: ast.stmt) -> None:
         kind = body.learn(node.target.id, result.type, node)
         place, plain = body.cpp_name(node.target.id), target.type == kind
     else:
+        _widened(body, node.target, result, node)
+        target = expression(body, node.target)
         _check_place(body, target, node.target, in_place=True)
         kind, place, plain = target.type, target.place, target.stored in ("real", "int")
         with body.at(node.value):
@@ -130,6 +138,7 @@ def store(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
         return _store_local(body, target, value, node)
     if not isinstance(target, ast.Attribute | ast.Subscript):
         raise body.error(target, "this cannot be assigned")
+    _widened(body, target, value, node)
     place = expression(body, target)
     _check_place(body, place, target, in_place=False)
     with body.at(getattr(node, "value", None) or node):
@@ -166,6 +175,8 @@ def _check_place(body: Body, place: Value, target: ast.expr, *, in_place: bool) 
         raise body.error(target, what, "Assign its elements in a loop" if array else "")
     if not place.place:
         raise body.error(target, f"{described(place)} cannot be assigned")
+    if not place.owner:  # a list of the function's own
+        return
     body.writes(place, target)
     field = place.place.partition("[")[0].partition(".")[2]
     body.effects.fields.add(field)
@@ -199,7 +210,7 @@ def _check_turn(body: Body, target: ast.expr, field: str, *, in_place: bool) -> 
 
 def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> None:
     name = target.id
-    if isinstance(value.type, Elements) and value.type.cpp == "":
+    if isinstance(value.type, Elements) and value.type.cpp in ("", LIST):
         raise body.error(node, "an array has no second name", "Write its own, or copy its elements in a loop")
     if value.write_only:
         raise body.error(node, "what is observed is written and not read", "Compute it in a local first")
@@ -207,8 +218,10 @@ def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> 
         raise body.error(node, f"{described(value)} is nothing that a local holds")
     if isinstance(value.type, Several):
         raise body.error(node, f"{described(value)} are assigned to one name", f"Write {name}, other = ...")
-    if isinstance(value.type, Thing) and value.type != RANDOM:
+    if isinstance(value.type, Thing) and (value.type != RANDOM or value.is_simple):
         raise body.error(node, f"{described(value)} has no second name", "Write its own")
+    if name in body.arguments and not isinstance(body.arguments[name].type, Number):
+        raise body.error(target, f"{name!r} is {described(body.arguments[name])}", "Use another name")
     kind = body.learn(name, value.type, node)
     frame = body.frames[body.frame_with(name) or 0]
     made = converted(value, kind) if isinstance(kind, Number) else value
@@ -282,7 +295,7 @@ def _make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) ->
         if not isinstance(value.type, Number):
             raise body.error(part, f"lists are of numbers, and this is {described(value)}")
         kind = wider(kind, value.type)
-    learned = body.learn(target.id, Elements(kind, (length,), cpp="list"), node)
+    learned = body.learn(target.id, _list_of(kind, length), node)
     frame = body.frames[body.frame_with(target.id) or 0]
     assert isinstance(learned, Elements)
     if target.id not in frame.at_first or body.key(target.id) in body.declared:
@@ -294,6 +307,19 @@ def _make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) ->
     body.declared.add(body.key(target.id))
     body.emit(f"{body.declaration(target.id, learned.kind.cpp)}[{length}] = {filled};", node)
     body.set(target.id)
+
+
+def _list_of(kind: Type, length: int) -> Elements:
+    return Elements(kind, (length,), stored=kind.cpp if isinstance(kind, Number) else "", cpp=LIST)
+
+
+def _widened(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
+    """Has a local list hold what one of its elements is assigned."""
+    if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)):
+        return
+    of = expression(body, target.value)
+    if isinstance(of.type, Elements) and of.type.cpp == LIST and isinstance(value.type, Number):
+        body.learn(target.value.id, dataclasses.replace(of.type, kind=wider(of.type.kind, value.type)), node)
 
 
 def _kept(body: Body, value: Value, kind: Number, times: int) -> str:

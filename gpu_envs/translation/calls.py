@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from gpu_envs import rules
-from gpu_envs.errors import did_you_mean
+from gpu_envs.errors import TranslationError, did_you_mean
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.mathematics import KNOWN, refusal_of
 from gpu_envs.translation.sources import RefusedError
@@ -93,7 +93,7 @@ def atomic(body: Body, node: ast.Call, translate: Translate) -> bool:
         name = (
             _ATOMIC.get(translate(body, node.func).constant) if isinstance(node.func, ast.Name | ast.Attribute) else ""
         )
-    except (RefusedError, TypeError):
+    except (RefusedError, TranslationError, TypeError):
         return False
     if not name:
         return False

@@ -14,10 +14,10 @@ from gpu_envs.translation import arithmetic
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.calls import called
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.things import element, field_of
+from gpu_envs.translation.things import element, field_of, index_code
 from gpu_envs.translation.values import (
     BOOL,
-    INT,
+    RANDOM,
     STATIC,
     STREAM,
     Elements,
@@ -120,7 +120,8 @@ def outside(body: Body, name: str) -> Value:
     except KeyError:
         if name in capitals:
             return capitals[name]
-        known = {*body.names, *capitals, *body.arguments} - {name}
+        module = (word for word in body.written.function.__globals__ if not word.startswith("_"))
+        known = {*body.names, *capitals, *body.arguments, *module} - {name}
         raise RefusedError(
             f"{name!r} is not known here{did_you_mean(name, known)}".rstrip("."),
             "Known are locals, arguments, functions and numbers of the module, and the spec's constants in capitals",
@@ -172,25 +173,19 @@ def _subscript(body: Body, node: ast.expr) -> Value:
     entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     indices = [expression(body, entry) for entry in entries]
     if isinstance(of.type, Elements):
-        if len(indices) < len(of.type.sizes) and isinstance(of.type.kind, Number) and not of.type.flat:
-            return _partly(of, indices)
-        return element(of, indices)
+        return _indexed(of, indices)
     if of.type is STATIC and isinstance(of.constant, tuple | list | np.ndarray):
         return _of_constants(body, of, indices)
     raise RefusedError(f"{described(of)} has no elements")
 
 
-def _partly(of: Value, indices: list[Value]) -> Value:
-    """The rows of a table, in ``p.map[row][column]``."""
-    kind = of.type
+def _indexed(of: Value, indices: list[Value]) -> Value:
+    """An element; or of a table a row, in ``p.map[row][column]``."""
+    kind, given = of.type, len(indices)
     assert isinstance(kind, Elements)
-    if "(" not in kind.form:
+    if given >= len(kind.sizes) or kind.flat:
         return element(of, indices)
-    given = len(indices)
-    codes = [index.text for index in indices]
-    for index in indices:
-        if index.type is not INT:
-            raise RefusedError("an index must be an int", "Write int(...)")
+    codes = [index_code(index, size) for index, size in zip(indices, kind.sizes, strict=False)]
     shifted = [f"{{{n + 1 - given}}}" for n in range(given, len(kind.sizes))]
     form = kind.form.format("{0}", *codes, *shifted)
     return dataclasses.replace(of, type=dataclasses.replace(kind, sizes=kind.sizes[given:], form=form))
@@ -206,8 +201,7 @@ def _of_constants(body: Body, of: Value, indices: list[Value]) -> Value:
             except (IndexError, TypeError):
                 raise RefusedError(f"index {index.constant} is outside") from None
         return literal(found.item() if isinstance(found, np.generic) else found)
-    table = body.unit.constants(of.constant)
-    return element(table, indices)
+    return _indexed(body.unit.constants(of.constant), indices)
 
 
 def _binary(body: Body, node: ast.expr) -> Value:
@@ -247,27 +241,19 @@ def _compare(body: Body, node: ast.expr) -> Value:
     assert isinstance(node, ast.Compare)
     if len(node.ops) == 1:
         return arithmetic.compare(node.ops[0], expression(body, node.left), _operand(body, node.comparators[0]))
-    return guarded(body, node, _chain)
+    return guarded(body, node, lambda inner, _: _chain(inner, expression(inner, node.left), node.ops, node.comparators))
 
 
-def _chain(body: Body, node: ast.expr) -> Value:
-    """``a < b < c``: each is evaluated once, and the last only where the others hold."""
-    assert isinstance(node, ast.Compare)
-    left = expression(body, node.left)
-    found = []
-    for n, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
-        last = n == len(node.ops) - 1
-        if n == 0:
-            value = expression(body, right)
-        elif last:
-            value = guarded(body, right)
-        else:
-            raise RefusedError("a chain of comparisons is longer than a < b < c", "Join them with 'and'")
-        if not last and not value.is_simple and isinstance(value.type, Number):
-            value = body.hoisted(value)
-        found.append(arithmetic.compare(op, left, value))
-        left = value
-    return arithmetic.every(found)
+def _chain(body: Body, left: Value, ops: list[ast.cmpop], rights: list[ast.expr]) -> Value:
+    """``left < a < b``: each is evaluated once, and only where those before hold."""
+    right = expression(body, rights[0])
+    if len(ops) > 1 and not right.is_simple and isinstance(right.type, Number):
+        right = body.hoisted(right)
+    found = arithmetic.compare(ops[0], left, right)
+    if len(ops) == 1:
+        return found
+    others = guarded(body, rights[0], lambda inner, _: _chain(inner, right, ops[1:], rights[1:]))
+    return arithmetic.every([found, others])
 
 
 def _operand(body: Body, node: ast.expr) -> Value:
@@ -290,7 +276,7 @@ def _conditional(body: Body, node: ast.expr) -> Value:
     yes, no = guarded(body, node.body), guarded(body, node.orelse)
     if isinstance(yes.type, Number) and isinstance(no.type, Number):
         return arithmetic.conditional(test, yes, no)
-    if yes.type != no.type or not yes.code:
+    if yes.type != no.type or not yes.code or (yes.type == RANDOM and (yes.is_simple or no.is_simple)):
         raise RefusedError(f"this is {described(yes)} or {described(no)}", "Give both sides the same type")
     code = f"{test.within(Level.OR)} ? {yes.within(Level.OR)} : {no.text}"
     return Value(code, yes.type, Level.CONDITIONAL)

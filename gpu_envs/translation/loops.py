@@ -71,7 +71,7 @@ def _while(body: Body, node: ast.While, statements: Statements) -> None:
     body.assigned = None if test.constant is True else before
     for state in exits:
         body.assigned = both(body.assigned, state)
-    if body.assigned is None and body.result is None and not exits:
+    if body.assigned is None and not any(isinstance(inner, ast.Return) for inner in ast.walk(node)):
         raise body.error(node, "this loop never ends", "Leave it with break, or give it a condition")
 
 

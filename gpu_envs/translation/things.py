@@ -45,7 +45,7 @@ def element(of: Value, indices: list[Value]) -> Value:
             wanted = ", ".join(("i", "j", "k")[: len(kind.sizes)])
             raise RefusedError(f"this has {len(kind.sizes)} dimensions and got {len(indices)}", f"Write [{wanted}]")
         form, sizes = kind.flat, (None,)
-    codes = [_index(index, size) for index, size in zip(indices, sizes, strict=True)]
+    codes = [index_code(index, size) for index, size in zip(indices, sizes, strict=True)]
     code = form.format(of.code, *codes)
     read = f"int({code})" if kind.stored in ("u8", "AgentNumber") else code
     return Value(
@@ -59,7 +59,8 @@ def element(of: Value, indices: list[Value]) -> Value:
     )
 
 
-def _index(index: Value, size: int | None) -> str:
+def index_code(index: Value, size: int | None) -> str:
+    """An index in C++; a constant one is counted from the end where it is negative."""
     if index.type is not INT or index.write_only:
         raise RefusedError("an index must be an int", "Write int(...)")
     known = index.constant

@@ -213,11 +213,8 @@ def converted(value: Value, kind: Type) -> Value:
         whole = int(value.constant)
         if kind is INT:
             return literal(whole)
-        code = (
-            f"real({whole if value.type is BOOL else value.code or whole})"
-            if abs(whole) < 2**31
-            else _real(float(whole))
-        )
+        text = str(whole) if given is BOOL else value.code
+        code = f"real({text})" if text else _real(float(whole))
         return Value(code, REAL, constant=float(whole))
     if kind is REAL and value.as_real:
         return Value(value.as_real, REAL)

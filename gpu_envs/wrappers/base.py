@@ -1,7 +1,7 @@
 """What all wrappers share: which environments they take, whose memory they return, what ``out`` and masks mean."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,6 @@ from gymnasium.vector import AutoresetMode, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from gpu_envs.arrays import library_of
-from gpu_envs.codegen import RESULTS
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.resets import Seeds
 from gpu_envs.results import Step
@@ -122,19 +121,15 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """Memory on the device, of zeros."""
         return torch.zeros(shape, dtype=dtype, device=self._torch_device)
 
-    def _box(self, space: spaces.Space[Any], what: str) -> spaces.Box:
-        """A space, once it is a box."""
-        if not isinstance(space, spaces.Box):
+    def _box(self, space: spaces.Space[Any], what: str, dtypes: Collection[str] = ()) -> spaces.Box:
+        """A space, once it is a box, of one of these dtypes if any are named."""
+        if not isinstance(space, spaces.Box) or (dtypes and space.dtype.name not in dtypes):
+            of = f" of {' or '.join(dtypes)}" if dtypes else ""
             several = ", which is of several arrays" if isinstance(space, spaces.Dict) else ""
-            raise TypeError(f"{type(self).__name__} needs {what} in a Box; {self._simulator!r} has {space}{several}")
+            raise TypeError(
+                f"{type(self).__name__} needs {what} in a Box{of}; {self._simulator!r} has {space}{several}"
+            )
         return space
-
-    def _floats(self, space: spaces.Space[Any]) -> spaces.Box:
-        """The observation space, once it is a box of float32: what the kernels of wrappers read."""
-        box = self._box(space, "observations")
-        if box.dtype != np.float32:
-            raise TypeError(f"{type(self).__name__} needs observations of float32; {self._simulator!r} has {space}")
-        return box
 
     def _observe_in(self, space: spaces.Space[Any]) -> None:
         """Sets what the observations are from here on."""
@@ -179,4 +174,4 @@ def without(out: Step | None, *names: str) -> Step | None:
     if out is None:
         return None
     rest = dataclasses.replace(out, **dict.fromkeys(names))
-    return rest if any(getattr(rest, name) is not None for name in RESULTS) else None
+    return rest if any(getattr(rest, field.name) is not None for field in dataclasses.fields(rest)) else None

@@ -23,20 +23,20 @@ STACK_CALL = Struct.of(
     "StackCall",
     "float",
     *ROWS,
-    ("const float*", "padding"),
-    ("float*", "frames"),
+    ("const Frame*", "padding"),
+    ("Frame*", "frames"),
     ("int*", "slots"),
     ("int*", "depths"),
     ("u8*", "ended"),
     ("int", "resets"),
     ("const u8*", "mask"),
-    ("const float*", "observations"),
-    ("float*", "stacked"),
+    ("const Frame*", "observations"),
+    ("Frame*", "stacked"),
     ("const u8*", "terminations"),
     ("const u8*", "truncations"),
-    ("const float*", "final_obs"),
+    ("const Frame*", "final_obs"),
     ("Index", "final_stride"),
-    ("float*", "stacked_final"),
+    ("Frame*", "stacked_final"),
     ("int", "fill"),
 )
 
@@ -46,16 +46,21 @@ ELEMENTS_OF_BLOCK = 2048
 """A block stacks about so many numbers."""
 
 
-def stack_shape(stack_size: int) -> str:
+FRAME_TYPES = {"float32": "float", "uint8": "u8", "int32": "int"}
+"""The C++ types of observations' elements."""
+
+
+def stack_shape(stack_size: int, dtype: str = "float32") -> str:
     """What is compiled in."""
-    return f"constexpr int STACK = {stack_size};"
+    return f"constexpr int STACK = {stack_size};\nusing Frame = {FRAME_TYPES[dtype]};"
 
 
 @final
 class FrameStackObservation(TorchWrapper):
     """Gives the last observations of each replica, ``[num_envs, stack_size, ...]``, from the oldest to the newest.
 
-    As Gymnasium's for a single environment, which has none for vectors. The stack begins anew with each episode: in
+    As Gymnasium's for a single environment, which has none for vectors; observations are in a Box of float32, uint8 or
+    int32. The stack begins anew with each episode: in
     SameStep at once, and ``infos["final_obs"]`` has the finished episode's own frames up to its last; in NextStep with
     the step that restarts; in Disabled with the reset by mask, and a replica that waits for it keeps its stack.
 
@@ -76,7 +81,8 @@ class FrameStackObservation(TorchWrapper):
                 observation.
         """
         super().__init__(env)
-        space = self._floats(env.single_observation_space)
+        space = self._box(env.single_observation_space, "observations", FRAME_TYPES)
+        dtype = getattr(torch, space.dtype.name)
         if isinstance(stack_size, bool) or not isinstance(stack_size, int | np.integer):
             raise TypeError(f"stack_size is {stack_size!r}; give a whole number from 1 up")
         if stack_size < 1:
@@ -88,16 +94,17 @@ class FrameStackObservation(TorchWrapper):
         rows, features = self.num_envs, math.prod(space.shape)
         each = max(1, ELEMENTS_OF_BLOCK // (self.stack_size * features))
         elements = each * self.stack_size * features
-        made = program(HEADERS, CALLS, self._mode, features, elements, stack_shape(self.stack_size))
-        self._stacked: Final = self._empty(rows, self.stack_size, *space.shape)
-        self._stacked_final: Final = self._empty(rows if self._same_step else 0, self.stack_size, *space.shape)
+        made = program(HEADERS, CALLS, self._mode, features, elements, stack_shape(self.stack_size, space.dtype.name))
+        self._stacked: Final = self._empty(rows, self.stack_size, *space.shape, dtype=dtype)
+        ending = rows if self._same_step else 0
+        self._stacked_final: Final = self._empty(ending, self.stack_size, *space.shape, dtype=dtype)
         self._stack: Final = Launches(self._backend, made).of(
             "stack",
             blocks_of(rows, each),
             rows=rows,
             rows_of_block=each,
             padding=padding,
-            frames=self._empty(rows, self.stack_size, features),
+            frames=self._empty(rows, self.stack_size, features, dtype=dtype),
             slots=self._empty(rows, dtype=torch.int32),
             depths=self._empty(rows, dtype=torch.int32),
             ended=None if self._same_step else self._empty(rows, dtype=torch.uint8),
@@ -153,7 +160,7 @@ class FrameStackObservation(TorchWrapper):
                     "Give 'reset', 'zero' or an observation"
                 )
             given = create_zero_array(space)
-        padding = np.asarray(given, np.float32)
+        padding = np.asarray(given, space.dtype)
         if padding not in space:
             raise ValueError(f"padding_type is {given!r}, which is no observation of {space}")
         return torch.from_numpy(padding.copy()).to(self._torch_device).contiguous()
@@ -161,9 +168,9 @@ class FrameStackObservation(TorchWrapper):
 
 @final
 class FlattenObservation(TorchWrapper):
-    """Gives each observation as a row of numbers, ``[num_envs, features]``. As Gymnasium's.
+    """Gives each observation as a row of numbers, ``[num_envs, features]``. As Gymnasium's, of a Box of any dtype.
 
-    The rows are views of the environment's memory: nothing is copied.
+    The rows are views of the environment's memory: nothing is copied. A Dict is refused: it has no such views.
     """
 
     def __init__(self, env: VectorEnv | TorchWrapper) -> None:
@@ -174,9 +181,9 @@ class FlattenObservation(TorchWrapper):
         """
         super().__init__(env)
         space = self._box(env.single_observation_space, "observations")
+        self._dtype: Final[torch.dtype] = getattr(torch, space.dtype.name)
         self._shape: Final = (self.num_envs, *space.shape)
         self._flat: Final = (self.num_envs, math.prod(space.shape))
-        self._dtype: Final = getattr(torch, str(space.dtype))
         self._observe_in(spaces.flatten_space(space))
 
     def reset(

@@ -57,7 +57,8 @@ class NormalizeObservation(Normalizer):
     As Gymnasium's, with these differences: it works in all auto-reset modes, with partial resets too; the statistics
     are in float64; ``clip`` bounds what comes out. The statistics are of the observations that steps and resets
     return: after a reset by mask of those that began anew, and not of replicas that wait for one.
-    ``infos["final_obs"]`` is normalised by the same statistics, and not counted: it is never acted on.
+    ``infos["final_obs"]`` is normalised by the same statistics, and not counted: it is never acted on. Observations
+    are in a Box of float32.
 
     Attributes:
         obs_rms: The statistics. To evaluate with those of training, assign them (``evaluation.obs_rms =
@@ -74,7 +75,7 @@ class NormalizeObservation(Normalizer):
             clip: What comes out lies between minus this and this; None: anywhere.
         """
         super().__init__(env, epsilon)
-        shape = self._floats(env.single_observation_space).shape
+        shape = self._box(env.single_observation_space, "observations", ("float32",)).shape
         if clip is not None and not clip > 0:
             raise ValueError(f"clip is {clip!r}; give a number above 0, or None")
         limit = math.inf if clip is None else float(clip)

@@ -1,0 +1,235 @@
+"""Environments from outside this package beside those in it: ``python -m benchmarks.custom``.
+
+It writes ``results/custom_*.json``: how fast the tutorial's environment and CartPole's rules are as a user's own files,
+in C++ and in Python, and how long they take to compile.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gpu_envs
+from benchmarks import record
+from benchmarks.customs import cartpole, tutorial
+from benchmarks.on_cpu import sample_actions
+from gpu_envs.backend.cuda import device_count
+
+BESIDE = {
+    "CartPoleOutside-v1": "CartPole-v1",
+    "Lander-v0": "MountainCar-v0",
+    "CartPoleInPython-v1": "CartPoleOutside-v1",
+    "LanderInPython-v0": "Lander-v0",
+}
+"""Each with what moves as many bytes in a step: those in C++ with a built-in, those in Python with theirs in C++."""
+
+COMPILED = ("CartPole-v1", *BESIDE)
+
+BARS = {"C++": 0.95, "Python": 0.90}
+"""The least of the steps per second of what it is compared with."""
+LIMITS = {"cpu": 5.0, "cuda": 1.0}
+"""The most seconds of a cold compilation."""
+MORE_IN_PYTHON = 0.5
+"""The most seconds that translation adds."""
+
+SIZES = {"cpu": (16_384,), "cuda": (65_536, 2**22)}
+ROUNDS = 15
+STEPS = 32
+"""Of a round's least piece of work; on CUDA one graph."""
+SECONDS = 0.05
+"""A round lasts about so long."""
+COMPILATIONS = 3
+
+_COMPILE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import lander, lander_in_python
+import gpu_envs
+from benchmarks.customs import cartpole
+for spec in (cartpole.OUTSIDE, cartpole.IN_PYTHON):
+    gpu_envs.register(spec)
+sys.argv[1:] = sys.argv[2:]
+"""
+"""Before the script that times compilation: what it cannot find by itself."""
+
+
+@contextlib.contextmanager
+def customs() -> Iterator[Path]:
+    """Registers the environments from outside; gives the folder with the tutorial's files."""
+    with tempfile.TemporaryDirectory() as name:
+        tutorial.write(Path(name))
+        sys.path.insert(0, name)
+        try:
+            import lander  # type: ignore[import-not-found]  # the tutorial's
+            import lander_in_python  # type: ignore[import-not-found]  # the tutorial's
+        finally:
+            sys.path.remove(name)
+        for spec in (cartpole.OUTSIDE, cartpole.IN_PYTHON, lander.LANDER, lander_in_python.LANDER_IN_PYTHON):
+            gpu_envs.register(spec)
+        yield Path(name)
+
+
+def stepper(env_id: str, device: str, num_envs: int) -> Callable[[], object]:
+    """What takes some steps with random actions, which were drawn beforehand."""
+    output = "numpy" if device == "cpu" else "torch"
+    env = gpu_envs.make(
+        env_id, num_envs, device=device, output=output, autoreset_mode="SameStep", copy=False, threads=1
+    )
+    env.reset(seed=0)
+    drawn = sample_actions(env.single_action_space, num_envs, STEPS if device == "cpu" else 8)
+    if device == "cpu":
+
+        def work() -> None:
+            for actions in drawn:
+                env.step(actions)
+
+        return work
+    import torch
+
+    moved = [torch.from_numpy(actions).to("cuda") for actions in drawn]
+    for actions in moved:
+        env.step(actions)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for t in range(STEPS):
+            env.step(moved[t % len(moved)])
+    return graph.replay
+
+
+def timed(work: Callable[[], object], repeats: int, device: str) -> float:
+    """Seconds of one piece of work; on CUDA between two events."""
+    if device == "cpu":
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        return (time.perf_counter() - begin) / repeats
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
+    start.record()
+    for _ in range(repeats):
+        work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / repeats
+
+
+def compared(ours: str, theirs: str, device: str, num_envs: int, seconds: float = SECONDS) -> dict[str, Any]:
+    """Both environments in turn, round by round, in an order that changes.
+
+    Args:
+        ours: The environment that is measured.
+        theirs: What it is measured beside.
+        device: ``cpu`` or ``cuda``.
+        num_envs: Replicas of each.
+        seconds: Of each round, roughly.
+    """
+    works = {name: stepper(name, device, num_envs) for name in (ours, theirs)}
+    for work in works.values():  # until episodes end at different times
+        timed(work, 8, device)
+    repeats = max(1, round(seconds / max(timed(work, 2, device) for work in works.values())))
+    spent: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(ROUNDS):
+        for name in sorted(works, reverse=turn % 2 == 1):
+            spent[name].append(timed(works[name], repeats, device))
+    rates = {name: num_envs * STEPS / statistics.median(times) for name, times in spent.items()}
+    shares = [other / own for own, other in zip(spent[ours], spent[theirs], strict=True)]
+    return {
+        "beside": theirs,
+        "num_envs": num_envs,
+        "steps_per_s": rates[ours],
+        "beside_steps_per_s": rates[theirs],
+        "share": statistics.median(shares),
+        "bar": BARS["Python" if "InPython" in ours else "C++"],
+    }
+
+
+def compile_seconds(device: str, folder: Path, times: int = COMPILATIONS) -> dict[str, float]:
+    """The median seconds, in new processes with empty caches, to have each environment's step."""
+    found: dict[str, list[float]] = {name: [] for name in COMPILED}
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as cache:
+            done = subprocess.run(
+                [sys.executable, "-c", _COMPILE + record.COMPILE, str(folder), device, *COMPILED],
+                env={**os.environ, "GPU_ENVS_CACHE_DIR": cache, "CUPY_CACHE_DIR": cache},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        for line in done.stdout.splitlines():
+            name, seconds = line.split()
+            found[name].append(float(seconds))
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+def measure(
+    device: str,
+    log: Callable[[str], None],
+    *,
+    sizes: Sequence[int] | None = None,
+    seconds: float = SECONDS,
+    compilations: int = COMPILATIONS,
+) -> dict[str, Any]:
+    """Everything, with a line for each figure.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        log: Told each figure.
+        sizes: Numbers of replicas; None: the device's.
+        seconds: Of each round, roughly.
+        compilations: How often each is compiled.
+    """
+    results: dict[str, Any] = {"speed": {}, "compile_s": {}}
+    with customs() as folder:
+        for ours, theirs in BESIDE.items():
+            rows = results["speed"][ours] = []
+            for num_envs in SIZES[device] if sizes is None else sizes:
+                rows.append(row := compared(ours, theirs, device, num_envs, seconds))
+                log(
+                    f"{ours}, {num_envs:,} replicas: {row['steps_per_s'] / 1e9:.3f} G steps/s, {row['share']:.1%} "
+                    f"of {theirs} (bar: {row['bar']:.0%})"
+                )
+        results["compile_s"] = compile_seconds(device if device == "cpu" else "cuda:0", folder, compilations)
+    for name, taken in results["compile_s"].items():
+        log(f"{name}: compiled in {taken:.2f} s (bar: {LIMITS[device]:g} s)")
+    results["more_in_python_s"] = {
+        ours: results["compile_s"][ours] - results["compile_s"][theirs]
+        for ours, theirs in BESIDE.items()
+        if "InPython" in ours
+    }
+    for name, more in results["more_in_python_s"].items():
+        log(f"{name}: {more:+.2f} s beside the same in C++ (bar: {MORE_IN_PYTHON:g} s)")
+    return results
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints, and writes ``benchmarks/results``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--commit", help="the commit measured, where the copy has no git")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and device_count() == 0:
+        parser.error("there is no CUDA device here; --device cpu measures the CPU")
+    device, gpu = options.device or ("cuda" if device_count() > 0 else "cpu"), None
+    if device == "cuda":
+        import torch
+
+        gpu = torch.cuda.get_device_name(0)
+
+    def log(line: str) -> None:
+        print(line, flush=True)
+
+    results = measure(device, log)
+    log(f"wrote {record.write(f'custom_{device}', results, options.commit, gpu, 'custom')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Environments that the benchmarks bring along, as a user would."""

@@ -1,0 +1,310 @@
+"""What compilers say, for the author of an environment: his own lines first, the noise around them left out."""
+
+import dataclasses
+import difflib
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+from gpu_envs.codegen import Program
+from gpu_envs.codegen.contract import Contract
+from gpu_envs.errors import CompileError, did_you_mean
+from gpu_envs.sources import display
+
+MOST: Final = 5
+"""Errors that are shown."""
+
+_GNU = re.compile(
+    r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? (?P<kind>[a-z ]*error|note): (?P<text>.*)"
+)
+_NVRTC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<kind>[a-z ]*error|note)[^:]*: (?P<text>.*)")
+_BROUGHT_ABOUT = ("in expansion of macro", "expanded from macro", "required from here", "in instantiation of")
+"""Notes that name the line which brought an error about that lies elsewhere."""
+
+_NO_MEMBER = re.compile(
+    r"(?:'(?P<a>[^']*)' has no member named '(?P<b>\w+)'"
+    r"|no member named '(?P<c>\w+)' in '(?P<d>[^']*)'"
+    r'|class "(?P<e>[^"]*)" has no member "(?P<f>\w+)")'
+)
+_NO_NAME = re.compile(
+    r"(?:'(?P<a>\w+)' (?:was not declared in this scope|has not been declared|does not name a type)"
+    r"|use of undeclared identifier '(?P<b>\w+)'"
+    r"|unknown type name '(?P<c>\w+)'"
+    r'|identifier "(?P<d>\w+)" is undefined)'
+)
+_LIKE = {
+    "sqrt": "square_root",
+    "floor": "round_down",
+    "min": "minimum",
+    "fmin": "minimum",
+    "max": "maximum",
+    "fmax": "maximum",
+    "clamp": "clip",
+    "double": "real",
+}
+"""Names of the standard library, and what stands for them in rules."""
+
+_DRIVERS = frozenset({"gain", "action", "pending", "finished"})
+"""Fields of ``World`` that are none of the rules' business."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One error, and where it lies."""
+
+    file: str
+    line: int
+    column: int
+    """From 1; 0: not known."""
+    text: str
+    excerpt: str = ""
+    """The line, as the compiler shows it."""
+
+
+def compile_error(program: Program, output: str, compiler: str) -> CompileError:
+    """The error to raise where a program did not compile.
+
+    Args:
+        program: What was compiled.
+        output: All that the compiler said.
+        compiler: Its name.
+    """
+    name, rules = program.name, program.contract
+    plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", output).replace("\u2018", "'").replace("\u2019", "'")
+    found = list(findings(plain, rules.file if rules is not None else ""))
+    shown: list[str] = []
+    if rules is not None:
+        own = [each for each in found if _is_own(each.file, rules)]
+        shown = _of_includes(rules, program.source) + _of_braces(rules, program.source)
+        if not shown:
+            shown = [_shown(each, rules, program.source) for each in own]
+            shown += _of_functions(rules, program.source, found)
+        shown += [
+            f"{display(rules.file)} declares {each}, and has no {each} that does anything"
+            for each in re.findall(r"undefined symbol: _ZN8gpu_envs\d+([A-Za-z_]\w*?)E", plain)
+        ]
+        name = rules.spec
+    if not shown:
+        shown = [f"{each.file}:{each.line}: error: {each.text}\n    {each.excerpt}".rstrip() for each in found]
+    if not shown:
+        shown = plain.strip().splitlines()[-2 * MOST :]
+    shown = list(dict.fromkeys(shown))
+    more = [f"and {len(shown) - MOST} more"] if len(shown) > MOST else []
+    said = f"{name} did not compile with {compiler}; the error's attribute `output` is all that it said"
+    return CompileError("\n".join([*shown[:MOST], *more, f"({said})"]), output)
+
+
+def findings(output: str, own: str) -> Iterator[Finding]:
+    """The errors in what g++, clang or NVRTC said; those of a macro at the author's line that uses it.
+
+    Args:
+        output: What was said, with plain quotation marks and without colours.
+        own: The author's file.
+    """
+    lines = output.splitlines()
+    last: Finding | None = None
+    for number, line in enumerate(lines):
+        match = _GNU.match(line) or _NVRTC.match(line)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        excerpt = lines[number + 1] if number + 1 < len(lines) else ""
+        column = int(groups.get("column") or 0)
+        if "column" not in groups and number + 2 < len(lines) and lines[number + 2].strip() == "^":
+            column = max(0, lines[number + 2].index("^") - 1)  # NVRTC shows lines two columns to the right
+        place = Finding(match["file"], int(match["line"]), column, match["text"], re.sub(r"^\s*\d* \|", "", excerpt))
+        if match["kind"] == "note":
+            if last is not None and place.file == own and any(each in place.text for each in _BROUGHT_ABOUT):
+                last = dataclasses.replace(place, text=last.text)
+            continue
+        if last is not None:
+            yield last
+        last = dataclasses.replace(place, excerpt=place.excerpt.strip())
+    if last is not None:
+        yield last
+
+
+def _is_own(file: str, rules: Contract) -> bool:
+    return file == rules.file or (rules.file.endswith(".py") and file.endswith(".py"))
+
+
+def _shown(finding: Finding, rules: Contract, source: str) -> str:
+    """An error in the author's file: where, what, the line, and a mark under the place."""
+    lines = [f"{display(finding.file)}:{finding.line}: error: {_explained(finding, rules, source)}"]
+    text = _line(finding, source)
+    if text.strip():
+        lines.append(f"    {text.strip()}")
+        indent = len(text) - len(text.lstrip())
+        if indent < finding.column <= len(text) + 1 and not finding.file.endswith(".py"):  # where columns are its own
+            lines.append(" " * (4 + finding.column - 1 - indent) + "^")
+    return "\n".join(lines)
+
+
+def _line(finding: Finding, source: str) -> str:
+    """A line of the author's, with tabs as single columns."""
+    lines = part_of(source, finding.file)
+    if not lines or finding.file.endswith(".py"):
+        linecache.checkcache(finding.file)
+        lines = linecache.getlines(finding.file)
+    text = lines[finding.line - 1] if finding.line <= len(lines) else finding.excerpt
+    return text.rstrip().replace("\t", " ")
+
+
+def part_of(source: str, file: str) -> list[str]:
+    """The lines of a source that come from a file."""
+    found: list[str] = []
+    inside = False
+    for line in source.splitlines():
+        if line.startswith("#line "):
+            inside = line.partition('"')[2].rstrip('"').replace("\\\\", "\\").replace('\\"', '"') == file
+        elif inside:
+            found.append(line)
+    return found
+
+
+# --- what is meant ---
+
+
+def _explained(finding: Finding, rules: Contract, source: str) -> str:
+    """The compiler's words, or better ones."""
+    text = re.sub(r"\b(struct |class )?gpu_envs::| \[-f\w+\]$", "", finding.text)
+    if re.search(r"""['"]std['"]|'::std'""", text):
+        return "the standard library is not there in rules: sin, exp, square_root, minimum and the like are"
+    member = _NO_MEMBER.search(finding.text)
+    if member is not None:
+        kind, name = (member[a] or member[b] or member[c] for a, b, c in ("ade", "bcf"))
+        return _no_member(re.sub(r"^.*\W", "", kind), name, source) or text
+    unknown = _NO_NAME.search(finding.text)
+    if unknown is not None:
+        return _no_name(unknown["a"] or unknown["b"] or unknown["c"] or unknown["d"], rules, source)
+    return text
+
+
+def _no_member(kind: str, name: str, source: str) -> str:
+    """That a struct has no such member, and which it has; empty where nothing is known of the struct."""
+    what = "field" if kind in ("State", "Params", "World") else "function"
+    known = [each for each in members(source, kind, functions=what == "function") if each not in _DRIVERS]
+    if not known:
+        return ""
+    return f"{kind} has no {what} {name!r}{did_you_mean(name, known)} Its {what}s are: {', '.join(known)}"
+
+
+def _no_name(name: str, rules: Contract, source: str) -> str:
+    """That there is no such name here, and where there is."""
+    if name in _LIKE:
+        return f"there is no {name!r} in rules; {_LIKE[name]!r} is what you want"
+    team = "look" in rules.functions
+    for struct, variable in (("World", "w") if team else ("State", "s"), ("Params", "p")):
+        if name in members(source, struct):
+            return f"there is no {name!r} here; the field of {struct} is {variable}.{name}"
+    own = set(re.findall(r"\b[A-Za-z_]\w{2,}\b", "\n".join(part_of(source, rules.file)))) - {name}
+    words = {*own, *_LIKE.values(), "sin", "cos", "sincos", "exp", "log", "fma", "quotient", "real", "add", "lower"}
+    return f"there is no {name!r} here{did_you_mean(name, difflib.get_close_matches(name, words, cutoff=0.7))}"
+
+
+def members(source: str, struct: str, *, functions: bool = False) -> list[str]:
+    """The fields or the functions of a struct that a source declares."""
+    body = re.search(rf"^struct {struct} \{{\n(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
+    if body is None:
+        return []
+    found = []
+    for line in body[1].splitlines():
+        code = line.partition("//")[0]
+        field = re.match(r"    (?:const )?[\w:]+(?:<[^;()]*>)?[\s*&]+(\w+)(?:\[[^;]*\])?;\s*$", code)
+        function = re.match(r"    FN [\w:&*<> ]*?(\w+)\(", code)
+        match = function if functions else field
+        found += [match[1]] if match is not None and match[1] != struct else []
+    return list(dict.fromkeys(found))
+
+
+# --- the functions that there must be ---
+
+
+def _header_lines(rules: Contract, source: str) -> list[str]:
+    """The lines of an author's header; none where the rules are in Python, whose lines are put together anew."""
+    return [] if rules.file.endswith(".py") else part_of(source, rules.file)
+
+
+def _of_includes(rules: Contract, source: str) -> list[str]:
+    """Says which line includes something; all else that is said then follows from it."""
+    return [
+        f"{display(rules.file)}:{number}: error: a header of rules includes nothing: sin, exp, "
+        f"square_root and the like are there\n    {line.strip()}"
+        for number, line in enumerate(_header_lines(rules, source), 1)
+        if re.match(r"\s*#\s*include\b", line)
+    ]
+
+
+def _of_braces(rules: Contract, source: str) -> list[str]:
+    """Says which brace has no other; compilers find the end of the rules in the middle of the code that follows."""
+    lines = _header_lines(rules, source)
+    opened: list[int] = []
+    for number, line in enumerate(_blanked("\n".join(lines)).splitlines(), 1):
+        for brace in re.findall("[{}]", line):
+            if brace == "{":
+                opened.append(number)
+            elif opened:
+                opened.pop()
+            else:
+                return [
+                    f"{display(rules.file)}:{number}: error: this '}}' has no '{{'\n    {lines[number - 1].strip()}"
+                ]
+    return [f"{display(rules.file)}:{n}: error: this '{{' has no '}}'\n    {lines[n - 1].strip()}" for n in opened[-1:]]
+
+
+def _of_functions(rules: Contract, source: str, found: Sequence[Finding]) -> list[str]:
+    """What is wrong where errors lie in the code around the rules: a function that is missing, or its arguments."""
+    text = "\n".join(_header_lines(rules, source))
+    if not text:
+        return []
+    code = _blanked(text)
+    where = display(rules.file)
+    starts = {name: _definition(code, name) for name in rules.functions}
+    missing = [name for name, start in starts.items() if start is None]
+    if missing:
+        return [f"{where} has no function {name}: it needs\n    {rules.functions[name]}" for name in missing]
+    around = [each for each in found if not _is_own(each.file, rules)]
+    named = "\n".join(f"{each.text} {_driver_line(each, source)}" for each in around)
+    wrong = [name for name in starts if re.search(rf"\b{name}\b\s*[('\"]", named)]
+    shown = []
+    for name in wrong:
+        line = code.count("\n", 0, starts[name]) + 1
+        given = text.splitlines()[line - 1].strip()
+        if _signature(given) != _signature(rules.functions[name]):
+            shown.append(
+                f"{where}:{line}: error: {name} has other arguments, or returns something else, than it must"
+                f"\n    {given}\n  it needs\n    {rules.functions[name]}"
+            )
+    return shown
+
+
+def _driver_line(finding: Finding, source: str) -> str:
+    lines = part_of(source, finding.file) if finding.file != "generated" else []
+    return lines[finding.line - 1] if 0 < finding.line <= len(lines) else finding.excerpt
+
+
+def _signature(line: str) -> str:
+    """The types of a function's beginning, without names and spaces."""
+    head, _, arguments = line.partition("(")
+    kinds = []
+    for argument in arguments.partition(")")[0].split(","):
+        words = re.findall(r"\w+|&", argument.replace("[[maybe_unused]]", ""))
+        kinds.append("".join(words[:-1] if len(words) > 1 and words[-1] != "&" else words))
+    return f"{''.join(head.split()[:-1])}({','.join(kinds)})"
+
+
+def _definition(code: str, name: str) -> int | None:
+    """Where a function begins; None where it is not there."""
+    match = re.search(rf"^[^\n;{{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{", code, re.MULTILINE)
+    return None if match is None else match.start()
+
+
+def _blanked(text: str) -> str:
+    """C++ without its comments and strings, line for line."""
+
+    def spaces(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', spaces, text, flags=re.DOTALL)

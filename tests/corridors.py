@@ -1,0 +1,187 @@
+"""Environments of one agent made for tests: one set of rules, shown in several spaces, with and without masks.
+
+A corridor of cells, in which one walks and digs in each cell once. What is forbidden, to walk into a wall or to dig
+where one has dug, costs a reward of -100 and is counted.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+from gpu_envs import EnvSpec, Field, Param
+
+CELLS, SIDE, LIMIT = 5, 36, 9
+"""The corridor, a picture's height and width, and the steps of an episode."""
+
+POSITION = Box(-1, CELLS, (2,), np.float32)
+IMAGE = Box(0, 255, (SIDE, SIDE, 1), np.uint8)
+COUNTS = Box(-1000, 1000, (3,), np.int32)
+EVERYTHING = Dict({"position": POSITION, "image": IMAGE, "counts": COUNTS})
+"""Its keys are not in the order of the alphabet."""
+
+SPACES: dict[str, gymnasium.Space[Any]] = {
+    "position": POSITION,
+    "image": IMAGE,
+    "counts": COUNTS,
+    "everything": EVERYTHING,
+    "floats": Dict({"position": POSITION, "glance": Box(-1, CELLS, (1,), np.float32)}),
+}
+
+ACTIONS: dict[str, gymnasium.Space[Any]] = {
+    "one": Discrete(4),
+    "real": Box(-1, 1, (2,), np.float32),
+}
+"""Stay, back, on, dig; walk and dig in numbers beyond a half."""
+
+READ = {
+    "one": "const int walk = action < 3 ? action : 0; const bool dig = action == 3;",
+    "real": (
+        "const int walk = action[0] > real(0.5) ? 2 : action[0] < real(-0.5) ? 1 : 0;"
+        " const bool dig = action[1] > real(0.5);"
+    ),
+}
+
+RULES = """
+// A corridor of cells, in which one walks and digs.
+FN bool may_walk(const State& s, int walk) { return walk == 0 || (walk == 1 ? s.cell > 0 : s.cell < CELLS - 1); }
+
+FN void reset(State& s, const Params& p, Random& random) {
+    s.cell = random.integer(CELLS);
+    s.steps = 0;
+    s.wrong = 0;
+    for (int j = 0; j < CELLS; j++) s.dug[j] = false;
+}
+
+FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
+    READ
+    const bool wrong = !may_walk(s, walk) || (dig && s.dug[s.cell]);
+    const real found = dig && !wrong ? p.prize : real(0);
+    if (dig) s.dug[s.cell] = true;
+    if (!wrong) s.cell += walk == 2 ? 1 : walk == 1 ? -1 : 0;
+    s.wrong += wrong ? 1 : 0;
+    s.steps += 1;
+    int left = 0;
+    for (int j = 0; j < CELLS; j++) left += s.dug[j] ? 0 : 1;
+    return {wrong ? real(-100) : found, left == 0};
+}
+"""
+
+POSITION_RULE = "{to}[0] = float(s.cell); {to}[1] = float(s.steps) * 0.25f;"
+IMAGE_RULE = f"for (int j = 0; j < {SIDE * SIDE}; j++) {{to}}[j] = u8((s.cell * 50 + j) % 256);"  # {to} is left
+COUNTS_RULE = "{to}[0] = s.cell; {to}[1] = -s.steps; {to}[2] = s.wrong;"
+OBSERVE = {
+    "position": POSITION_RULE.replace("{to}", "observation"),
+    "image": IMAGE_RULE.replace("{to}", "observation"),
+    "counts": COUNTS_RULE.replace("{to}", "observation"),
+    "everything": "\n    ".join(
+        rule.replace("{to}", f"observation.{key}")
+        for key, rule in (("position", POSITION_RULE), ("image", IMAGE_RULE), ("counts", COUNTS_RULE))
+    ),
+    "floats": POSITION_RULE.replace("{to}", "observation.position") + " observation.glance[0] = float(s.steps);",
+}
+
+ALLOW = "mask[1] = may_walk(s, 1); mask[2] = may_walk(s, 2); mask[3] = !s.dug[s.cell];"
+
+FILE = """
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from pathlib import Path
+from gpu_envs import EnvSpec, Field, Param
+
+CORRIDOR = EnvSpec(
+    id="{id}",
+    header=Path(__file__).with_name("{header}"),
+    state={{"cell": Field("int"), "steps": Field("int"), "wrong": Field("int"), "dug": Field("bool", {cells})}},
+    params={{"prize": Param(1.0, "for a cell that is dug")}},
+    observation=Box(-1, {cells}, (2,), np.float32),
+    action=Discrete(4),
+    action_mask=True,
+    max_episode_steps={limit},
+)
+"""
+
+
+def header(shown: str, acted: str, *, masked: bool) -> str:
+    """The rules in C++."""
+    text = RULES.replace("READ", READ[acted]).replace("CELLS", str(CELLS))
+    text += (
+        f"\nFN void observe(const State& s, const Params& p, Observation& observation) {{\n    {OBSERVE[shown]}\n}}\n"
+    )
+    if masked:
+        text += f"\nFN void allow(const State& s, const Params& p, Mask& mask) {{\n    {ALLOW}\n}}\n"
+    return text
+
+
+def corridor(folder: Path, shown: str = "position", acted: str = "one", *, masked: bool = False) -> EnvSpec:
+    """Writes a header, and gives the spec beside it.
+
+    Args:
+        folder: Where to.
+        shown: One of ``SPACES``.
+        acted: One of ``ACTIONS``.
+        masked: The rules say what is possible, of discrete actions.
+    """
+    name = f"corridor_{shown}_{acted}_{'masked' if masked else 'open'}"
+    path = folder / f"{name}.cuh"
+    if not path.exists():
+        path.write_text(header(shown, acted, masked=masked))
+    return EnvSpec(
+        id=f"{name}-v0",
+        header=path,
+        state={"cell": Field("int"), "steps": Field("int"), "wrong": Field("int"), "dug": Field("bool", CELLS)},
+        params={"prize": Param(1.0, "for a cell that is dug")},
+        observation=SPACES[shown],
+        action=ACTIONS[acted],
+        action_mask=masked,
+        max_episode_steps=LIMIT,
+    )
+
+
+def write_file(folder: Path, id: str) -> Path:
+    """Writes a Python file with a spec named ``CORRIDOR``, and its header."""
+    (folder / f"{id}.cuh").write_text(header("position", "one", masked=True))
+    path = folder / "my_corridor.py"
+    path.write_text(FILE.format(id=id, header=f"{id}.cuh", cells=CELLS, limit=LIMIT))
+    return path
+
+
+Fields = Mapping[str, np.ndarray]
+"""The state, ``[num_envs]`` or ``[num_envs, length]``."""
+
+
+def _position(state: Fields) -> np.ndarray:
+    return np.stack([state["cell"], state["steps"] * 0.25], 1).astype(np.float32)
+
+
+def _image(state: Fields) -> np.ndarray:
+    pixels = (state["cell"][:, None] * 50 + np.arange(SIDE * SIDE)) % 256
+    return pixels.reshape(-1, SIDE, SIDE, 1).astype(np.uint8)
+
+
+def _counts(state: Fields) -> np.ndarray:
+    return np.stack([state["cell"], -state["steps"], state["wrong"]], 1).astype(np.int32)
+
+
+_SHOWN: dict[str, Callable[[Fields], np.ndarray]] = {
+    "position": _position,
+    "image": _image,
+    "counts": _counts,
+    "glance": lambda state: state["steps"][:, None].astype(np.float32),
+}
+
+
+def seen(shown: str, state: Fields) -> Any:
+    """What the replicas show in such a state."""
+    space = SPACES[shown]
+    return {key: _SHOWN[key](state) for key in space} if isinstance(space, Dict) else _SHOWN[shown](state)
+
+
+def possible(state: Fields) -> np.ndarray:
+    """What is possible in such a state."""
+    back, on = state["cell"] > 0, state["cell"] < CELLS - 1
+    dig = ~state["dug"][np.arange(len(back)), state["cell"]].astype(bool)
+    return np.stack([np.ones_like(back), back, on, dig], 1)

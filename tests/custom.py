@@ -1,0 +1,45 @@
+"""The environments that live only in ``tests/custom_envs``, registered by their places as a user would."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpu_envs
+
+FOLDER = Path(__file__).parent / "custom_envs"
+
+
+def place(source: str) -> str:
+    """Where a spec is, as users name it: ``path/to/file.py:NAME``."""
+    return str(FOLDER / source)
+
+
+COURIER = gpu_envs.spec(place("courier.py:COURIER_V0")).id
+FORAGERS = gpu_envs.spec(place("foragers.py:FORAGERS_V0")).id
+REGATTA = gpu_envs.spec(place("regatta.py:REGATTA_V0")).id
+WARP_TAG = gpu_envs.spec(place("warp_drive_tag.py:TAG")).id
+
+SINGLE = (COURIER, REGATTA)
+TEAMS = (FORAGERS, WARP_TAG)
+ALL = (*SINGLE, *TEAMS)
+
+
+def possible(rng: np.random.Generator, masks: np.ndarray) -> np.ndarray:
+    """One of the possible actions each, ``[...]``, of masks of one Discrete space ``[..., n]``."""
+    return np.where(masks != 0, rng.random(masks.shape), -1).argmax(-1)
+
+
+def drawn(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
+    """Random actions for a step, possible ones where there are masks."""
+    masks = infos.get("action_mask")
+    if isinstance(env, gpu_envs.MultiAgentEnv):
+        if masks is not None:
+            return {role: possible(rng, masks[role]) for role in env.roles}
+        return {
+            role: rng.integers(0, space.n, (env.num_envs, env.counts[role]))  # type: ignore[attr-defined]  # Discrete
+            for role, space in env.single_action_spaces.items()
+        }
+    if masks is not None:
+        return possible(rng, masks)
+    return rng.uniform(-1, 1, (env.num_envs, *env.single_action_space.shape)).astype(np.float32)

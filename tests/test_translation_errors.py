@@ -1,0 +1,395 @@
+"""What cannot be translated is refused with its line, the reason, and what to do instead."""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from translation_cases import HEADER, module, rules_of
+
+import gpu_envs
+from gpu_envs.translation.translate import translated
+
+MARK = "# <--"
+
+ONE = """
+SIZE = 3
+
+def twice(x: float) -> float:
+    return 2 * x
+
+def untyped(x):
+    return x
+
+def untold(x: float):
+    return x
+
+def forever(x: float) -> float:
+    return forever(x)
+
+def moves(s: State) -> float:
+    s.x += 1
+    return s.x
+
+def reset(s: State, p: Params, random: Random) -> None:
+    s.x = random.uniform(-1, 1)
+    s.count = 0
+    s.small = 0
+    s.on = False
+    for j in range(4):
+        s.cells[j] = 0
+
+def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
+    {body}
+    return 0.0, False
+
+def observe(s: State, p: Params, observation: Observation) -> None:
+    observation[0] = s.x
+    {seen}
+"""
+
+TEAM = """
+def reset(w: World, p: Params, team: Team) -> None:
+    for i in team.agents():
+        w.x[i] = 0
+        for k in range(3):
+            w.cargo[i, k] = 0
+        if i == 0:
+            w.left = 1
+    for k in team.agents(5):
+        w.board[k] = 0
+
+def roll(w: World, team: Team) -> None:
+    for i in team.agents():
+        w.x[i] = team.random(STEP, i, w.elapsed).uniform(0, 1)
+
+def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:
+    {body}
+
+def observe(w: World, p: Params, i: int, row: Row) -> None:
+    row[0] = w.x[i]
+    {seen}
+"""
+
+BOX = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+
+
+def one_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.EnvSpec:
+    kinds = {"count": gpu_envs.Field("int"), "small": gpu_envs.Field("byte"), "on": gpu_envs.Field("bool")}
+    given: dict[str, Any] = {
+        "id": "Refused-v0",
+        "header": header,
+        "state": {"x": gpu_envs.Field(), **kinds, "cells": gpu_envs.Field("int", 4)},
+        "params": {
+            "speed": gpu_envs.Param(1.0),
+            "start": gpu_envs.Param("random", choices=("random", "fixed")),
+            "rows": gpu_envs.Param(5, fixed=True),
+        },
+        "tables": {"map": gpu_envs.Table([[1, 2], [3, 4]], "int")},
+        "observation": BOX,
+        "action": gymnasium.spaces.Discrete(2),
+    }
+    return gpu_envs.EnvSpec(**given | changes)
+
+
+def team_spec(header: gpu_envs.Rules, **changes: Any) -> gpu_envs.TeamSpec:
+    given: dict[str, Any] = {
+        "id": "RefusedTeam-v0",
+        "header": header,
+        "roles": (gpu_envs.Role("cat", 2, BOX, gymnasium.spaces.Discrete(5)),),
+        "state": {"x": gpu_envs.Field(), "cargo": gpu_envs.Field("int", 3)},
+        "shared": {"left": gpu_envs.Field("int"), "board": gpu_envs.Field("int", 5)},
+        "params": {"size": gpu_envs.Param(1.0), "wide": gpu_envs.Param(False)},
+    }
+    return gpu_envs.TeamSpec(**given | changes)
+
+
+Make = Callable[[gpu_envs.Rules], gpu_envs.Spec]
+
+
+def refusal(text: str, make: Make, folder: Path) -> str:
+    """Translates a module that cannot be; checks that the error names the marked line, and returns its message."""
+    made = module(HEADER + text, folder)
+    spec = make(rules_of(made))
+    with pytest.raises(gpu_envs.TranslationError) as caught:
+        translated(spec, spec.check_params({}, 1))
+    message, lines = str(caught.value), (HEADER + text).splitlines()
+    marked = [n for n, line in enumerate(lines, 1) if MARK in line]
+    assert caught.value.line == (marked[0] if marked else caught.value.line), message
+    assert f'File "{made.__file__}", line {caught.value.line}, in ' in message
+    shown = lines[caught.value.line - 1].strip()
+    assert re.search(rf"^    {re.escape(shown)}\n    +\^+$", message, re.M), message
+    return message
+
+
+def filled(template: str, body: str = "pass", seen: str = "pass") -> str:
+    """A module with these lines in ``step`` and ``observe``; the first is marked unless one is."""
+    body, seen = ("\n    ".join(text.splitlines()) for text in (body, seen))
+    return template.replace("{body}", body).replace("{seen}", seen)
+
+
+def marked(text: str) -> str:
+    return text if MARK in text else re.sub(r"$", f"  {MARK}", text, count=1, flags=re.M)
+
+
+STATEMENTS = {
+    "assert s.x > 0": "no assert",
+    "import math": "top of the module",
+    "try:\n    s.x = 1\nfinally:\n    pass": "raise nothing",
+    "raise ValueError": "raise nothing",
+    "with open('x') as f:\n    pass": "no with",
+    "def inner() -> None:\n    pass": "Write it in the module",
+    "class Inner:\n    pass": "no classes",
+    "del s.x": "nothing is deleted",
+    "global SIZE": "state of their own",
+    "match action:\n    case _:\n        pass": "Write if, elif and else",
+    "s.x": "no effect",
+    "print(s.x)": "print is not translated",
+    "for v in s.cells:\n    pass": "for i in range",
+    "for j in range(3):\n    pass\nelse:  # a\n    s.x = 1  # <--": "no else of a loop",
+    "while s.x > 0:\n    s.x -= 1\nelse:\n    s.x = 1  # <--": "no else of a loop",
+    "for j in range(0, 9, s.count):\n    pass": "Write a while loop",
+    "for j in range(0.5):\n    pass": "an int belongs",
+    "for a, b in range(3):\n    pass": "counts with one name",
+    "while True:\n    s.x = 1": "never ends",
+    "return s.x": "returns reward, terminated",
+    "return 0.0, s.x": "terminated is a bool",
+    "return 0.0, False, 1": "returns reward, terminated",
+    "return": "this returns nothing",
+}
+
+EXPRESSIONS = {
+    "s.x = lambda: 1": "Write a function with def",
+    "s.x = sum([1, 2])": "Write a loop",
+    "a = [k for k in range(3)]": r"\[0.0\] \* n",
+    "s.x = {1: 2}[1]": "no dicts",
+    "s.x = (y := 1)": "statement of its own",
+    "a = s.cells[0:2]": "no slices",
+    "s.x = 'a'": "the string 'a'",
+    "s.x = f'{s.x}'": "no strings",
+    "s.x = None": "no number",
+    "s.x = 1j": "no number",
+    "s.x = s.y": "no field 'y'",
+    "s.x = s.coumt": "Did you mean 'count'",
+    "s.coumt = 1": "Did you mean 'count'",
+    "s.x = p.sped": "Did you mean 'speed'",
+    "p.speed = 1.0": "not written by rules",
+    "p.map[0, 0] = 1": "not written by rules",
+    "s.count = s.x": "of type int.*Write int",
+    "s.count += 0.5": "of type int.*Write int",
+    "s.count /= 2": "of type int",
+    "s.small = s.x": "of type byte",
+    "s.on = s.count": "Write a comparison",
+    "s.cells[1] = 0.5": "of type int",
+    "s.cells = [1, 2, 3, 4]": "Assign its elements in a loop",
+    "s.cells[4] = 1": "there are 4 elements",
+    "s.cells[-5] = 1": "there are 4 elements",
+    "s.cells[s.x] = 1": "an index must be an int",
+    "s.cells[0, 1] = 1": "1 dimensions and got 2",
+    "s.x = s.cells": "an array",
+    "s.x = p.map[0]": "an array",
+    "s.x = p.map[0, 2]": "there are 2 elements",
+    "s.x = s.x[0]": "has no elements",
+    "s = 1": "Use another name",
+    "s.x = unknown": "'unknown' is not known",
+    "s.x = twise(s.x)": "Did you mean 'twice'",
+    "s.x = SIZ": "Did you mean 'SIZE'",
+    "s.x = math.atan2(s.x, 1)": "no math.atan2.*sine and the cosine",
+    "s.x = math.tanh(s.x)": "math.exp",
+    "s.x = math.six(s.x)": "Did you mean 'sin'",
+    "s.x = s.x ** s.x": "constant whole exponent",
+    "s.x = s.x ** 0.3": "constant whole exponent",
+    "s.x = 1 / 0": "divi",
+    "s.x = s.x % 0": "divides by zero",
+    "s.x = s.x & 1": "bits are of ints",
+    "s.x = ~s.x": "bits are of ints",
+    "s.count = 1 << 40": "32 bits",
+    "s.count = 3000000000": "32 bits",
+    "s.x = s.x @ s.x": "no matrices",
+    "s.on = s.x is None": "no number|==",
+    "s.on = s.x in s.cells": "tuple of constants",
+    "s.x = s.count and 1": "join bools",
+    "s.x = math.sin(s.x, 1)": "takes 1",
+    "s.x = math.sin(x=s.x)": "no names",
+    "s.x = abs()": "takes 1",
+    "s.on = p.start == 'fixd'": "Did you mean 'fixed'",
+    "s.on = p.start < 'fixed'": "no order",
+    "s.on = p.start == 1": "Write one of the words",
+    "s.x = p.start": "one of the words",
+    "s.x = random.gauss(0, 1)": "no random.gauss",
+    "s.x = random.uniform(1)": "takes 2",
+    "s.x = random.integer(s.x)": "an int belongs",
+    "s.x = untyped(s.x)": "def untyped",
+    "s.x = untold(s.x)": "def untold",
+    "s.x = forever(s.x)": "Write a loop",
+    "s.x = twice()": "got no 'x'",
+    "s.x = twice(1, 2)": "got 2 arguments",
+    "s.x = twice(z=1)": "no argument 'z'",
+    "s.x = twice(s)": "the State and no number",
+    "s.x = 1 + moves(s)": "Let the call stand alone",
+    "s.x()": "no method",
+    "s.x = int": "no number|int",
+    "s.jump()": "no method",
+    "a = [0.0] * s.count": "length is a constant",
+    "a = [0.0] * 0": "0 elements",
+    "a = [p.start]": "lists are of numbers",
+    "a = s.cells": "no second name",
+    "a = random": "second name",
+    "a: int = 0.5": "an int belongs",
+    "a, b = 1, 2, 3": "3 values are assigned to 2 names",
+    "a, b = s.x": "assigned to 2 names",
+    "a, *b = 1, 2": "cannot be assigned",
+    "s.x = rules.AGENTS": "no constant AGENTS",
+    "s.x = AGENTS": "'AGENTS' is not known",
+    "s.x = float('nan')": "string|NaN",
+    "s.x = math.nan": "NaN",
+    "s.x = len(s.x)": "no known length",
+    "add(s.count, 1)": "field of the world",
+}
+
+ALONE = {
+    "if s.x > 0:\n    a = 1\ns.x = a  # <--": "'a' may not be set",
+    "for j in range(s.count):\n    a = 1\ns.x = a  # <--": "'a' may not be set",
+    "while s.x > 0:\n    a = 1\n    break\ns.x = a  # <--": "'a' may not be set",
+    "s.x = a  # <--\na = 1": "'a' may not be set",
+    "a += 1": "'a' may not be set",
+    "if s.x > 0:\n    a = [1, 2]  # <--\nelse:\n    a = [3, 4]\ns.x = a[0]": "Make it once",
+    "a = 1\na = p.start  # <--": "one thing here and another elsewhere",
+    "if s.x > 0:\n    s.x = 1\nelif s.y > 1:  # <--\n    pass": "no field 'y'",
+}
+
+SEEN = {
+    "s.x = 1": "observe does not change the state",
+    "moves(s)": "observe does not change the state",
+    "observation[3] = 1": "there are 3 elements",
+    "observation[1] += 1": "written and not read",
+    "observation[1] = observation[0]": "written and not read",
+    "observation.image[0] = 1": "has no 'image'",
+    "return 1": "observe returns nothing",
+    "observation[1] = random.uniform(0, 1)": "random",
+}
+
+PHASES = {
+    "w.x[0] = 1": "Move it into a phase",
+    "if w.left > 0:\n    pass": "Move it into a phase",
+    "for i in team.agents():\n    w.left = 1  # <--": "if i == 0",
+    "for i in team.agents():\n    w.left += 1  # <--": "add",
+    "for i in team.agents():\n    w.x[0] = 1  # <--": "the turn of agent 'i'",
+    "for i in team.agents():\n    w.cargo[1, 0] = 1  # <--": "the turn of agent 'i'",
+    "for i in team.agents():\n    w.present[i] = True  # <--": "not written by rules",
+    "for i in team.agents():\n    w.pending = True  # <--": "no field 'pending'",
+    "for i in team.agents():\n    if i == 0:\n        w.elapsed = 3  # <--": "not counted by rules",
+    "for i in team.agents():\n    break  # <--": "Write continue",
+    "for i in team.agents():\n    return  # <--": "Write continue",
+    "return": "all phases",
+    "for i in team.agents():\n    for j in team.agents():  # <--\n        pass": "within a phase",
+    "for i in team.agents():\n    a = w.x[i]\nfor i in team.agents():\n    w.x[i] = a  # <--": "another phase",
+    "a = 1\nfor i in team.agents():  # <--\n    a = 2\n    w.x[i] = a": "variables of their own",
+    "if p.wide:  # <--\n    for i in team.agents():\n        pass": "fixed=True",
+    "for k in range(p.size):  # <--\n    pass": "an int belongs",
+    "while p.wide:  # <--\n    for i in team.agents():\n        pass": "same phases",
+    "for i in team.agents():\n    roll(w, team)  # <--": "called within one",
+    "for i in team.agents(0.5):  # <--\n    pass": "an int belongs",
+    "for i in team.agents(1, 2):  # <--\n    pass": "takes a number",
+    "for i in team.agents():\n    add(w.x[i], 1)  # <--": "of type int",
+    "for i in team.agents():\n    a = add(w.left, 1)  # <--": "statement of its own",
+    "for i in team.agents():\n    add(w.left, 0.5)  # <--": "an int belongs",
+    "for i in team.agents():\n    w.x[i] = team.random(1, i).uniform(0, 1)  # <--": "RESET or STEP",
+    "for i in team.agents():\n    w.x[i] = team.random(STEP).uniform(0, 1)  # <--": "Write team.random",
+    "for i in team.agents():\n    w.x[i] = CATS  # <--": "Did you mean 'CAT'|no constant CATS",
+    "for i in team.agents():\n    w.x[i] = actions[i][0]  # <--": "has no elements",
+    "a = team.agents()": "for statement",
+}
+
+ROWS = {
+    "w.x[i] = 1": "observe does not change the world",
+    "for j in row.columns():  # <--\n    pass": "number of columns",
+    "total = 0.0\nfor j in row.columns(2):  # <--\n    total += 1\nrow[1] = total": "variables of their own",
+    "row[3] = 1": "there are 3 elements",
+}
+
+
+@pytest.mark.parametrize("body", [*STATEMENTS, *EXPRESSIONS, *ALONE])
+def test_a_step_is_refused(body: str, tmp_path: Path) -> None:
+    expected = {**STATEMENTS, **EXPRESSIONS, **ALONE}[body]
+    elsewhere = expected.startswith("def ") or "forever" in body
+    message = refusal(filled(ONE, body if elsewhere else marked(body)), one_spec, tmp_path)
+    assert re.search(expected, message, re.S), message
+
+
+@pytest.mark.parametrize("seen", SEEN)
+def test_an_observation_is_refused(seen: str, tmp_path: Path) -> None:
+    message = refusal(filled(ONE, seen=marked(seen)), one_spec, tmp_path)
+    assert re.search(SEEN[seen], message, re.S), message
+
+
+@pytest.mark.parametrize("body", PHASES)
+def test_a_phase_is_refused(body: str, tmp_path: Path) -> None:
+    message = refusal(filled(TEAM, marked(body)), team_spec, tmp_path)
+    assert re.search(PHASES[body], message, re.S), message
+
+
+@pytest.mark.parametrize("seen", ROWS)
+def test_a_row_is_refused(seen: str, tmp_path: Path) -> None:
+    message = refusal(filled(TEAM, "pass", marked(seen)), team_spec, tmp_path)
+    assert re.search(ROWS[seen], message, re.S), message
+
+
+def test_the_message_whole(tmp_path: Path) -> None:
+    message = refusal(filled(ONE, "s.x = 1 + math.atan2(s.x, 2)  # <--"), one_spec, tmp_path)
+    line = re.search(r"line (\d+)", message)
+    assert line is not None
+    assert message == (
+        "there is no math.atan2 with the same bits on every device\n"
+        f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
+        "    s.x = 1 + math.atan2(s.x, 2)  # <--\n"
+        "              ^^^^^^^^^^^^^^^^^^\n"
+        "Keep the sine and the cosine of the angle, or the vector itself, in the state, and compare with products"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("def step(s: State, p: Params, action: Action, random: Random)", "def step(s, p, action)", "has 3 arguments"),
+        ("def observe(s: State, p: Params, observation: Observation)", "def observe(s)", "has 1 arguments"),
+        ("def reset(s: State, p: Params, random: Random)", "def reset(s: State, random: Random, p: Params)", "order"),
+        ("def reset(s: State, p: Params, random: Random)", "def reset(s, p, *random)", "by name"),
+        ("    s.count = 0\n", "", "reset does not set 'count'"),
+        ("    return 0.0, False\n", "", "without a result"),
+        ("def step(", "@kept\ndef step(", "no decorators"),
+        ("x: float) -> float:\n    return 2", "x: float) -> list[float]:\n    return 2", "Annotate it with ->"),
+    ],
+)
+def test_functions_as_a_whole(old: str, new: str, expected: str, tmp_path: Path) -> None:
+    text = filled(ONE, "s.x = twice(s.x)")
+    assert old in text
+    text = "\ndef kept(f):\n    return f\n" + text.replace(old, new)
+    assert re.search(expected, refusal(text, one_spec, tmp_path), re.S)
+
+
+def test_what_is_no_function(tmp_path: Path) -> None:
+    made = module(HEADER + filled(ONE), tmp_path)
+    rules = rules_of(made)
+    for function in (None, len, functools.partial(rules.step), lambda *_: None):
+        changed = gpu_envs.Rules(reset=rules.reset, step=rules.step, observe=function)  # type: ignore[arg-type]  # wrong on purpose
+        spec = one_spec(changed)
+        with pytest.raises(gpu_envs.TranslationError, match="observe"):
+            translated(spec, spec.check_params({}, 1))
+
+
+def test_what_belongs_to_other_specs(tmp_path: Path) -> None:
+    rules = rules_of(module(HEADER + filled(ONE), tmp_path))
+    parts = {"reset": rules.reset, "step": rules.step, "observe": rules.observe}
+    cases = [
+        (one_spec(gpu_envs.Rules(**parts, look=rules.reset)), "look is of teams"),
+        (one_spec(gpu_envs.Rules(**parts, allow=rules.observe)), "action_mask=True"),
+        (one_spec(gpu_envs.Rules(**parts), action_mask=True), "have no allow"),
+    ]
+    for spec, expected in cases:
+        with pytest.raises(gpu_envs.TranslationError, match=expected):
+            translated(spec, spec.check_params({}, 1))

@@ -1,0 +1,104 @@
+"""The tutorial in ``kernels/README.md`` runs as it stands, and is as short as it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits, with_package
+
+import gpu_envs
+from benchmarks.customs import tutorial
+from benchmarks.customs.tutorial import PAGE, Block
+
+BLOCKS = tutorial.blocks()
+MOST_LINES = 100
+"""That a reader writes to have a trained agent."""
+
+NEEDED = {"train": "torch", "stable_baselines3": "stable_baselines3"}
+"""By a word of a block: the library it cannot do without."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A reader's folder, and the command ``gpu-envs`` as installed."""
+    tutorial.write(tmp_path)
+    command = tmp_path / "bin" / "gpu-envs"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpu_envs "$@"\n')
+    command.chmod(0o755)
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> str:
+    """What a command prints, which must succeed."""
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env=with_package(PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind != "cpp"], ids=lambda b: b.file or b.text.split()[1])
+def test_block_runs(folder: Path, block: Block) -> None:
+    for word, library in NEEDED.items():
+        if word in block.text:
+            pytest.importorskip(library)
+    if block.kind == "python":
+        run(folder, sys.executable, block.file)
+        return
+    printed = run(folder, "sh", "-e", "-c", block.text)
+    if "train" in block.text:
+        assert "reached" in printed, printed
+    for made in re.findall(r"--html (\S+)", block.text):
+        assert (folder / made).stat().st_size > 1000
+
+
+def test_a_trained_agent_takes_few_lines() -> None:
+    """In C++ and in Python, blank lines not counted."""
+    files = {block.file: sum(bool(line.strip()) for line in block.text.splitlines()) for block in BLOCKS if block.file}
+    commands = [block.text for block in BLOCKS if block.kind == "sh"]
+    in_cpp = files["lander.cuh"] + files["lander.py"] + len(commands[0].splitlines())
+    in_python = files["lander_in_python.py"] + files["lander.py"] + len(commands[1].splitlines())
+    assert max(in_cpp, in_python) < MOST_LINES
+    assert sum(files.values()) + sum(len(text.splitlines()) for text in commands) < 1.5 * MOST_LINES
+
+
+def test_both_languages_give_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.chdir(folder)
+    made: list[Any] = [
+        gpu_envs.make(place, 100, device=device, autoreset_mode="SameStep")
+        for place in ("lander.py:LANDER", "lander_in_python.py:LANDER_IN_PYTHON")
+    ]
+    assert_same_bits(*(env.reset(seed=0)[0] for env in made))
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        actions = rng.integers(0, 2, 100)
+        steps = [env.step(actions) for env in made]
+        assert_same_bits(steps[0][:4], steps[1][:4])
+        assert_same_bits(*(dict(env.state) for env in made))
+    for env in made:
+        env.close()
+
+
+def test_the_port_is_as_short_as_the_page_says() -> None:
+    """Lines of code: neither blank, nor comments, nor docstrings."""
+    source = Path(__file__).parent / "custom_envs" / "warp_drive_tag.py"
+    ours, theirs = map(int, re.findall(r"Numba:\s+(\d+)\s+lines.*?have\s+(\d+)", PAGE.read_text(), re.DOTALL)[0])
+    assert code_lines(source.read_text()) == ours
+    assert ours < theirs / 4
+
+
+def code_lines(text: str) -> int:
+    """Lines of code in Python."""
+    without = re.sub(r'"""(?:.|\n)*?"""', "", text)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in without.splitlines())
