@@ -4,7 +4,8 @@ Exit codes:
 
     ====  =================================================================================
        0  done: all steps taken, or the return that was aimed at reached
-       1  something failed that no option could have prevented; Python's traceback says what
+       1  something failed that no option could have prevented; Python's traceback says what. Of
+          gpu-envs check: something is wrong with the environment
        2  a mistake in what was asked for; the message says which, --debug shows where
      130  interrupted (Ctrl-C, SIGTERM); a training run has saved what it had, and --resume goes on
      141  nobody reads standard error any more, so the command gave up

@@ -9,8 +9,10 @@ from typing import Any, final
 
 from gpu_envs import registry
 from gpu_envs.cli.bench import bench
+from gpu_envs.cli.check import check
 from gpu_envs.cli.info import info
 from gpu_envs.cli.listing import list_environments
+from gpu_envs.cli.new import new
 from gpu_envs.cli.parser import INTERRUPTED, OK, Pairs, Parser, add_debug, or_none, take_one, whole
 from gpu_envs.cli.play import play
 from gpu_envs.cli.report import evaluation_report, say, training_report
@@ -145,6 +147,8 @@ def preset(env: str, name: str | None) -> tuple[str | None, Mapping[str, Any]]:
 COMMANDS: Mapping[str, Command] = {
     "train": Command("train policies for an environment, or go on with a run", train),
     "eval": Command("say how well the policies of a run do", evaluate),
+    "new": Command("write an environment of your own, to begin with", new),
+    "check": Command("look for mistakes in an environment", check),
     "list": Command("list the environments and their parameters", list_environments),
     "info": Command("say what is installed here, what is missing, and how to get it", info),
     "bench": Command("measure steps a second on the devices here", bench),

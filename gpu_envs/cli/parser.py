@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn, final
 from gpu_envs.errors import did_you_mean
 
 OK: Final = 0
+FAILED: Final = 1
 MISTAKE: Final = 2
 INTERRUPTED: Final = 130
 UNREAD: Final = 141

@@ -1,0 +1,82 @@
+"""``gpu-envs check``: whether an environment keeps what environments promise."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_envs import registry
+from gpu_envs.backend import resolve_device
+from gpu_envs.cli.parser import FAILED, OK, Pairs, Parser, add_debug, take_all, value, whole
+from gpu_envs.cli.report import say
+
+_CHECK = """Look for mistakes in an environment: whether the same seeds give the same bits, on all devices here
+and in batches of any size; whether replicas know nothing of one another; whether all numbers are
+finite and within their spaces; whether episodes end as they should, a state goes out and in again,
+and no array is written beyond its end. What was looked at is told line by line.
+
+ID is an environment's, or the place of its spec, such as path/to/my_env.py:MY_ENV.
+
+The exit code is 1 where something is wrong with the environment, 2 is that of a mistake in the
+options."""
+
+_EXAMPLES = """examples:
+  gpu-envs check my_env/my_env.py:MY_ENV
+  gpu-envs check CartPole-v1 --device cpu --no-sanitize"""
+
+
+def check(words: Sequence[str], trainer: Any) -> int:
+    """``gpu-envs check ID ...``."""
+    del trainer
+    parser = _parser()
+    found, names = take_all(parser, words)
+    if found.help:
+        say(parser.format_help().rstrip("\n"))
+        return OK
+    if not names:
+        parser.error("which environment? Give an ID, or the place of a spec: path/to/my_env.py:MY_ENV")
+    specs = [registry.spec(name) for name in dict.fromkeys(names)]
+    devices = [resolve_device(device) for device in found.devices or ()] or None
+
+    from gpu_envs.testing import CheckError, check_environment
+
+    failed = False
+    for spec in specs:
+        try:
+            check_environment(
+                spec,
+                devices=devices,
+                num_envs=found.num_envs,
+                steps=found.steps,
+                seed=found.seed,
+                params=found.params,
+                report=say,
+                sanitize=not found.no_sanitize,
+            )
+        except CheckError:  # the report has said what
+            failed = True
+    return FAILED if failed else OK
+
+
+def _parser() -> Parser:
+    parser = Parser("gpu-envs check", "gpu-envs check ID [ID ...] [options]", _CHECK, _EXAMPLES)
+    parser.add_argument(
+        "--device",
+        dest="devices",
+        action="append",
+        metavar="WORD",
+        help="cpu, cuda or cuda:N (default: the CPU and CUDA, as far as they are here). May be given several times.",
+    )
+    parser.add_argument("--num-envs", type=whole, default=9, metavar="N", help="replicas, at least 4 (default: 9)")
+    parser.add_argument("--steps", type=whole, default=60, metavar="N", help="that most checks take (default: 60)")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of environments and actions (default: 0)")
+    parser.add_argument(
+        "--param",
+        dest="params",
+        action=Pairs,
+        const=value,
+        metavar="NAME=VALUE",
+        default={},
+        help="a parameter of the environment. May be given several times.",
+    )
+    parser.add_argument("--no-sanitize", action="store_true", help="leave out the builds with sanitizers")
+    add_debug(parser)
+    return parser

@@ -1,0 +1,1 @@
+"""One agent, rules in C++."""

@@ -1,0 +1,1 @@
+"""A team, rules in Python."""
