@@ -39,7 +39,7 @@ def run(folder: Path, *words: str) -> str:
     done = subprocess.run(
         words,
         cwd=folder,
-        env=with_package(PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"),
+        env=with_package(OMP_NUM_THREADS="1", PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"),
         capture_output=True,
         text=True,
         check=False,
