@@ -48,12 +48,11 @@ template <class T> struct CheckedPointer {
     }
 };
 
-// What a CheckedArray is, in messages.
-struct OfState { FN static const char* name() { return "an array of the state"; } };
+// What a CheckedArray is, in messages; those of the state have the names of their fields.
 struct OfObservation { FN static const char* name() { return "the observation"; } };
 
 // In place of an array of LENGTH elements.
-template <class T, int LENGTH, class Of = OfState> struct CheckedArray {
+template <class T, int LENGTH, class Of> struct CheckedArray {
     T at[LENGTH];
 
     FN T&       operator[](CheckedIndex index) { return at[index.within(Of::name(), LENGTH)]; }
