@@ -171,7 +171,8 @@ def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> No
     count = _count(body, node)
     name = node.target.id
     frame = frame_of(node, node.body, lambda inner: bool(method_of(body, inner)))
-    taken = (frame.stored | {name}) & body.frames[-1].stored
+    outer = body.frames[-1]
+    taken = (frame.stored | {name}) & (outer.stored - (outer.own - (body.assigned or frozenset())))
     if taken:
         raise body.error(
             node,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -12,7 +13,8 @@ from gpu_envs.codegen.layout import camel
 from gpu_envs.errors import did_you_mean
 from gpu_envs.fields import Field
 from gpu_envs.params import Param
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec, space_of
+from gpu_envs.spaces import space_of
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.values import (
     BOOL,
@@ -44,7 +46,7 @@ def element(of: Value, indices: list[Value]) -> Value:
         if len(indices) != 1 or not kind.flat:
             wanted = ", ".join(("i", "j", "k")[: len(kind.sizes)])
             raise RefusedError(f"this has {len(kind.sizes)} dimensions and got {len(indices)}", f"Write [{wanted}]")
-        form, sizes = kind.flat, (None,)
+        form, sizes = kind.flat, (_product(kind.sizes),)
     codes = [index_code(index, size) for index, size in zip(indices, sizes, strict=True)]
     code = form.format(of.code, *codes)
     read = f"int({code})" if kind.stored in ("u8", "AgentNumber") else code
@@ -57,6 +59,11 @@ def element(of: Value, indices: list[Value]) -> Value:
         owner=kind.owner,
         write_only=kind.write_only,
     )
+
+
+def _product(sizes: tuple[int | None, ...]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
 
 
 def index_code(index: Value, size: int | None) -> str:
@@ -157,8 +164,12 @@ class Things:
             fields = {name: Value(f"observation.{name}", box) for name, box in boxes.items()}
             return Thing("Observation", "Observation&", fields, "Observation")
         kind, stored = _BOXES.get(str(space.dtype), (REAL, "float"))
-        sizes = (int(np.prod(space.shape or (1,))),)
-        return Elements(kind, sizes, stored=stored, owner="Observation", write_only=True)
+        shape = space.shape or (1,)
+        at = "{1}"
+        for n, size in enumerate(shape[1:], 2):
+            at = f"{at} * {size} + {{{n}}}" if n == 2 else f"({at}) * {size} + {{{n}}}"
+        flat = "{0}[{1}]" if len(shape) > 1 else ""
+        return Elements(kind, shape, f"{{0}}[{at}]", stored, owner="Observation", write_only=True, flat=flat)
 
     def _of_team(self, spec: TeamSpec) -> dict[str, Thing | Elements | Number]:
         agents, yes = sum(spec.counts(self.params).values()), Field("bool")

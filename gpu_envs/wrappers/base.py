@@ -24,8 +24,6 @@ Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict[str
 class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
     """A wrapper around a ``gpu_envs.VectorEnv`` with torch output, or around another of these wrappers.
 
-    Observations that are a Dict pass wrappers of rewards, actions and episodes unchanged; others refuse them.
-
     What is done to the environment inside past the wrapper (``set_state``, ``stagger``, ``rollout`` of ``unwrapped``)
     it does not know of.
 
