@@ -159,5 +159,5 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 def _first(observations: Any) -> Any:
     """A copy of the only replica's; of a Dict, of each of its arrays."""
     if isinstance(observations, dict):
-        return {key: rows[0].copy() for key, rows in observations.items()}
-    return observations[0].copy()
+        return {key: rows[0, ...].copy() for key, rows in observations.items()}  # an array even of one number
+    return observations[0, ...].copy()

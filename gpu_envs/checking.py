@@ -85,9 +85,10 @@ class NumberCheck:
             ends = to_numpy(results["terminations"]) | to_numpy(results["truncations"])
             for source, name in (("reward", "rewards"), ("observation", "observations")):
                 self._look_at_steps(source, name, results, ends, before)
-        self.look(stepped=False)
-        if "reward_sum" in results:
-            found = self._first(_Numbers("reward", "the sum of the rewards", results["reward_sum"]), None)
+        last = [numbers for numbers in self._named("observations", results) if "rewards" not in results]
+        sums = _Numbers("reward", "the sum of the rewards", results["reward_sum"])
+        for numbers in (*self._fields, sums, *last):
+            found = self._first(numbers, None)
             if found is not None:
                 self._refuse(found, None)
 
@@ -145,15 +146,20 @@ class NumberCheck:
             step = int(np.max(sim.arrays.read(sim.buffers[lengths])[found.replica]))
         self._raise(found, step)
 
+    @staticmethod
+    def _named(result: str, results: Mapping[str, Array]) -> Iterator[_Numbers]:
+        """The arrays of one result among those of a rollout."""
+        source, words = ("reward", "the reward") if result == "rewards" else ("observation", "the observation")
+        for name, array in results.items():
+            kind, _, part = name.partition(".")
+            if kind == result and _is_real(array):
+                yield _Numbers(source, words + (f" {part!r}" if part else ""), array)
+
     def _look_at_steps(
         self, source: str, result: str, results: Mapping[str, Array], ends: np.ndarray, before: np.ndarray
     ) -> None:
-        for name, array in results.items():
-            kind, _, part = name.partition(".")
-            if kind != result or not _is_real(array):
-                continue
-            field = ("the reward" if source == "reward" else "the observation") + (f" {part!r}" if part else "")
-            found = self._first(_Numbers(source, field, array), None)
+        for numbers in self._named(result, results):
+            found = self._first(numbers, None)
             if found is None:
                 continue
             t, (replica, *element) = found.replica, found.element

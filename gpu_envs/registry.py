@@ -4,6 +4,7 @@ import dataclasses
 import sys
 import threading
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def register(spec: Spec, *, replace: bool = False) -> None:
     """
     if not isinstance(spec, Spec):
         raise TypeError(f"register takes an EnvSpec or a TeamSpec; got {spec!r}")
-    add(spec, sources.importing(), replace=replace)
+    add(spec, sources.origin_now(), replace=replace)
 
 
 def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
@@ -124,6 +125,21 @@ def spec(id: str) -> Spec:
         f"there is no environment {id!r}{meant} There are: {', '.join(sorted(_SPECS))}; one of your own is named by "
         "the place of its spec, such as path/to/my_env.py:MY_ENV"
     )
+
+
+def specs(names: Iterable[str]) -> list[Spec]:
+    """The specs of these ids and places, each once, in their order; of a file without a name all of its specs."""
+    found: dict[str, Spec] = {}
+    for name in names:
+        reference = sources.parse(name)
+        if reference is not None and not reference.name:
+            for each, origin in sources.load_all(reference):
+                add(each, origin)
+                found[each.id] = _SPECS[each.id]
+        else:
+            each = spec(name)
+            found[each.id] = each
+    return list(found.values())
 
 
 def _place_meant(text: str) -> str:

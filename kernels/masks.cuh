@@ -11,7 +11,7 @@ FN void mask_choices(const State& state, const Params& params, bool* row) {
 
 template <class Call, class Env> FN void mask_all(const Call& call, const Tile& tile, const Env& env) {
     const ParamBuffers params = call.params;
-    FOR_EACH_LANE(k, env) {
+    FOR_EACH_LANE_ALONE(k, env) {
         const Index i   = env.index(k);
         bool* const row = call.action_mask + i * CHOICES;
         if constexpr (CHOICES <= FEW_CHOICES) {

@@ -1,14 +1,19 @@
 """A mine to dig in: specs whose state, observations and possible actions are of every kind, and a NumPy oracle."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import functools
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from gpu_envs import EnvSpec, Field, Param, Table
+from gpu_envs import EnvSpec, Field, Param, Table, VectorEnv, registry
+from gpu_envs.arrays import to_numpy
 
 ROCK = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 0]], bool)
 HIGH, WIDE = ROCK.shape
@@ -96,10 +101,17 @@ SPACES: dict[str, tuple[str, spaces.Space[Any]]] = {
 """What may be observed: the rule in C++, and the space."""
 
 
-def digger(folder: Path, kind: str, *, masked: bool = False) -> EnvSpec:
-    """A spec whose header is written into a folder."""
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Where headers are written: one for all tests, since what is compiled is kept by name too."""
+    return tempfile.TemporaryDirectory(prefix="digger")
+
+
+@functools.cache
+def digger(kind: str, *, masked: bool = False) -> EnvSpec:
+    """The spec of a mine in which this is seen; masked: with what is possible."""
     observe, space = SPACES[kind]
-    header = folder / f"digger_{kind}_{masked}.cuh"
+    header = Path(_folder().name) / f"digger_{kind}_{masked}.cuh"
     header.write_text(Path(__file__).with_name("digger.cuh").read_text() + observe + (_ALLOW if masked else ""))
     return dataclasses.replace(
         DIGGER, id=f"Digger{kind.title()}{'Masked' * masked}-v0", header=header, observation=space, action_mask=masked
@@ -188,3 +200,24 @@ def possible(state: Mapping[str, np.ndarray]) -> np.ndarray:
     mask[:, LEAVE] = state["row"] == 0
     mask[state["noise"] == 13] = 0
     return mask
+
+
+def state_of(env: VectorEnv) -> State:
+    """A copy of the state, in NumPy."""
+    return {name: np.array(to_numpy(values)) for name, values in env.state.items()}
+
+
+def actions_of(replicas: int, *steps: int, seed: int = 0) -> np.ndarray:
+    """Random actions, ``[*steps, replicas]``."""
+    return np.random.default_rng(seed).integers(0, ACTIONS, (*steps, replicas))
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[None]:
+    """What is registered meanwhile is forgotten afterwards."""
+    tables: list[dict[Any, Any]] = [registry._SPECS, registry._ORIGINS, registry._CLASHES, gymnasium.registry]
+    before = [table.copy() for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)

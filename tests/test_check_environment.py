@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,16 @@ from small_envs import CHASE, WALK, chase, walk
 import gpu_envs
 from gpu_envs.pictures import Drawing, Picture, disc
 from gpu_envs.testing import CheckError, builds, check_environment, ends, sameness, values
-from gpu_envs.testing.report import FailedError
+from gpu_envs.testing.report import FailedError, Report
 from gpu_envs.testing.subject import Subject
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled here is of no use elsewhere: the sources name temporary files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def wrong(check: Callable[..., str], spec: Any, *more: str) -> str:
@@ -44,19 +52,30 @@ def test_a_good_one_passes(tmp_path: Path, make: Callable[..., Any]) -> None:
     assert {line.outcome for line in report.lines} == {"passed", "skipped"}
 
 
-def test_what_is_wrong_is_listed(tmp_path: Path) -> None:
+def test_what_is_wrong_is_listed() -> None:
+    def complain() -> str:
+        raise FailedError("x is 3; expected 4")
+
     told: list[str] = []
-    spec = walk(tmp_path, more={"observation": spaces.Box(-1, 1, (2,), np.float32)})
-    with pytest.raises(CheckError, match=r"Walk-v0 failed 1 of \d+ checks:\n- cpu: observations lie in their spaces: "):
-        check_environment(spec, devices=["cpu"], sanitize=False, report=told.append)
-    assert [line for line in told if line.startswith("failed")]
+    report = Report("Walk-v0", told.append)
+    assert report.make("one", lambda: "it is well")
+    assert not report.make("two", complain)
+    report.leave_out("three", "there is no third")
+    with pytest.raises(CheckError, match=r"^Walk-v0 failed 1 of 3 checks:\n- two: x is 3; expected 4$"):
+        report.conclude()
+    assert told == [
+        "passed   one: it is well",
+        "failed   two: x is 3; expected 4",
+        "skipped  three: there is no third",
+        "Walk-v0: 1 passed, 1 failed, 1 skipped",
+    ]
 
 
 def test_what_does_not_compile_is_told_and_the_rest_left_out(tmp_path: Path) -> None:
     told: list[str] = []
-    with pytest.raises(CheckError, match=r"walk\.cuh:6.*'y'"):
+    with pytest.raises(CheckError, match=r"walk\.cuh:6:7: error: .*y"):
         check_environment(walk(tmp_path, step="s.y = 0;\n    return {0, false};"), devices=["cpu"], report=told.append)
-    assert len(told) == 2
+    assert [line[:7] for line in told] == ["failed ", "Walk-v0"]
 
 
 # --- what is outside an array, and what is undefined ---
@@ -67,15 +86,13 @@ OUTSIDE = {
         "of 'slope', which has 3 elements",
     ),
     "map": ("s.x += p.ground(1, int(s.x * real(8)) + 4);", "of 'ground', which has 2 elements"),
-    "array": ("s.cells[int(s.x * real(2)) + 4] = 1;", "index"),
+    "array": ("s.cells[int(s.x * real(2)) + 4] = 1;", "of 'cells', which has 9 elements"),
 }
 
 
-@pytest.mark.parametrize("kind", OUTSIDE)
-def test_what_is_outside_an_array_is_found_first(tmp_path: Path, kind: str) -> None:
-    """Here or there, it could end the process that tests."""
-    line, what = OUTSIDE[kind]
-    spec = walk(
+def astray(tmp_path: Path, line: str) -> Any:
+    """A walk with tables and an array, a line of which leads outside them."""
+    return walk(
         tmp_path,
         more={
             "state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "cells": gpu_envs.Field("int", 9)},
@@ -87,12 +104,22 @@ def test_what_is_outside_an_array_is_found_first(tmp_path: Path, kind: str) -> N
         reset=WALK["reset"] + "\n    for (int j = 0; j < 9; ++j) s.cells[j] = 0;",
         step=f"s.x += real(action) - real(0.1);\n    {line}\n    return {{0, s.x > real(9)}};",
     )
+
+
+@pytest.mark.parametrize(("line", "what"), OUTSIDE.values(), ids=OUTSIDE)
+def test_what_is_outside_an_array(tmp_path: Path, line: str, what: str) -> None:
+    spec = astray(tmp_path, line)
+    found = wrong(builds.undefined_values, spec)
+    assert found.startswith(f"{line_of(spec, line)}index ")
+    assert what in found
+
+
+def test_what_is_outside_an_array_is_found_first(tmp_path: Path) -> None:
+    """It could end the process that tests."""
     told: list[str] = []
-    with pytest.raises(CheckError) as caught:
-        check_environment(spec, devices=["cpu"], report=told.append)
-    assert line_of(spec, line) in str(caught.value)
-    assert what in str(caught.value)
-    assert told[-2] == "skipped  cpu: all else: it could end this process: mend this first"
+    with pytest.raises(CheckError, match="of 'slope'"):
+        check_environment(astray(tmp_path, OUTSIDE["table"][0]), devices=["cpu"], sanitize=False, report=told.append)
+    assert told[-2] == "skipped  cpu: all else: what was found could end this process: mend it first"
 
 
 def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
@@ -101,7 +128,7 @@ def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
     spec = chase(
         tmp_path, step=CHASE["step"].replace("w.reward[i] = w.x[i];", f"w.reward[i] = w.x[i];\n        {line}")
     )
-    found = wrong(builds.indices, spec)
+    found = wrong(builds.undefined_values, spec)
     assert found.startswith(f"{line_of(spec, line)}index 4 of 'x', which has 4 elements")
     assert builds.address_sanitizer() == "" or wrong(builds.sanitized, spec) == found
 
@@ -110,18 +137,28 @@ def test_an_agents_array_that_is_written_outside(tmp_path: Path) -> None:
     line = "for (int k = 0; k < 3; ++k) w.bag[i * 2 + k] = 1;"
     more = {"state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2)}}
     spec = chase(tmp_path, more=more, reset=CHASE["reset"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
-    assert wrong(builds.indices, spec).startswith(f"{line_of(spec, line)}index 8 of 'bag', which has 8 elements")
+    assert wrong(builds.undefined_values, spec).startswith(
+        f"{line_of(spec, line)}index 8 of 'bag', which has 8 elements"
+    )
 
 
 def test_a_row_that_is_written_outside(tmp_path: Path) -> None:
     spec = chase(tmp_path, observe=CHASE["observe"] + "\n    if (i > 0) row[2] = 0;")
-    assert "index 2 of 'the row of observations', which has 2 elements" in wrong(builds.indices, spec)
+    assert "index 2 of 'the row of observations', which has 2 elements" in wrong(builds.undefined_values, spec)
 
 
 def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
     line = "for (int j = 2; j < 4; ++j) observation[j] = 0;"
     spec = walk(tmp_path, observe=f"{WALK['observe']}\n    {line}")
-    assert wrong(builds.sanitized, spec).startswith(line_of(spec, line))
+    assert wrong(builds.undefined_values, spec).startswith(
+        f"{line_of(spec, line)}index 2 of 'the observation', which has 2"
+    )
+    parts = spaces.Dict({"near": spaces.Box(0, 9, (2, 2), np.int32), "far": spaces.Box(0, 255, (3,), np.uint8)})
+    line = "for (int j = 0; j < 4; ++j) observation.far[j] = 0;"
+    spec = walk(tmp_path, "Look-v0", more={"observation": parts}, observe=line)
+    assert wrong(builds.undefined_values, spec).startswith(
+        f"{line_of(spec, line)}index 3 of 'far', which has 3 elements"
+    )
 
 
 def test_what_cpp_leaves_undefined(tmp_path: Path) -> None:
@@ -191,17 +228,58 @@ def test_an_agents_observation_outside_its_space(tmp_path: Path) -> None:
     assert "'prey'[0] of replica 0, prey_1 is -1.0 after reset" in wrong(values.spaces, spec, "cpu")
 
 
-def test_a_mask_without_a_choice(tmp_path: Path) -> None:
-    allow = "FN void allow(const World& w, const Params& p, int i, const Mask& mask) {\n    BODY\n}\n"
-    body = "for (int a = 0; a < 3; ++a) mask[a] = i != 2 || w.elapsed != 3;"
+TEAM_MASK = "FN void allow(const World& w, const Params& p, int i, const Mask& mask) {\n    BODY\n}\n"
+MASK = "FN void allow(const State& s, const Params& p, Mask& mask) {\n    BODY\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "allow", "none", "who", "some", "outside"),
+    [
+        (walk, MASK, "mask[0] = mask[1] = s.x < real(2);", "replica ", "mask[0] = s.x > real(0);", "mask[2] = false;"),
+        (
+            chase,
+            TEAM_MASK,
+            "for (int a = 0; a < 3; ++a) mask[a] = i != 2 || w.elapsed != 3;",
+            "replica 0, prey_1 has no possible choice in step 3: allow must leave at least one of 3",
+            "mask[0] = w.x[i] > real(1);",
+            "mask[3] = false;",
+        ),
+    ],
+    ids=["one agent", "team"],
+)
+def test_masks(
+    tmp_path: Path, make: Callable[..., Any], allow: str, none: str, who: str, some: str, outside: str
+) -> None:
     more = {"action_mask": True}
-    found = wrong(values.masks, chase(tmp_path, more=more, further=allow.replace("BODY", body)), "cpu")
-    assert "replica 0, prey_1 has no possible choice in step 3" in found
-    good = chase(tmp_path, "Good-v0", more=more, further=allow.replace("BODY", "mask[0] = w.x[i] > real(1);"))
+    empty = make(tmp_path, "Empty-v0", more=more, further=allow.replace("BODY", none))
+    assert who in wrong(values.masks, empty, "cpu")
+    good = make(tmp_path, "Good-v0", more=more, further=allow.replace("BODY", some))
     assert wrong(values.masks, good, "cpu") == ""
-    assert wrong(builds.indices, good) == ""
-    broken = chase(tmp_path, "Wide-v0", more=more, further=allow.replace("BODY", "mask[3] = false;"))
-    assert "index 3 of 'the action mask', which has 3 elements" in wrong(builds.indices, broken)
+    assert wrong(sameness.independence, good, "cpu") == ""
+    assert wrong(builds.undefined_values, good) == ""
+    broken = make(tmp_path, "Wide-v0", more=more, further=allow.replace("BODY", outside))
+    assert "of 'the action mask', which has " in wrong(builds.undefined_values, broken)
+
+
+def test_several_observations_pass(tmp_path: Path) -> None:
+    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
+    paint = (
+        "observation.place[0] = float(s.x);\n    for (int j = 0; j < 20; ++j) observation.image[j] = u8(j + int(s.x));"
+    )
+    spec = walk(tmp_path, more={"observation": parts}, observe=paint)
+    for check in (
+        values.spaces,
+        sameness.seeds,
+        sameness.independence,
+        sameness.observations,
+        sameness.rollouts,
+        ends.ends,
+    ):
+        assert wrong(check, spec, "cpu") == "", check
+    assert wrong(builds.undefined_values, spec) == ""
+    small = spaces.Dict({"place": parts["place"], "image": spaces.Box(0, 5, (4, 5), np.uint8)})
+    found = wrong(values.spaces, walk(tmp_path, more={"observation": small}, observe=paint), "cpu")
+    assert found.startswith("the observation 'image'[")
 
 
 def test_a_picture_of_nothing(tmp_path: Path) -> None:
@@ -258,6 +336,10 @@ def test_a_name_that_is_none() -> None:
     ("said", "told"),
     [
         ("x.cuh:7: index 9 of 'cells', which has 9 elements\n", "x.cuh:7: index 9 of 'cells'"),
+        (
+            "x.cuh:7: index: block: [0,0,0], thread: [3,0,0] Assertion `cells` failed.\n",
+            "x.cuh:7: an index outside 'cells'",
+        ),
         ("x.cuh:12:3: runtime error: division by zero\n", "x.cuh:12: division by zero"),
         (
             "==1==ERROR: AddressSanitizer: heap-buffer-overflow on address\n"

@@ -7,8 +7,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from harness import IDS, MODES, PLACES, TEAM_IDS, Place, assert_all_same, moved, numpy_of, random_actions
-from small_envs import CHASE, chase, walk
+from small_envs import CHASE, WALK, chase, walk
 
 import gpu_envs
 from gpu_envs.multi_agent_env import MultiAgentEnv
@@ -82,6 +83,28 @@ def test_an_observation_is_named_wherever_it_was_written(tmp_path: Path) -> None
     out = gpu_envs.Step(observations=np.zeros((5, 2), np.float32))
     with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 2, step 1 "):
         env.step(np.ones(5, np.int64), out=out)
+
+
+def test_the_part_of_an_observation_is_named(tmp_path: Path) -> None:
+    parts = spaces.Dict({"far": spaces.Box(-8, 8, (1, 2), np.float32), "image": spaces.Box(0, 9, (1,), np.uint8)})
+    look = "observation.far[0] = 0;\n    observation.far[1] = log(float(s.x > real(5)));\n    observation.image[0] = 1;"
+    env = VectorEnv(walk(tmp_path, more={"observation": parts}, observe=look), 2, device="cpu", checking=True)
+    with pytest.raises(gpu_envs.NotFiniteError, match=r"the observation 'far'\[0\]\[1\] is -inf") as caught:
+        env.reset(seed=0)
+    assert (caught.value.field, caught.value.element) == ("far", (0, 1))
+
+
+def test_an_element_of_an_array_is_named(tmp_path: Path) -> None:
+    more = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "speeds": gpu_envs.Field("real", 3)}}
+    reset = WALK["reset"] + "\n    for (int j = 0; j < 3; ++j) s.speeds[j] = 0;"
+    step = "s.speeds[2] = s.x > real(0) ? real(1) / real(0) : real(0);\n    return {0, false};"
+    env = VectorEnv(walk(tmp_path, more=more, reset=reset, step=step), 7, device="cpu", checking=True)
+    env.reset(seed=3)
+    replica = int(np.argmax(env.state["x"] > 0))
+    with pytest.raises(
+        gpu_envs.NotFiniteError, match=rf"replica {replica}, step 1 .*'speeds' of the state\[2\] is inf"
+    ):
+        stepped(env, 1)
 
 
 def test_the_last_numbers_of_an_episode_are_its_own(tmp_path: Path) -> None:

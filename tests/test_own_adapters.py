@@ -95,6 +95,26 @@ class TestStableBaselines3:
         assert ends >= 2 * COUNT
         assert_same_bits(first, kept)
 
+    @pytest.mark.parametrize("shown", SPACES)
+    def test_one_block(self, shown: str, made: Made) -> None:
+        """What a GPU's results are fetched through gives the same on a host: all of them in one block of memory."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        from gpu_envs.adapters.sb3.results import DeviceResults, shapes_of
+
+        one, other = sb3.VecEnv(made(shown), seed=3), sb3.VecEnv(made(shown), seed=3)
+        one._slots._results = DeviceResults(shapes_of(one.env, None), None, one.env.device)
+        assert_same_bits(one.reset(), other.reset())
+        rng, ends = np.random.default_rng(0), 0
+        for _ in range(STEPS):
+            actions = drawn(one.action_space, rng)
+            mine, theirs = one.step(actions), other.step(actions)
+            assert_same_bits(mine[:3], theirs[:3])
+            for i in np.flatnonzero(mine[2]):
+                last = "terminal_observation"
+                assert_same_bits(mine[3][i][last], theirs[3][i][last])
+                ends += 1
+        assert ends
+
     def test_learns_from_a_dict(self, made: Made) -> None:
         """Stable-Baselines3's PPO and this package's alike: the same numbers but for rounding."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
@@ -290,6 +310,16 @@ class TestTorchRL:
             narrowed += int((~masks).sum())
             _, now = env.step_and_maybe_reset(now)
         assert narrowed
+
+    def test_nothing_is_possible(self) -> None:
+        """Then everything is drawn from: where an episode has ended, nobody acts on it."""
+        pytest.importorskip("torchrl")
+        from gpu_envs.adapters.torchrl.specs import allowed
+
+        mask = torch.tensor([[True, False, True], [False, False, False]])
+        assert allowed(mask, (3,)).tolist() == [[True, False, True], [True, True, True]]
+        assert allowed(mask, (2, 1)).tolist() == [[True, False, True], [True, True, True]]
+        assert allowed(~mask, (2, 1)).tolist() == [[False, True, True], [True, True, True]]
 
     def test_names_that_have_a_meaning(self) -> None:
         pytest.importorskip("torchrl")

@@ -293,8 +293,8 @@ def test_nvrtc_compiles(architecture: str, mode: str) -> None:
         kind = rewards.reward_type(precision)
         programs.append(program(rewards.HEADERS, rewards.CALLS, mode, 1, 1, kind))
         programs.append(program(episodes.HEADERS, episodes.CALLS, mode, 1, 1, f"{kind}\n{episodes.CLOCKS['cuda']}"))
-    for features, size in ((3, 1), (4, 4), (300, 2)):
-        programs.append(program(frames.HEADERS, frames.CALLS, mode, features, 1, frames.stack_shape(size)))
+    for features, size, dtype in ((3, 1, "float32"), (4, 4, "int32"), (300, 2, "uint8")):
+        programs.append(program(frames.HEADERS, frames.CALLS, mode, features, 1, frames.stack_shape(size, dtype)))
     for made_one in programs:
         found = list(resources(compile_with_nvrtc(made_one.source, architecture)))
         names = {name for name, kind, _ in found if kind == "registers" and name.startswith("kernel_")}

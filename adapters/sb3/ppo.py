@@ -18,7 +18,9 @@ class PPO(stable_baselines3.PPO):
 
     The last observations of episodes that a time limit cut are valued in one batch instead of one by one, and infos are
     looked at only where an episode ended. All else, callbacks and buffers included, is as in its base class; values of
-    last observations may differ from there in the last bit, as a batch's may from a single row's.
+    last observations may differ from there in the last bit, as a batch's may from a single row's. Observations may be
+    a Dict (``MultiInputPolicy``). Like its base class it does not ask which actions are possible: sb3-contrib's
+    ``MaskablePPO`` does.
     """
 
     _last_obs: Any

@@ -54,8 +54,8 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
         """Makes the environment, or takes one.
 
         Args:
-            env: An id, such as ``TagGridWorld-v0``; a place, ``my_env.py:MY_ENV``; or an environment with torch output in
-                SameStep mode.
+            env: An id, such as ``TagGridWorld-v0``; a place, ``my_env.py:MY_ENV``; or an environment with torch output
+                in SameStep mode.
             num_envs: With an id: how many replicas; None: one.
             seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
                 follows from what ``skrl.utils.set_seed`` was told, or a random one.

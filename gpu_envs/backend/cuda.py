@@ -68,7 +68,8 @@ class CudaKernels(Kernels):
         launch_kernel, current = cupy.cuda.driver.launchKernel, cupy.cuda.runtime.getDevice
         function, device, index = self._functions[kernel], cupy.cuda.Device(self._device), self._device
         handle = function.ptr
-        block = min(self._block, self._most_threads[kernel] // 32 * 32)
+        fitting = PLAIN_SHARED_BYTES // max(1, self._program.staging_bytes)
+        block = max(32, min(self._block, self._most_threads[kernel], fitting) // 32 * 32)
         grid = -(-count // block)
         shared = self._program.staging_bytes * block
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))

@@ -48,7 +48,7 @@ def bench(words: Sequence[str], trainer: Any) -> int:
         parser.error(f"--seconds is {found.seconds:g}; give a number above 0")
     if found.num_envs is not None and found.num_envs < 1:
         parser.error(f"--num-envs is {found.num_envs}; give a whole number from 1 up")
-    specs = [registry.spec(each) for each in dict.fromkeys(ids or registry.ids())]
+    specs = registry.specs(ids or registry.ids())
     for spec in specs:
         spec.check_params(found.params, 1)  # before anything is measured
     wide = max(len(spec.id) for spec in specs)

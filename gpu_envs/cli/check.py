@@ -33,7 +33,7 @@ def check(words: Sequence[str], trainer: Any) -> int:
         return OK
     if not names:
         parser.error("which environment? Give an ID, or the place of a spec: path/to/my_env.py:MY_ENV")
-    specs = [registry.spec(name) for name in dict.fromkeys(names)]
+    specs = registry.specs(names)
     devices = [resolve_device(device) for device in found.devices or ()] or None
 
     from gpu_envs.testing import CheckError, check_environment

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gpu_envs
+from gpu_envs import sources
 from gpu_envs.backend import toolchain
 from gpu_envs.cli import probes
 from gpu_envs.cli.parser import OK, Parser, add_debug, refuse_extras
@@ -92,6 +93,7 @@ def look() -> list[tuple[str, Finding]]:
     ]
     if gpus:
         rows.append(("CuPy's cache", _or_unknown(_cupy_cache)))
+    rows.append(("environments of others", _or_unknown(_environments)))
     rows.append(("other libraries", _or_unknown(_extras)))
     return rows
 
@@ -242,6 +244,12 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0  # gone by now
+
+
+def _environments() -> Finding:
+    """The entry points of distributions that have environments, without an import of them."""
+    found = [f"{sources.distribution(point)} ({point.value})" for point in sources.installed()]
+    return Finding(", ".join(found) or f"none: no distribution has an entry point in {sources.GROUP}")
 
 
 def _extras() -> Finding:

@@ -9,20 +9,23 @@ import gymnasium
 from gpu_envs import registry
 from gpu_envs.cli.parser import OK, Parser, add_debug, take_all
 from gpu_envs.cli.report import line_width, say, table, wrapped
+from gpu_envs.importing import display
 from gpu_envs.params import Param
 from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 
 _LIST = """List the environments: how many agents they have, what those see and do, the step at which an
 episode is cut off, and the mean return from which on an environment counts as solved.
 
-After IDs, only those."""
+After IDs, only those. An ID may be the place of a spec, path/to/my_env.py:MY_ENV; a file without
+a name stands for all of its specs."""
 
 _EXAMPLES = """examples:
   gpu-envs list
   gpu-envs list CartPole-v1 --params
+  gpu-envs list path/to/my_env.py
   gpu-envs list TagContinuous-v0 --params | less"""
 
-_HEAD = ("environment", "agents", "observation", "action", "limit", "solved")
+_HEAD = ("environment", "agents", "observation", "action", "limit", "solved", "from")
 
 
 def list_environments(words: Sequence[str], trainer: Any) -> int:
@@ -35,19 +38,21 @@ def list_environments(words: Sequence[str], trainer: Any) -> int:
     if found.help:
         say(parser.format_help().rstrip("\n"))
         return OK
-    specs = [registry.spec(each) for each in dict.fromkeys(ids or registry.ids())]
+    specs = registry.specs(ids or registry.ids())
     say("\n\n".join(map(parameters, specs)) if found.params else overview(specs))
     return OK
 
 
 def overview(specs: Sequence[Spec]) -> str:
     """A table with a row for each environment; where it is too wide for the terminal, a few lines for each."""
-    rows = [_row(spec) for spec in specs]
-    wide = table([_HEAD, *rows])
+    whole: list[tuple[str, ...]] = [_HEAD, *((*_row(spec), _origin(spec)) for spec in specs)]
+    elsewhere = any(row[-1] for row in whole[1:])
+    head, *rows = whole if elsewhere else [row[:-1] for row in whole]
+    wide = table([head, *rows])
     if max(map(len, wide.splitlines())) <= line_width():
         return wide
     return "\n".join(
-        f"{row[0]}\n{wrapped([pair for pair in zip(_HEAD[1:], row[1:], strict=True) if pair[1]], '  ')}" for row in rows
+        f"{row[0]}\n{wrapped([pair for pair in zip(head[1:], row[1:], strict=True) if pair[1]], '  ')}" for row in rows
     )
 
 
@@ -65,6 +70,12 @@ def _row(spec: Spec) -> tuple[str, ...]:
     limit = "none" if spec.max_episode_steps is None else str(spec.max_episode_steps)
     solved = "" if spec.reward_threshold is None else f"{spec.reward_threshold:g}"
     return spec.id, agents, _by_role(seen), _by_role(done), limit, solved
+
+
+def _origin(spec: Spec) -> str:
+    """Whence it came; empty of those of this package."""
+    shown = registry.origin_of(spec.id).shown
+    return "" if shown == "gpu_envs" else display(shown)
 
 
 def _by_role(shown: Mapping[str, str]) -> str:

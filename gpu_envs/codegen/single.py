@@ -35,7 +35,7 @@ from gpu_envs.codegen.observed import (
     observation_type,
     parts_of,
 )
-from gpu_envs.codegen.state import StateField, state_structs
+from gpu_envs.codegen.state import StateField, state_structs, stored
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.spec import EnvSpec
 
@@ -265,7 +265,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
     def of(name: str, *fields: tuple[str | Struct, str] | tuple[Struct, str, int]) -> Struct:
         return Struct.of(name, real, *fields)
 
-    state = of("StateBuffers", *((f"{cpp}*", n) for n, cpp, _ in layout.state_fields))
+    state = of("StateBuffers", *((f"{stored(cpp)}*", n) for n, cpp, _ in layout.state_fields))
     params = params_buffers(layout)
     buffers = of(
         "Buffers",

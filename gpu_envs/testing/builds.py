@@ -11,15 +11,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_envs.backend.toolchain import compile_library, compiler_version, find_compiler
-from gpu_envs.codegen import Device, layout_of
+from gpu_envs.codegen import Config, Device, layout_of
 from gpu_envs.errors import CompileError
 from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.probe import VERDICT, Plan, configs
-from gpu_envs.testing.report import FailedError
+from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
 _REPLICAS, _STEPS = 3, 60
@@ -57,15 +58,15 @@ def address_sanitizer() -> str:
 
 def undefined_values(subject: Subject) -> str:
     """Compares builds that differ in what is left undefined: optimisation, and what memory holds beforehand."""
-    builds = [("-O3",), _PLAIN, _PLAINEST]
+    plain: tuple[str, ...] = _PLAIN
+    plainest: tuple[str, ...] = _PLAINEST
     filled = [("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)]
     if all(map(_accepted, filled)):
-        builds = [builds[0], (*_PLAIN, *filled[0]), (*_PLAINEST, *filled[1])]
-    verdict = _play(subject, tuple(builds), "")
+        plain, plainest = (*_PLAIN, *filled[0]), (*_PLAINEST, *filled[1])
+    verdict = _play(subject, (plain, plainest, ()), "")  # first those that look at every index
     if verdict:
         raise FailedError(verdict)
-    names = ", ".join(flags[0] for flags in builds)
-    return f"builds with {names} and other bytes in memory, {_steps(subject)} steps"
+    return f"{_steps(subject)} steps, every index looked at; -O0, -O1 and other bytes in memory give the same as -O3"
 
 
 def sanitized(subject: Subject) -> str:
@@ -76,13 +77,7 @@ def sanitized(subject: Subject) -> str:
         if (preloaded or kinds == UNDEFINED) and _accepted(flags):
             _play(subject, (flags,), preloaded)
             return f"{_steps(subject)} steps, every index looked at; sanitizers: {kinds.replace(',', ', ')}"
-    return f"{indices(subject)}; this compiler has no sanitizers"
-
-
-def indices(subject: Subject) -> str:
-    """Plays a build with every index looked at."""
-    _play(subject, (("-O1",),), "")
-    return f"{_steps(subject)} steps, every index looked at"
+    raise SkippedError("this compiler has no sanitizers")
 
 
 def on_cuda(subject: Subject, device: str) -> str:
@@ -111,7 +106,7 @@ def _play(
         compare = len(builds) > 1
         plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
         if device == "cpu":
-            _compile(plan)
+            compile_all(list(zip(configs(plan), plan.builds, strict=True)))
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
@@ -130,15 +125,20 @@ def _play(
         if done.returncode == 0 and said:
             verdict: str = json.loads(said[-1].removeprefix(VERDICT))
             return verdict
-        raise FailedError(explained(done.stdout + done.stderr, done.returncode))
+        raise UnsafeError(explained(done.stdout + done.stderr, done.returncode))
 
 
-def _compile(plan: Plan) -> None:
-    """Compiles here, side by side, what the other process will find in the cache."""
+def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:
+    """Compiles for the CPU, side by side, what will then be found in the cache.
+
+    Args:
+        kinds: What is simulated, each with the compiler's further flags.
+    """
     work: list[tuple[str, str, tuple[str, ...]]] = []
-    for config, flags in zip(configs(plan), plan.builds, strict=True):
+    for config, flags in kinds:
         layout = layout_of(config, Device(on_gpu=False))
-        work += [(program.source, program.name, flags) for program in map(layout.generate, layout.modules)]
+        program = layout.generate(layout.modules[0])  # of single steps
+        work.append((program.source, program.name, flags))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda parts: compile_library(*parts), work))
 
@@ -148,6 +148,9 @@ def explained(said: str, code: int) -> str:
     index = re.search(r"^(.+:\d+): (index -?\d+ of .+)$", said, re.MULTILINE)
     if index:
         return f"{index[1]}: {index[2]}: mend the index, or give the field more elements in the spec"
+    asserted = re.search(r"^(.+:\d+): index: .*Assertion `(.+)` failed", said, re.MULTILINE)
+    if asserted:
+        return f"{asserted[1]}: an index outside {asserted[2]!r}: mend the index, or give the field more elements"
     undefined = re.search(r"^(.+:\d+):\d+: runtime error: (.+)$", said, re.MULTILINE)
     if undefined:
         return f"{undefined[1]}: {undefined[2]}"

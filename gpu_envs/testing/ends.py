@@ -29,10 +29,10 @@ def ends(subject: Subject, device: str) -> str:
     over = np.array([ended(moment) for moment in played["Disabled"]])
     last = np.where(over.any(0), over.argmax(0), len(over))  # the step, from 0, with which a replica's episode ends
     _limits(played["Disabled"], started, limit, last)
-    _agree(played, last)
-    _frozen(played["Disabled"], last)
     if subject.team:
         _out(subject, played["Disabled"])
+    _agree(played, last)
+    _frozen(played["Disabled"], last)
     terminated = sum(_terminated(played["Disabled"][t], i) for i, t in enumerate(last) if t < len(over))
     truncated = int((last < len(over)).sum()) - terminated
     told = f"{terminated} episodes ended by the rules and {truncated} by the limit of {limit} steps"

@@ -47,7 +47,7 @@ def check_environment(
         seed: Of environments and actions.
         params: The environment's own parameters.
         report: Takes each line of the report.
-        sanitize: Compile with sanitizers too, and with every index looked at.
+        sanitize: Play a build with sanitizers too, which takes some seconds to compile.
 
     Returns:
         The report.
@@ -65,29 +65,29 @@ def check_environment(
         raise ValueError("there is no device to check on: no C++ compiler for the CPU, and no CUDA device with CuPy")
     told = Report(found.id, report)
     subject = Subject(found, num_envs, steps, seed, params or {})
-    sound = [_check_device(told, subject, device, sanitize=sanitize) for device in where]
-    if all(sound):
+    for device in where:
+        _check_device(told, subject, device, sanitize=sanitize)
+    if not told.failures:
         told.make("devices agree", partial(sameness.devices, subject, where))
     told.conclude()
     return told
 
 
-def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool) -> bool:
-    """Makes the checks of one device; returns whether its memory is safe to play with.
+def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool) -> None:
+    """Makes the checks of one device.
 
     Builds that find what is outside an array come first, in a process of their own: what they find could end this one.
     """
     if not told.make(f"{device}: compiles", partial(values.compiles, subject, device)):
-        return False
-    outside = partial(builds.on_cuda, subject, device)
-    if device == "cpu":
-        outside = partial(builds.sanitized, subject) if sanitize else partial(builds.indices, subject)
-    sound = told.make(f"{device}: nothing outside an array, nothing undefined", outside)
-    if not sound:
-        told.leave_out(f"{device}: all else", "it could end this process: mend this first")
-        return False
-    if device == "cpu":
-        told.make("cpu: nothing is read that was not set", partial(builds.undefined_values, subject))
+        return
+    if device != "cpu":
+        told.make(f"{device}: nothing outside an array", partial(builds.on_cuda, subject, device))
+    elif sanitize:
+        told.make("cpu: nothing undefined", partial(builds.sanitized, subject))
+    if device == "cpu" and told.safe:
+        told.make("cpu: nothing outside an array, nothing that was not set", partial(builds.undefined_values, subject))
+    if not told.safe:
+        told.leave_out(f"{device}: all else", "what was found could end this process: mend it first")
+        return
     for title, check in _CHECKS:
         told.make(f"{device}: {title}", partial(check, subject, device))
-    return True

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
+import gymnasium
+
 from gpu_envs.codegen import rules_part
 from gpu_envs.fields import Field, Table
 from gpu_envs.options import Options
@@ -64,6 +66,8 @@ def _packed(value: Any, params: Mapping[str, Any]) -> Any:
         return Field(value.type, Always(value.elements(params)) if callable(value.length) else value.length)
     if isinstance(value, Role):
         return Role(value.name, value.size(params), _packed(value.observation, params), _packed(value.action, params))
+    if isinstance(value, gymnasium.Space):  # a Dict is a mapping too
+        return value
     if isinstance(value, Mapping):
         return {name: _packed(entry, params) for name, entry in value.items()}
     if isinstance(value, tuple):

@@ -18,6 +18,10 @@ class FailedError(Exception):
     """A check found something wrong; the message is for the report."""
 
 
+class UnsafeError(FailedError):
+    """What is wrong may end the process that plays the environment."""
+
+
 class SkippedError(Exception):
     """A check could not be made; the message says why."""
 
@@ -41,7 +45,13 @@ class Line:
 
 @final
 class Report:
-    """The checks of one environment, in order, told one by one as they are made."""
+    """The checks of one environment, in order, told one by one as they are made.
+
+    Attributes:
+        env_id: The environment.
+        lines: What became of each check.
+        safe: Nothing was found that may end this process.
+    """
 
     def __init__(self, env_id: str, tell: Tell) -> None:
         """Begins a report.
@@ -52,6 +62,7 @@ class Report:
         """
         self.env_id = env_id
         self.lines: list[Line] = []
+        self.safe = True
         self._tell = tell
 
     def make(self, title: str, check: Callable[[], str]) -> bool:
@@ -70,6 +81,7 @@ class Report:
             line = Line(title, SKIPPED, str(error))
         except FailedError as error:
             line = Line(title, FAILED, str(error))
+            self.safe = self.safe and not isinstance(error, UnsafeError)
         except Exception as error:  # noqa: BLE001  # whatever the rules and the spec bring about is the author's to see
             line = Line(title, FAILED, f"{type(error).__name__}: {error}")
         self.lines.append(line)

@@ -8,7 +8,8 @@ import numpy as np
 
 from gpu_envs.arrays import to_numpy
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec, space_of
+from gpu_envs.spaces import space_of
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.testing.draws import Draw, chosen, draws
 from gpu_envs.vector_env import VectorEnv
 
@@ -161,7 +162,7 @@ def part(moment: Moment, replicas: Any, names: Sequence[str] = ()) -> Moment:
 
 def difference(one: Moment, other: Moment) -> str:
     """Where two moments differ in a bit, and how; empty where they do not."""
-    for name in one:
+    for name in sorted(one, key=lambda name: not name.startswith("state")):  # what follows from it comes after it
         left, right = np.ascontiguousarray(one[name]), np.ascontiguousarray(other[name])
         if left.shape != right.shape or left.dtype != right.dtype:
             return f"{name} is {left.dtype} {left.shape} and {right.dtype} {right.shape}"

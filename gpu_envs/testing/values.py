@@ -7,6 +7,9 @@ import numpy as np
 
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
 from gpu_envs.errors import NotFiniteError
+from gpu_envs.options import Options
+from gpu_envs.replicas import config_of
+from gpu_envs.testing.builds import compile_all
 from gpu_envs.testing.draws import at_bounds, choices
 from gpu_envs.testing.report import FailedError, SkippedError
 from gpu_envs.testing.subject import Moment, Run, Subject, ended
@@ -14,9 +17,12 @@ from gpu_envs.testing.subject import Moment, Run, Subject, ended
 
 def compiles(subject: Subject, device: str) -> str:
     """Compiles every build that users can ask for."""
-    for precision in PRECISIONS:
-        for mode in AUTORESET_MODES:
-            subject.run(2, device=device, precision=precision, autoreset_mode=mode)
+    kinds = [(precision, mode) for precision in PRECISIONS for mode in AUTORESET_MODES]
+    if device == "cpu":
+        options = [Options(device=device, precision=precision, autoreset_mode=mode) for precision, mode in kinds]
+        compile_all([(config_of(subject.spec, 2, each, subject.params), ()) for each in options])
+    for precision, mode in kinds:
+        subject.run(2, device=device, precision=precision, autoreset_mode=mode)
     return f"{', '.join(PRECISIONS)}, each in {', '.join(AUTORESET_MODES)}"
 
 

@@ -7,7 +7,7 @@
 Names, arguments and results are those of ``gymnasium.wrappers.vector`` (of ``gymnasium.wrappers`` for
 ``FrameStackObservation``); each docstring says where one differs. They work in all three auto-reset modes, and
 ``infos["final_obs"]`` is transformed as observations are. What else infos hold, such as ``action_mask``, they hand on.
-Those that change observations say which spaces they take; the others take any, a Dict too.
+Those that change observations say which spaces they take.
 
 What a step returns is as with the environment inside: the wrapper's own memory, which the next step overwrites; fresh
 tensors where the environment was made with ``copy=True``. ``step(actions, out=Step(...))`` writes what the wrapper

@@ -123,7 +123,10 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """A space, once it is a box, of one of these dtypes if any are named."""
         if not isinstance(space, spaces.Box) or (dtypes and space.dtype.name not in dtypes):
             of = f" of {' or '.join(dtypes)}" if dtypes else ""
-            raise TypeError(f"{type(self).__name__} needs {what} in a Box{of}; {self._simulator!r} has {space}")
+            several = ", which is of several arrays" if isinstance(space, spaces.Dict) else ""
+            raise TypeError(
+                f"{type(self).__name__} needs {what} in a Box{of}; {self._simulator!r} has {space}{several}"
+            )
         return space
 
     def _observe_in(self, space: spaces.Space[Any]) -> None:

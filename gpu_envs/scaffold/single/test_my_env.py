@@ -30,7 +30,7 @@ def test_gymnasium_steps_it() -> None:
 
 
 def test_it_is_learnt() -> None:
-    """Some seconds of training: episodes last much longer than under random actions, which is about 30 steps."""
+    """Some seconds of training: episodes last much longer than under random actions, which is about 50 steps."""
     pytest.importorskip("torch")
     from gpu_envs import training
 

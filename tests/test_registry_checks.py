@@ -1,0 +1,20 @@
+"""Our own environments pass the checks that their authors' environments are held to."""
+
+import pytest
+from harness import DEVICES
+
+import gpu_envs
+from gpu_envs.testing import check_environment
+
+SANITIZED = ("CartPole-v1", "TagGridWorld-v0")
+"""Of the others every index is looked at too; sanitizers are slow to compile."""
+
+
+@pytest.mark.parametrize("env_id", gpu_envs.ids())
+def test_it_passes(env_id: str) -> None:
+    told: list[str] = []
+    report = check_environment(
+        env_id, devices=DEVICES, num_envs=7, steps=30, sanitize=env_id in SANITIZED, report=told.append
+    )
+    assert len(told) == len(report.lines) + 1
+    assert {line.outcome for line in report.lines} == {"passed", "skipped"}
