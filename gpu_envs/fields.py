@@ -27,6 +27,15 @@ def check_name(name: str, what: str) -> None:
         raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
 
 
+def check_kinds(what: str, given: object, kind: type, example: str) -> None:
+    """Refuses a mapping by name whose values are not all of a kind."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is {given!r}; give a mapping by name, such as {{'name': {example}}}")
+    for name, value in given.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{what}: {name!r} is {value!r}; give a {kind.__name__}, such as {example}")
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:

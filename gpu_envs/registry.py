@@ -43,7 +43,7 @@ def register(spec: Spec, *, replace: bool = False) -> None:
     """
     if not isinstance(spec, Spec):
         raise TypeError(f"register takes an EnvSpec or a TeamSpec; got {spec!r}")
-    add(spec, sources.importing(), replace=replace)
+    add(spec, sources.origin_now(), replace=replace)
 
 
 def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:

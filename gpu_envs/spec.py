@@ -10,20 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import dimensions
 from gpu_envs.errors import did_you_mean
-from gpu_envs.fields import Field, Table, check_name
+from gpu_envs.fields import Field, Table, check_kinds, check_name
 from gpu_envs.params import Param, Value
 from gpu_envs.pictures import Drawing
+from gpu_envs.spaces import SpaceSource, check_space, space_of
 from gpu_envs.translation import Rules
-
-SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
-"""A space, or a function that derives it from the parameters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,50 +210,6 @@ class EnvSpec(Spec):
     def action_space(self, params: Mapping[str, Value]) -> gymnasium.Space[Any]:
         """The action space of one replica under these parameters."""
         return space_of(self.action, params, f"{self.id}: action")
-
-
-def space_of(source: SpaceSource, params: Mapping[str, Value], what: str = "a space") -> gymnasium.Space[Any]:
-    """A space, derived from the parameters where it depends on them.
-
-    Args:
-        source: The space, or what derives it.
-        params: The parameters.
-        what: Spec and field, for a message.
-    """
-    if isinstance(source, gymnasium.Space):
-        return source
-    name = getattr(source, "__name__", "the function")
-    try:
-        space = source(params)
-    except KeyError as error:
-        known = ", ".join(params)
-        raise ValueError(
-            f"{what}: {name} asks for the parameter {error.args[0]!r}"
-            f"{did_you_mean(str(error.args[0]), params)} There are: {known or 'none'}"
-        ) from error
-    except Exception as error:
-        raise ValueError(f"{what}: {name} raised {type(error).__name__}: {error}") from error
-    if not isinstance(space, gymnasium.Space):
-        raise TypeError(f"{what}: {name} returned {space!r}; expected a space of Gymnasium's")
-    return space
-
-
-def check_space(what: str, given: object) -> None:
-    """Refuses what is neither a space nor a function that derives one."""
-    if isinstance(given, type) or not (isinstance(given, gymnasium.Space) or callable(given)):
-        raise TypeError(
-            f"{what} is {given!r}; give a space of Gymnasium's, such as Discrete(2), or a function of the parameters "
-            "that returns one"
-        )
-
-
-def check_kinds(what: str, given: object, kind: type, example: str) -> None:
-    """Refuses a mapping by name whose values are not all of a kind."""
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{what} is {given!r}; give a mapping by name, such as {{'name': {example}}}")
-    for name, value in given.items():
-        if not isinstance(value, kind):
-            raise TypeError(f"{what}: {name!r} is {value!r}; give a {kind.__name__}, such as {example}")
 
 
 def _file_of_caller() -> Path | None:

@@ -3,9 +3,10 @@
 // rows of observations and action masks; it is slow, and reads otherwise like any other.
 
 #ifdef __CUDACC__
+extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, decltype(sizeof(0)));
 FN void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
     printf("%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
-    __trap();
+    __assertfail(name, file, u32(line), "index", 1);  // what was printed may be lost with the kernel: this is not
 }
 #else
 extern "C" int dprintf(int, const char*, ...);
@@ -35,6 +36,7 @@ template <bool> struct CheckedIf {};
 template <> struct CheckedIf<true> { using type = int; };
 
 // In place of a pointer to `length` elements. What takes a plain pointer is given one, and may do with it what it likes.
+// (By a template, or indices would be ambiguous; of P* and not of P, or NVRTC would take its line for theirs.)
 template <class T> struct CheckedPointer {
     T*          at;
     Index       length;
@@ -43,7 +45,7 @@ template <class T> struct CheckedPointer {
     FN T& operator[](CheckedIndex index) const { return at[index.within(name, length)]; }
     FN T& operator*() const { return *at; }
     FN T* operator+(CheckedIndex index) const { return at + index.within(name, length + 1); }
-    template <class P, typename CheckedIf<CHECKED_SAME<P, T*> || CHECKED_SAME<P, const T*>>::type = 0> FN operator P() const {
+    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type> FN operator P*() const {
         return at;
     }
 };
@@ -59,8 +61,10 @@ template <class T, int LENGTH, class Of> struct CheckedArray {
     FN const T& operator[](CheckedIndex index) const { return at[index.within(Of::name(), LENGTH)]; }
     FN T*       operator+(CheckedIndex index) { return at + index.within(Of::name(), LENGTH + 1); }
     FN const T* operator+(CheckedIndex index) const { return at + index.within(Of::name(), LENGTH + 1); }
-    template <class P, typename CheckedIf<CHECKED_SAME<P, T*> || CHECKED_SAME<P, const T*>>::type = 0> FN operator P() { return at; }
-    template <class P, typename CheckedIf<CHECKED_SAME<P, const T*>>::type = 0> FN operator P() const { return at; }
+    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type> FN operator P*() {
+        return at;
+    }
+    template <class P, typename = typename CheckedIf<CHECKED_SAME<P, const T>>::type> FN operator P*() const { return at; }
 };
 
 // In place of a table: each of its indices is looked at.

@@ -25,7 +25,7 @@ TEAMS = (FORAGERS, WARP_TAG)
 ALL = (*SINGLE, *TEAMS)
 
 
-def possible(rng: np.random.Generator, masks: np.ndarray) -> np.ndarray:
+def possible(rng: np.random.Generator, masks: np.ndarray) -> Any:
     """One of the possible actions each, ``[...]``, of masks of one Discrete space ``[..., n]``."""
     return np.where(masks != 0, rng.random(masks.shape), -1).argmax(-1)
 

@@ -1,10 +1,11 @@
 """Mistakes of those who bring environments: each is told with the file and line, or the field, where it is."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -62,6 +63,7 @@ FN void observe(const World& w, const Params&, int i, const Row& row) { row[0] =
 _NUMBERS = iter(range(10_000))
 
 
+@final
 class Broken:
     """Makes specs of headers in which one line is another."""
 
@@ -111,17 +113,13 @@ def message_of(error: type[BaseException], call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_the_whole_one_is_sound(broken: Broken) -> None:
-    gpu_envs.testing.check_environment(broken())
-
-
 # --- C++ ---
 
 SYNTAX = ("s.x += action == 1 ? p.stride : -p.stride;", "s.x += action == 1 ? p.stride -p.stride;")
 WRONG_FIELD = ("s.x = random.uniform", "s.xx = random.uniform")
 WRONG_PARAM = ("p.stride : -p.stride", "p.strid : -p.stride")
 MISTAKES = [
-    pytest.param(*SYNTAX, "':'", id="syntax"),
+    pytest.param(*SYNTAX, "expected", id="syntax"),
     pytest.param(*WRONG_FIELD, "xx", id="field"),
     pytest.param(*WRONG_PARAM, "strid", id="parameter"),
 ]
@@ -162,7 +160,7 @@ def test_a_write_beyond_an_array_is_found(broken: Broken) -> None:
     spec = broken("s.marks[action] += 1;", "s.marks[4 + action] += 1;")
     message = message_of(AssertionError, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
     assert f"{broken.header.name}:{broken.line_of('4 + action')}" in message
-    assert "marks" in message or "out of bounds" in message or "overflow" in message
+    assert re.search(r"index [45] of .*, which has 4 elements", message)
 
 
 def test_an_observation_longer_than_its_space_is_found(broken: Broken) -> None:
@@ -171,20 +169,18 @@ def test_an_observation_longer_than_its_space_is_found(broken: Broken) -> None:
     assert f"{broken.header.name}:{broken.line_of('observation[2]')}" in message
 
 
-def test_observations_outside_their_space_are_found(broken: Broken) -> None:
-    spec = broken(observation=Box(0.0, 1.0, (2,), np.float32))
-    message = message_of(AssertionError, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
-    assert "observation" in message
-    assert "replica" in message
-
-
-def test_memory_of_its_own_is_found(broken: Broken) -> None:
-    """A rule that remembers what it did gives other numbers the second time."""
-    spec = broken(
-        "    s.x += action", "    static int calls = 0;\n    s.x += real(++calls % 7) * real(0.01);\n    s.x += action"
+def test_all_that_is_wrong_is_listed(broken: Broken) -> None:
+    """An observation outside its space, and a rule that remembers what it did."""
+    right, counted = (
+        "    s.x += action",
+        "    static int calls = 0;\n    s.x += real(++calls % 7) * real(0.01);\n    s.x += action",
     )
-    message = message_of(Exception, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
-    assert "walker" in message.lower() or "same" in message
+    spec = broken(right, counted, observation=Box(0.0, 1.0, (2,), np.float32))
+    check = functools.partial(gpu_envs.testing.check_environment, spec, devices=("cpu",), sanitize=False)
+    message = message_of(AssertionError, check)
+    assert "- cpu: observations lie in their spaces: the observation[" in message
+    assert "widen the space in the spec" in message
+    assert "- cpu: the same seed gives the same: " in message
 
 
 # --- numbers that are none ---
@@ -219,9 +215,8 @@ def test_a_nan_of_a_team_names_the_agent(broken: Broken) -> None:
 
 def test_the_checker_finds_a_nan(broken: Broken) -> None:
     spec = broken("observation[0] = s.x;", "observation[0] = log(s.x - real(0.5));")
-    message = message_of(Exception, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
-    assert "observation" in message
-    assert "[0]" in message
+    message = message_of(Exception, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",), sanitize=False))
+    assert "the observation[0] is nan" in message
 
 
 # --- specs ---
@@ -243,7 +238,7 @@ def test_a_spec_names_what_is_wrong(broken: Broken, case: str) -> None:
     assert expected in message_of(ValueError, lambda: broken(**changes()))
 
 
-SPACES = {
+SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "actions": ({"action": Dict({"a": Discrete(2)})}, "action space"),
     "observations": ({"observation": Discrete(3)}, "observation space"),
     "double": ({"observation": Box(-1.0, 1.0, (2,), np.float64)}, "float64"),
@@ -313,16 +308,18 @@ def in_python(folder: Path, right: str = "", wrong: str = "") -> tuple[str, str]
     text = text.replace(right, wrong, 1)
     file.write_text(text)
     line = text[: text.index(wrong)].count("\n") + 1
-    return gpu_envs.spec(f"{file}:WALKER").id, f"{file}:{line}"
+    return gpu_envs.spec(f"{file}:WALKER").id, f'"{file}", line {line}'
 
 
 REFUSED = [
     pytest.param("s.x += p.stride if", "s.xx += p.stride if", "'xx'", id="field"),
     pytest.param("s.x += p.stride if", "s.x += p.strid if", "'strid'", id="parameter"),
-    pytest.param("return s.x, s.x < 0.0", "return sum([s.x, s.x]), s.x < 0.0", "", id="list"),
-    pytest.param("    s.marks[action] += 1", "    s.marks[action] = s.x", "'marks'", id="type"),
-    pytest.param("    s.marks[action] += 1", "    print(s.x)", "print", id="call"),
-    pytest.param("return s.x, s.x < 0.0", "return s.x", "", id="return"),
+    pytest.param("return s.x, s.x < 0.0", "return sum([s.x]), s.x < 0.0", "Write a loop", id="list"),
+    pytest.param(
+        "    s.marks[action] += 1", "    s.marks[action] = s.x", "Write int(...), or make the field real", id="type"
+    ),
+    pytest.param("    s.marks[action] += 1", "    print(s.x)", "Look at env.state from outside", id="call"),
+    pytest.param("return s.x, s.x < 0.0", "return s.x", "Write return reward, terminated", id="return"),
 ]
 
 
@@ -334,13 +331,14 @@ def test_python_that_cannot_be_translated_names_file_and_line(
     message = message_of(gpu_envs.TranslationError, lambda: gpu_envs.make(name, device="cpu"))
     assert line in message
     assert named in message
+    assert wrong.strip() in message
 
 
 def test_a_write_beyond_an_array_in_python_is_found(tmp_path: Path) -> None:
     name, line = in_python(tmp_path, "s.marks[action] += 1", "s.marks[action + 4] += 1")
     spec = gpu_envs.spec(name)
     message = message_of(AssertionError, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
-    assert line.rpartition("/")[2] in message
+    assert re.sub('", line ', ":", line).rpartition("/")[2] in message
 
 
 def test_a_nan_in_python_names_replica_field_and_step(tmp_path: Path) -> None:
@@ -350,7 +348,3 @@ def test_a_nan_in_python_names_replica_field_and_step(tmp_path: Path) -> None:
     message = message_of(gpu_envs.NotFiniteError, lambda: env.step(np.zeros(3, np.int64)))
     assert message.startswith(f"{name}: replica 0, step 1 of its episode: 'x' of the state is inf")
     env.close()
-
-
-def test_the_python_one_is_sound(tmp_path: Path) -> None:
-    gpu_envs.testing.check_environment(gpu_envs.spec(in_python(tmp_path)[0]))

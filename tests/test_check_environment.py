@@ -336,6 +336,10 @@ def test_a_name_that_is_none() -> None:
     ("said", "told"),
     [
         ("x.cuh:7: index 9 of 'cells', which has 9 elements\n", "x.cuh:7: index 9 of 'cells'"),
+        (
+            "x.cuh:7: index: block: [0,0,0], thread: [3,0,0] Assertion `cells` failed.\n",
+            "x.cuh:7: an index outside 'cells'",
+        ),
         ("x.cuh:12:3: runtime error: division by zero\n", "x.cuh:12: division by zero"),
         (
             "==1==ERROR: AddressSanitizer: heap-buffer-overflow on address\n"

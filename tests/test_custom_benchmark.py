@@ -1,5 +1,6 @@
 """The benchmark of environments from outside, at sizes that take seconds: what it compares, and what it writes."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -19,9 +20,8 @@ def test_each_is_measured_beside_its_like(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
-    monkeypatch.setitem(custom.SIZES, device, (64, 65))
-    monkeypatch.setattr(custom, "SECONDS", 0.001)
-    monkeypatch.setattr(custom, "COMPILATIONS", 1)
+    short = functools.partial(custom.measure, sizes=(64, 65), seconds=0.001, compilations=1)
+    monkeypatch.setattr(custom, "measure", short)
     custom.main(["--device", device, "--commit", "abc"])
     document = json.loads((tmp_path / f"custom_{device}.json").read_text())
     assert document["commit"] == "abc"

@@ -41,11 +41,13 @@ def _nvrtc() -> None:
         pytest.skip(f"{missing}; pip install 'gpu_envs[cuda13]' brings it")
 
 
-def programs(env_id: str, mode: str, precision: str, per_replica: bool = False, **params: Any) -> Iterator[Program]:
+def programs(
+    env_id: str, mode: str, precision: str, per_replica: bool = False, checked: bool = False, **params: Any
+) -> Iterator[Program]:
     """The programs of all drivers."""
     spec = gpu_envs.spec(env_id)
     names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
-    config = Config(spec, 5000, mode, precision, 500, spec.check_params(params, 1))
+    config = Config(spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked)
     layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), names)
     for module in layout.modules:
         yield layout.generate(module)
@@ -162,3 +164,25 @@ def test_an_error_names_the_header_and_its_line() -> None:
     text = program.source.replace("FN Outcome step(", "FN Outcome step(Nonsense, ", 1)
     with pytest.raises(CompileException, match=r"cartpole\.cuh\(\d+\)"):
         compile_with_nvrtc(text, "sm_90")
+
+
+def strings(ptx: str) -> set[bytes]:
+    """The strings that a kernel could print."""
+    found = re.findall(r"\$str[^\[]*\[\d+\] = \{([^}]*)\}", ptx)
+    return {bytes(map(int, codes.split(","))).rstrip(b"\0") for codes in found}
+
+
+@pytest.mark.parametrize("env_id", gpu_envs.ids())
+def test_a_build_that_looks_at_every_index_compiles(env_id: str) -> None:
+    for program in programs(env_id, "SameStep", "float32", checked=True):
+        compile_with_nvrtc(program.source, "sm_90")
+
+
+def test_a_build_that_looks_at_every_index_names_lines_of_the_rules() -> None:
+    """Not those of the header that looks."""
+    for env_id in ("TagContinuous-v0", "TagGridWorld-v0"):
+        header = str(gpu_envs.spec(env_id).header)
+        for program in programs(env_id, "SameStep", "float32", checked=True):
+            found = strings(compile_with_nvrtc(program.source, "compute_90", "ptx").decode())
+            assert header.encode() in found
+            assert b"checked.cuh" not in found

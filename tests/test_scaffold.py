@@ -83,7 +83,7 @@ def test_both_languages_have_the_same_rules(team: bool, device: str) -> None:
             steps += env.step({"rower": actions} if team else actions)[:4]
         results.append(steps)
         env.close()
-    assert_same_bits(*results)
+    assert_same_bits(results[0], results[1])
 
 
 @pytest.mark.parametrize("team", [False, True])

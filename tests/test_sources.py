@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from harness import with_package
 
 import gpu_envs
-from gpu_envs import registry, sources
+from gpu_envs import importing, registry, sources
 from gpu_envs.cli import MISTAKE, OK, main
 from gpu_envs.errors import SourceError, UnknownEnvironmentError
 
@@ -50,8 +51,8 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     """What these tests register is forgotten, and other distributions than theirs do not matter."""
     for name in ("_SPECS", "_ORIGINS", "_CLASHES"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
-    monkeypatch.setattr(sources, "_FILES", {})
-    monkeypatch.setattr(sources, "_SIBLINGS", {})
+    monkeypatch.setattr(importing, "_FILES", {})
+    monkeypatch.setattr(importing, "_SIBLINGS", {})
     monkeypatch.setattr(sources, "installed", list)
     environments, modules = set(gymnasium.registry), set(sys.modules)
     yield
@@ -340,7 +341,7 @@ def test_installed_distributions(tmp_path: Path) -> None:
         print(gpu_envs.registry.lasting("Drift-v0"))
     """
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines())],
+        [sys.executable, "-c", textwrap.dedent(code)],
         cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [
@@ -353,3 +354,34 @@ def test_installed_distributions(tmp_path: Path) -> None:
     assert done.stderr.count("Warning") == 1
     assert "the environments of broken 1.5 (broken_envs:DRIFT) are left out: " in done.stderr
     assert "No module named 'nothing_of_the_kind'" in done.stderr
+
+
+def test_two_distributions_want_one_id(tmp_path: Path) -> None:
+    """Which is meant nobody can say; what has an id already keeps it. Both is told, with both names."""
+    site = tmp_path / "site"
+    installed(site, "drifting", "drifting_envs:DRIFT", SPEC)
+    installed(site, "floating", "floating_envs:DRIFT", SPEC.replace("=20", "=30"))
+    installed(site, "greedy", "greedy_envs:DRIFT", SPEC.replace("Drift-v0", "CartPole-v1"))
+    code = f"""
+        import sys, warnings
+        sys.path.append({str(site)!r})
+        warnings.simplefilter("always")
+        import gpu_envs
+        for _ in range(2):
+            try:
+                gpu_envs.spec("Drift-v0")
+            except ValueError as error:
+                print(error)
+        print(gpu_envs.spec("CartPole-v1").max_episode_steps)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    *refusals, limit = done.stdout.splitlines()
+    for refused in refusals:
+        assert "the id 'Drift-v0' is taken by another environment" in refused
+        assert "drifting 1.5 (drifting_envs:DRIFT)" in refused
+        assert "floating 1.5 (floating_envs:DRIFT)" in refused
+    assert (len(refusals), limit) == (2, "500")
+    assert "the id 'CartPole-v1' is taken by another environment (gpu_envs; the new one: greedy 1.5" in done.stderr

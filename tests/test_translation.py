@@ -22,17 +22,18 @@ from gpu_envs import rules
 from gpu_envs.backend.cuda import OPTIONS
 from gpu_envs.backend.toolchain import find_compiler
 from gpu_envs.codegen import PRECISIONS, Config, Device, Program, layout_of
+from gpu_envs.testing import check_environment
 from gpu_envs.translation.translate import translated
 
 STEPS, REPLICAS = 300, 70
 
 
-def opened(spec: gpu_envs.Spec, replicas: int, **options: Any) -> Any:
+def opened(spec: gpu_envs.Spec, replicas: int, device: str = "cpu", **options: Any) -> Any:
     """An environment of a spec that is not registered."""
     if isinstance(spec, gpu_envs.TeamSpec):
-        return gpu_envs.MultiAgentEnv(spec, replicas, device="cpu", **options)
+        return gpu_envs.MultiAgentEnv(spec, replicas, device=device, **options)
     assert isinstance(spec, gpu_envs.EnvSpec)
-    return gpu_envs.VectorEnv(spec, replicas, device="cpu", **options)
+    return gpu_envs.VectorEnv(spec, replicas, device=device, **options)
 
 
 def test_arithmetic_is_pythons(tmp_path: Path) -> None:
@@ -105,9 +106,10 @@ def played(env: Any, mode: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("env_id", "variant", "mode", "precision"), CASES)
-def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, precision: str) -> None:
+def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, precision: str, device: str) -> None:
     options = {"autoreset_mode": mode, "precision": precision, "max_episode_steps": 70, **VARIANTS[env_id][variant]}
-    ours, theirs = (opened(spec, REPLICAS, **options) for spec in (twin(env_id), gpu_envs.spec(env_id)))
+    ours = opened(twin(env_id), REPLICAS, device, **options)
+    theirs = opened(gpu_envs.spec(env_id), REPLICAS, "cpu" if precision == "float32" else device, **options)
     for step, (one, other) in enumerate(zip(played(ours, mode), played(theirs, mode), strict=True)):
         assert_same_bits(one, other, f"step {step}")
     assert_same_bits(dict(ours.state), dict(theirs.state), "state")
@@ -235,6 +237,71 @@ def test_fields_of_all_types_and_tables(tmp_path: Path) -> None:
     assert rewards.tolist() == [9 + 1 + 4 + 9 + 12, 13 + 4 + 9 + 22]
     assert observations[:, 0].tolist() == [3, 4]
     env.close()
+
+
+SEEN = """
+def reset(s: State, p: Params, random: Random) -> None:
+    s.at = random.integer(4)
+
+def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
+    s.at += action - 1
+    s.at = s.at % 4
+    return s.at, False
+
+def observe(s: State, p: Params, observation: Observation) -> None:
+    observation.place[0] = s.at / 3
+    for row in range(4):
+        for column in range(2):
+            for colour in range(3):
+                observation.image[row, column, colour] = 200 + colour if row == s.at else 0
+    observation.image[23] = 7
+    observation.count[0] = -s.at
+
+def allow(s: State, p: Params, mask: Mask) -> None:
+    mask[0] = s.at > 0
+    if s.at == 3:
+        mask[2] = False
+"""
+
+
+def seen_spec(folder: Path) -> gpu_envs.EnvSpec:
+    box = gymnasium.spaces.Box
+    return gpu_envs.EnvSpec(
+        id="Seen-v0",
+        header=rules_of(module(HEADER + SEEN, folder, "seen")),
+        state={"at": gpu_envs.Field("int")},
+        params={},
+        observation=gymnasium.spaces.Dict(
+            place=box(0, 1, (1,), np.float32),
+            image=box(0, 255, (4, 2, 3), np.uint8),
+            count=box(-9, 9, (1,), np.int32),
+        ),
+        action=gymnasium.spaces.Discrete(3),
+        action_mask=True,
+        max_episode_steps=20,
+    )
+
+
+def test_images_dicts_and_masks(tmp_path: Path) -> None:
+    env = opened(seen_spec(tmp_path), 50, autoreset_mode="SameStep")
+    observations, infos = env.reset(seed=0)
+    for _ in range(30):
+        at = np.array(env.state["at"])
+        image = np.zeros((50, 4, 2, 3), np.uint8)
+        image[np.arange(50), at] = [200, 201, 202]
+        image[:, 3, 1, 2] = 7
+        assert_same_bits(observations["image"], image)
+        assert_same_bits(observations["place"], (at[:, None] / np.float32(3)).astype(np.float32))
+        assert_same_bits(observations["count"], -at[:, None])
+        possible = np.stack([at > 0, at < 4, at < 3], 1)
+        assert (infos["action_mask"] == possible).all()
+        observations, *_, infos = env.step(possible.argmax(1))
+    env.close()
+
+
+@pytest.mark.parametrize("spec_of", [seen_spec, kinds_spec])
+def test_rules_in_python_pass_the_checker(spec_of: Any, tmp_path: Path) -> None:
+    check_environment(spec_of(tmp_path), devices=["cpu"])
 
 
 DRAWS = """

@@ -49,7 +49,12 @@ def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bo
 
 def observe(s: State, p: Params, observation: Observation) -> None:
     observation[0] = s.x
+    observation[1] = s.count
+    observation[-1] = distance(s)
     {seen}
+
+def distance(s: State) -> float:
+    return abs(s.x)
 """
 
 TEAM = """
@@ -303,6 +308,8 @@ PHASES = {
     "for i in team.agents():\n    w.x[i] = CATS  # <--": "Did you mean 'CAT'|no constant CATS",
     "for i in team.agents():\n    w.x[i] = actions[i][0]  # <--": "has no elements",
     "a = team.agents()": "for statement",
+    "for i in team.agents():\n    add(w.left, 1)\n    w.x[i] = w.left  # <--": "in the phase that writes it",
+    "for i in team.agents():\n    if i == 0:\n        w.left = 1\n    w.x[i] = w.left  # <--": "the phase that writes",
 }
 
 ROWS = {
@@ -361,6 +368,7 @@ def test_the_message_whole(tmp_path: Path) -> None:
         ("def reset(s: State, p: Params, random: Random)", "def reset(s, p, *random)", "by name"),
         ("    s.count = 0\n", "", "reset does not set 'count'"),
         ("    return 0.0, False\n", "", "without a result"),
+        ("    observation[1] = s.count\n", "", r"does not write observation\[1\]"),
         ("def step(", "@kept\ndef step(", "no decorators"),
         ("x: float) -> float:\n    return 2", "x: float) -> list[float]:\n    return 2", "Annotate it with ->"),
     ],

@@ -1,26 +1,19 @@
 """What compilers say, for the author of an environment: his own lines first, the noise around them left out."""
 
-import dataclasses
 import difflib
 import linecache
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final, final
+from collections.abc import Sequence
+from typing import Final
 
+from gpu_envs.backend.findings import Finding, findings, members, part_of
 from gpu_envs.codegen import Program
 from gpu_envs.codegen.contract import Contract
 from gpu_envs.errors import CompileError, did_you_mean
-from gpu_envs.sources import display
+from gpu_envs.importing import display
 
 MOST: Final = 5
 """Errors that are shown."""
-
-_GNU = re.compile(
-    r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? (?P<kind>[a-z ]*error|note): (?P<text>.*)"
-)
-_NVRTC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<kind>[a-z ]*error|note)[^:]*: (?P<text>.*)")
-_BROUGHT_ABOUT = ("in expansion of macro", "expanded from macro", "required from here", "in instantiation of")
-"""Notes that name the line which brought an error about that lies elsewhere."""
 
 _NO_MEMBER = re.compile(
     r"(?:'(?P<a>[^']*)' has no member named '(?P<b>\w+)'"
@@ -47,20 +40,6 @@ _LIKE = {
 
 _DRIVERS = frozenset({"gain", "action", "pending", "finished"})
 """Fields of ``World`` that are none of the rules' business."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One error, and where it lies."""
-
-    file: str
-    line: int
-    column: int
-    """From 1; 0: not known."""
-    text: str
-    excerpt: str = ""
-    """The line, as the compiler shows it."""
 
 
 def compile_error(program: Program, output: str, compiler: str) -> CompileError:
@@ -96,36 +75,6 @@ def compile_error(program: Program, output: str, compiler: str) -> CompileError:
     return CompileError("\n".join([*shown[:MOST], *more, f"({said})"]), output)
 
 
-def findings(output: str, own: str) -> Iterator[Finding]:
-    """The errors in what g++, clang or NVRTC said; those of a macro at the author's line that uses it.
-
-    Args:
-        output: What was said, with plain quotation marks and without colours.
-        own: The author's file.
-    """
-    lines = output.splitlines()
-    last: Finding | None = None
-    for number, line in enumerate(lines):
-        match = _GNU.match(line) or _NVRTC.match(line)
-        if match is None:
-            continue
-        groups = match.groupdict()
-        excerpt = lines[number + 1] if number + 1 < len(lines) else ""
-        column = int(groups.get("column") or 0)
-        if "column" not in groups and number + 2 < len(lines) and lines[number + 2].strip() == "^":
-            column = max(0, lines[number + 2].index("^") - 1)  # NVRTC shows lines two columns to the right
-        place = Finding(match["file"], int(match["line"]), column, match["text"], re.sub(r"^\s*\d* \|", "", excerpt))
-        if match["kind"] == "note":
-            if last is not None and place.file == own and any(each in place.text for each in _BROUGHT_ABOUT):
-                last = dataclasses.replace(place, text=last.text)
-            continue
-        if last is not None:
-            yield last
-        last = dataclasses.replace(place, excerpt=place.excerpt.strip())
-    if last is not None:
-        yield last
-
-
 def _is_own(file: str, rules: Contract) -> bool:
     return file == rules.file or (rules.file.endswith(".py") and file.endswith(".py"))
 
@@ -150,18 +99,6 @@ def _line(finding: Finding, source: str) -> str:
         lines = linecache.getlines(finding.file)
     text = lines[finding.line - 1] if finding.line <= len(lines) else finding.excerpt
     return text.rstrip().replace("\t", " ")
-
-
-def part_of(source: str, file: str) -> list[str]:
-    """The lines of a source that come from a file."""
-    found: list[str] = []
-    inside = False
-    for line in source.splitlines():
-        if line.startswith("#line "):
-            inside = line.partition('"')[2].rstrip('"').replace("\\\\", "\\").replace('\\"', '"') == file
-        elif inside:
-            found.append(line)
-    return found
 
 
 # --- what is meant ---
@@ -202,21 +139,6 @@ def _no_name(name: str, rules: Contract, source: str) -> str:
     own = set(re.findall(r"\b[A-Za-z_]\w{2,}\b", "\n".join(part_of(source, rules.file)))) - {name}
     words = {*own, *_LIKE.values(), "sin", "cos", "sincos", "exp", "log", "fma", "quotient", "real", "add", "lower"}
     return f"there is no {name!r} here{did_you_mean(name, difflib.get_close_matches(name, words, cutoff=0.7))}"
-
-
-def members(source: str, struct: str, *, functions: bool = False) -> list[str]:
-    """The fields or the functions of a struct that a source declares."""
-    body = re.search(rf"^struct {struct} \{{\n(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
-    if body is None:
-        return []
-    found = []
-    for line in body[1].splitlines():
-        code = line.partition("//")[0]
-        field = re.match(r"    (?:const )?[\w:]+(?:<[^;()]*>)?[\s*&]+(\w+)(?:\[[^;]*\])?;\s*$", code)
-        function = re.match(r"    FN [\w:&*<> ]*?(\w+)\(", code)
-        match = function if functions else field
-        found += [match[1]] if match is not None and match[1] != struct else []
-    return list(dict.fromkeys(found))
 
 
 # --- the functions that there must be ---

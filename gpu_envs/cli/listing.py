@@ -9,8 +9,8 @@ import gymnasium
 from gpu_envs import registry
 from gpu_envs.cli.parser import OK, Parser, add_debug, take_all
 from gpu_envs.cli.report import line_width, say, table, wrapped
+from gpu_envs.importing import display
 from gpu_envs.params import Param
-from gpu_envs.sources import display
 from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 
 _LIST = """List the environments: how many agents they have, what those see and do, the step at which an
@@ -45,9 +45,9 @@ def list_environments(words: Sequence[str], trainer: Any) -> int:
 
 def overview(specs: Sequence[Spec]) -> str:
     """A table with a row for each environment; where it is too wide for the terminal, a few lines for each."""
-    head, rows = _HEAD, [(*_row(spec), _origin(spec)) for spec in specs]
-    if not any(row[-1] for row in rows):
-        head, rows = head[:-1], [row[:-1] for row in rows]
+    whole: list[tuple[str, ...]] = [_HEAD, *((*_row(spec), _origin(spec)) for spec in specs)]
+    elsewhere = any(row[-1] for row in whole[1:])
+    head, *rows = whole if elsewhere else [row[:-1] for row in whole]
     wide = table([head, *rows])
     if max(map(len, wide.splitlines())) <= line_width():
         return wide

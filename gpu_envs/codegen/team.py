@@ -33,7 +33,8 @@ from gpu_envs.codegen.structs import Struct
 from gpu_envs.codegen.world import WorldField, world_struct
 from gpu_envs.fields import Field
 from gpu_envs.params import Param
-from gpu_envs.spec import TeamSpec, space_of
+from gpu_envs.spaces import space_of
+from gpu_envs.spec import TeamSpec
 
 KERNELS = ("step", "inspect", "reset")
 
@@ -110,7 +111,9 @@ class TeamLayout(Layout):
         spec, params = self.spec, self.config.params
         found, first = [], 0
         for role in spec.roles:
-            observation, action = space_of(role.observation, params), space_of(role.action, params)
+            what = f"{self.spec.id}: the role {role.name!r}:"
+            observation = space_of(role.observation, params, f"{what} observation")
+            action = space_of(role.action, params, f"{what} action")
             if not (
                 isinstance(observation, gymnasium.spaces.Box)
                 and len(observation.shape) == 1

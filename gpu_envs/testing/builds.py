@@ -148,6 +148,9 @@ def explained(said: str, code: int) -> str:
     index = re.search(r"^(.+:\d+): (index -?\d+ of .+)$", said, re.MULTILINE)
     if index:
         return f"{index[1]}: {index[2]}: mend the index, or give the field more elements in the spec"
+    asserted = re.search(r"^(.+:\d+): index: .*Assertion `(.+)` failed", said, re.MULTILINE)
+    if asserted:
+        return f"{asserted[1]}: an index outside {asserted[2]!r}: mend the index, or give the field more elements"
     undefined = re.search(r"^(.+:\d+):\d+: runtime error: (.+)$", said, re.MULTILINE)
     if undefined:
         return f"{undefined[1]}: {undefined[2]}"

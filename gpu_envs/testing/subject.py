@@ -8,7 +8,8 @@ import numpy as np
 
 from gpu_envs.arrays import to_numpy
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec, space_of
+from gpu_envs.spaces import space_of
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.testing.draws import Draw, chosen, draws
 from gpu_envs.vector_env import VectorEnv
 

@@ -1,12 +1,12 @@
 """Assignments: to locals, which are declared where they belong, and to fields."""
 
 import ast
-import dataclasses
 from collections.abc import Mapping
 
 from gpu_envs.translation import arithmetic
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.expressions import expression
+from gpu_envs.translation.lists import LIST, is_list, make_list, widen
 from gpu_envs.translation.locals import parts
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.things import PARAMETERS_STAY
@@ -20,21 +20,13 @@ from gpu_envs.translation.values import (
     Number,
     Several,
     Thing,
-    Type,
     Value,
     converted,
     described,
-    wider,
 )
 
 _SIGNS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _ANNOTATED: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
-
-LIST = "list"
-"""What stands for the C++ type of a local list."""
-
-LONGEST_LIST = 4096
-"""Elements of a local list."""
 
 
 def declare(body: Body, name: str, node: ast.AST) -> None:
@@ -73,9 +65,9 @@ def assign(body: Body, node: ast.stmt) -> None:
 def _assign_to(body: Body, node: ast.stmt, target: ast.expr, given: ast.expr) -> None:
     if isinstance(target, ast.Tuple | ast.List):
         _unpack(body, node, parts(target), given)
-    elif isinstance(target, ast.Name) and _is_list(given):
-        _make_list(body, node, target, given)
-    elif _is_list(given):
+    elif isinstance(target, ast.Name) and is_list(given):
+        make_list(body, node, target, given)
+    elif is_list(given):
         raise body.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
     else:
         body.alone = given
@@ -88,9 +80,9 @@ def assign_annotated(body: Body, node: ast.stmt) -> None:
     if not isinstance(node.target, ast.Name):
         raise body.error(node.target, "fields have their type in the spec", "Leave the annotation out")
     kind = _ANNOTATED.get(ast.unparse(node.annotation))
-    if node.value is None or _is_list(node.value):
+    if node.value is None or is_list(node.value):
         if node.value is not None:
-            _make_list(body, node, node.target, node.value)
+            make_list(body, node, node.target, node.value)
         return
     body.alone = node.value
     value = expression(body, node.value)
@@ -111,7 +103,7 @@ def assign_in_place(body: Body, node: ast.stmt) -> None:
         kind = body.learn(node.target.id, result.type, node)
         place, plain = body.cpp_name(node.target.id), target.type == kind
     else:
-        _widened(body, node.target, result, node)
+        widen(body, node.target, result, node)
         target = expression(body, node.target)
         _check_place(body, target, node.target, in_place=True)
         kind, place, plain = target.type, target.place, target.stored in ("real", "int")
@@ -138,7 +130,7 @@ def store(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
         return _store_local(body, target, value, node)
     if not isinstance(target, ast.Attribute | ast.Subscript):
         raise body.error(target, "this cannot be assigned")
-    _widened(body, target, value, node)
+    widen(body, target, value, node)
     place = expression(body, target)
     _check_place(body, place, target, in_place=False)
     with body.at(getattr(node, "value", None) or node):
@@ -180,8 +172,20 @@ def _check_place(body: Body, place: Value, target: ast.expr, *, in_place: bool) 
     body.writes(place, target)
     field = place.place.partition("[")[0].partition(".")[2]
     body.effects.fields.add(field)
+    if place.owner == "Observation":
+        _note_element(body, target)
     if place.owner == "World":
         _check_turn(body, target, field, in_place=in_place)
+
+
+def _note_element(body: Body, target: ast.expr) -> None:
+    """Notes which element of an observation is written."""
+    single = isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Tuple)
+    index = expression(body, target.slice) if isinstance(target, ast.Subscript) and single else None
+    if index is None or not isinstance(index.constant, int):
+        body.effects.anywhere = True
+    else:
+        body.effects.written.add(index.constant)
 
 
 def _check_turn(body: Body, target: ast.expr, field: str, *, in_place: bool) -> None:
@@ -262,66 +266,3 @@ def _unpack(body: Body, node: ast.stmt, targets: list[ast.expr], given: ast.expr
 
 def _roots(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-
-
-# --- lists ---
-
-
-def _is_list(node: ast.expr) -> bool:
-    return isinstance(node, ast.List) or (
-        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List)
-    )
-
-
-def _make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) -> None:
-    """``x = [a, b]`` or ``x = [a] * n``: an array, declared here."""
-    listed, times = given, 1
-    if isinstance(given, ast.BinOp):
-        count = expression(body, given.right)
-        if count.type is not INT or count.constant is None:
-            raise body.error(
-                given.right,
-                "a list's length is a constant",
-                "Write a number, one of the module's, or a fixed parameter",
-            )
-        listed, times = given.left, count.constant
-    assert isinstance(listed, ast.List)
-    values = [expression(body, part) for part in listed.elts]
-    length = len(values) * times
-    if not 1 <= length <= LONGEST_LIST:
-        raise body.error(given, f"this list has {length} elements; 1 to {LONGEST_LIST} are possible")
-    kind: Type = values[0].type
-    for value, part in zip(values, listed.elts, strict=True):
-        if not isinstance(value.type, Number):
-            raise body.error(part, f"lists are of numbers, and this is {described(value)}")
-        kind = wider(kind, value.type)
-    learned = body.learn(target.id, _list_of(kind, length), node)
-    frame = body.frames[body.frame_with(target.id) or 0]
-    assert isinstance(learned, Elements)
-    if target.id not in frame.at_first or body.key(target.id) in body.declared:
-        raise body.error(node, f"the list {target.id!r} is made in several places", "Make it once, before, and fill it")
-    assert isinstance(learned.kind, Number)
-    kept = [_kept(body, value, learned.kind, times) for value in values]
-    zero = times > 1 and all(value.constant == 0 for value in values)
-    filled = "{}" if zero else f"{{{', '.join(kept * times)}}}"
-    body.declared.add(body.key(target.id))
-    body.emit(f"{body.declaration(target.id, learned.kind.cpp)}[{length}] = {filled};", node)
-    body.set(target.id)
-
-
-def _list_of(kind: Type, length: int) -> Elements:
-    return Elements(kind, (length,), stored=kind.cpp if isinstance(kind, Number) else "", cpp=LIST)
-
-
-def _widened(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
-    """Has a local list hold what one of its elements is assigned."""
-    if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)):
-        return
-    of = expression(body, target.value)
-    if isinstance(of.type, Elements) and of.type.cpp == LIST and isinstance(value.type, Number):
-        body.learn(target.value.id, dataclasses.replace(of.type, kind=wider(of.type.kind, value.type)), node)
-
-
-def _kept(body: Body, value: Value, kind: Number, times: int) -> str:
-    made = converted(value, kind)
-    return body.hoisted(made).text if times > 1 and not made.is_simple else made.text

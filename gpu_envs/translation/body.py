@@ -45,8 +45,23 @@ class Effects:
     """The arguments that it changes."""
     fields: set[str] = dataclasses.field(default_factory=set)
     """The fields that it assigns."""
+    reads: dict[str, ast.AST] = dataclasses.field(default_factory=dict)
+    """Fields that the replica has once and any turn may read, and where."""
+    written: set[int] = dataclasses.field(default_factory=set)
+    """Elements of the observation that it writes for certain."""
+    anywhere: bool = False
+    """It writes elements of the observation, of which it is not known which they are."""
     phases: bool = False
     """It has phases."""
+
+    def include(self, other: "Effects", *, phases: bool = False) -> None:
+        """Adds what a part of the function, or a function that it calls, does."""
+        self.owners |= other.owners
+        self.fields |= other.fields
+        self.reads |= other.reads
+        self.written |= other.written
+        self.anywhere |= other.anywhere
+        self.phases |= other.phases or phases
 
 
 @final
@@ -183,6 +198,11 @@ class Body:
         if kind is None:  # nothing leads here
             raise self.error(node, f"{name!r} is never set before this", f"Set it first: {name} = 0.0")
         return Value(self.cpp_name(name), kind)
+
+    def reads(self, value: Value, node: ast.AST) -> None:
+        """Notes that a field of the world is read, which the replica has once."""
+        if value.owner == "World" and isinstance(value.type, Number) and self.guards == 0:
+            self.effects.reads[value.code.partition(".")[2].rstrip(")")] = node
 
     def set(self, name: str) -> None:
         """Notes that a variable is set from here on."""

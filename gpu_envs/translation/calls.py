@@ -1,6 +1,7 @@
 """Calls: of known functions, of random numbers, and of functions that the author wrote."""
 
 import ast
+import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -101,7 +102,10 @@ def atomic(body: Body, node: ast.Call, translate: Translate) -> bool:
         _plain(node)
         if len(node.args) != 2:
             raise RefusedError(f"{name} got {len(node.args)} arguments; it takes a field and a number")
-        field, value = (translate(body, argument) for argument in node.args)
+        before = dict(body.effects.reads)
+        field = translate(body, node.args[0])
+        body.effects.reads = before
+        value = translate(body, node.args[1])
         if field.owner != "World" or field.stored != "int":
             raise RefusedError(
                 f"{name} changes a field of the world of type int", "Give it one: Field('int') in the spec"
@@ -192,8 +196,8 @@ def _helper(body: Body, node: ast.Call, function: types.FunctionType, translate:
             raise RefusedError(f"{written.name} got no {name!r}")
     for owner in effects.owners:
         body.writes(Value("", STATIC, owner=owner), node)
-    body.effects.fields |= effects.fields
-    body.effects.phases |= effects.phases
+    reads: dict[str, ast.AST] = dict.fromkeys(effects.reads, node) if body.guards == 0 else {}
+    body.effects.include(dataclasses.replace(effects, reads=reads))
     value = Value(f"{helper.cpp}({', '.join(arguments)})", helper.result)
     if body.alone is node:
         return value

@@ -152,7 +152,10 @@ def _attribute(body: Body, node: ast.expr) -> Value:
     assert isinstance(node, ast.Attribute)
     of = expression(body, node.value)
     if isinstance(of.type, Thing):
-        return field_of(of, node.attr)
+        found = field_of(of, node.attr)
+        if isinstance(node.ctx, ast.Load):
+            body.reads(found, node)
+        return found
     if isinstance(of.type, Elements) and node.attr == "shape":
         return Value("", STATIC, constant=of.type.sizes)
     if of.type is STATIC and isinstance(of.constant, types.ModuleType | type | types.SimpleNamespace):
@@ -164,6 +167,8 @@ def _attribute(body: Body, node: ast.expr) -> Value:
                 f"{ast.unparse(node.value)} has no {node.attr!r}{did_you_mean(node.attr, known)}".rstrip(".")
             ) from None
         return _known(body, getattr(found, "value", found) if isinstance(of.constant, type) else found)
+    if node.attr == "value" and of.constant is not None and isinstance(of.type, Number):
+        return of  # of an enum's member
     raise RefusedError(f"{described(of)} has no {node.attr!r} in rules")
 
 

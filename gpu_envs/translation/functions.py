@@ -13,26 +13,11 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.translation.body import Body, Effects, Line
 from gpu_envs.translation.locals import frame_of
 from gpu_envs.translation.loops import method_of
+from gpu_envs.translation.signatures import NUMBERS, PLACES, annotation, annotations_of, argument, names_of
 from gpu_envs.translation.sources import RefusedError, Written, read
 from gpu_envs.translation.statements import statements
 from gpu_envs.translation.things import Things
 from gpu_envs.translation.values import BOOL, INT, REAL, Elements, Number, Several, Thing, Type, Value, literal
-
-NUMBERS: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
-
-_PLACES = {
-    "State": ("State&", "s"),
-    "Params": ("const Params&", "p"),
-    "Random": ("Random&", "random"),
-    "World": ("World&", "w"),
-    "Team": ("Team&", "team"),
-    "Action": ("const Action&", "action"),
-    "TeamActions": ("const TeamActions&", "actions"),
-    "Observation": ("Observation&", "observation"),
-    "Row": ("const Row&", "row"),
-    "Mask": ("Mask&", "mask"),
-}
-"""How arguments are passed, and their names in C++."""
 
 MOST_CONSTANTS = 4096
 """Numbers in a tuple of the module's."""
@@ -147,18 +132,6 @@ def _ascii(name: str) -> str:
 # --- a function ---
 
 
-def argument(things: Things, kind: str, *, frozen: bool) -> tuple[str, Value]:
-    """An argument that is no plain number: its declaration in C++, and what it is in the rules."""
-    cpp, code = _PLACES[kind]
-    if kind == "Mask" and "World" in things.all:
-        cpp = "const Mask&"
-    if frozen and kind in ("State", "World"):
-        cpp = f"const {cpp}"
-    found = things.all[kind]
-    owner = found.owner if isinstance(found, Thing | Elements) else ""
-    return f"{cpp} {code}", Value(code, found, owner=owner)
-
-
 def translate(
     body: Body, heads: dict[str, str], result: str, name: str, *, between: bool, first: Mapping[str, Number]
 ) -> None:
@@ -207,36 +180,13 @@ def translate(
     body.unit.parts.append((written.file, lines))
 
 
-def names_of(written: Written) -> list[str]:
-    """The names of a function's arguments."""
-    given = written.tree.args
-    if given.vararg or given.kwarg:
-        extra = given.vararg or given.kwarg
-        assert extra is not None
-        raise written.error(extra, "the arguments of rules are listed by name", "Name each of them")
-    return [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-
-
-def annotations_of(written: Written) -> dict[str, str]:
-    """The arguments' annotations: the last part of their names, ``""`` where there is none."""
-    given = written.tree.args
-    return {a.arg: _annotation(a.annotation) for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
-
-
-def _annotation(node: ast.expr | None) -> str:
-    if node is None:
-        return ""
-    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
-    return text if "[" in text else text.rpartition(".")[2]
-
-
 # --- a function that rules call ---
 
 
 def _helper(unit: Unit, written: Written, cpp: str) -> Helper:
     names = names_of(written)
     annotations = annotations_of(written)
-    known = {**NUMBERS, **{name: kind for name, kind in unit.things.all.items() if name in _PLACES}}
+    known = {**NUMBERS, **{name: kind for name, kind in unit.things.all.items() if name in PLACES}}
     kinds: dict[str, Type] = {}
     for node in (*written.tree.args.posonlyargs, *written.tree.args.args, *written.tree.args.kwonlyargs):
         word = annotations[node.arg]
@@ -285,13 +235,13 @@ def _freeze(unit: Unit, effects: Effects) -> None:
     head = lines[0].text
     for name in ("State", "World"):
         if name not in effects.owners and not effects.phases:
-            head = head.replace(f" {name}& ", f" const {name}& ")
+            head = re.sub(rf"\b{name}&", f"const {name}&", head)
     unit.parts[-1] = (file, [Line(lines[0].number, head), *lines[1:]])
 
 
 def _result(unit: Unit, written: Written) -> Number | Several | None:
     returns = written.tree.returns
-    word = _annotation(returns)
+    word = annotation(returns)
     returning = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(written.tree))
     if word in ("", "None") and not (returning and not word):
         return None

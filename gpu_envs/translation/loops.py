@@ -4,7 +4,7 @@ import ast
 from collections.abc import Callable
 from typing import TypeAlias
 
-from gpu_envs.translation.body import Body, both
+from gpu_envs.translation.body import Body, Effects, both
 from gpu_envs.translation.expressions import condition, expression, guarded
 from gpu_envs.translation.locals import frame_of
 from gpu_envs.translation.sources import RefusedError
@@ -154,7 +154,7 @@ def _head(body: Body, node: ast.For, counter: str, bounds: tuple[Value, Value, V
     )
     head = f"for (int {counter} = {first.text}{also}; {counter} {sign} {limit}; {by}) {{"
     if turns is not None and turns <= MOST_UNROLLED and not any(is_phase(body, inner) for inner in ast.walk(node)):
-        body.emit("UNROLL", node)
+        head = f"UNROLL {head}"
     body.emit(head, node)
 
 
@@ -186,6 +186,7 @@ def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> No
     body.breaks, body.continues = [], []
     frame = type(frame)(node, frame.stored | {name}, frame.before, frame.at_first, frame.once, frame.own)
     body.frames.append(frame)
+    outside, body.effects = body.effects, Effects()
     body.between, body.turn = False, node
     body.learn(name, INT, node)
     body.set(name)
@@ -197,7 +198,20 @@ def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> No
     body.elsewhere |= frame.stored
     body.assigned, body.between, body.turn, body.guards = before, between, turn, guards
     body.breaks, body.continues = loops
-    body.effects.phases |= phase
+    effects, body.effects = body.effects, outside
+    if phase:
+        _refuse_races(body, effects)
+    outside.include(effects, phases=phase)
+
+
+def _refuse_races(body: Body, effects: Effects) -> None:
+    """What a turn writes of the replica, the others read in a later phase."""
+    for field in effects.fields & set(effects.reads):
+        raise body.error(
+            effects.reads[field],
+            f"turns read {field!r} in the phase that writes it, some before and some after",
+            "Read it in a phase of its own, after this one",
+        )
 
 
 def _count(body: Body, node: ast.For) -> Value:

@@ -187,16 +187,28 @@ _INSTEAD = {
     "isinstance": "Types are known where rules are translated",
 }
 
+_OF_ARRAYS = {
+    "absolute": "abs",
+    "clip": "gpu_envs.rules.clip",
+    "float32": "float",
+    "float64": "float",
+    "int32": "int",
+    "int64": "int",
+    "maximum": "max",
+    "minimum": "min",
+}
+"""What stands for functions of NumPy and its like, besides those of ``math``."""
+
 
 def refusal_of(function: Any) -> RefusedError:
     """Why a function cannot be called, and what to do instead."""
     name = getattr(function, "__name__", repr(function))
     module = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
     if module in ("numpy", "torch", "cupy", "jax", "numba"):
-        known = name if hasattr(math, name) else ""
+        other = _OF_ARRAYS.get(name, f"math.{name}" if hasattr(math, name) else "")
         return RefusedError(
             f"functions of {module} are not translated",
-            f"Write math.{known}(...)" if known else "Rules work on single numbers: write it with math and loops",
+            f"Write {other}(...)" if other else "Rules work on single numbers: write it with math and loops",
         )
     if module == "random":
         return RefusedError("Python's random numbers are not translated", "Write random.uniform(a, b), of the argument")

@@ -1,7 +1,6 @@
 """The functions that an author writes in Python in place of a header."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
@@ -31,4 +30,5 @@ class Rules:
     @property
     def file(self) -> str:
         """Where they are written."""
-        return inspect.getsourcefile(self.step) or "<rules>"
+        code = getattr(self.step, "__code__", None)
+        return code.co_filename if code is not None else "<rules>"

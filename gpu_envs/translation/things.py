@@ -13,7 +13,8 @@ from gpu_envs.codegen.layout import camel
 from gpu_envs.errors import did_you_mean
 from gpu_envs.fields import Field
 from gpu_envs.params import Param
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec, space_of
+from gpu_envs.spaces import space_of
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.values import (
     BOOL,

@@ -7,11 +7,12 @@ from gpu_envs.codegen.layout import header_text
 from gpu_envs.errors import TranslationError
 from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.translation.body import Body, Line
-from gpu_envs.translation.functions import Unit, annotations_of, argument, names_of, translate
+from gpu_envs.translation.functions import Unit, translate
 from gpu_envs.translation.rules import Rules
+from gpu_envs.translation.signatures import annotations_of, argument, names_of
 from gpu_envs.translation.sources import Written, read
 from gpu_envs.translation.things import Things
-from gpu_envs.translation.values import BOOL, INT, REAL, Number, Several, Value
+from gpu_envs.translation.values import BOOL, INT, REAL, Elements, Number, Several, Value
 
 PRELUDE = "python.cuh"
 """The header with Python's arithmetic."""
@@ -65,6 +66,7 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
         written = read(function, f"{spec.id}: {name}")
         bodies[name] = _entry(unit, spec, name, written, kinds)
     _check_reset(spec, bodies["reset"])
+    _check_observe(unit, bodies["observe"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
     parts = [(PRELUDE, [Line(1, header_text(PRELUDE))]), *unit.parts]
     return "\n".join([*_joined(parts), *empty, ""])
@@ -130,6 +132,21 @@ def _check_reset(spec: Spec, body: Body) -> None:
     if missing:
         what = ", ".join(map(repr, missing))
         raise body.error(body.written.tree, f"reset does not set {what}", "Every field of the state has a first value")
+
+
+def _check_observe(unit: Unit, body: Body) -> None:
+    """Every number of an observation is written, as far as it is known which are."""
+    box = unit.things.all.get("Observation")
+    if not isinstance(box, Elements) or len(box.sizes) != 1 or box.sizes[0] is None or body.effects.anywhere:
+        return
+    size = box.sizes[0]
+    missing = set(range(size)) - {index % size for index in body.effects.written}
+    if missing:
+        raise body.error(
+            body.written.tree,
+            f"observe does not write observation[{min(missing)}]",
+            f"The observation space has {size} numbers, and each of them is written",
+        )
 
 
 def _joined(parts: Iterable[tuple[str, list[Line]]]) -> Iterable[str]:
