@@ -27,7 +27,9 @@ def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         if word in block:
             pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)  # for what a block writes
-    exec(compile(block, str(README), "exec"), {})
+    file = tmp_path / "block.py"  # rules in Python are read from where they are written
+    file.write_text(block)
+    exec(compile(block, str(file), "exec"), {})
 
 
 def test_there_are_blocks() -> None:
