@@ -2,21 +2,6 @@
 // that gave it, and ends the program. Such a build has them in place of `World`'s and `State`'s plain arrays, of tables,
 // rows of observations and action masks; it is slow, and reads otherwise like any other.
 
-#ifdef __CUDACC__
-extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, decltype(sizeof(0)));
-FN void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
-    printf("%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
-    __assertfail(name, file, u32(line), "index", 1);  // what was printed may be lost with the kernel: this is not
-}
-#else
-extern "C" int dprintf(int, const char*, ...);
-extern "C" [[noreturn]] void _exit(int);
-SELDOM void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
-    dprintf(2, "%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
-    _exit(97);
-}
-#endif
-
 // An index, and where in the rules it was given: what it is made of by default is of the place where it is made.
 struct CheckedIndex {
     Index       at;

@@ -10,6 +10,7 @@
 //   NOTE_LANES(note, k, env) FOR_EACH_LANE whose body may also gather into an int: note |= ...
 //   FOR_EACH_MARKED(k, marks, env)    runs over the few lanes whose mark is not zero
 //   FOR_EACH_BLOCK(block)    runs over the blocks of a launch whose replicas have a team of agents: see team.cuh
+//   CHECKED                  defined in builds that look at every index: see checked.cuh
 //   UNROLL                   before a loop of a small, constant number of turns
 //
 // On a GPU a tile is one thread's replica and its arrays are registers; on a CPU it is a block of replicas
@@ -39,6 +40,14 @@ using Index = long long;  // of a replica or of an array element: arrays may hol
 #define UNROLL                   _Pragma("unroll")
 
 constexpr bool ON_GPU = true;
+
+#ifdef CHECKED
+extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, decltype(sizeof(0)));
+FN void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
+    printf("%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
+    __assertfail(name, file, u32(line), "index", 1);  // what was printed may be lost with the kernel: this is not
+}
+#endif
 
 constexpr int LANES = 1;  // two and four were tried, and were no faster
 constexpr int WARP  = 32;
@@ -226,6 +235,15 @@ template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int cou
 #endif
 
 constexpr bool ON_GPU = false;
+
+#ifdef CHECKED
+extern "C" int dprintf(int, const char*, ...);
+extern "C" [[noreturn]] void _exit(int);
+SELDOM void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
+    dprintf(2, "%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
+    _exit(97);
+}
+#endif
 
 constexpr int WARP = 1;
 

@@ -210,6 +210,12 @@ def array_header(config: Config) -> str:
     return "checked.cuh" if config.checked else "table.cuh"
 
 
+def dialect(config: Config) -> list[tuple[str, str]]:
+    """What every source begins with."""
+    checked = [("generated", "#define CHECKED")] if config.checked else []
+    return [*checked, ("portable.cuh", header_text("portable.cuh"))]
+
+
 def joined(parts: Sequence[tuple[str, str]]) -> str:
     """One source of many named parts; compilers' messages name them, by ``#line``."""
     body = "\n".join(f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}" for name, text in parts)

@@ -18,6 +18,7 @@ from gpu_envs.codegen.layout import (
     Program,
     Shape,
     array_header,
+    dialect,
     header_text,
     joined,
     mask_entries,
@@ -211,7 +212,7 @@ class SingleLayout(Layout):
         after = ("tile.cuh", seen, possible, f"{module}.cuh")
         rules = rules_part(self.config)
         parts = [
-            ("portable.cuh", header_text("portable.cuh")),
+            *dialect(self.config),
             ("generated", f"using real = {self.real};"),
             *((name, header_text(name)) for name in before),
             ("generated", _prologue(self, declared)),

@@ -20,6 +20,7 @@ from gpu_envs.codegen.layout import (
     Shape,
     array_header,
     camel,
+    dialect,
     header_text,
     joined,
     mask_entries,
@@ -355,7 +356,7 @@ class TeamLayout(Layout):
         before = ("math.cuh", "philox.cuh", "actions.cuh", array_header(self.config))
         rules = rules_part(self.config)
         parts = [
-            ("portable.cuh", header_text("portable.cuh")),
+            *dialect(self.config),
             ("generated", f"using real = {self.real};"),
             *((name, header_text(name)) for name in before),
             ("generated", _constants(self)),

@@ -26,8 +26,10 @@ def main() -> int:
             seed=given.seed,
             sanitize=not given.no_sanitize,
         )
-    except CheckError:
+    except CheckError:  # the report has said what
         return 1
+    except (LookupError, OSError, ValueError) as error:
+        parser.error(str(error))
     return 0
 
 
