@@ -403,6 +403,8 @@ def test_masks_come_with_every_result(place: Place) -> None:
 
 
 def test_masks_go_where_the_user_says(place: Place) -> None:
+    if place.device == "cuda" and place.output == "numpy":
+        pytest.skip("NumPy arrays cannot be memory of a GPU")
     env, plain = (made(**place._asdict(), autoreset_mode="SameStep") for _ in range(2))
     env.reset(seed=0), plain.reset(seed=0)
     rng = np.random.default_rng(0)
