@@ -256,7 +256,7 @@ def test_the_port_of_tag_is_the_built_in(make: Make, device: str, num_taggers: i
         assert_same_bits(steps[0][:4], steps[1][:4])
         assert_all_same(step[4].get("final_obs") for step in steps)
         for name in ("x", "y"):
-            assert_same_bits(*(to_numpy(env.state[name]) for env in made))
+            assert_same_bits(to_numpy(made[0].state[name]), to_numpy(made[1].state[name]))
         caught += int(steps[0][2]["runner"].sum())
     assert caught > 0
 
