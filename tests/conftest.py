@@ -8,6 +8,8 @@ import pytest
 from harness import DEVICES, IDS, MODES, PLACES, Make, Place
 
 import gpu_envs
+from gpu_envs import registry
+from gpu_envs.envs import ALL
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +52,14 @@ def place(request: pytest.FixtureRequest) -> Place:
 def mode(request: pytest.FixtureRequest) -> str:
     """Each auto-reset mode."""
     return str(request.param)
+
+
+@pytest.fixture
+def ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry as it is when the package is imported, whatever other tests have registered."""
+    own = [spec.id for spec in ALL]
+    for known in ("_SPECS", "_ORIGINS"):
+        monkeypatch.setattr(registry, known, {name: getattr(registry, known)[name] for name in own})
 
 
 @pytest.fixture

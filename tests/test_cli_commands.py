@@ -22,6 +22,8 @@ from gpu_envs.cli.probes import Driver, Gpu
 from gpu_envs.codegen import header_text
 from gpu_envs.spec import TeamSpec
 
+pytestmark = pytest.mark.usefixtures("ours_alone")
+
 COMMANDS = ("list", "info", "bench", "show")
 
 
