@@ -13,6 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from test_nvrtc import compile_with_nvrtc, nvrtc_missing
 
+import gpu_envs
 from gpu_envs import EnvSpec, Field, Param, Role, Rules, Spec, TeamSpec
 from gpu_envs.backend import messages
 from gpu_envs.backend.host import HostBackend
@@ -107,6 +108,7 @@ def with_nvrtc(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     from cupy.cuda.compiler import CompileException
 
     made = program(spec, on_gpu=True)
+    messages.check_library(made, "NVRTC")
     try:
         compile_with_nvrtc(made.source, "sm_90")
     except CompileException as error:
@@ -160,6 +162,14 @@ CASES = [
         "tau * s.speed",
         "7: error: there is no 'tau' here; the field of Params is p.tau\n    s.x += tau * s.speed;\n           ^",
     ),
+    (
+        "p.tau * s.speed",
+        "sqrt(s.speed)",
+        "7: error: there is no 'sqrt' in rules; 'square_root' is what you want\n    s.x += sqrt(s.speed);\n"
+        "           ^",
+    ),
+    ("p.tau * s.speed", "__sinf(s.speed)", "7: error: there is no '__sinf' in rules; 'sin' is what you want"),
+    ("p.tau * s.speed", "fmaxf(s.x, s.speed)", "7: error: there is no 'fmaxf' in rules; 'maximum' is what you want"),
     ("p.tau * s.speed", "frictoin", "7: error: there is no 'frictoin' here.\n"),
     ("real(0);", "std::sqrt(1);", "3: error: the standard library is not there in rules: "),
     ("FN void reset", "#include <cmath>\nFN void reset", "1: error: a header of rules includes nothing: "),
@@ -214,6 +224,19 @@ def test_what_is_right_compiles(compiling: Compile, tmp_path: Path, monkeypatch:
     for make, text in ((one, HEADER), (team, TEAM_HEADER)):
         header.write_text(text)
         compiling(make(header), monkeypatch)
+
+
+def test_functions_of_one_s_own_may_have_any_name(
+    compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"FN real ceil(real x) {{ return -round_down(-x); }}\n{HEADER.replace('p.tau * s.speed', 'ceil(s.speed)')}"
+    (tmp_path / "my_env.cuh").write_text(text)
+    compiling(one(tmp_path / "my_env.cuh"), monkeypatch)
+
+
+@pytest.mark.parametrize("env_id", gpu_envs.ids())
+def test_no_rules_of_ours_call_what_only_one_device_has(env_id: str) -> None:
+    messages.check_library(program(gpu_envs.spec(env_id), on_gpu=True), "NVRTC")
 
 
 def test_many_errors_are_counted(compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

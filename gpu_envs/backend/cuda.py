@@ -6,7 +6,7 @@ from typing import Any, final
 
 from gpu_envs.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
-from gpu_envs.backend.messages import compile_error
+from gpu_envs.backend.messages import check_library, compile_error
 from gpu_envs.codegen import Device, Grid, Program
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
@@ -148,6 +148,7 @@ class CudaBackend(Backend):
 
     def load(self, program: Program) -> Kernels:
         """Compiles with NVRTC; CuPy keeps the result on disk by the whole source, headers included."""
+        check_library(program, "NVRTC")
         with self._cupy.cuda.Device(self.index):
             module = self._cupy.RawModule(code=program.source, options=OPTIONS, backend="nvrtc")
             try:

@@ -34,9 +34,25 @@ _LIKE = {
     "max": "maximum",
     "fmax": "maximum",
     "clamp": "clip",
+    "abs": "maximum(x, -x)",
+    "fabs": "maximum(x, -x)",
+    "ceil": "-round_down(-x)",
+    "sin": "sin",
+    "cos": "cos",
+    "exp": "exp",
+    "log": "log",
+    "fma": "fma",
     "double": "real",
 }
 """Names of the standard library, and what stands for them in rules."""
+
+_DEVICE_ONLY = re.compile(
+    r"(?<![\w.:])(?<!->)(?P<name>__\w+|(?:r?sqrt|cbrt|r?hypot|pow|exp2|exp10|expm1|log2|log10|log1p|a?tan|atan2|a?sinh?|a?cosh?"
+    r"|a?tanh|sinpi|cospi|erfc?|[tl]gamma|floor|ceil|trunc|round|rint|nearbyint|fabs|abs|fmin|fmax|min|max|fmod|remainder"
+    r"|copysign|ldexp|exp|log|fma)f?)\s*\("
+)
+"""Calls of what NVRTC has of its own, whose bits are other ones or which a CPU's compiler lacks."""
+_SHARED = frozenset({"sin", "cos", "exp", "log", "fma"})
 
 _DRIVERS = frozenset({"gain", "action", "pending", "finished"})
 """Fields of ``World`` that are none of the rules' business."""
@@ -73,6 +89,28 @@ def compile_error(program: Program, output: str, compiler: str) -> CompileError:
     more = [f"and {len(shown) - MOST} more"] if len(shown) > MOST else []
     said = f"{name} did not compile with {compiler}; the error's attribute `output` is all that it said"
     return CompileError("\n".join([*shown[:MOST], *more, f"({said})"]), output)
+
+
+def check_library(program: Program, compiler: str) -> None:
+    """Refuses rules that call functions which a GPU's compiler has of its own, as a CPU's compiler would.
+
+    Raises:
+        CompileError: They do.
+    """
+    rules = program.contract
+    lines = [] if rules is None else _header_lines(rules, program.source)
+    if rules is None or not lines:
+        return
+    code, found = _blanked("\n".join(lines)), []
+    for number, line in enumerate(code.splitlines(), 1):
+        for match in _DEVICE_ONLY.finditer(line):
+            name = match["name"]
+            if name not in _SHARED and not re.search(rf"\b(?:FN|SELDOM)\b[^\n;{{}}()]*\b{name}\s*\(", code):
+                text = f"'{name}' was not declared in this scope"
+                found.append(_shown(Finding(rules.file, number, match.start() + 1, text), rules, program.source))
+    if found:
+        last = f"({rules.spec} did not compile with {compiler}, which has such functions, but not a CPU's, or its bits)"
+        raise CompileError("\n".join([*found[:MOST], last]), "\n".join(found))
 
 
 def _is_own(file: str, rules: Contract) -> bool:
@@ -130,8 +168,9 @@ def _no_member(kind: str, name: str, source: str) -> str:
 
 def _no_name(name: str, rules: Contract, source: str) -> str:
     """That there is no such name here, and where there is."""
-    if name in _LIKE:
-        return f"there is no {name!r} in rules; {_LIKE[name]!r} is what you want"
+    like = _LIKE.get(name) or _LIKE.get(name.strip("_").removesuffix("f"))
+    if like is not None:
+        return f"there is no {name!r} in rules; {like!r} is what you want"
     team = "look" in rules.functions
     for struct, variable in (("World", "w") if team else ("State", "s"), ("Params", "p")):
         if name in members(source, struct):
