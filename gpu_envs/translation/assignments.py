@@ -1,6 +1,7 @@
 """Assignments: to locals, which are declared where they belong, and to fields."""
 
 import ast
+import dataclasses
 from collections.abc import Mapping
 
 from gpu_envs.translation import arithmetic
@@ -103,8 +104,9 @@ def assign_in_place(body: Body, node: ast.stmt) -> None:
         kind = body.learn(node.target.id, result.type, node)
         place, plain = body.cpp_name(node.target.id), target.type == kind
     else:
-        widen(body, node.target, result, node)
-        target = expression(body, node.target)
+        wide = widen(body, node.target, result, node)
+        if wide is not None:
+            target = dataclasses.replace(target, type=wide)
         _check_place(body, target, node.target, in_place=True)
         kind, place, plain = target.type, target.place, target.stored in ("real", "int")
         with body.at(node.value):
@@ -131,7 +133,14 @@ def store(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
     if not isinstance(target, ast.Attribute | ast.Subscript):
         raise body.error(target, "this cannot be assigned")
     widen(body, target, value, node)
+    before, body.pending = body.pending, []
     place = expression(body, target)
+    if body.pending and isinstance(value.type, Number) and not value.is_simple:  # Python computes the value first
+        after, body.pending = body.pending, before
+        value = body.hoisted(value)
+        body.pending += after
+    else:
+        body.pending = before + body.pending
     _check_place(body, place, target, in_place=False)
     with body.at(getattr(node, "value", None) or node):
         text = _stored(_fitting(place, value), place.stored)
@@ -181,7 +190,9 @@ def _check_place(body: Body, place: Value, target: ast.expr, *, in_place: bool) 
 def _note_element(body: Body, target: ast.expr) -> None:
     """Notes which element of an observation is written."""
     single = isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Tuple)
+    before = list(body.pending)
     index = expression(body, target.slice) if isinstance(target, ast.Subscript) and single else None
+    body.pending = before
     if index is None or not isinstance(index.constant, int):
         body.effects.anywhere = True
     else:
