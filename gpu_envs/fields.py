@@ -17,9 +17,9 @@ CPP_WORDS = frozenset(
     "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not "
     "operator or private protected public real register return short signed sizeof static struct switch template "
     "this throw true try typedef typename union unsigned using virtual void volatile while xor "
-    "nullptr noexcept decltype static_cast dynamic_cast reinterpret_cast const_cast typeid thread_local wchar_t char8_t "
-    "char16_t char32_t bitand bitor compl and_eq or_eq xor_eq not_eq concept requires co_await co_return co_yield "
-    "consteval constinit".split()
+    "nullptr noexcept decltype static_cast dynamic_cast reinterpret_cast const_cast typeid thread_local wchar_t "
+    "char8_t char16_t char32_t bitand bitor compl and_eq or_eq xor_eq not_eq concept requires co_await co_return "
+    "co_yield consteval constinit".split()
 )
 """Words that mean something in C++ and no name may be."""
 

@@ -13,6 +13,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import arithmetic
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.calls import called
+from gpu_envs.translation.races import note
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.things import element, field_of, index_code
 from gpu_envs.translation.values import (
@@ -165,8 +166,8 @@ def _attribute(body: Body, node: ast.expr) -> Value:
     of = expression(body, node.value)
     if isinstance(of.type, Thing):
         found = field_of(of, node.attr)
-        if isinstance(node.ctx, ast.Load):
-            body.reads(found, node)
+        if isinstance(node.ctx, ast.Load) and found.owner == "World" and isinstance(found.type, Number):
+            note(body, node, "read")
         return found
     if isinstance(of.type, Elements) and node.attr == "shape":
         return Value("", STATIC, constant=of.type.sizes)
@@ -190,6 +191,8 @@ def _subscript(body: Body, node: ast.expr) -> Value:
     entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     indices = [expression(body, entry) for entry in entries]
     if isinstance(of.type, Elements):
+        if of.type.owner == "World" and isinstance(node.ctx, ast.Load):
+            note(body, node, "read")
         return _indexed(of, indices)
     if of.type is STATIC and isinstance(of.constant, tuple | list | np.ndarray):
         return _of_constants(body, of, indices)

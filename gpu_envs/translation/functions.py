@@ -152,6 +152,8 @@ def translate(
         body.begin()
         body.frames = [frame]
         body.between = between
+        numbers = {n for n, value in body.arguments.items() if value.type is INT and n not in frame.stored}
+        body.copies = {} if between else {n: n for n in numbers}
         for argument_name, kind in first.items():
             if argument_name in frame.stored:
                 body.learn(argument_name, kind, written.tree)

@@ -107,7 +107,7 @@ def _is_nested(source: str) -> bool:
 
 
 def _parsed(source: str) -> ast.stmt | None:
-    """The first statement; one that is indented is parsed within a block, as comments and texts may begin further left."""
+    """The first statement; an indented one in a block, as comments and texts may begin further left."""
     try:
         tree = ast.parse(f"if True:\n{source}" if _is_nested(source) else source).body[0]
     except SyntaxError:  # a lambda in the middle of an expression
