@@ -167,6 +167,17 @@ def test_what_cpp_leaves_undefined(tmp_path: Path) -> None:
     assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
 
 
+def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is played in this process, which it would hold for ever."""
+    spec = walk(
+        tmp_path, step="volatile bool stuck = action == 1;\n    while (stuck) s.x += 1;\n    return {0, false};"
+    )
+    monkeypatch.setattr(builds, "_LIMIT_S", 6)
+    with pytest.raises(CheckError, match=r"Walk-v0: step [1-9] did not end within 6 s") as caught:
+        check_environment(spec, devices=["cpu"], report=[].append, sanitize=False)
+    assert "failed 1 of 3 checks" in str(caught.value)  # the third line tells that all else is left out
+
+
 # --- what is not set ---
 
 

@@ -8,10 +8,11 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpu_envs.backend.toolchain import compile_library, compiler_version, find_c
 from gpu_envs.codegen import Config, Device, layout_of
 from gpu_envs.errors import CompileError
 from gpu_envs.testing.portable import to_bytes
-from gpu_envs.testing.probe import VERDICT, Plan, configs
+from gpu_envs.testing.probe import PLACE, VERDICT, Plan, configs
 from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
@@ -113,19 +114,43 @@ def _play(
         if library:
             settings["LD_PRELOAD"] = library
         paths = os.pathsep.join(path for path in sys.path if path)
-        done = subprocess.run(
-            [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)],
-            env={**os.environ, **settings, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_LIMIT_S,
-        )
-        said = [line for line in done.stdout.splitlines() if line.startswith(VERDICT)]
-        if done.returncode == 0 and said:
+        words = [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)]
+        code, stdout, stderr = _ran(words, {**os.environ, **settings, "PYTHONPATH": paths}, _LIMIT_S)
+        if code is None:
+            at = [line.removeprefix(PLACE) for line in stdout.splitlines() if line.startswith(PLACE)]
+            raise UnsafeError(
+                f"{subject.spec.id}: {at[-1] if at else 'the first reset'} did not end within {_LIMIT_S:g} s of the "
+                "beginning: look for a loop without an end in the rules; or check fewer steps"
+            )
+        said = [line for line in stdout.splitlines() if line.startswith(VERDICT)]
+        if code == 0 and said:
             verdict: str = json.loads(said[-1].removeprefix(VERDICT))
             return verdict
-        raise UnsafeError(explained(done.stdout + done.stderr, done.returncode))
+        raise UnsafeError(explained(stdout + stderr, code))
+
+
+def _ran(words: Sequence[str], env: Mapping[str, str], limit_s: float) -> tuple[int | None, str, str]:
+    """Runs a process, which must not outlive this call, nor may what it starts.
+
+    Returns:
+        What it ended with, None where it was killed after ``limit_s`` seconds; and what it wrote.
+    """
+    pipe, own_group = subprocess.PIPE, sys.platform != "win32"
+    with subprocess.Popen(
+        words, env=env, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=own_group
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=limit_s)
+        except BaseException as error:
+            if sys.platform != "win32":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            stdout, stderr = process.communicate()
+            return None, stdout, stderr
+        return process.returncode, stdout, stderr
 
 
 def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:

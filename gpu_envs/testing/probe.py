@@ -29,6 +29,9 @@ from gpu_envs.testing.subject import Moment, Subject, difference
 VERDICT = "gpu_envs verdict: "
 """Begins the line with what was found."""
 
+PLACE = "gpu_envs place: "
+"""Begins a line with what is played next."""
+
 _GARBAGE = (0xFE, 0x01)
 """Bytes that fill what reset has to set."""
 
@@ -125,12 +128,18 @@ def play(plan: Plan) -> str:
     for run, byte in zip(runs, _cycled(_GARBAGE, len(runs)), strict=True):
         if plan.compare:
             run.spoil(byte)
+        _tell("the first reset")
         found.append(run.reset(plan.seed))
     told = _different(found, plan, "after reset", "reset must set every field of the state")
     advice = "the rules read what is not set (a local variable, scratch), or do what C++ leaves undefined"
     for t, draw in enumerate(subject.draws(), start=1):
+        _tell(f"step {t}")
         told = told or _different([run.step(draw) for run in runs], plan, f"after step {t}", advice)
     return told
+
+
+def _tell(what: str) -> None:
+    print(f"{PLACE}{what}", flush=True)
 
 
 def _cycled(values: Sequence[int], count: int) -> list[int]:
