@@ -173,9 +173,11 @@ def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         tmp_path, step="volatile bool stuck = action == 1;\n    while (stuck) s.x += 1;\n    return {0, false};"
     )
     monkeypatch.setattr(builds, "_LIMIT_S", 6)
+    told: list[str] = []
     with pytest.raises(CheckError, match=r"Walk-v0: step [1-9] did not end within 6 s") as caught:
-        check_environment(spec, devices=["cpu"], report=[].append, sanitize=False)
-    assert "failed 1 of 3 checks" in str(caught.value)  # the third line tells that all else is left out
+        check_environment(spec, devices=["cpu"], report=told.append, sanitize=False)
+    assert "failed 1 of 3 checks" in str(caught.value)
+    assert "mend it first" in told[2]
 
 
 # --- what is not set ---
