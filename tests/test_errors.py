@@ -30,9 +30,8 @@ def places() -> list[tuple[str, str]]:
     found = []
     for file in sorted(FOLDER.rglob("*.py")):
         module = ".".join(("gpu_envs", *file.relative_to(FOLDER).with_suffix("").parts))
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
-                found.append((module, node.name))
+        kinds = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+        found += [(module, name) for name in kinds if name.endswith("Error")]
     return found
 
 

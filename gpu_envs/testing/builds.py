@@ -20,7 +20,7 @@ from gpu_envs.backend.toolchain import compile_library, compiler_version, find_c
 from gpu_envs.codegen import Config, Device, layout_of
 from gpu_envs.errors import CompileError
 from gpu_envs.testing.portable import to_bytes
-from gpu_envs.testing.probe import PLACE, VERDICT, Plan, configs
+from gpu_envs.testing.probe import MODES, PLACE, VERDICT, Plan, builds_of
 from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
@@ -67,7 +67,7 @@ def undefined_values(subject: Subject) -> str:
     verdict = _play(subject, (plain, plainest, ()), "")  # first those that look at every index
     if verdict:
         raise FailedError(verdict)
-    return f"{_steps(subject)} steps, every index looked at; -O0, -O1 and other bytes in memory give the same as -O3"
+    return f"{_played(subject)}; -O0, -O1 and other bytes in memory give the same as -O3"
 
 
 def sanitized(subject: Subject) -> str:
@@ -77,7 +77,7 @@ def sanitized(subject: Subject) -> str:
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
         if (preloaded or kinds == UNDEFINED) and _accepted(flags):
             _play(subject, (flags,), preloaded)
-            return f"{_steps(subject)} steps, every index looked at; sanitizers: {kinds.replace(',', ', ')}"
+            return f"{_played(subject)}; sanitizers: {kinds.replace(',', ', ')}"
     raise SkippedError("this compiler has no sanitizers")
 
 
@@ -87,11 +87,15 @@ def on_cuda(subject: Subject, device: str) -> str:
     command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
     _play(subject, ((),), "", device, command)
     told = "in compute-sanitizer" if tool else "without compute-sanitizer, which is not on PATH"
-    return f"{_steps(subject)} steps, every index looked at, {told}"
+    return f"{_played(subject)}, {told}"
 
 
 def _steps(subject: Subject) -> int:
     return min(subject.steps, _STEPS)
+
+
+def _played(subject: Subject) -> str:
+    return f"{_steps(subject)} steps in each autoreset mode, every index looked at"
 
 
 def _play(
@@ -107,7 +111,7 @@ def _play(
         compare = len(builds) > 1
         plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
         if device == "cpu":
-            compile_all(list(zip(configs(plan), plan.builds, strict=True)))
+            compile_all([(build.config, build.flags) for mode in MODES for build in builds_of(plan, mode)])
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
