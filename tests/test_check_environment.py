@@ -347,7 +347,7 @@ def test_ends_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpu_envs.testing", "--device", "cpu", "--steps", "5", "--no-sanitize"]
+    command = [sys.executable, "-m", "gpu_envs", "check", "--device", "cpu", "--steps", "5", "--no-sanitize"]
     done = subprocess.run(
         [*command, "MountainCarContinuous-v0"],
         env=with_package(),
