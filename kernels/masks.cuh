@@ -14,6 +14,10 @@ template <class Call, class Env> FN void mask_all(const Call& call, const Tile& 
     FOR_EACH_LANE_ALONE(k, env) {
         const Index i   = env.index(k);
         bool* const row = call.action_mask + i * CHOICES;
+        if (INDEXED && tile.ended[k]) {  // nothing will be done any more; and an index may be outside by now
+            for (int choice = 0; choice < CHOICES; ++choice) row[choice] = true;
+            continue;
+        }
         if constexpr (CHOICES <= FEW_CHOICES) {
             bool possible[CHOICES];
             mask_choices(tile.state.get(k), params.get(i), possible);

@@ -52,7 +52,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                 if (call.random_actions != nullptr)
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
             }
-            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), call.limit);
+            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), call.limit, 0);
 
             int wanted = 0;
             NOTE_LANES(wanted, k, env) {

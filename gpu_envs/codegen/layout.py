@@ -278,16 +278,16 @@ def params_buffers(layout: Layout) -> Struct:
 
 
 def params_getter(layout: Layout) -> str:
-    """The member of ``ParamBuffers`` that gives one replica's ``Params``."""
+    """The member of ``ParamBuffers`` that gives one replica's ``Params``; no parameter has its argument's name."""
     values = []
     for name, param in layout.config.spec.settings.items():
-        value = f"{name}[i]" if name in layout.per_replica else name
+        value = f"this->{name}[_replica]" if name in layout.per_replica else f"this->{name}"
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
     checked = layout.config.checked
-    values += [f'{{{name}, "{name}"}}' if checked else f"{{{name}}}" for name in layout.config.spec.tables]
-    return f"FN Params get([[maybe_unused]] Index i) const {{ return {{{', '.join(values)}}}; }}"
+    values += [f'{{this->{n}, "{n}"}}' if checked else f"{{this->{n}}}" for n in layout.config.spec.tables]
+    return f"FN Params get([[maybe_unused]] Index _replica) const {{ return {{{', '.join(values)}}}; }}"
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:

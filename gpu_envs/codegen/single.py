@@ -118,6 +118,11 @@ class SingleLayout(Layout):
             found.append(StateField(name, CPP_TYPES[field.type], length))
         return found
 
+    @property
+    def indexed(self) -> bool:
+        """Whether the rules have something to index besides actions and observations."""
+        return bool(self.spec.tables) or any(field.length for field in self.state_fields)
+
     def buffers(self) -> dict[str, Shape]:
         """The arrays of the simulation."""
         n, real = self.config.num_envs, self.config.precision
@@ -342,6 +347,7 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
             state_structs(layout.state_fields, checked=config.checked),
+            f"constexpr bool INDEXED = {str(layout.indexed).lower()};  // the rules have arrays or tables to index",
             params_struct(config),
             _action(layout.action_space, spec.id, layout.choices),
             observation_type(layout.parts, checked=config.checked),

@@ -19,7 +19,7 @@ from gpu_envs.backend.toolchain import compile_library, compiler_version, find_c
 from gpu_envs.codegen import Config, Device, layout_of
 from gpu_envs.errors import CompileError
 from gpu_envs.testing.portable import to_bytes
-from gpu_envs.testing.probe import VERDICT, Plan, configs
+from gpu_envs.testing.probe import VERDICT, Plan, configs, further
 from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
@@ -106,7 +106,7 @@ def _play(
         compare = len(builds) > 1
         plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
         if device == "cpu":
-            compile_all(list(zip(configs(plan), plan.builds, strict=True)))
+            compile_all([*zip(configs(plan), plan.builds, strict=True), *further(plan)])
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}

@@ -53,9 +53,20 @@ class Plan:
 
 def configs(plan: Plan) -> list[Config]:
     """What is simulated by each build: episodes that follow at once."""
-    options = Options(device=plan.device, autoreset_mode="SameStep")
-    config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
+    config = _config(plan, "SameStep")
     return [dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu") for flags in plan.builds]
+
+
+def further(plan: Plan) -> list[tuple[Config, tuple[str, ...]]]:
+    """The other autoreset modes, in which replicas are stepped whose episode is over: by one build that looks."""
+    flags = [flags for flags in plan.builds if flags or plan.device != "cpu"][-1]
+    return [(dataclasses.replace(_config(plan, mode), checked=True), flags) for mode in ("NextStep", "Disabled")]
+
+
+def _config(plan: Plan, mode: str) -> Config:
+    return config_of(
+        from_bytes(plan.spec), plan.num_envs, Options(device=plan.device, autoreset_mode=mode), plan.params
+    )
 
 
 @final
@@ -112,14 +123,14 @@ class Bare:
 
 
 def play(plan: Plan) -> str:
-    """Plays all builds side by side.
+    """Plays all builds side by side, and then what is played in the other modes: where nothing is to be compared.
 
     Returns:
         The first difference, in words; empty where there is none.
     """
     spec = from_bytes(plan.spec)
     subject = Subject(spec, plan.num_envs, plan.steps, plan.seed, plan.params)
-    backends = [HostBackend(1, flags) if plan.device == "cpu" else open_backend(plan.device) for flags in plan.builds]
+    backends = [_opened(plan, flags) for flags in plan.builds]
     runs = [Bare(config, backend, subject) for config, backend in zip(configs(plan), backends, strict=True)]
     found = []
     for run, byte in zip(runs, _cycled(_GARBAGE, len(runs)), strict=True):
@@ -130,7 +141,16 @@ def play(plan: Plan) -> str:
     advice = "the rules read what is not set (a local variable, scratch), or do what C++ leaves undefined"
     for t, draw in enumerate(subject.draws(), start=1):
         told = told or _different([run.step(draw) for run in runs], plan, f"after step {t}", advice)
+    for config, flags in further(plan):
+        run = Bare(config, _opened(plan, flags), subject)
+        run.reset(plan.seed)
+        for draw in subject.draws():
+            run.step(draw)
     return told
+
+
+def _opened(plan: Plan, flags: tuple[str, ...]) -> Backend:
+    return HostBackend(1, flags) if plan.device == "cpu" else open_backend(plan.device)
 
 
 def _cycled(values: Sequence[int], count: int) -> list[int]:
