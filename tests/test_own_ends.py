@@ -21,7 +21,9 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
     s.at += 1 + action;
     return {-toll, s.at >= 4};
 }
-FN void observe(const State& s, const Params& p, Observation& o) { o[0] = float(s.at) + float(p.toll[minimum(s.at, 4) - 1]); }
+FN void observe(const State& s, const Params& p, Observation& o) {
+    o[0] = float(s.at) + float(p.toll[minimum(s.at, 4) - 1]);
+}
 FN void allow(const State& s, const Params& p, Mask& mask) { mask[1] = s.seen[s.at] == 0 && p.toll[s.at] < real(2); }
 """
 REPLICAS = 70

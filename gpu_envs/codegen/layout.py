@@ -263,7 +263,7 @@ def params_struct(config: Config) -> str:
     enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
     fields = [f"    {_cpp_param(n, p)} {n};  // {p.description}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
-        sizes = ", ".join(map(str, table.array(config.params).shape))
+        sizes = ", ".join(map(str, config.spec.table(name, config.params).shape))
         fields.append(f"    Table<{CPP_TYPES[table.type]}, {sizes}> {name};")
     return "\n".join([*enums, "struct Params {", *fields, "};"])
 
@@ -301,7 +301,7 @@ def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int
 
 def tables(config: Config) -> dict[str, np.ndarray]:
     """The tables as the kernels read them."""
-    arrays = {name: table.array(config.params) for name, table in config.spec.tables.items()}
+    arrays = {name: config.spec.table(name, config.params) for name in config.spec.tables}
     return {n: a.astype(config.precision) if config.spec.tables[n].type == "real" else a for n, a in arrays.items()}
 
 

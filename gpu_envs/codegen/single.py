@@ -112,9 +112,7 @@ class SingleLayout(Layout):
         """The state's fields, as they are in C++."""
         params, found = self.config.params, []
         for name, field in self.spec.typed_state.items():
-            length = field.elements(params) if field.is_array else 0
-            if field.is_array and length < 1:
-                raise ValueError(f"{self.spec.id}: the length of the field {name!r} is {length}; at least 1")
+            length = self.spec.length(name, field, params) if field.is_array else 0
             found.append(StateField(name, CPP_TYPES[field.type], length))
         return found
 

@@ -177,7 +177,9 @@ class TeamLayout(Layout):
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
         )
         return {
-            name: WorldField(name, field.type, self._dtype(field), field.elements(params), field.is_array, team, kept)
+            name: WorldField(
+                name, field.type, self._dtype(field), spec.length(name, field, params), field.is_array, team, kept
+            )
             for fields, team, kept in groups
             for name, field in fields.items()
         }
