@@ -1,8 +1,6 @@
 """What a spec names besides parameters: the fields of a state, and tables that all replicas read."""
 
 import dataclasses
-import keyword
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
@@ -13,20 +11,6 @@ from gpu_envs.derived import derived
 FIELD_TYPES = ("real", "int", "byte", "agent", "bool")
 
 _TABLE_TYPES = {"real": "float64", "int": "int32", "byte": "uint8", "bool": "bool"}
-
-CPP_WORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double "
-    "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not "
-    "operator or private protected public real register return short signed sizeof static struct switch template "
-    "this throw true try typedef typename union unsigned using virtual void volatile while xor".split()
-)
-"""Words that mean something in C++ and no name may be."""
-
-
-def check_name(name: str, what: str) -> None:
-    """Refuses what is no name in both languages."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in CPP_WORDS or keyword.iskeyword(name):
-        raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
 
 
 def check_kinds(what: str, given: object, kind: type, example: str) -> None:

@@ -18,7 +18,8 @@ import numpy as np
 from gpu_envs.arrays import dimensions
 from gpu_envs.derived import FixedParams
 from gpu_envs.errors import did_you_mean
-from gpu_envs.fields import Field, Table, check_kinds, check_name
+from gpu_envs.fields import Field, Table, check_kinds
+from gpu_envs.names import COPIES, GETTER, check_capitals, check_choices, check_name
 from gpu_envs.params import Param, Value
 from gpu_envs.pictures import Drawing
 from gpu_envs.spaces import SpaceSource, check_space, outline, space_of
@@ -80,7 +81,8 @@ class Spec(ABC):
             raise ValueError(f"{self.id}: state must name at least one field")
         names = [*self.fields, *self.params, *self.options, *self.tables]
         for name in names:
-            check_name(name, f"{self.id}: the field")
+            check_name(name, f"{self.id}: the field", members=frozenset() if name in self.fields else GETTER)
+        check_choices(self.settings, self.id, team=isinstance(self, TeamSpec))
         repeated = {n for n in names if names.count(n) > 1}
         if repeated:
             raise ValueError(
@@ -316,7 +318,7 @@ class TeamSpec(Spec):
         Spec.__post_init__(self)
         taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
         for name in taken:
-            check_name(name, f"{self.id}: the field")
+            check_name(name, f"{self.id}: the field", members=COPIES)
         repeated = {n for n in taken if taken.count(n) > 1}
         if repeated:
             raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
@@ -326,6 +328,8 @@ class TeamSpec(Spec):
             if not re.fullmatch(r"[a-z]+", role.name):
                 raise ValueError(f"{self.id}: the role {role.name!r} must be of the letters a to z")
             self._check_role(role)
+        fixed = (name for name, param in self.params.items() if param.fixed)
+        check_capitals([*(role.name for role in self.roles), *fixed], self.id)
 
     def _check_role(self, role: Role) -> None:
         """Refuses a count that is no number of agents, and what is no space."""

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 import gpu_envs
 from gpu_envs import EnvSpec, Field, Param, Role, Table, TeamSpec
-from gpu_envs.registry import spec as registered
+from gpu_envs.registry import env_spec
 
 SEEN = Box(-1, 1, (1,), np.float32)
 
@@ -169,9 +169,10 @@ def test_a_space_keeps_its_shape() -> None:
     def wide(params: Any) -> Box:
         return Box(-9, 9, (int(np.max(params["size"])),), np.float32)
 
-    params = {"size": Param(4), "speed": Param(1.0)}
-    env = gpu_envs.VectorEnv(dataclasses.replace(registered("CartPole-v1"), observation=wide, params={
-        **registered("CartPole-v1").params, **params}), 2, device="cpu")  # fmt: skip
+    pole = env_spec("CartPole-v1")
+    more = {"size": Param(4), "speed": Param(1.0)}
+    spec = dataclasses.replace(pole, observation=wide, params={**pole.params, **more})
+    env = gpu_envs.VectorEnv(spec, 2, device="cpu")
     env.set_attr("speed", 2.0)
     with pytest.raises(
         ValueError, match=r"observation would become Box\(.*\(5,\).*mark the parameter 'size' fixed=True"

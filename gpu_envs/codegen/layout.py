@@ -17,6 +17,7 @@ from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.contract import Contract
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.errors import did_you_mean
+from gpu_envs.names import camel
 from gpu_envs.params import Param, Value
 from gpu_envs.spec import Spec
 from gpu_envs.translation import Rules
@@ -240,11 +241,6 @@ def mode_enum(mode: str) -> str:
 # --- parameters ---
 
 
-def camel(name: str) -> str:
-    """The name of the enum of a choice."""
-    return "".join(part.capitalize() for part in name.split("_"))
-
-
 def _cpp_param(name: str, param: Param) -> str:
     return {"bool": "bool", "choice": camel(name), "real": "real", "int": "int"}[param.kind]
 
@@ -257,11 +253,16 @@ def _enumerators(param: Param) -> str:
     return ", ".join(choice.replace("-", "_") for choice in param.choices)
 
 
+def _remark(text: str) -> str:
+    """A text as the end of a line of C++."""
+    return " ".join(text.replace("\\", " ").split())
+
+
 def params_struct(config: Config) -> str:
     """``Params``: what the rules see of the parameters of one replica, and of the tables."""
     settings = config.spec.settings
     enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
-    fields = [f"    {_cpp_param(n, p)} {n};  // {p.description}".rstrip(" /") for n, p in settings.items()]
+    fields = [f"    {_cpp_param(n, p)} {n};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
         sizes = ", ".join(map(str, config.spec.table(name, config.params).shape))
         fields.append(f"    Table<{CPP_TYPES[table.type]}, {sizes}> {name};")

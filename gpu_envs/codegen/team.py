@@ -19,7 +19,6 @@ from gpu_envs.codegen.layout import (
     Program,
     Shape,
     array_header,
-    camel,
     dialect,
     header_text,
     joined,
@@ -33,6 +32,7 @@ from gpu_envs.codegen.layout import (
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.codegen.world import WorldField, world_struct
 from gpu_envs.fields import Field
+from gpu_envs.names import camel
 from gpu_envs.params import Param
 from gpu_envs.spaces import space_of
 from gpu_envs.spec import TeamSpec

@@ -9,9 +9,9 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from gpu_envs.codegen.layout import camel
 from gpu_envs.errors import did_you_mean
 from gpu_envs.fields import Field
+from gpu_envs.names import camel
 from gpu_envs.params import Param
 from gpu_envs.spaces import space_of
 from gpu_envs.spec import EnvSpec, Spec, TeamSpec
