@@ -10,6 +10,8 @@ from gymnasium.spaces import Box, Discrete
 
 import gpu_envs
 from gpu_envs import EnvSpec, Field, Param, Role, Table, TeamSpec
+from gpu_envs.arrays import NumpyArrays
+from gpu_envs.backend.host import HostBackend
 from gpu_envs.registry import env_spec
 
 SEEN = Box(-1, 1, (1,), np.float32)
@@ -117,8 +119,9 @@ def test_what_is_no_length(length: Any) -> None:
 
 
 def test_any_whole_number_is_a_length() -> None:
-    assert Field(length=np.int64(3)) == Field(length=3)
-    assert Field("int", lambda _: np.int64(3)).elements({}) == 3
+    whole: Any = np.int64(3)
+    assert Field(length=whole) == Field(length=3)
+    assert Field("int", lambda _: whole).elements({}) == 3
 
 
 @pytest.mark.parametrize(
@@ -179,6 +182,24 @@ def test_a_space_keeps_its_shape() -> None:
     ):
         env.set_attr("size", 5)
     assert env.get_attr("size") == (4, 4)
+
+
+def test_tables_are_counted_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pole, table = env_spec("CartPole-v1"), Table(np.zeros(20_000))
+    monkeypatch.setattr(HostBackend, "memory", lambda _: 70_000)
+    gpu_envs.VectorEnv(pole, 2, device="cpu")
+    with pytest.raises(MemoryError, match=r"2 replicas of CartPole-v1 need .* GiB .*lower num_envs or make the tables"):
+        gpu_envs.VectorEnv(dataclasses.replace(pole, tables={"map": table}), 2, device="cpu")
+
+
+def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any, values: Any) -> Any:
+        raise RuntimeError(f"no room for {values.size}")
+
+    monkeypatch.setattr(NumpyArrays, "full_of", full)
+    spec = dataclasses.replace(env_spec("CartPole-v1"), tables={"map": Table([0.0, 1.0])})
+    with pytest.raises(MemoryError, match=r"make the tables smaller \(no room for 2\)"):
+        gpu_envs.VectorEnv(spec, 2, device="cpu")
 
 
 def test_what_is_no_id_and_no_place() -> None:
