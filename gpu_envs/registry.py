@@ -274,7 +274,7 @@ def make(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
             ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``.
         num_envs: How many replicas.
         **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``,
-            ``statistics``, ``threads``, ``block_size``, and the environment's own parameters.
+            ``statistics``, ``threads``, ``block_size``, ``checking``, and the environment's own parameters.
 
     Returns:
         A ``VectorEnv``, which is Gymnasium's; of an environment with a team of agents, a ``MultiAgentEnv``.

@@ -9,8 +9,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from digger import forgotten
 from harness import assert_same_bits, numpy_of
 from masked_envs import CHOICES, LENGTH, PICTURED, registered
+from small_envs import walk
 from trainers import small, timeless
 
 torch = pytest.importorskip("torch")
@@ -493,3 +495,41 @@ def test_a_function_of_the_users_sees_observations_as_they_are(device: str) -> N
     assert seen[0] == {"counts": (4, 2), "image": (4, 3, 3, 3), "near": (4, 1)}
     assert (replay.returns()["agent"] == 1).all()
     assert set(replay.last) <= {LENGTH - 1, LENGTH}
+
+
+SINGLE: Any = {
+    "bytes": gymnasium.spaces.Box(0, 255, (), np.uint8),
+    "float": gymnasium.spaces.Box(-1, 1, (), np.float32),
+    "whole": gymnasium.spaces.Box(-9, 9, (), np.int32),
+}
+SINGLE["several"] = gymnasium.spaces.Dict({**SINGLE, "row": gymnasium.spaces.Box(-1, 1, (2, 2), np.float32)})
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_number_is_a_row_of_one(name: str) -> None:
+    space = SINGLE[name]
+    flat = Flattening.of(space)
+    for lead in ((5,), (3, 5)):
+        parts = space.spaces if name == "several" else {"": space}
+        given = {
+            key: torch.ones((*lead, *part.shape)).to(getattr(torch, part.dtype.name)) for key, part in parts.items()
+        }
+        rows = flat.rows(given if name == "several" else given[""], len(lead)).reshape(math.prod(lead), -1)
+        assert rows.shape[1] == flat.features == (7 if name == "several" else 1)
+        assert ((rows == 1) | (rows == 1 / 255)).all()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_single_numbers_are_learnt_from(tmp_path: Path, device: str, several: bool) -> None:
+    parts: dict[str, Any] = {
+        "near": gymnasium.spaces.Box(-8, 8, (), np.float32),
+        "far": gymnasium.spaces.Box(0, 255, (), np.uint8),
+    }
+    observe = "observation.near[0] = float(s.x); observation.far[0] = u8(3);" if several else "observation[0] = u8(7);"
+    space = gymnasium.spaces.Dict(parts) if several else parts["far"]
+    spec = walk(tmp_path, f"Single{several}-v0", observe=observe, more={"observation": space})
+    with forgotten():
+        gpu_envs.register(spec)
+        trainer = Trainer(small(device, spec.id))
+        trainer.iterate(2)
+        assert all(torch.isfinite(learner.figures[:6]).all() for learner in trainer.learners.values())

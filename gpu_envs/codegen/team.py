@@ -19,7 +19,6 @@ from gpu_envs.codegen.layout import (
     Program,
     Shape,
     array_header,
-    camel,
     dialect,
     header_text,
     joined,
@@ -33,6 +32,7 @@ from gpu_envs.codegen.layout import (
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.codegen.world import WorldField, world_struct
 from gpu_envs.fields import Field
+from gpu_envs.names import camel
 from gpu_envs.params import Param
 from gpu_envs.spaces import space_of
 from gpu_envs.spec import TeamSpec
@@ -177,7 +177,9 @@ class TeamLayout(Layout):
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
         )
         return {
-            name: WorldField(name, field.type, self._dtype(field), field.elements(params), field.is_array, team, kept)
+            name: WorldField(
+                name, field.type, self._dtype(field), spec.length(name, field, params), field.is_array, team, kept
+            )
             for fields, team, kept in groups
             for name, field in fields.items()
         }

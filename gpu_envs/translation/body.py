@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from gpu_envs.errors import TranslationError
-from gpu_envs.fields import CPP_WORDS
+from gpu_envs.names import CPP_WORDS
 from gpu_envs.translation.locals import Frame
 from gpu_envs.translation.sources import RefusedError, Written
 from gpu_envs.translation.values import Elements, Number, Type, Value, wider
