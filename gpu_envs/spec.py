@@ -18,7 +18,7 @@ import numpy as np
 from gpu_envs.arrays import dimensions
 from gpu_envs.errors import did_you_mean
 from gpu_envs.fields import Field, Table, check_kinds, check_name
-from gpu_envs.params import Param, Value
+from gpu_envs.params import ARGUMENTS, Param, Value
 from gpu_envs.pictures import Drawing
 from gpu_envs.spaces import SpaceSource, check_space, space_of
 from gpu_envs.translation import Rules
@@ -108,6 +108,9 @@ class Spec(ABC):
             ("tables", self.tables, Table, "Table([0.0, 1.0])"),
         ):
             check_kinds(f"{self.id}: {what}", given, kind, example)
+            taken = [name for name in given if name in ARGUMENTS and kind is Param]
+            if taken:
+                raise ValueError(f"{self.id}: {what}: {taken[0]!r} is an argument of gpu_envs.make; name it otherwise")
         if self.drawing is not None and not isinstance(self.drawing, Drawing):
             raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
         limit = self.max_episode_steps
@@ -182,6 +185,9 @@ class EnvSpec(Spec):
         given = self.state
         if isinstance(given, str):
             raise TypeError(f"{self.id}: state is {given!r}; give names, such as ({given!r},), or a mapping to Field()")
+        repeated = [name for name in given if tuple(given).count(name) > 1]
+        if repeated:
+            raise ValueError(f"{self.id}: state names {repeated[0]!r} more than once; name each field once")
         named = dict(given) if isinstance(given, Mapping) else {name: Field() for name in given}
         check_kinds(f"{self.id}: state", named, Field, "Field('int')")
         object.__setattr__(self, "state", MappingProxyType(named))
