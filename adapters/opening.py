@@ -7,10 +7,11 @@ from gymnasium.vector import AutoresetMode
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, VectorEnv
+from gpu_envs.spec import Spec
 
 
 def opened(
-    env: str | VectorEnv | MultiAgentEnv,
+    env: str | Spec | VectorEnv | MultiAgentEnv,
     num_envs: int | None,
     autoreset_mode: str,
     options: Mapping[str, Any],
@@ -20,7 +21,7 @@ def opened(
     """An environment in the mode that an adapter needs.
 
     Args:
-        env: An id, a place such as ``path/to/my_env.py:MY_ENV``, or an environment.
+        env: An id, a place such as ``path/to/my_env.py:MY_ENV``, a spec, or an environment.
         num_envs: With an id: how many replicas; None: one.
         autoreset_mode: The mode that it must have.
         options: With an id: what else ``gpu_envs.make`` takes.
@@ -29,7 +30,7 @@ def opened(
     Returns:
         A ``VectorEnv`` or a ``MultiAgentEnv``.
     """
-    if isinstance(env, str):
+    if isinstance(env, str | Spec):
         chosen = {"autoreset_mode": autoreset_mode, "output": "torch"}
         for name, value in chosen.items():
             given = options.get(name, value)
@@ -39,7 +40,7 @@ def opened(
     if not isinstance(env, VectorEnv | MultiAgentEnv):
         raise TypeError(
             f"env is {type(env).__name__}; give an id, such as 'CartPole-v1', a place, such as "
-            "'path/to/my_env.py:MY_ENV', or what gpu_envs.make returned"
+            "'path/to/my_env.py:MY_ENV', a spec, or what gpu_envs.make returned"
         )
     beside = [name for name, given in {"num_envs": num_envs, **options}.items() if given is not None]
     if beside:

@@ -14,6 +14,7 @@ import numpy as np
 from gpu_envs.adapters.opening import opened
 from gpu_envs.extras import extra
 from gpu_envs.results import Step
+from gpu_envs.spec import Spec
 from gpu_envs.vector_env import VectorEnv
 
 with extra("rsl-rl", "rsl_rl", "tensordict", "torch"):
@@ -92,7 +93,7 @@ class VecEnv(RslRlVecEnv):
 
     def __init__(
         self,
-        env: str | VectorEnv,
+        env: str | Spec | VectorEnv,
         num_envs: int | None = None,
         *,
         seed: int | None = None,

@@ -101,11 +101,18 @@ class Table:
 
 
 def _checked(values: Values, kind: str, what: str = "a table") -> np.ndarray:
-    given, dtype = np.asarray(values), _TABLE_TYPES[kind]
+    dtype = _TABLE_TYPES[kind]
+    try:
+        given = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{what}'s rows are not all of one length; give numbers in one to three dimensions") from None
     if given.dtype.kind not in "biuf" or not 1 <= given.ndim <= 3 or given.size == 0:
         raise ValueError(
             f"{what} has {given.dtype} numbers of shape {given.shape}; give numbers in one to three dimensions"
         )
+    if given.dtype.kind == "f" and np.isnan(given).any():
+        first = np.argwhere(np.isnan(given))[0].tolist()
+        raise ValueError(f"{what} holds NaN (the first at {first}), which is not allowed; give a number that means it")
     made = np.array(given.astype(dtype))
     if not np.array_equal(made, given):
         raise ValueError(f"{what} of type {kind!r} holds numbers that are none of {dtype}")

@@ -12,6 +12,12 @@ from gpu_envs.arrays import dimensions, to_numpy
 Value: TypeAlias = bool | float | str | np.ndarray
 """A parameter's value: one for all replicas, or an array with one for each (choices as indices)."""
 
+ARGUMENTS = (
+    *("self", "spec", "id", "env_id", "num_envs", "seed", "device", "output", "autoreset_mode", "precision"),
+    *("max_episode_steps", "copy", "statistics", "threads", "block_size", "checking", "render_mode"),
+)
+"""What environments are made with besides their parameters, none of which can have such a name."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Param:
@@ -45,7 +51,11 @@ class Param:
             raise ValueError(
                 f"a choice needs a string as its default and choices; got {self.default!r}, {self.choices}"
             )
-        self.check("default", self.default, 1)
+        try:
+            self.check("default", self.default, 1)
+        except ValueError as error:
+            allowed = str(error).rpartition("; allowed: ")[2]
+            raise ValueError(f"the default {self.default!r} is not allowed: give {allowed}") from None
 
     @property
     def kind(self) -> str:
@@ -123,8 +133,10 @@ class Param:
             number = operator.index(value) if self.kind == "int" else float(value)
         except (TypeError, ValueError):
             raise refusal from None
-        if self.kind == "int" and (isinstance(value, bool) or abs(number) >= 2**31):
+        if self.kind == "int" and isinstance(value, bool):
             raise refusal
+        if self.kind == "int" and abs(number) >= 2**31:
+            raise ValueError(f"{refusal} (of 32 bits: {1 - 2**31} to {2**31 - 1})")
         outside = not math.isfinite(number) or number < self.minimum or number > self.maximum
         if outside or (self.positive and number <= 0):
             raise refusal

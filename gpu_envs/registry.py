@@ -57,7 +57,8 @@ def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
         if not (same or replace or origin.replaces(there)):
             raise ValueError(
                 f"the id {spec.id!r} is taken by another environment ({there.shown}; the new one: {origin.shown}): "
-                "give yours another name or version"
+                "give yours another name or version, or put it in the other's place by "
+                "gpu_envs.register(spec, replace=True), as in a notebook where a cell was edited"
             )
         if same and (there.reference or not origin.reference):
             return
@@ -110,21 +111,25 @@ def registered() -> list[Spec]:
     return [_SPECS[name] for name in sorted(_SPECS)]
 
 
-def spec(id: str) -> Spec:
+def spec(id: str | Spec) -> Spec:
     """The spec of an environment.
 
     Args:
         id: Its id, with or without ``gpu_envs/``; or the place of its spec, ``path/to/my_env.py:MY_ENV`` or
             ``package.module:MY_ENV``, which is imported and registered. A file with one spec need not say its name.
+            Or the spec itself, which is registered.
 
     Raises:
         UnknownEnvironmentError: There is none of that id.
         FileNotFoundError: There is no such file.
         SourceError: The file or module cannot be imported, or has no such spec.
+        ValueError: The id of the spec that is given belongs to another environment.
     """
+    if isinstance(id, Spec):
+        register(id)
+        return _SPECS[id.id]
     if not isinstance(id, str):
-        hint = f"; give {id.id!r}, after gpu_envs.register" if isinstance(id, Spec) else ""
-        raise TypeError(f"an environment is named by a string; got {type(id).__name__}{hint}")
+        raise TypeError(f"an environment is named by a string, or is given by its spec; got {type(id).__name__}")
     name = id.removeprefix(f"{NAMESPACE}/")
     if name in _SPECS and name not in _CLASHES:
         return _SPECS[name]
@@ -171,7 +176,7 @@ def _place_meant(text: str) -> str:
     return ""
 
 
-def env_spec(id: str) -> EnvSpec:
+def env_spec(id: str | Spec) -> EnvSpec:
     """The spec of a single-agent environment."""
     found = spec(id)
     if not isinstance(found, EnvSpec):
@@ -181,7 +186,7 @@ def env_spec(id: str) -> EnvSpec:
     return found
 
 
-def team_spec(id: str) -> TeamSpec:
+def team_spec(id: str | Spec) -> TeamSpec:
     """The spec of an environment with a team of agents."""
     found = spec(id)
     if not isinstance(found, TeamSpec):
@@ -266,12 +271,12 @@ def _load_distributions() -> None:
 # --- making them ---
 
 
-def make(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
+def make(id: str | Spec, num_envs: int = 1, **kwargs: Any) -> Any:
     """Makes a batch of environments; see ``VectorEnv`` and ``MultiAgentEnv`` for what may be given.
 
     Args:
         id: The environment, such as ``CartPole-v1``; ``gpu_envs.ids()`` lists them. Or the place of its spec:
-            ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``.
+            ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``. Or the spec itself, which is registered.
         num_envs: How many replicas.
         **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``,
             ``statistics``, ``threads``, ``block_size``, ``checking``, and the environment's own parameters.

@@ -20,7 +20,7 @@ from gpu_envs.derived import FixedParams
 from gpu_envs.errors import did_you_mean
 from gpu_envs.fields import Field, Table, check_kinds
 from gpu_envs.names import COPIES, GETTER, check_capitals, check_choices, check_name
-from gpu_envs.params import Param, Value
+from gpu_envs.params import ARGUMENTS, Param, Value
 from gpu_envs.pictures import Drawing
 from gpu_envs.spaces import SpaceSource, check_space, outline, space_of
 from gpu_envs.translation import Rules
@@ -111,6 +111,9 @@ class Spec(ABC):
             ("tables", self.tables, Table, "Table([0.0, 1.0])"),
         ):
             check_kinds(f"{self.id}: {what}", given, kind, example)
+            taken = [name for name in given if name in ARGUMENTS and kind is Param]
+            if taken:
+                raise ValueError(f"{self.id}: {what}: {taken[0]!r} is an argument of gpu_envs.make; name it otherwise")
         if self.drawing is not None and not isinstance(self.drawing, Drawing):
             raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
         limit = self.max_episode_steps
@@ -215,6 +218,9 @@ class EnvSpec(Spec):
         given = self.state
         if isinstance(given, str):
             raise TypeError(f"{self.id}: state is {given!r}; give names, such as ({given!r},), or a mapping to Field()")
+        repeated = [name for name in given if tuple(given).count(name) > 1]
+        if repeated:
+            raise ValueError(f"{self.id}: state names {repeated[0]!r} more than once; name each field once")
         named = dict(given) if isinstance(given, Mapping) else {name: Field() for name in given}
         check_kinds(f"{self.id}: state", named, Field, "Field('int')")
         object.__setattr__(self, "state", MappingProxyType(named))

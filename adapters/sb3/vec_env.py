@@ -18,6 +18,7 @@ from gpu_envs.adapters.sb3.slots import Agents, Replicas, Seen, Slots, Stepped
 from gpu_envs.arrays import to_numpy
 from gpu_envs.errors import did_you_mean
 from gpu_envs.resets import derived_seed, random_seed
+from gpu_envs.spec import Spec
 
 MASKS = "action_masks"
 """The method that sb3-contrib looks for."""
@@ -45,7 +46,7 @@ class VecEnv(StableVecEnv):
 
     def __init__(
         self,
-        env: str | VectorEnv | MultiAgentEnv,
+        env: str | Spec | VectorEnv | MultiAgentEnv,
         num_envs: int | None = None,
         *,
         role: str | None = None,

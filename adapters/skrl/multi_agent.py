@@ -13,6 +13,7 @@ from gpu_envs.adapters.skrl.wrapper import Beginning, chosen_seed, from_zero
 from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.results import Step
+from gpu_envs.spec import Spec
 
 Tensors = dict[str, torch.Tensor]
 """A tensor for each agent, or for each role."""
@@ -43,7 +44,7 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
 
     def __init__(
         self,
-        env: str | MultiAgentEnv,
+        env: str | Spec | MultiAgentEnv,
         num_envs: int | None = None,
         *,
         seed: int | None = None,

@@ -11,6 +11,7 @@ from gpu_envs.adapters.opening import opened
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.resets import derived_seed, random_seed
 from gpu_envs.results import Step
+from gpu_envs.spec import Spec
 from gpu_envs.vector_env import VectorEnv
 
 
@@ -36,7 +37,7 @@ class Wrapper(StockWrapper):
 
     def __init__(
         self,
-        env: str | VectorEnv,
+        env: str | Spec | VectorEnv,
         num_envs: int | None = None,
         *,
         seed: int | None = None,

@@ -12,6 +12,7 @@ from gpu_envs.adapters.torchrl.kinds import Kind, Single, Team
 from gpu_envs.adapters.torchrl.specs import allowed
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.resets import Seeds
+from gpu_envs.spec import Spec
 from gpu_envs.vector_env import VectorEnv
 
 
@@ -46,7 +47,7 @@ class Env(EnvBase):
 
     def __init__(
         self,
-        env: str | VectorEnv | MultiAgentEnv,
+        env: str | Spec | VectorEnv | MultiAgentEnv,
         num_envs: int | None = None,
         *,
         seed: int | None = None,

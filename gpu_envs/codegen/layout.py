@@ -185,6 +185,9 @@ def rules_part(config: Config) -> tuple[str, str]:
         raise ValueError(
             f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
         )
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    if not spec.action_mask and re.search(r"\bvoid\s+allow\s*\(", code):
+        raise ValueError(f"{spec.id}: {name} has allow(...), but the spec has no action_mask=True: add it")
     return name, text
 
 

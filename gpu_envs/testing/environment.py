@@ -7,7 +7,7 @@ from typing import Any
 from gpu_envs.backend import resolve_device
 from gpu_envs.registry import spec as find_spec
 from gpu_envs.spec import Spec
-from gpu_envs.testing import builds, ends, sameness, values
+from gpu_envs.testing import builds, ends, numbers, sameness, values
 from gpu_envs.testing.report import Report, Tell
 from gpu_envs.testing.subject import Subject, devices_here
 
@@ -80,6 +80,8 @@ def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool
     """
     if not told.make(f"{device}: compiles", partial(values.compiles, subject, device)):
         return
+    if device == "cpu":
+        told.make("cpu: numbers keep their types", partial(numbers.types, subject))
     if device != "cpu":
         told.make(f"{device}: nothing outside an array", partial(builds.on_cuda, subject, device))
     elif sanitize:

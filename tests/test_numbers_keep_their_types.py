@@ -1,0 +1,78 @@
+"""The checker names the lines on which numbers change their types: cut off to whole ones, or computed in double."""
+
+from pathlib import Path
+
+import pytest
+from small_envs import chase, walk
+
+import gpu_envs
+from gpu_envs.testing import CheckError, check_environment, numbers
+from gpu_envs.testing.report import FailedError
+from gpu_envs.testing.subject import Subject
+
+WHOLE = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu_envs.Field("int")}}
+
+
+def told(spec: gpu_envs.EnvSpec | gpu_envs.TeamSpec) -> str:
+    try:
+        numbers.types(Subject(spec, 4, 2, 0, {}))
+    except FailedError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("s.count = 0.7;", "write int(...)"),
+        ("s.count = s.x;", "write int(...)"),
+        ("s.count += s.x;", "write int(...)"),
+        ("s.x += 0.1 * s.pace;", "write literals as real(0.5)"),
+        ("if (s.x > 0.1) s.x = 0;", "write literals as real(0.5)"),
+        ("s.x = 0.1;", ""),
+        ("s.x = real(0.1) * s.pace;", ""),
+        ("s.count = int(s.x);", ""),
+        ("s.x = real(s.count);", ""),
+    ],
+)
+def test_a_line_of_one_agent(tmp_path: Path, line: str, what: str) -> None:
+    spec = walk(tmp_path, more=WHOLE, step=f"{line}\n    return {{0, s.x > real(4)}};")
+    found = told(spec)
+    assert bool(found) == bool(what)
+    if what:
+        assert found.startswith(f"{spec.header}:6: ")
+        assert what in found
+        assert found.endswith(f"\n    {line}")
+
+
+def test_a_line_of_a_team(tmp_path: Path) -> None:
+    assert told(chase(tmp_path)) == ""
+    step = "FOR_EACH_AGENT(i, AGENTS) {\n if (i == 0)\n w.caught = 0.7;\n w.x[i] *= 0.7;\n }"
+    found = told(chase(tmp_path, step=step))
+    assert [part.rpartition(":")[2] for part in found.splitlines() if part.startswith(" ")]
+    assert "cut" in found.splitlines()[0]
+    assert "double" in found.splitlines()[2]
+
+
+def test_it_is_a_check_of_its_own(tmp_path: Path) -> None:
+    spec = walk(tmp_path, more=WHOLE, reset="s.x = 0;\n s.pace = real(0.25);\n s.count = 0.7;")
+    with pytest.raises(CheckError, match=r"- cpu: numbers keep their types: .*walk\.cuh:4: a real number becomes"):
+        check_environment(spec, devices=["cpu"], sanitize=False, steps=10, report=lambda _: None)
+
+
+@pytest.mark.parametrize("env_id", gpu_envs.ids())
+def test_all_that_is_registered(env_id: str) -> None:
+    assert told(gpu_envs.spec(env_id)) == ""
+
+
+CLANG = """/a/b.cuh:3:15: warning: implicit conversion from 'double' to 'int' changes value from 0.7 to 0 [-Wliteral-conversion]
+/a/b.cuh:4:15: warning: implicit conversion turns floating-point number into integer: 'real' (aka 'float') to 'int' [-Wfloat-conversion]
+/a/b.cuh:5:15: warning: implicit conversion increases floating-point precision: 'real' (aka 'float') to 'double' [-Wdouble-promotion]
+/a/c.cuh:6:15: warning: implicit conversion increases floating-point precision: 'real' (aka 'float') to 'double' [-Wdouble-promotion]
+"""  # noqa: E501
+
+
+def test_what_clang_says() -> None:
+    found = list(numbers.findings(CLANG, "/a/b.cuh"))
+    assert [line for line, _ in found] == [3, 4, 5]
+    assert ["cut" in what for _, what in found] == [True, True, False]
