@@ -301,6 +301,16 @@ def test_who_comes_back_into_the_game(tmp_path: Path) -> None:
     assert "is in the game again" in wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
 
 
+def test_a_game_that_goes_on_without_anybody(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed == 4 + i) w.in_game[i] = false; }"
+    broken = broken.replace("w.terminated = w.caught == NUM_PREY", "w.terminated = false")
+    found = wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+    assert found == (
+        "in step 7 of replica 0 nobody is left in the game, and its episode goes on: w.terminated must be set to true "
+        "where nobody is in_game"
+    )
+
+
 def test_ends_are_counted(tmp_path: Path) -> None:
     told = ends.ends(Subject(walk(tmp_path), 9, 60, 0, {}), "cpu")
     assert "by the limit of 40 steps, alike in all autoreset modes" in told
