@@ -14,8 +14,10 @@ from harness import with_package
 from small_envs import CHASE, WALK, chase, walk
 
 import gpu_envs
+from gpu_envs.codegen import AUTORESET_MODES
 from gpu_envs.pictures import Drawing, Picture, disc
-from gpu_envs.testing import CheckError, builds, check_environment, ends, sameness, values
+from gpu_envs.testing import CheckError, builds, check_environment, ends, probe, sameness, values
+from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.report import FailedError, Report
 from gpu_envs.testing.subject import Subject
 
@@ -166,6 +168,39 @@ def test_what_cpp_leaves_undefined(tmp_path: Path) -> None:
     line = "s.x += real(7 / n);"
     spec = walk(tmp_path, step=f"const int n = int(s.pace * real(4)) - 1;\n    {line}\n    return {{0, false}};")
     assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+
+
+def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is played in this process, which it would hold for ever."""
+    spec = walk(
+        tmp_path, step="volatile bool stuck = action == 1;\n    while (stuck) s.x += 1;\n    return {0, false};"
+    )
+    monkeypatch.setattr(builds, "_LIMIT_S", 6)
+    told: list[str] = []
+    with pytest.raises(CheckError, match=r"Walk-v0: step [1-9] \(SameStep\) did not end within 6 s") as caught:
+        check_environment(spec, devices=["cpu"], report=told.append, sanitize=False)
+    assert "failed 1 of 3 checks" in str(caught.value)
+    assert "mend it first" in told[2]
+
+
+def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
+    """In SameStep there is none; in the other modes one waits."""
+    line = "s.x = real(8 / (4 - int(s.pace)));"
+    spec = walk(
+        tmp_path,
+        reset=WALK["reset"] + "\n    s.pace = 0;",
+        step=f"{line}\n    s.pace += real(1);\n    return {{0, s.pace > real(3)}};",
+    )
+    assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+
+
+def test_every_autoreset_mode_is_played(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    subject = Subject(walk(tmp_path), 9, 40, 0, {})
+    plan = probe.Plan(to_bytes(subject.spec, {}, tmp_path), {}, 3, 4, 0, "cpu", ((),))
+    assert probe.play(plan) == ""
+    places = ["the first reset", *(f"step {t}" for t in range(1, 5))]
+    expected = [f"{probe.PLACE}{place} ({mode})" for mode in AUTORESET_MODES for place in places]
+    assert sorted(capfd.readouterr().out.splitlines()) == sorted(expected)
 
 
 # --- what is not set ---
@@ -320,7 +355,7 @@ def test_ends_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpu_envs.testing", "--device", "cpu", "--steps", "5", "--no-sanitize"]
+    command = [sys.executable, "-m", "gpu_envs", "check", "--device", "cpu", "--steps", "5", "--no-sanitize"]
     done = subprocess.run(
         [*command, "MountainCarContinuous-v0"],
         env=with_package(),

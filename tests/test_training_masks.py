@@ -20,8 +20,8 @@ from torch import nn  # noqa: E402
 import gpu_envs  # noqa: E402
 from gpu_envs import registry  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.masks import drawn_among  # noqa: E402
 from gpu_envs.replays import record  # noqa: E402
-from gpu_envs.replays.policies import drawn_among  # noqa: E402
 from gpu_envs.training import Trainer, checkpoint, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.features import Flattening  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
@@ -232,18 +232,30 @@ def test_a_mask_that_forbids_nothing_changes_no_bit(name: str, device: str) -> N
     assert_same_bits(found[0], found[1])
 
 
-def test_random_samples_among_the_possible() -> None:
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_random_samples_among_the_possible(library: str) -> None:
     numbers = np.random.default_rng(0)
+
+    def drawn_of(space: Any, mask: np.ndarray, elements: int) -> np.ndarray:
+        units = numbers.random((*mask.shape[:-1], elements))
+        if library == "numpy":
+            return np.asarray(drawn_among(space, mask, units))
+        return np.asarray(drawn_among(space, torch.as_tensor(mask.copy()), torch.as_tensor(units)).numpy())
+
     space = gymnasium.spaces.MultiDiscrete([3, 2], start=[2, 0])
     mask = np.array([[1, 0, 1, 0, 0], [0, 1, 0, 0, 1]], np.int8)
-    drawn = drawn_among(np.broadcast_to(mask, (6000, 2, 5)), space, numbers)
+    drawn = drawn_of(space, np.broadcast_to(mask, (6000, 2, 5)), 2)
     assert drawn.shape == (6000, 2, 2)
+    assert drawn.dtype == np.int64
     assert np.isin(drawn[:, 0, 0], (2, 4)).all()
     assert (drawn[:, 1] == (3, 1)).all()
     for share in ((drawn[:, 0, 0] == 2).mean(), (drawn[:, 0, 1] == 1).mean()):  # of the second element all is possible
         assert abs(share - 0.5) < 5 * math.sqrt(0.25 / 6000)
-    alone = drawn_among(np.array([[0, 0, 1], [0, 1, 0]]), gymnasium.spaces.Discrete(3, start=-1), numbers)
+    alone = drawn_of(gymnasium.spaces.Discrete(3, start=-1), np.array([[0, 0, 1], [0, 1, 0]]), 1)
     assert alone.tolist() == [1, 0]
+    nothing = drawn_of(gymnasium.spaces.Discrete(3), np.zeros((6000, 3), np.int8), 1)
+    for choice in range(3):
+        assert abs((nothing == choice).mean() - 1 / 3) < 5 * math.sqrt(2 / 9 / 6000)
 
 
 # --- training ---

@@ -9,10 +9,11 @@ import pickle
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from gpu_envs.options import Options
 from gpu_envs.replicas import config_of
 from gpu_envs.testing.phases import demand_phases
 from gpu_envs.testing.portable import to_bytes
-from gpu_envs.testing.probe import VERDICT, Plan, configs
+from gpu_envs.testing.probe import MODES, PLACE, VERDICT, Plan, builds_of
 from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
@@ -79,7 +80,7 @@ def undefined_values(subject: Subject) -> str:
     verdict = _play(subject, (plain, plainest, ()), "")  # first those that look at every index
     if verdict:
         raise FailedError(verdict)
-    return f"{_steps(subject)} steps, every index looked at; -O0, -O1 and other bytes in memory give the same as -O3"
+    return f"{_played(subject)}; -O0, -O1 and other bytes in memory give the same as -O3"
 
 
 def phases(subject: Subject) -> str:
@@ -109,7 +110,7 @@ def sanitized(subject: Subject) -> str:
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
         if (preloaded or kinds == UNDEFINED) and _accepted(flags):
             _play(subject, (flags,), preloaded)
-            return f"{_steps(subject)} steps, every index looked at; sanitizers: {kinds.replace(',', ', ')}"
+            return f"{_played(subject)}; sanitizers: {kinds.replace(',', ', ')}"
     raise SkippedError("this compiler has no sanitizers")
 
 
@@ -119,11 +120,15 @@ def on_cuda(subject: Subject, device: str) -> str:
     command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
     _play(subject, ((),), "", device, command)
     told = "in compute-sanitizer" if tool else "without compute-sanitizer, which is not on PATH"
-    return f"{_steps(subject)} steps, every index looked at, {told}"
+    return f"{_played(subject)}, {told}"
 
 
 def _steps(subject: Subject) -> int:
     return min(subject.steps, _STEPS)
+
+
+def _played(subject: Subject) -> str:
+    return f"{_steps(subject)} steps in each autoreset mode, every index looked at"
 
 
 def _play(
@@ -139,26 +144,50 @@ def _play(
         compare = len(builds) > 1
         plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
         if device == "cpu":
-            compile_all(list(zip(configs(plan), plan.builds, strict=True)))
+            compile_all([(build.config, build.flags) for mode in MODES for build in builds_of(plan, mode)])
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
         if library:
             settings["LD_PRELOAD"] = library
         paths = os.pathsep.join(path for path in sys.path if path)
-        done = subprocess.run(
-            [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)],
-            env={**os.environ, **settings, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_LIMIT_S,
-        )
-        said = [line for line in done.stdout.splitlines() if line.startswith(VERDICT)]
-        if done.returncode == 0 and said:
+        words = [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)]
+        code, stdout, stderr = _ran(words, {**os.environ, **settings, "PYTHONPATH": paths}, _LIMIT_S)
+        if code is None:
+            at = [line.removeprefix(PLACE) for line in stdout.splitlines() if line.startswith(PLACE)]
+            raise UnsafeError(
+                f"{subject.spec.id}: {at[-1] if at else 'the first reset'} did not end within {_LIMIT_S:g} s of the "
+                "beginning: look for a loop without an end in the rules; or check fewer steps"
+            )
+        said = [line for line in stdout.splitlines() if line.startswith(VERDICT)]
+        if code == 0 and said:
             verdict: str = json.loads(said[-1].removeprefix(VERDICT))
             return verdict
-        raise UnsafeError(explained(done.stdout + done.stderr, done.returncode))
+        raise UnsafeError(explained(stdout + stderr, code))
+
+
+def _ran(words: Sequence[str], env: Mapping[str, str], limit_s: float) -> tuple[int | None, str, str]:
+    """Runs a process, which must not outlive this call, nor may what it starts.
+
+    Returns:
+        What it ended with, None where it was killed after ``limit_s`` seconds; and what it wrote.
+    """
+    pipe, own_group = subprocess.PIPE, sys.platform != "win32"
+    with subprocess.Popen(
+        words, env=env, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=own_group
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=limit_s)
+        except BaseException as error:
+            if sys.platform != "win32":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            stdout, stderr = process.communicate()
+            return None, stdout, stderr
+        return process.returncode, stdout, stderr
 
 
 def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:

@@ -24,10 +24,19 @@ from gpu_envs.replicas import config_of
 from gpu_envs.simulation import Simulation
 from gpu_envs.testing.draws import Draw, chosen
 from gpu_envs.testing.portable import from_bytes
-from gpu_envs.testing.subject import Moment, Subject, difference
+from gpu_envs.testing.subject import Moment, Subject, difference, ended
 
 VERDICT = "gpu_envs verdict: "
 """Begins the line with what was found."""
+
+PLACE = "gpu_envs place: "
+"""Begins a line with what is played next."""
+
+MODES = ("SameStep", "NextStep", "Disabled")
+"""The autoreset modes that are played."""
+
+_WAIT = 3
+"""In Disabled, replicas that ended are begun anew after every so many steps, until when some of them wait."""
 
 _GARBAGE = (0xFE, 0x01)
 """Bytes that fill what reset has to set."""
@@ -51,11 +60,25 @@ class Plan:
     """Look for differences; otherwise it is enough that nothing ends the process."""
 
 
-def configs(plan: Plan) -> list[Config]:
-    """What is simulated by each build: episodes that follow at once."""
-    options = Options(device=plan.device, autoreset_mode="SameStep")
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """A program, and how it is compiled."""
+
+    config: Config
+    flags: tuple[str, ...]
+
+
+def builds_of(plan: Plan, mode: str) -> list[Build]:
+    """What plays an autoreset mode: all builds the first; the others the last two, the users' and a quick one.
+
+    Modes differ in what becomes of replicas that ended, and not in what compilers make of rules.
+    """
+    options = Options(device=plan.device, autoreset_mode=mode)
     config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
-    return [dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu") for flags in plan.builds]
+    return [
+        Build(dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu"), flags)
+        for flags in (plan.builds if mode == MODES[0] else plan.builds[-2:])
+    ]
 
 
 @final
@@ -91,6 +114,11 @@ class Bare:
         self.sim.reset(seed, None, self.sim.params)
         return self._everything()
 
+    def restart(self, which: np.ndarray) -> Moment:
+        """Begins new episodes in some replicas, and returns everything."""
+        self.sim.reset(None, self.sim.arrays.full_of(which), self.sim.params)
+        return self._everything()
+
     def step(self, draw: Draw) -> Moment:
         """Steps with the actions that these numbers draw, and returns everything."""
         read = []
@@ -112,25 +140,47 @@ class Bare:
 
 
 def play(plan: Plan) -> str:
-    """Plays all builds side by side.
+    """Plays all builds side by side, in each autoreset mode.
 
     Returns:
         The first difference, in words; empty where there is none.
     """
+    told = ""
+    for mode in MODES:
+        told = told or _play(plan, mode)
+    return told
+
+
+def _play(plan: Plan, mode: str) -> str:
     spec = from_bytes(plan.spec)
     subject = Subject(spec, plan.num_envs, plan.steps, plan.seed, plan.params)
-    backends = [HostBackend(1, flags) if plan.device == "cpu" else open_backend(plan.device) for flags in plan.builds]
-    runs = [Bare(config, backend, subject) for config, backend in zip(configs(plan), backends, strict=True)]
+    runs = []
+    for build in builds_of(plan, mode):
+        backend = HostBackend(1, build.flags) if plan.device == "cpu" else open_backend(plan.device)
+        runs.append(Bare(build.config, backend, subject))
     found = []
     for run, byte in zip(runs, _cycled(_GARBAGE, len(runs)), strict=True):
         if plan.compare:
             run.spoil(byte)
+        _tell(f"the first reset ({mode})")
         found.append(run.reset(plan.seed))
     told = _different(found, plan, "after reset", "reset must set every field of the state")
     advice = "the rules read what is not set (a local variable, scratch), or do what C++ leaves undefined"
+    over = np.zeros(plan.num_envs, bool)
     for t, draw in enumerate(subject.draws(), start=1):
-        told = told or _different([run.step(draw) for run in runs], plan, f"after step {t}", advice)
+        _tell(f"step {t} ({mode})")
+        found = [run.step(draw) for run in runs]
+        told = told or _different(found, plan, f"after step {t} ({mode})", advice)
+        over |= ended(found[0])
+        if mode == "Disabled" and t % _WAIT == 0 and over.any():
+            found = [run.restart(over) for run in runs]
+            told = told or _different(found, plan, f"after step {t} and a reset ({mode})", advice)
+            over[:] = False
     return told
+
+
+def _tell(what: str) -> None:
+    print(f"{PLACE}{what}", flush=True)
 
 
 def _cycled(values: Sequence[int], count: int) -> list[int]:
