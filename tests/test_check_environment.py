@@ -238,6 +238,21 @@ def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
     assert "observations.hunter" in wrong(builds.undefined_values, spec)
 
 
+def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
+    found = wrong(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
+    assert "after reset" in found
+    assert "element [1] of the observation 'prey' of replica 0, prey_1 was not written: observe must write" in found
+
+
+def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
+    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
+    paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
+    found = wrong(builds.undefined_values, walk(tmp_path, more={"observation": parts}, observe=paint))
+    assert "element [1][2] of the observation 'image' of replica 0 was not written" in found
+    found = wrong(builds.undefined_values, walk(tmp_path, "Short-v0", observe="observation[1] = 0;"))
+    assert "observations[0] of replica 0" in found
+
+
 def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
     spec = walk(tmp_path, step="static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};")
     for check in (sameness.seeds, sameness.independence, sameness.round_trip):
