@@ -1,5 +1,6 @@
 """The checker of environments finds what is wrong with broken ones, says where, and lets good ones pass."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -237,6 +238,21 @@ def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
     assert "observations.hunter" in wrong(builds.undefined_values, spec)
 
 
+def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
+    found = wrong(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
+    assert "after reset" in found
+    assert "element [1] of the observation 'prey' of replica 0, prey_1 was not written: observe must write" in found
+
+
+def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
+    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
+    paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
+    found = wrong(builds.undefined_values, walk(tmp_path, more={"observation": parts}, observe=paint))
+    assert "element [1][2] of the observation 'image' of replica 0 was not written" in found
+    found = wrong(builds.undefined_values, walk(tmp_path, "Short-v0", observe="observation[1] = 0;"))
+    assert "observations[0] of replica 0" in found
+
+
 def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
     spec = walk(tmp_path, step="static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};")
     for check in (sameness.seeds, sameness.independence, sameness.round_trip):
@@ -334,6 +350,13 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
 def test_who_comes_back_into_the_game(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed % 10 == 0) w.in_game[i] = true; }"
     assert "is in the game again" in wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+
+
+def test_a_game_that_goes_on_without_anybody(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed == 4 + i) w.in_game[i] = false; }"
+    broken = broken.replace("w.terminated = w.caught == NUM_PREY", "w.terminated = false")
+    found = wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+    assert re.match(r"in step \d+ of replica \d+ nobody is left in the game, and its episode goes on: w.term", found)
 
 
 def test_ends_are_counted(tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ class TeamLayout(Layout):
             ("generated", _prologue(self, declared)),
             ("team_actions.cuh", header_text("team_actions.cuh")),
             rules,
-            *([("generated", _CHECKED_CALLS)] if self.config.checked else []),
+            *self._checked_calls(),
             (f"{module}.cuh", header_text(f"{module}.cuh")),
         ]
         if self.spec.action_mask:
@@ -395,7 +395,18 @@ class TeamLayout(Layout):
             team,
             ("generated", "#undef Row"),
             ("checked_team.cuh", header_text("checked_team.cuh")),
+            *(
+                []
+                if self.device.on_gpu
+                else [("checked_turns.cuh", f"#ifdef TURNS\n{header_text('checked_turns.cuh')}#endif")]
+            ),
         ]
+
+    def _checked_calls(self) -> list[tuple[str, str]]:
+        """What stands between the driver and the rules in a checked build."""
+        if not self.config.checked:
+            return []
+        return [("generated", _CHECKED_CALLS if self.device.on_gpu else f"{_CHECKED_CALLS}\n{_CHECKED_PHASES}")]
 
 
 _CHECKED_CALLS = """// Tells a row its length on the way from the driver to the rules.
@@ -403,6 +414,25 @@ FN void observe_within(const World& w, const Params& p, int i, const Row& row) {
     observe(w, p, i, Row{row.at, row.lane, features_of(role_of(i))});
 }
 #define observe observe_within"""
+
+_CHECKED_PHASES = """#ifdef TURNS
+#undef gather
+#undef add
+#undef lower
+FN void reset_in_turn(World& w, const Params& p, Team& team) {
+    launch_phases("reset", [&] { reset(w, p, team); });
+}
+FN void step_in_turn(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    launch_phases("step", [&] { step(w, p, team, actions); });
+}
+FN void look_in_turn(World& w, const Params& p, Team& team) {
+    launch_phases("look", [&] { look(w, p, team); });
+}
+#define reset(...) reset_in_turn(__VA_ARGS__)
+#define step(...) step_in_turn(__VA_ARGS__)
+#define look(...) look_in_turn(__VA_ARGS__)
+#endif"""
+"""What goes through the phases of the rules one by one."""
 
 
 class Schedule(NamedTuple):

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_envs.backend.messages import compile_error
 from gpu_envs.backend.toolchain import compile_library, compiler_version, find_compiler
-from gpu_envs.codegen import Config, Device, layout_of
+from gpu_envs.codegen import Config, Device, Program, layout_of, rules_part
 from gpu_envs.errors import CompileError
+from gpu_envs.options import Options
+from gpu_envs.replicas import config_of
+from gpu_envs.testing.phases import demand_phases
 from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.probe import MODES, PLACE, VERDICT, Plan, builds_of
 from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
@@ -34,7 +39,15 @@ UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-ov
 
 _PLAIN = ("-O1", "-fno-tree-vectorize", "-DSCRATCH_FILL=0xfe")
 _PLAINEST = ("-O0", "-DSCRATCH_FILL=0x01")
+_TURNS = ("-O1", "-fno-tree-vectorize")
 _SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+
+
+_SAME_PHASES = "no phase may depend on what is in World or in parameters; put the condition inside the phase"
+_OWN_TURN = (
+    "within a phase, a turn writes what is its own agent's, reads what earlier phases wrote, and changes integers of "
+    "others by add() and lower() alone"
+)
 
 
 @functools.cache
@@ -68,6 +81,26 @@ def undefined_values(subject: Subject) -> str:
     if verdict:
         raise FailedError(verdict)
     return f"{_played(subject)}; -O0, -O1 and other bytes in memory give the same as -O3"
+
+
+def phases(subject: Subject) -> str:
+    """Plays phases as a GPU might: turns from the last to the first, and a launch for each phase."""
+    if not subject.team:
+        raise SkippedError("of teams only")
+    demand_phases(*rules_part(config_of(subject.spec, 1, Options(), subject.params)))
+    try:
+        verdict = _play(subject, ((*_TURNS, "-DTURNS"), ()), "")
+        if verdict:
+            _play(subject, ((*_TURNS, "-DTURNS", "-DSTRICT_TURNS"),), "")  # names the place, where it knows
+    except UnsafeError as error:
+        raise FailedError(str(error)) from None
+    if verdict:
+        raise FailedError(
+            f"{verdict.partition(' in builds of ')[0]} where turns go from the last to the first, each phase by itself:"
+            " a turn reads or writes what another turn of its phase does, or something but World's fields is to last "
+            "from one phase to the next; write in one phase, read in the next, and count with add(w.field, value)"
+        )
+    return f"{_steps(subject)} steps with turns from the last to the first, each phase by itself, give the same"
 
 
 def sanitized(subject: Subject) -> str:
@@ -163,13 +196,19 @@ def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:
     Args:
         kinds: What is simulated, each with the compiler's further flags.
     """
-    work: list[tuple[str, str, tuple[str, ...]]] = []
+    work: list[tuple[Program, tuple[str, ...]]] = []
     for config, flags in kinds:
         layout = layout_of(config, Device(on_gpu=False))
-        program = layout.generate(layout.modules[0])  # of single steps
-        work.append((program.source, program.name, flags))
+        work.append((layout.generate(layout.modules[0]), flags))  # of single steps
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda parts: compile_library(*parts), work))
+        list(pool.map(lambda parts: _compiled(*parts), work))
+
+
+def _compiled(program: Program, flags: tuple[str, ...]) -> Path:
+    try:
+        return compile_library(program.source, program.name, flags)
+    except CompileError as error:
+        raise compile_error(program, error.output, shlex.join(find_compiler())) from None
 
 
 def explained(said: str, code: int) -> str:
@@ -177,6 +216,9 @@ def explained(said: str, code: int) -> str:
     index = re.search(r"^(.+:\d+): (index -?\d+ of .+)$", said, re.MULTILINE)
     if index:
         return f"{index[1]}: {index[2]}: mend the index, or give the field more elements in the spec"
+    phase = re.search(r"^(.+:\d+): phase: (.+)$", said, re.MULTILINE)
+    if phase:
+        return f"{phase[1]}: {phase[2]}: {_SAME_PHASES if 'goes through' in phase[2] else _OWN_TURN}"
     asserted = re.search(r"^(.+:\d+): index: .*Assertion `(.+)` failed", said, re.MULTILINE)
     if asserted:
         return f"{asserted[1]}: an index outside {asserted[2]!r}: mend the index, or give the field more elements"

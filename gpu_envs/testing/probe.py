@@ -39,7 +39,7 @@ _WAIT = 3
 """In Disabled, replicas that ended are begun anew after every so many steps, until when some of them wait."""
 
 _GARBAGE = (0xFE, 0x01)
-"""Bytes that fill what reset has to set."""
+"""Bytes that fill what reset has to set, and observe."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Bare:
 
     def __init__(self, config: Config, backend: Backend, subject: Subject) -> None:
         """Compiles, or finds what was compiled."""
+        self.garbage: int | None = None
         self.sim = Simulation(config, backend, "numpy" if backend.device == "cpu" else "cupy")
         self._subject = subject
         self._readers = {
@@ -101,7 +102,8 @@ class Bare:
         }
 
     def spoil(self, byte: int) -> None:
-        """Fills the state of a team, which lies in place, with what reset has to write over."""
+        """Fills what has to be written over: a team's state, which lies in place, and ever after the observations."""
+        self.garbage = byte
         if not isinstance(self.sim.layout, TeamLayout):
             return
         for name, array in self.sim.state.items():
@@ -111,11 +113,13 @@ class Bare:
 
     def reset(self, seed: int) -> Moment:
         """Begins anew, and returns everything."""
+        self._blot()
         self.sim.reset(seed, None, self.sim.params)
         return self._everything()
 
     def restart(self, which: np.ndarray) -> Moment:
         """Begins new episodes in some replicas, and returns everything."""
+        self._blot()
         self.sim.reset(None, self.sim.arrays.full_of(which), self.sim.params)
         return self._everything()
 
@@ -126,8 +130,15 @@ class Bare:
             mask = self.sim.buffers.get(f"action_mask.{role}" if role else "action_mask")
             possible = None if mask is None else self.sim.arrays.read(mask)
             read.append(self._readers[role].read(chosen(space, draw[role], possible)))
+        self._blot()
         self.sim.step([part[:2] for part in read])
         return self._everything()
+
+    def _blot(self) -> None:
+        """Fills the observations with what observe has to write over."""
+        for name, array in self.sim.buffers.items():
+            if self.garbage is not None and name.partition(".")[0] == "observations":
+                array[...] = np.full(array.nbytes, self.garbage, np.uint8).view(str(array.dtype)).reshape(array.shape)
 
     def _everything(self) -> Moment:
         names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")
@@ -190,8 +201,32 @@ def _cycled(values: Sequence[int], count: int) -> list[int]:
 def _different(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
     for moment in moments[1:] if plan.compare else ():
         found = difference(moments[0], moment)
+        if found.startswith("observations"):
+            unset = _unwritten(moments)
+            if unset:
+                return f"{when}, {unset}"
+            advice = f"observe leaves an element out, or {advice}"
         if found:
             return f"{when}, {found} in builds of different flags: {advice}"
+    return ""
+
+
+def _unwritten(moments: Sequence[Moment]) -> str:
+    """The first element of an observation that is what it was before observe was called; empty where none is."""
+    for name in moments[0]:
+        if name.partition(".")[0] != "observations":
+            continue
+        left = np.ones(moments[0][name].shape, bool)
+        for moment, byte in zip(moments, _cycled(_GARBAGE, len(moments)), strict=True):
+            values = np.ascontiguousarray(moment[name])
+            left &= (values.view(np.uint8).reshape(*values.shape, values.itemsize) == byte).all(-1)
+        if left.any():
+            replica, *place = (int(i) for i in np.argwhere(left)[0])
+            part = name.partition(".")[2]
+            agent = f", {part}_{place[0]}" if len(place) > 1 and moments[0].get(f"rewards.{part}") is not None else ""
+            element = "".join(f"[{i}]" for i in (place[1:] if agent else place))
+            what = f"element {element} of the observation{f' {part!r}' if part else ''}"
+            return f"{what} of replica {replica}{agent} was not written: observe must write every element, always"
     return ""
 
 
