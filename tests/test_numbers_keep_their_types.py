@@ -13,7 +13,7 @@ from gpu_envs.testing.subject import Subject
 WHOLE = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu_envs.Field("int")}}
 
 
-def told(spec: gpu_envs.EnvSpec | gpu_envs.TeamSpec) -> str:
+def told(spec: gpu_envs.Spec) -> str:
     try:
         numbers.types(Subject(spec, 4, 2, 0, {}))
     except FailedError as error:
