@@ -17,7 +17,23 @@ from gpu_envs.translation.translate import translated
 MARK = "# <--"
 
 ONE = """
+import functools
+
+import numpy as np
+
 SIZE = 3
+HITS = [0]
+ZERO_D = np.array(3.0)
+
+@functools.cache
+def wrapped(x: float) -> float:
+    return x
+
+def late(p: Params, x: float) -> float:
+    return x
+
+def pair(x: float) -> tuple[float, float]:
+    return x, x
 
 def twice(x: float) -> float:
     return 2 * x
@@ -55,6 +71,15 @@ def observe(s: State, p: Params, observation: Observation) -> None:
 
 def distance(s: State) -> float:
     return abs(s.x)
+
+def action_of(s: State) -> int:
+    return int(s.x)
+
+def begin(s: State) -> None:
+    s.count = 0
+    if s.x > 0:
+        return
+    s.on = False
 """
 
 TEAM = """
@@ -90,6 +115,7 @@ def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:
 
 def observe(w: World, p: Params, i: int, row: Row) -> None:
     row[0] = w.x[i]
+    row[1] = row[-1] = 0
     {seen}
 """
 
@@ -244,7 +270,23 @@ EXPRESSIONS = {
     "s.x = untyped(s.x)": "def untyped",
     "s.x = untold(s.x)": "def untold",
     "s.x = forever(s.x)": "Write a loop",
-    "s.x = twice()": "got no 'x'",
+    "s.x = twice()": "got 0 arguments, and no 'x'; it takes 1: x",
+    "s.x = late(s.x)": "got 1 arguments, and no 'x'; it takes 2: p, x",
+    "s.small = 300": "300 is no byte.*0 to 255",
+    "s.small = -1": "-1 is no byte",
+    "s.x = max(s.cells)": r"found = max\(found, s.cells\[k\]\)",
+    "s.x = float('inf')": "Write math.inf",
+    "s.x = float('-inf')": "Write -math.inf",
+    "s.x = pair(s.x)[0]": r"a, b = pair\(s.x\)",
+    "s.x = round(s.x, 2)": r"round\(s.x \* 100.0\) / 100.0",
+    "s.x = p.map[1]": r"Write p.map\[1, column\]",
+    "s.on = action == 'left'": "Actions, .* are numbers",
+    "s.x = ZERO_D": r"float\(",
+    "print(s.x)": "rules cannot print",
+    "yield s.x": "no generators",
+    "HITS[0] += 1": "constant of the module, which cannot be assigned",
+    "HITS[0] = 1": "Keep what changes in the spec's state",
+    "s.x = wrapped(s.x)": "Remove the decorator",
     "s.x = twice(1, 2)": "got 2 arguments",
     "s.x = twice(z=1)": "no argument 'z'",
     "s.x = twice(s)": "the State and no number",
@@ -321,6 +363,9 @@ PHASES = {
     "for i in team.agents():\n    w.x[i] = CATS  # <--": "Did you mean 'CAT'|no constant CATS",
     "for i in team.agents():\n    w.x[i] = actions[i][0]  # <--": "has no elements",
     "a = team.agents()": "for statement",
+    "for i in team.agents:  # <--\n    pass": r"Write for i in team.agents\(\):",
+    "for i in team.agents():\n    w.x[i] = team.random(STEP, i).uniform(0, 1)  # <--": r"random\(STEP, i, w.elapsed\)",
+    "for i in team.agents():\n    w.x[i] = team.random(RESET, i, 1).bits()  # <--": r"Write team.random\(RESET, i\)",
     "for i in team.agents():\n    add(w.left, 1)\n    w.x[i] = w.left  # <--": "in the phase that writes it",
     "for i in team.agents():\n    if i == 0:\n        w.left = 1\n    w.x[i] = w.left  # <--": "the phase that writes",
 }
@@ -452,6 +497,19 @@ def test_the_message_whole(tmp_path: Path) -> None:
         ("    s.count = 0\n", "", "reset does not set 'count'"),
         ("    return 0.0, False\n", "", "without a result"),
         ("    observation[1] = s.count\n", "", r"does not write observation\[1\]"),
+        ("    s.count = 0\n", "", r"write s.count = \.\.\. in reset"),
+        ("    s.count = 0\n", "    if s.x > 0:\n        s.count = 0\n", "sets 'count' on some ways only"),
+        (
+            "    s.x = random.uniform(-1, 1)\n",
+            "    if s.count > 0:\n        return\n    s.x = 0\n",
+            "'x', 'count', 'sm",
+        ),
+        ("    s.count = 0\n", "    for k in range(action_of(s)):\n        s.count = 0\n", "'count' on some ways"),
+        (
+            "def step(s: State, p: Params, action: Action",
+            "def step(p, s, action: Action",
+            "'p' stands where .* the State",
+        ),
         ("def step(", "@kept\ndef step(", "no decorators"),
         ("x: float) -> float:\n    return 2", "x: float) -> list[float]:\n    return 2", "Annotate it with ->"),
     ],
@@ -484,3 +542,75 @@ def test_what_belongs_to_other_specs(tmp_path: Path) -> None:
     for spec, expected in cases:
         with pytest.raises(gpu_envs.TranslationError, match=expected):
             translated(spec, spec.check_params({}, 1))
+
+
+def test_a_reset_that_sets_everything_on_every_way(tmp_path: Path) -> None:
+    """In both branches, through a function, or in a loop; and a function that sets a field on some ways does not."""
+    once = "    s.count = 0\n    s.small = 0\n    s.on = False\n"
+    ways = "    begin(s)\n    s.on = True\n    if s.x > 0:\n        s.small = 1\n    else:\n        s.small = 2\n"
+    text = filled(ONE)
+    assert once in text
+    spec = one_spec(rules_of(module(HEADER + text.replace(once, ways), tmp_path)))
+    translated(spec, spec.check_params({}, 1))
+    some = text.replace(once, ways.replace("    s.on = True\n", ""))
+    assert "reset sets 'on' on some ways only" in refusal(some, one_spec, tmp_path)
+
+
+PARTS = {
+    "observation.near[0] = observation.near[1] = s.x": "does not write observation.image",
+    "observation.image[0, 0] = 1\nobservation.near[-1] = s.x": r"does not write observation.near\[0\]",
+    "observation.near[0] = observation.near[1] = s.x\nobservation.image[0, 0] = 256": "256 is no byte",
+}
+
+
+@pytest.mark.parametrize("seen", PARTS)
+def test_parts_of_an_observation(seen: str, tmp_path: Path) -> None:
+    image = gymnasium.spaces.Box(0, 255, (2, 2), np.uint8)
+    space = gymnasium.spaces.Dict({"image": image, "near": gymnasium.spaces.Box(-1, 1, (2,), np.float32)})
+    start, end = ONE.index("    observation[0]"), ONE.index("    {seen}")
+    text = filled(ONE[:start] + ONE[end:], seen=seen)
+    message = refusal(text, lambda header: one_spec(header, observation=space), tmp_path)
+    assert re.search(PARTS[seen], message), message
+
+
+def test_rows_of_roles(tmp_path: Path) -> None:
+    """A role of which no agent is there needs nothing; of another, every element is written."""
+    wide = gymnasium.spaces.Box(-1, 1, (5,), np.float32)
+
+    def made(header: gpu_envs.Rules, dogs: int) -> gpu_envs.TeamSpec:
+        cats = gpu_envs.Role("cat", 2, BOX, gymnasium.spaces.Discrete(5))
+        return team_spec(header, roles=(cats, gpu_envs.Role("dog", dogs, wide, gymnasium.spaces.Discrete(5))))
+
+    text = filled(TEAM).replace("row[-1]", "row[2]")
+    message = refusal(text, lambda header: made(header, 1), tmp_path)
+    assert re.search(r"does not write row\[3\].*space of 'dog' has 5 numbers", message, re.S), message
+    whole = text.replace("row[2]", "row[2] = row[3] = row[-1]")
+    spec = made(rules_of(module(HEADER + whole, tmp_path)), 1)
+    translated(spec, spec.check_params({}, 1))
+
+
+def test_names_that_are_not_imported(tmp_path: Path) -> None:
+    text = filled(ONE, "s.count = role_of(0)  # <--").replace(
+        "import functools\n", "import functools\ndel role_of\n", 1
+    )
+    assert "from gpu_envs.rules import role_of" in refusal(text, one_spec, tmp_path)
+
+
+def test_where_what_is_no_function_stands(tmp_path: Path) -> None:
+    rules = rules_of(module(HEADER + filled(ONE), tmp_path))
+
+    class Simulation:
+        def step(self) -> None:
+            pass
+
+    cases: list[tuple[Callable[..., Any], Callable[..., Any], str]] = [
+        (functools.cache(rules.step), rules.step, "decorator"),
+        (Simulation().step, Simulation.step, "method of a class"),
+    ]
+    for function, inner, words in cases:
+        spec = one_spec(gpu_envs.Rules(reset=rules.reset, step=function, observe=rules.observe))
+        with pytest.raises(gpu_envs.TranslationError, match=words) as caught:
+            translated(spec, spec.check_params({}, 1))
+        code = inner.__code__
+        assert (caught.value.file, caught.value.line) == (code.co_filename, code.co_firstlineno)
+        assert f'File "{code.co_filename}", line {code.co_firstlineno}, in step' in str(caught.value)

@@ -171,6 +171,12 @@ def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
         return _membership(op, left, right)
     if isinstance(left.type, Choice) or isinstance(right.type, Choice):
         return _words(op, left, right)
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one.type, Number) and isinstance(other.constant, str):
+            raise RefusedError(
+                f"{described(one)} is compared with the string {other.constant!r}",
+                "Actions, and all that rules compute with, are numbers: name them in the module, as in LEFT = 0",
+            )
     both = wider(number(left), number(right))
     if left.constant is not None and right.constant is not None:
         return _fold(op, left, right)

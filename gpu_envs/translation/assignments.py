@@ -28,6 +28,8 @@ from gpu_envs.translation.values import (
 )
 
 _SIGNS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+MOST_OF_A_BYTE = 255
+
 _ANNOTATED: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
 
 
@@ -157,6 +159,11 @@ def _fitting(place: Value, value: Value) -> Value:
         how = "int(...), or make the field real" if place.type is INT else "a comparison, as in x != 0"
         kind = {"int": "int", "bool": "bool", "u8": "byte", "AgentNumber": "agent"}.get(place.stored, place.type.python)
         raise RefusedError(f"{described(value)} is assigned to {place.place}, which is of type {kind}", f"Write {how}")
+    if place.stored == "u8" and value.constant is not None and not 0 <= value.constant <= MOST_OF_A_BYTE:
+        raise RefusedError(
+            f"{value.constant} is no byte, which {place.place} is: 0 to {MOST_OF_A_BYTE}",
+            "Write a number that it holds, or give it another type in the spec: int",
+        )
     return converted(value, place.type)
 
 
@@ -177,28 +184,43 @@ def _check_place(body: Body, place: Value, target: ast.expr, value: Value | None
             what = place.type.refusal
         raise body.error(target, what, "Assign its elements in a loop" if array else "")
     if not place.place:
+        if not _roots(target) <= {*body.arguments, *(name for frame in body.frames for name in frame.stored)}:
+            raise body.error(
+                target,
+                f"{ast.unparse(target)} is a constant of the module, which cannot be assigned",
+                "Keep what changes in the spec's state",
+            )
         raise body.error(target, f"{described(place)} cannot be assigned")
     if not place.owner:  # a list of the function's own
         return
     body.writes(place, target)
     field = place.place.partition("[")[0].partition(".")[2]
     body.effects.fields.add(field)
-    if place.owner == "Observation":
-        _note_element(body, target)
+    if place.owner in ("Observation", "Row"):
+        _note_element(body, target, field)
+    if place.owner == "State" and "[" not in place.place:
+        body.set(place.place)
     if place.owner == "World":
         note(body, target, "write", value)
 
 
-def _note_element(body: Body, target: ast.expr) -> None:
+def _note_element(body: Body, target: ast.expr, part: str) -> None:
     """Notes which element of an observation is written."""
     single = isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Tuple)
     before = list(body.pending)
     index = expression(body, target.slice) if isinstance(target, ast.Subscript) and single else None
     body.pending = before
     if index is None or not isinstance(index.constant, int):
-        body.effects.anywhere = True
+        body.effects.anywhere.add(part)
     else:
-        body.effects.written.add(index.constant)
+        size = _length_of(body, target)
+        body.effects.written.add((part, index.constant % size if size else index.constant))
+
+
+def _length_of(body: Body, target: ast.expr) -> int | None:
+    assert isinstance(target, ast.Subscript)
+    of = expression(body, target.value).type
+    return of.sizes[0] if isinstance(of, Elements) else None
 
 
 def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> None:

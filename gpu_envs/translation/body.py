@@ -68,10 +68,12 @@ class Effects:
     """The fields that it assigns."""
     accesses: dict[Access, ast.AST] = dataclasses.field(default_factory=dict)
     """What it does with the fields of the world, and where."""
-    written: set[int] = dataclasses.field(default_factory=set)
-    """Elements of the observation that it writes for certain."""
-    anywhere: bool = False
-    """It writes elements of the observation, of which it is not known which they are."""
+    written: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+    """Elements of the observation that it writes: the part, ``""`` of one without, and the index."""
+    anywhere: set[str] = dataclasses.field(default_factory=set)
+    """Parts of the observation of which it writes elements, and it is not known which they are."""
+    certain: frozenset[str] = frozenset()
+    """The single numbers of the state that it sets on every way."""
     phases: bool = False
     """It has phases."""
 
@@ -110,6 +112,8 @@ class Body:
         self.pending: list[str] = []
         self.frames: list[Frame] = []
         self.assigned: Assigned = frozenset()
+        self.ends: list[Assigned] = []
+        """What is set at each return."""
         self.breaks: list[list[Assigned]] = []
         self.continues: list[list[Assigned]] = []
         self.depth = 1

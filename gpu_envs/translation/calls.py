@@ -68,9 +68,28 @@ def called(body: Body, node: ast.Call, translate: Translate) -> Value:
     _plain(node)
     arguments = [translate(body, argument) for argument in node.args]
     if not known.least <= len(arguments) <= known.most:
+        _advise(node, target, arguments)
         wanted = f"{known.least}" if known.least == known.most else f"{known.least} or more"
         raise RefusedError(f"{ast.unparse(node.func)} got {len(arguments)} arguments; it takes {wanted}")
     return known.make(*arguments)
+
+
+def _advise(node: ast.Call, target: object, given: list[Value]) -> None:
+    """What to write in place of a call that Python knows, and rules do not."""
+    if target in (min, max) and len(given) == 1 and isinstance(given[0].type, Elements):
+        of, size = ast.unparse(node.args[0]), given[0].type.sizes[0] or "n"
+        name = ast.unparse(node.func)
+        raise RefusedError(
+            f"{name} of an array is not translated",
+            f"Write a loop: for k in range({size}): found = {name}(found, {of}[k])",
+        )
+    if target is round and len(given) == 2:
+        factor = f"10.0 ** {ast.unparse(node.args[1])}"
+        if isinstance(given[1].constant, int):
+            factor = str(10.0 ** given[1].constant)
+        raise RefusedError(
+            "round gives whole numbers here", f"Write round({ast.unparse(node.args[0])} * {factor}) / {factor}"
+        )
 
 
 def _plain(node: ast.Call) -> None:
@@ -168,8 +187,22 @@ def _stream(body: Body, node: ast.Call, name: str, translate: Translate) -> Valu
     stream = translate(body, node.args[0])
     if stream.type != STREAM:
         raise body.error(node.args[0], "a stream is RESET or STEP", "from gpu_envs.rules import RESET, STEP")
+    if name == "random":
+        _check_step(stream, node)
     others = [_given(body, argument, INT, translate) for argument in node.args[1:]]
     return Value(f"team.{name}({', '.join([stream.code, *others])})", RANDOM)
+
+
+def _check_step(stream: Value, node: ast.Call) -> None:
+    """Each step has numbers of its own, and a reset has no steps."""
+    team, agent = ast.unparse(node.func), ast.unparse(node.args[1])
+    if stream.code == "STEP" and len(node.args) == 2:
+        raise RefusedError(
+            "this draws the same numbers in every step, as it does not say which step it is",
+            f"Write {team}(STEP, {agent}, w.elapsed)",
+        )
+    if stream.code == "RESET" and len(node.args) == 3:
+        raise RefusedError("a reset is no step, and this gives it the number of one", f"Write {team}(RESET, {agent})")
 
 
 # --- functions of the author's ---
@@ -179,25 +212,30 @@ def _helper(body: Body, node: ast.Call, function: types.FunctionType, translate:
     helper = body.unit.helper(function, body, node)
     written, effects = helper.written, helper.effects
     given: dict[str, ast.expr] = dict(zip(helper.kinds, node.args, strict=False))
+    takes = f"it takes {len(helper.kinds)}: {', '.join(helper.kinds)}".rstrip(": ")
     if len(node.args) > len(helper.kinds):
-        raise RefusedError(f"{written.name} got {len(node.args)} arguments; it takes {len(helper.kinds)}")
+        raise RefusedError(f"{written.name} got {len(node.args)} arguments; {takes}")
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg not in helper.kinds or keyword.arg in given:
             raise RefusedError(f"{written.name} has no argument {keyword.arg!r} left to give")
         given[keyword.arg] = keyword.value
+    missing = [name for name in helper.kinds if name not in given and name not in helper.defaults]
+    if missing:
+        lacks = ", ".join(map(repr, missing))
+        raise RefusedError(f"{written.name} got {len(given)} arguments, and no {lacks}; {takes}")
     if effects.phases and not body.between:
         raise RefusedError(f"{written.name} has phases, and is called within one", "Call it between phases")
     arguments = []
     for name, kind in helper.kinds.items():
         if name in given:
             arguments.append(_argument(body, given[name], kind, translate, phases=effects.phases))
-        elif name in helper.defaults:
-            arguments.append(converted(literal(helper.defaults[name]), kind).text)
         else:
-            raise RefusedError(f"{written.name} got no {name!r}")
+            arguments.append(converted(literal(helper.defaults[name]), kind).text)
     for owner in effects.owners:
         body.writes(Value("", STATIC, owner=owner), node)
     body.effects.include(seen_from(body, effects, given, helper.cpp, node))
+    for place in effects.certain:
+        body.set(place)
     value = Value(f"{helper.cpp}({', '.join(arguments)})", helper.result)
     if body.alone is node:
         return value

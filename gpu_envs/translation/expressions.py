@@ -1,29 +1,28 @@
 """Expressions: from Python's tree to C++, each with its type."""
 
 import ast
-import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import arithmetic
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.calls import called
+from gpu_envs.translation.names import indexed, known, of_constants, outside
 from gpu_envs.translation.races import note
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.things import element, field_of, index_code
+from gpu_envs.translation.things import field_of
 from gpu_envs.translation.values import (
     BOOL,
     RANDOM,
     STATIC,
-    STREAM,
     Elements,
     Level,
     Number,
+    Several,
     Thing,
     Value,
     described,
@@ -43,8 +42,8 @@ REFUSED: Mapping[type, tuple[str, str]] = {
     ast.JoinedStr: ("there are no strings in rules", "Compare choices with words: p.start == 'fixed'"),
     ast.NamedExpr: ("there is no := in rules", "Assign in a statement of its own"),
     ast.Await: ("nothing is awaited in rules", ""),
-    ast.Yield: ("rules yield nothing", "Return the result"),
-    ast.YieldFrom: ("rules yield nothing", "Return the result"),
+    ast.Yield: ("rules are no generators, and yield nothing", "Return the result"),
+    ast.YieldFrom: ("rules are no generators, and yield nothing", "Return the result"),
     ast.Starred: ("there is no unpacking with * in rules", "Name each element"),
     ast.Slice: ("there are no slices in rules", "Write a loop over the indices: for j in range(n):"),
 }
@@ -125,42 +124,6 @@ def _name(body: Body, node: ast.expr) -> Value:
     return outside(body, name)
 
 
-def outside(body: Body, name: str) -> Value:
-    """What a name means that is none of the function's own."""
-    capitals = body.unit.things.capitals
-    try:
-        found = body.written.find(name)
-    except KeyError:
-        if name in capitals:
-            return capitals[name]
-        module = (word for word in body.written.function.__globals__ if not word.startswith("_"))
-        known = {*body.names, *capitals, *body.arguments, *module} - {name}
-        raise RefusedError(
-            f"{name!r} is not known here{did_you_mean(name, known)}".rstrip("."),
-            "Known are locals, arguments, functions and numbers of the module, and the spec's constants in capitals",
-        ) from None
-    return _known(body, found)
-
-
-def _known(body: Body, found: Any) -> Value:
-    """Something of the module, or of Python's."""
-    if isinstance(found, rules.Constant):
-        capitals = body.unit.things.capitals
-        if found.name not in capitals:
-            raise RefusedError(
-                f"the spec has no constant {found.name}{did_you_mean(found.name, capitals)}".rstrip("."),
-                "Constants are AGENTS, the roles and the parameters marked fixed, in capitals",
-            )
-        return capitals[found.name]
-    if isinstance(found, rules.Stream):
-        return Value("RESET" if found is rules.RESET else "STEP", STREAM)
-    if isinstance(found, np.generic):
-        found = found.item()
-    if isinstance(found, int) and not isinstance(found, bool):
-        found = int(found)  # of an enum
-    return literal(found)
-
-
 def _attribute(body: Body, node: ast.expr) -> Value:
     assert isinstance(node, ast.Attribute)
     of = expression(body, node.value)
@@ -175,11 +138,11 @@ def _attribute(body: Body, node: ast.expr) -> Value:
         try:
             found = getattr(of.constant, node.attr)
         except AttributeError:
-            known = [name for name in vars(of.constant) if not name.startswith("_")]
+            words = [name for name in vars(of.constant) if not name.startswith("_")]
             raise RefusedError(
-                f"{ast.unparse(node.value)} has no {node.attr!r}{did_you_mean(node.attr, known)}".rstrip(".")
+                f"{ast.unparse(node.value)} has no {node.attr!r}{did_you_mean(node.attr, words)}".rstrip(".")
             ) from None
-        return _known(body, getattr(found, "value", found) if isinstance(of.constant, type) else found)
+        return known(body, getattr(found, "value", found) if isinstance(of.constant, type) else found)
     if node.attr == "value" and of.constant is not None and isinstance(of.type, Number):
         return of  # of an enum's member
     raise RefusedError(f"{described(of)} has no {node.attr!r} in rules")
@@ -193,35 +156,16 @@ def _subscript(body: Body, node: ast.expr) -> Value:
     if isinstance(of.type, Elements):
         if of.type.owner == "World" and isinstance(node.ctx, ast.Load):
             note(body, node, "read")
-        return _indexed(of, indices)
+        return indexed(of, indices, node)
     if of.type is STATIC and isinstance(of.constant, tuple | list | np.ndarray):
-        return _of_constants(body, of, indices)
+        return of_constants(body, of, indices, node)
+    if isinstance(of.type, Several):
+        left = ", ".join("abcdefgh"[: len(of.type.kinds)])
+        raise RefusedError(
+            f"{described(of)} are not indexed",
+            f"Take them apart in an assignment: {left} = {ast.unparse(node.value)}",
+        )
     raise RefusedError(f"{described(of)} has no elements")
-
-
-def _indexed(of: Value, indices: list[Value]) -> Value:
-    """An element; or of a table a row, in ``p.map[row][column]``."""
-    kind, given = of.type, len(indices)
-    assert isinstance(kind, Elements)
-    if given >= len(kind.sizes) or kind.flat:
-        return element(of, indices)
-    codes = [index_code(index, size) for index, size in zip(indices, kind.sizes, strict=False)]
-    shifted = [f"{{{n + 1 - given}}}" for n in range(given, len(kind.sizes))]
-    form = kind.form.format("{0}", *codes, *shifted)
-    return dataclasses.replace(of, type=dataclasses.replace(kind, sizes=kind.sizes[given:], form=form))
-
-
-def _of_constants(body: Body, of: Value, indices: list[Value]) -> Value:
-    """An element of a tuple, a list or an array of the module's."""
-    if all(index.constant is not None for index in indices):
-        found = of.constant
-        for index in indices:
-            try:
-                found = found[index.constant]
-            except (IndexError, TypeError):
-                raise RefusedError(f"index {index.constant} is outside") from None
-        return literal(found.item() if isinstance(found, np.generic) else found)
-    return _indexed(body.unit.constants(of.constant), indices)
 
 
 def _binary(body: Body, node: ast.expr) -> Value:

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.body import Body, Effects, Line
+from gpu_envs.translation.body import Body, Effects, Line, both
 from gpu_envs.translation.locals import frame_of
 from gpu_envs.translation.loops import method_of
 from gpu_envs.translation.signatures import NUMBERS, PLACES, annotation, annotations_of, argument, names_of
@@ -165,6 +165,9 @@ def translate(
     if body.result is not None and body.assigned is not None:
         wanted = "return reward, terminated" if result == "Outcome" else "return ..."
         raise body.error(written.tree.body[-1], f"{written.name} may end without a result", f"End it with {wanted}")
+    for state in body.ends:
+        body.assigned = both(body.assigned, state)
+    body.effects.certain = frozenset(place for place in body.assigned or () if place.startswith("s."))
     declared = dict(heads)
     for argument_name in first:
         if argument_name in frame.stored:

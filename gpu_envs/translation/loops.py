@@ -137,6 +137,9 @@ def _counts(name: str, node: ast.AST) -> bool:
 
 
 def _bounds(body: Body, node: ast.expr) -> tuple[Value, Value, Value]:
+    if isinstance(node, ast.Attribute) and node.attr in ("agents", "columns"):
+        call = f"{ast.unparse(node)}({'' if node.attr == 'agents' else 'n'})"
+        raise body.error(node, f"{node.attr} is called", f"Write for i in {call}:")
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"):
         raise body.error(node, "a loop goes over a range", "Write for i in range(n):, and index what it should go over")
     if node.keywords or not 1 <= len(node.args) <= 3:

@@ -124,6 +124,9 @@ def _finite(x: Value) -> Value:
 
 
 def _float(x: Value) -> Value:
+    if isinstance(x.constant, str) and x.constant.strip(" +-").lower() in ("inf", "infinity"):
+        sign = "-" if "-" in x.constant else ""
+        raise RefusedError(f"there are no strings in rules, and this is {x.constant!r}", f"Write {sign}math.inf")
     return converted(x, REAL)
 
 
@@ -178,7 +181,6 @@ _INSTEAD = {
     "expm1": "Write math.exp(x) - 1",
     "log1p": "Write math.log(1 + x)",
     "dist": "Write math.hypot(a - c, b - d)",
-    "print": "Look at env.state from outside",
     "sum": "Write a loop: for i in range(n): total += ...",
     "range": "Write for i in range(n):",
     "enumerate": "Write for i in range(n):",
@@ -212,12 +214,16 @@ def refusal_of(function: Any) -> RefusedError:
         )
     if module == "random":
         return RefusedError("Python's random numbers are not translated", "Write random.uniform(a, b), of the argument")
+    if name == "print":
+        return RefusedError("rules cannot print: they run on the device", "Look at env.state from outside")
+    if hasattr(function, "__wrapped__"):
+        return RefusedError(f"{name} has a decorator, and is no plain function of Python", "Remove the decorator")
     known_names = [str(k.__name__) for k in KNOWN]
     whole = f"math.{name}" if module == "math" else name
     advice = _INSTEAD.get(name, f"Known are: {', '.join(sorted(set(known_names)))}")
     return RefusedError(
         f"there is no {whole} with the same bits on every device"
         if module == "math"
-        else f"{whole} is not translated{did_you_mean(name, known_names)}".rstrip("."),
+        else f"{whole} is not translated{'' if name in _INSTEAD else did_you_mean(name, known_names)}".rstrip("."),
         advice,
     )

@@ -81,7 +81,7 @@ def read(function: Any, what: str) -> Written:
         The function with its tree.
     """
     if not isinstance(function, types.FunctionType):
-        raise TranslationError(f"{what} is {function!r}; give a function that is written in Python with def")
+        raise _no_function(function, what)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     try:
         lines, first = inspect.getsourcelines(function)
@@ -100,6 +100,23 @@ def read(function: Any, what: str) -> Written:
         if not (isinstance(decorator, ast.Name) and decorator.id == "staticmethod"):
             raise written.error(decorator, "rules have no decorators", "Remove it: the function is never run by Python")
     return written
+
+
+def _no_function(function: Any, what: str) -> TranslationError:
+    """Something else that can be called, with the place of the function within it where there is one."""
+    inner = function
+    for name in ("__wrapped__", "__func__", "func"):
+        inner = getattr(inner, name, inner)
+    kind, instead = f"{function!r}", "Give a function that is written in Python with def"
+    if isinstance(function, types.MethodType):
+        kind, instead = "a method of a class", "Write it as a function of the module, without self"
+    elif hasattr(function, "__wrapped__"):
+        kind, instead = "a function with a decorator", "Remove the decorator: rules are never run by Python"
+    if not isinstance(inner, types.FunctionType):
+        return TranslationError(f"{what} is {kind}\n{instead}")
+    code = inner.__code__
+    place = f'File "{code.co_filename}", line {code.co_firstlineno}, in {inner.__name__}'
+    return TranslationError(f"{what} is {kind}\n  {place}\n{instead}", code.co_filename, code.co_firstlineno)
 
 
 def _is_nested(source: str) -> bool:

@@ -67,6 +67,8 @@ def _expression(body: Body, node: ast.stmt) -> None:
     value = node.value
     if isinstance(value, ast.Constant) and (isinstance(value.value, str) or value.value is ...):
         return
+    if isinstance(value, ast.Yield | ast.YieldFrom | ast.Await):
+        expression(body, value)  # is refused
     if not isinstance(value, ast.Call):
         raise body.error(value, "this has no effect", "Assign it, or leave it out")
     if atomic(body, value, expression):
@@ -181,6 +183,7 @@ def _return(body: Body, node: ast.stmt) -> None:
         value = expression(body, node.value)
         with body.at(node.value):
             body.emit(f"return {converted(value, kind).text};", node)
+    body.ends.append(body.assigned)
     body.assigned = None
 
 

@@ -7,12 +7,13 @@ from gpu_envs.codegen.layout import header_text
 from gpu_envs.errors import TranslationError
 from gpu_envs.spec import EnvSpec, Spec, TeamSpec
 from gpu_envs.translation.body import Body, Line
+from gpu_envs.translation.completeness import check_observe, check_reset
 from gpu_envs.translation.functions import Unit, translate
 from gpu_envs.translation.rules import Rules
 from gpu_envs.translation.signatures import annotations_of, argument, names_of
 from gpu_envs.translation.sources import Written, read
 from gpu_envs.translation.things import Things
-from gpu_envs.translation.values import BOOL, INT, REAL, Elements, Number, Several, Value
+from gpu_envs.translation.values import BOOL, INT, REAL, Number, Several, Value
 
 PRELUDE = "python.cuh"
 """The header with Python's arithmetic."""
@@ -65,8 +66,8 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
             continue
         written = read(function, f"{spec.id}: {name}")
         bodies[name] = _entry(unit, spec, name, written, kinds)
-    _check_reset(spec, bodies["reset"])
-    _check_observe(unit, bodies["observe"])
+    check_reset(spec, bodies["reset"])
+    check_observe(unit.things, spec, bodies["observe"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
     parts = [(PRELUDE, [Line(1, header_text(PRELUDE))]), *unit.parts]
     return "\n".join([*_joined(parts), *empty, ""])
@@ -95,6 +96,7 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
             f"{name} has {len(given)} arguments ({', '.join(given)}) and needs {len(kinds)}",
             f"Write def {written.name}({usual}):",
         )
+    _check_order(written, name, dict(zip(given, kinds, strict=True)), usual)
     arguments: dict[str, Value] = {}
     heads: dict[str, str] = {}
     first: dict[str, Number] = {}
@@ -115,6 +117,18 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
     return body
 
 
+def _check_order(written: Written, name: str, given: Mapping[str, str], usual: str) -> None:
+    """Names that are usual for one argument, and stand where another belongs."""
+    meant = {NAMES.get(kind, kind.lower()): kind for kind in given.values()}
+    meant |= {kind.lower(): kind for kind in given.values() if kind != "int"}
+    for node in (*written.tree.args.posonlyargs, *written.tree.args.args):
+        own, kind = node.arg, given.get(node.arg)
+        if node.annotation is None and meant.get(own, kind) != kind:
+            raise written.error(
+                node, f"{own!r} stands where {name} gets the {kind}", f"Mind the order: def {written.name}({usual}):"
+            )
+
+
 def _check_annotation(written: Written, name: str, given: str, wanted: str, unit: Unit) -> None:
     """Arguments in another order would be taken for one another."""
     if given in (*unit.things.all, "float", "int", "bool") and given != wanted:
@@ -122,31 +136,6 @@ def _check_annotation(written: Written, name: str, given: str, wanted: str, unit
             return
         node = next(a for a in (*written.tree.args.posonlyargs, *written.tree.args.args) if a.arg == name)
         raise written.error(node, f"{name!r} is the {wanted} here, and not the {given}", "Mind the arguments' order")
-
-
-def _check_reset(spec: Spec, body: Body) -> None:
-    """Every field of the state is set by reset."""
-    assert isinstance(spec, EnvSpec | TeamSpec)
-    fields = spec.typed_state if isinstance(spec, EnvSpec) else {**spec.state, **spec.shared}
-    missing = [name for name in fields if name not in body.effects.fields]
-    if missing:
-        what = ", ".join(map(repr, missing))
-        raise body.error(body.written.tree, f"reset does not set {what}", "Every field of the state has a first value")
-
-
-def _check_observe(unit: Unit, body: Body) -> None:
-    """Every number of an observation is written, as far as it is known which are."""
-    box = unit.things.all.get("Observation")
-    if not isinstance(box, Elements) or len(box.sizes) != 1 or box.sizes[0] is None or body.effects.anywhere:
-        return
-    size = box.sizes[0]
-    missing = set(range(size)) - {index % size for index in body.effects.written}
-    if missing:
-        raise body.error(
-            body.written.tree,
-            f"observe does not write observation[{min(missing)}]",
-            f"The observation space has {size} numbers, and each of them is written",
-        )
 
 
 def _joined(parts: Iterable[tuple[str, list[Line]]]) -> Iterable[str]:

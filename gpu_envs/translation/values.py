@@ -55,6 +55,8 @@ class Elements:
     """Another form, of one index that counts all elements."""
     cpp: str = ""
     """The C++ type, of what a local may name."""
+    partly: str = ""
+    """How an element is written, of what has some of its indices."""
     agents: bool = False
     """The first index is an agent."""
 
@@ -178,7 +180,8 @@ def number(value: Value) -> Number:
     if value.write_only:
         raise RefusedError("what is observed is written and not read", "Compute it in a local first")
     if not isinstance(value.type, Number):
-        raise RefusedError(f"this is {described(value)} and no number")
+        instead = value.type.partly if isinstance(value.type, Elements) else ""
+        raise RefusedError(f"this is {described(value)} and no number", f"Write {instead}" if instead else "")
     return value.type
 
 

@@ -1,0 +1,85 @@
+"""What rules must write whole: the state in a reset, and observations."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from gpu_envs.errors import TranslationError
+from gpu_envs.fields import Field
+from gpu_envs.spaces import space_of
+from gpu_envs.spec import EnvSpec, Spec, TeamSpec
+from gpu_envs.translation.body import Body
+from gpu_envs.translation.signatures import names_of
+from gpu_envs.translation.things import Things
+from gpu_envs.translation.values import Elements, Thing
+
+
+def check_reset(spec: Spec, body: Body) -> None:
+    """Every field of the state is set by reset, single numbers on every way through it."""
+    assert isinstance(spec, EnvSpec | TeamSpec)
+    of_agents = spec.state if isinstance(spec, TeamSpec) else {}
+    fields = spec.typed_state if isinstance(spec, EnvSpec) else {**spec.state, **spec.shared}
+    missing = [name for name in fields if name not in body.effects.fields]
+    if missing:
+        raise _unset(body, f"reset does not set {_listed(missing)}", missing[0], fields, of_agents)
+    if isinstance(spec, TeamSpec):
+        return
+    unsure = [n for n, field in fields.items() if not field.is_array and f"s.{n}" not in body.effects.certain]
+    if unsure:
+        what = f"reset sets {_listed(unsure)} on some ways only, and not on every one"
+        raise _unset(body, what, unsure[0], fields, of_agents)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _unset(
+    body: Body, what: str, name: str, fields: Mapping[str, Field], of_agents: Mapping[str, Field]
+) -> TranslationError:
+    place = f"{names_of(body.written)[0]}.{name}"
+    indices = [*(["i"] if name in of_agents else []), *(["k"] if fields[name].is_array else [])]
+    place += f"[{', '.join(indices)}]" if indices else ""
+    return body.error(
+        body.written.tree, what, f"Every field of the state has a first value: write {place} = ... in reset"
+    )
+
+
+def check_observe(things: Things, spec: Spec, body: Body) -> None:
+    """Every number of an observation is written, as far as it is known which are."""
+    for part, size, what, whose in _parts(things, spec, body):
+        if part and part not in body.effects.fields:
+            raise body.error(
+                body.written.tree,
+                f"observe does not write {what}",
+                f"Every part of {whose} is written: {what}[j] = ...",
+            )
+        if not size or part in body.effects.anywhere:
+            continue
+        missing = set(range(size)) - {index for of, index in body.effects.written if of == part}
+        if missing:
+            raise body.error(
+                body.written.tree,
+                f"observe does not write {what}[{min(missing)}]",
+                f"{whose[0].upper()}{whose[1:]} has {size} numbers, and each of them is written",
+            )
+
+
+def _parts(things: Things, spec: Spec, body: Body) -> Iterator[tuple[str, int, str, str]]:
+    """The parts of an observation: name, elements (0: not known), what rules call it, what it belongs to."""
+    own, whose = names_of(body.written)[-1], "the observation space"
+    if isinstance(spec, TeamSpec):
+        for role, count in zip(spec.roles, spec.counts(things.params).values(), strict=True):
+            size = math.prod(space_of(role.observation, things.params).shape or (1,)) if count else 0
+            yield "", size, own, f"the observation space of {role.name!r}"
+        return
+    seen = things.all["Observation"]
+    if isinstance(seen, Thing):
+        for name, value in seen.fields.items():
+            if isinstance(value.type, Elements):
+                yield name, _size(value.type), f"{own}.{name}", whose
+    elif isinstance(seen, Elements):
+        yield "", _size(seen), own, whose
+
+
+def _size(box: Elements) -> int:
+    return box.sizes[0] or 0 if len(box.sizes) == 1 else 0
