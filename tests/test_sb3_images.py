@@ -16,7 +16,7 @@ from gpu_envs import registry
 from gpu_envs.adapters.sb3 import VecEnv
 
 
-class Flat(BaseFeaturesExtractor):
+class Flat(BaseFeaturesExtractor):  # type: ignore[misc]  # Stable-Baselines3 has no types
     """All parts of an observation, one after another."""
 
     def __init__(self, space: spaces.Dict) -> None:
@@ -34,7 +34,10 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def learn(folder: Path, side: int, most: int, shape: tuple[int, ...], **policy: Any) -> None:
-    seen = {"image": spaces.Box(0, most, shape, np.uint8), "x": spaces.Box(-8, 8, (1,), np.float32)}
+    seen: dict[str, spaces.Space[Any]] = {
+        "image": spaces.Box(0, most, shape, np.uint8),
+        "x": spaces.Box(-8, 8, (1,), np.float32),
+    }
     observe = f"""for (int j = 0; j < {side * side * 3}; ++j) observation.image[j] = u8(j % 7);
     observation.x[0] = float(s.x);"""
     spec = walk(folder, more={"observation": spaces.Dict(seen)}, observe=observe)
