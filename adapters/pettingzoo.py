@@ -110,6 +110,15 @@ def _publish(spec: TeamSpec) -> None:
         globals()[short] = module
 
 
+def withdraw(id: str) -> None:
+    """Takes back what was told of a team."""
+    name, short = f"{NAMESPACE}/{id}", _short_name(id)
+    for known in (aec_registry, parallel_registry):
+        known.pop(name, None)
+    if sys.modules.pop(f"{__name__}.{short}", None) is not None:
+        globals().pop(short, None)
+
+
 def __getattr__(name: str) -> Any:
     """The namespace of a team that was registered later than this module was imported."""
     gpu_envs.ids()  # those of other distributions too

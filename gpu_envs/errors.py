@@ -1,7 +1,9 @@
 """The exceptions of this package, and the help its messages give."""
 
 import difflib
+import functools
 from collections.abc import Iterable
+from typing import Any
 
 
 class CompileError(RuntimeError):
@@ -53,6 +55,12 @@ class NotFiniteError(ArithmeticError):
         super().__init__(message)
         self.replica, self.agent, self.step = replica, agent, step
         self.source, self.field, self.element, self.value = source, field, element, value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """All of it: an exception as such remembers what was given by place, and not by name."""
+        names = ("replica", "agent", "step", "source", "field", "element", "value")
+        given = {name: getattr(self, name) for name in names}
+        return functools.partial(type(self), *self.args, **given), (), vars(self)
 
 
 class TranslationError(ValueError):

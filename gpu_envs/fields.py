@@ -1,30 +1,16 @@
 """What a spec names besides parameters: the fields of a state, and tables that all replicas read."""
 
 import dataclasses
-import keyword
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from gpu_envs.derived import derived
+
 FIELD_TYPES = ("real", "int", "byte", "agent", "bool")
 
 _TABLE_TYPES = {"real": "float64", "int": "int32", "byte": "uint8", "bool": "bool"}
-
-CPP_WORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double "
-    "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not "
-    "operator or private protected public real register return short signed sizeof static struct switch template "
-    "this throw true try typedef typename union unsigned using virtual void volatile while xor".split()
-)
-"""Words that mean something in C++ and no name may be."""
-
-
-def check_name(name: str, what: str) -> None:
-    """Refuses what is no name in both languages."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in CPP_WORDS or keyword.iskeyword(name):
-        raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
 
 
 def check_kinds(what: str, given: object, kind: type, example: str) -> None:
@@ -50,17 +36,31 @@ class Field:
         """Refuses an unknown type and an impossible length."""
         if self.type not in FIELD_TYPES:
             raise ValueError(f"a field's type is {self.type!r}; allowed: {', '.join(FIELD_TYPES)}")
-        if isinstance(self.length, int) and self.length < 1:
-            raise ValueError(f"a field's length is {self.length}; at least 1")
+        if not callable(self.length):
+            object.__setattr__(self, "length", _count(self.length, "a field's length"))
 
     @property
     def is_array(self) -> bool:
         """Whether it is indexed in the rules: all but a length of 1 that no function gave."""
         return callable(self.length) or self.length != 1
 
-    def elements(self, params: Mapping[str, Any]) -> int:
-        """How many elements it has under these parameters."""
-        return self.length if isinstance(self.length, int) else self.length(params)
+    def elements(self, params: Mapping[str, Any], what: str = "a field's length") -> int:
+        """How many elements it has under these parameters.
+
+        Args:
+            params: The parameters.
+            what: Spec and field, for a message.
+        """
+        return _count(derived(self.length, params, what), what) if callable(self.length) else self.length
+
+
+def _count(given: object, what: str) -> int:
+    """A length, or raises what is wrong with it."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise TypeError(f"{what} is {given!r}; give a whole number from 1 up, or a function of the parameters")
+    if given < 1:
+        raise ValueError(f"{what} is {given}; at least 1")
+    return int(given)
 
 
 Values: TypeAlias = Any
@@ -88,26 +88,33 @@ class Table:
         same = known if callable(known) else (known.shape, known.tobytes())
         object.__setattr__(self, "_same", same)
 
-    def array(self, params: Mapping[str, Any]) -> np.ndarray:
-        """Its numbers under these parameters: of a table of reals float64."""
-        return _checked(self.values(params), self.type) if callable(self.values) else np.asarray(self.values)
+    def array(self, params: Mapping[str, Any], what: str = "a table") -> np.ndarray:
+        """Its numbers under these parameters: of a table of reals float64.
+
+        Args:
+            params: The parameters.
+            what: Spec and name, for a message.
+        """
+        if not callable(self.values):
+            return np.asarray(self.values)
+        return _checked(derived(self.values, params, what), self.type, what)
 
 
-def _checked(values: Values, kind: str) -> np.ndarray:
+def _checked(values: Values, kind: str, what: str = "a table") -> np.ndarray:
     dtype = _TABLE_TYPES[kind]
     try:
         given = np.asarray(values)
     except ValueError:
-        raise ValueError("a table's rows are not all of one length; give numbers in one to three dimensions") from None
+        raise ValueError(f"{what}'s rows are not all of one length; give numbers in one to three dimensions") from None
     if given.dtype.kind not in "biuf" or not 1 <= given.ndim <= 3 or given.size == 0:
         raise ValueError(
-            f"a table has {given.dtype} numbers of shape {given.shape}; give numbers in one to three dimensions"
+            f"{what} has {given.dtype} numbers of shape {given.shape}; give numbers in one to three dimensions"
         )
     if given.dtype.kind == "f" and np.isnan(given).any():
         first = np.argwhere(np.isnan(given))[0].tolist()
-        raise ValueError(f"a table holds NaN (the first at {first}), which is not allowed; give a number that means it")
+        raise ValueError(f"{what} holds NaN (the first at {first}), which is not allowed; give a number that means it")
     made = np.array(given.astype(dtype))
     if not np.array_equal(made, given):
-        raise ValueError(f"a table of type {kind!r} holds numbers that are none of {dtype}")
+        raise ValueError(f"{what} of type {kind!r} holds numbers that are none of {dtype}")
     made.setflags(write=False)
     return made

@@ -4,6 +4,8 @@ import contextlib
 import contextvars
 import hashlib
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import itertools
 import linecache
@@ -11,15 +13,23 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import final
 
 from gpu_envs.errors import SourceError, did_you_mean
 
 _FILES: dict[str, tuple[bytes, types.ModuleType, int]] = {}
 """By path: the text that was imported, the module, and which import it was."""
+_SIBLINGS: dict[str, Path] = {}
+"""Modules that were found beside a file, and the folder."""
+_TEXTS: dict[Path, dict[Path, bytes]] = {}
+"""By folder: its files that were imported as siblings, and their texts then."""
 _TURNS = itertools.count(1)
 _NOW: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar("now", default=("", 0))
+
+
+_UNDO: contextvars.ContextVar[list[Callable[[], object]] | None] = contextvars.ContextVar("undo", default=None)
 
 
 def importing() -> tuple[str, int]:
@@ -27,8 +37,33 @@ def importing() -> tuple[str, int]:
     return _NOW.get()
 
 
+def on_failure(undo: Callable[[], object]) -> None:
+    """Has something called if the import that goes on now fails; where none goes on, nothing."""
+    kept = _UNDO.get()
+    if kept is not None:
+        kept.append(undo)
+
+
+@contextlib.contextmanager
+def _undone_on_failure() -> Iterator[None]:
+    """Calls what ``on_failure`` was given within it, the last first, if it fails."""
+    kept: list[Callable[[], object]] = []
+    token = _UNDO.set(kept)
+    try:
+        yield
+    except BaseException:
+        for undo in reversed(kept):
+            undo()
+        raise
+    finally:
+        _UNDO.reset(token)
+
+
 def import_file(path: Path) -> tuple[types.ModuleType, int]:
-    """The module of a file, and which import that is: the file is imported again when its text has changed.
+    """The module of a file, and which import that is.
+
+    The file is imported again when its text has changed, or that of a file beside it that was imported along. Of an
+    import that fails nothing stays.
 
     Raises:
         FileNotFoundError: There is none.
@@ -40,6 +75,7 @@ def import_file(path: Path) -> tuple[types.ModuleType, int]:
         beside = [display(each) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
         shown = display(path)
         raise FileNotFoundError(f"there is no file {shown!r}{did_you_mean(shown, beside)}") from None
+    _forget_changed(path.parent)
     known = _FILES.get(str(path))
     if known is not None and known[0] == text:
         return known[1], known[2]
@@ -49,9 +85,13 @@ def import_file(path: Path) -> tuple[types.ModuleType, int]:
     module = importlib.util.module_from_spec(made)
     before = sys.modules.get(name)
     sys.modules[name] = module
-    linecache.checkcache(str(path))
     try:
-        with _beside(path.parent), _within(str(path), turn), explained(path.parent, display(path)):
+        with (
+            _undone_on_failure(),
+            _beside(path.parent),
+            _within(str(path), turn),
+            explained(path.parent, display(path)),
+        ):
             exec(compile(text, str(path), "exec"), vars(module))  # by the loader an old .pyc could be taken for it
     except BaseException:
         if before is None:
@@ -77,7 +117,7 @@ def import_module(name: str) -> types.ModuleType:
     """
     with _importable(Path.cwd()):
         try:
-            with explained(None, f"the module {name!r}"):
+            with _undone_on_failure(), explained(None, f"the module {name!r}"):
                 return importlib.import_module(name)
         except SourceError as error:
             cause = error.__cause__
@@ -105,22 +145,86 @@ def _importable(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _beside(folder: Path) -> Iterator[None]:
     """Within it, modules beside a file can be imported; those beside files elsewhere, of the same names, give way."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
     for name in [name for name, other in _SIBLINGS.items() if other != folder and _is_there(folder, name)]:
-        del _SIBLINGS[name]
-        sys.modules.pop(name, None)
-    before = set(sys.modules)
+        _forget(name)
+    importlib.invalidate_caches()  # a file that was made just now is there too
+    before, writes_none = set(sys.modules), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a text of the same length, saved in the same second, would be taken for it
     try:
         with _importable(folder):
             yield
+    except BaseException:
+        for name in _found_beside(folder, before):
+            _forget(name)
+        raise
     finally:
-        for name in set(sys.modules) - before:
-            place = getattr(sys.modules[name], "__file__", None)
-            if place and Path(place).is_relative_to(folder) and _is_there(folder, name):
-                _SIBLINGS[name] = folder
+        sys.dont_write_bytecode = writes_none
+        for name in _found_beside(folder, before):
+            _note(folder, name, Path(str(sys.modules[name].__file__)))
 
 
-_SIBLINGS: dict[str, Path] = {}
-"""Modules that were found beside a file, and the folder."""
+def _found_beside(folder: Path, before: set[str]) -> list[str]:
+    """The modules of a folder that were not there before."""
+    if folder.name in ("site-packages", "dist-packages"):
+        return []  # what is installed is Python's own
+    places = {name: getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - before}
+    return [name for name, at in places.items() if at and Path(at).is_relative_to(folder) and _is_there(folder, name)]
+
+
+def _note(folder: Path, name: str, file: Path) -> None:
+    _SIBLINGS[name] = folder
+    with contextlib.suppress(OSError):
+        _TEXTS.setdefault(folder, {})[file] = file.read_bytes()
+
+
+def _forget(name: str) -> None:
+    _SIBLINGS.pop(name, None)
+    sys.modules.pop(name, None)
+
+
+def _forget_changed(folder: Path) -> None:
+    """Lets all of a folder be imported anew, where a file changed that was imported along with another."""
+    for file, text in _TEXTS.get(folder, {}).items():
+        try:
+            if file.read_bytes() == text:
+                continue
+        except OSError:
+            pass
+        break
+    else:
+        return
+    del _TEXTS[folder]
+    for name in [name for name, other in _SIBLINGS.items() if other == folder]:
+        _forget(name)
+    for path in [path for path in _FILES if Path(path).parent == folder]:
+        del _FILES[path]
+
+
+@final
+class _Later(importlib.abc.MetaPathFinder):
+    """Finds modules beside a file that was imported by its path, when its functions import them while they run."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Asked last; looks beside the innermost of such files that is running."""
+        del target
+        folders = {Path(file).parent for file in _FILES}
+        frame = sys._getframe(1) if path is None and folders else None
+        while frame is not None:
+            folder = Path(frame.f_code.co_filename).parent
+            if folder in folders:
+                found = importlib.machinery.PathFinder.find_spec(fullname, [str(folder)])
+                if found is not None and found.origin is not None:
+                    _note(folder, fullname, Path(found.origin))
+                return found
+            frame = frame.f_back
+        return None
+
+
+_FINDER = _Later()
 
 
 def _is_there(folder: Path, name: str) -> bool:
@@ -165,6 +269,7 @@ def explained(folder: Path | None, what: str) -> Iterator[None]:
             text = str(error)
         if not place:
             raise SourceError(f"{what} cannot be imported: {kind}: {text}{hint}") from error
+        linecache.checkcache(place)
         source = linecache.getline(place, line).strip()
         shown = f"\n    {source}" if source else ""
         raise SourceError(f"{display(place)}:{line}: {kind}: {text}{hint}{shown}") from error

@@ -1,6 +1,7 @@
 """The environments by their ids and by the places of their specs, and the two ways to make one."""
 
 import dataclasses
+import functools
 import sys
 import threading
 import warnings
@@ -10,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from gpu_envs import sources
+from gpu_envs import importing, sources
 from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.sources import BY_HAND, Origin
@@ -63,6 +64,24 @@ def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
             return
         if there.file == origin.file and not origin.reference:
             origin = dataclasses.replace(there, turn=max(there.turn, origin.turn))  # which still finds it
+    importing.on_failure(functools.partial(_put_back, spec.id, known, _ORIGINS.get(spec.id)))
+    _set(spec, origin)
+
+
+def _put_back(id: str, spec: Spec | None, origin: Origin | None) -> None:
+    """Lets an id stand for what it was before the file that registered it failed."""
+    if spec is not None:
+        _set(spec, origin or BY_HAND)
+        return
+    found = _SPECS.pop(id, None)
+    _ORIGINS.pop(id, None)
+    gymnasium.registry.pop(f"{NAMESPACE}/{id}", None)
+    withdraw = getattr(sys.modules.get("gpu_envs.adapters.pettingzoo"), "withdraw", None)
+    if withdraw is not None and isinstance(found, TeamSpec):
+        withdraw(id)
+
+
+def _set(spec: Spec, origin: Origin) -> None:
     _SPECS[spec.id] = spec
     _ORIGINS[spec.id] = origin
     if isinstance(spec, TeamSpec):
@@ -269,7 +288,7 @@ def make(id: str | Spec, num_envs: int = 1, **kwargs: Any) -> Any:
             ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``. Or the spec itself, which is registered.
         num_envs: How many replicas.
         **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``,
-            ``statistics``, ``threads``, ``block_size``, and the environment's own parameters.
+            ``statistics``, ``threads``, ``block_size``, ``checking``, and the environment's own parameters.
 
     Returns:
         A ``VectorEnv``, which is Gymnasium's; of an environment with a team of agents, a ``MultiAgentEnv``.

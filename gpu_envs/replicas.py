@@ -209,6 +209,7 @@ class Replicas:
         checked = spec.settings[name].check(name, values, self.num_envs)
         params = {**sim.params, name: checked}
         spec.check_order(params)
+        spec.check_shapes(sim.params, params)
         sim.set_params(params)
 
     def call(self, owner: object, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -108,14 +108,15 @@ class Simulation:
 
     def _allocate(self) -> None:
         layout = self.layout
-        shapes = layout.buffers()
-        needed = sum(
+        shapes, read = layout.buffers(), tables(self.config)
+        needed = sum(values.nbytes for values in read.values()) + sum(
             int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()
         )
         available = self.backend.memory()
         refusal = (
             f"{self.config.num_envs:,} replicas of {self.config.spec.id} need {needed / 2**30:,.1f} GiB on "
             f"{self.backend.device}, which has {available / 2**30:,.1f} GiB; lower num_envs"
+            f"{' or make the tables smaller' if read else ''}"
         )
         if needed > available:
             raise MemoryError(refusal)
@@ -123,6 +124,7 @@ class Simulation:
             self.buffers: dict[str, Array] = {
                 n: self.arrays.zeros(shape, dtype) for n, (shape, dtype) in shapes.items()
             }
+            self._tables = {name: self.arrays.full_of(values) for name, values in read.items()}
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
         self.arrays.write(self.buffers["offence"], _NO_OFFENCE)
@@ -131,7 +133,6 @@ class Simulation:
         self.state = LiveState(fields, self.arrays)
         self.elapsed: Array = self.buffers["elapsed" if "elapsed" in self.buffers else "state.elapsed"]
         self.shapes = layout.results()
-        self._tables = {name: self.arrays.full_of(values) for name, values in tables(self.config).items()}
 
     def program_source(self) -> str:
         """The C++ that the kernels of a single step were compiled from."""

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import gymnasium
 
-from gpu_envs.errors import did_you_mean
+from gpu_envs.derived import derived
 from gpu_envs.params import Value
 
 SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
@@ -22,19 +22,11 @@ def space_of(source: SpaceSource, params: Mapping[str, Value], what: str = "a sp
     """
     if isinstance(source, gymnasium.Space):
         return source
-    name = getattr(source, "__name__", "the function")
-    try:
-        space = source(params)
-    except KeyError as error:
-        known = ", ".join(params)
-        raise ValueError(
-            f"{what}: {name} asks for the parameter {error.args[0]!r}"
-            f"{did_you_mean(str(error.args[0]), params)} There are: {known or 'none'}"
-        ) from error
-    except Exception as error:
-        raise ValueError(f"{what}: {name} raised {type(error).__name__}: {error}") from error
+    space = derived(source, params, what)
     if not isinstance(space, gymnasium.Space):
-        raise TypeError(f"{what}: {name} returned {space!r}; expected a space of Gymnasium's")
+        raise TypeError(
+            f"{what}: {getattr(source, '__name__', 'the function')} returned {space!r}; expected a space of Gymnasium's"
+        )
     return space
 
 
@@ -45,3 +37,10 @@ def check_space(what: str, given: object) -> None:
             f"{what} is {given!r}; give a space of Gymnasium's, such as Discrete(2), or a function of the parameters "
             "that returns one"
         )
+
+
+def outline(space: gymnasium.Space[Any]) -> object:
+    """What of a space the memory for its values depends on."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: outline(part) for key, part in space.spaces.items()}
+    return type(space), space.shape, str(space.dtype)

@@ -1,4 +1,4 @@
-"""What Python knows of an environment: everything but its rules, which are a header in ``kernels/``.
+"""What Python knows of an environment: everything but its rules, which are a header or functions in Python.
 
 From a spec follow the C++ structs, the buffers, the kernel arguments, the spaces and the command line's options.
 """
@@ -16,11 +16,13 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import dimensions
+from gpu_envs.derived import FixedParams
 from gpu_envs.errors import did_you_mean
-from gpu_envs.fields import Field, Table, check_kinds, check_name
+from gpu_envs.fields import Field, Table, check_kinds
+from gpu_envs.names import COPIES, GETTER, check_capitals, check_choices, check_name
 from gpu_envs.params import ARGUMENTS, Param, Value
 from gpu_envs.pictures import Drawing
-from gpu_envs.spaces import SpaceSource, check_space, space_of
+from gpu_envs.spaces import SpaceSource, check_space, outline, space_of
 from gpu_envs.translation import Rules
 
 
@@ -79,7 +81,8 @@ class Spec(ABC):
             raise ValueError(f"{self.id}: state must name at least one field")
         names = [*self.fields, *self.params, *self.options, *self.tables]
         for name in names:
-            check_name(name, f"{self.id}: the field")
+            check_name(name, f"{self.id}: the field", members=frozenset() if name in self.fields else GETTER)
+        check_choices(self.settings, self.id, team=isinstance(self, TeamSpec))
         repeated = {n for n in names if names.count(n) > 1}
         if repeated:
             raise ValueError(
@@ -121,6 +124,36 @@ class Spec(ABC):
     def settings(self) -> dict[str, Param]:
         """Parameters and reset options together: the fields of ``Params``, in order."""
         return {**self.params, **self.options}
+
+    def fixed_params(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters as functions that lengths and tables come from see them: those that stay as they are."""
+        return FixedParams(frozenset(name for name, param in self.params.items() if param.fixed), params)
+
+    def length(self, name: str, field: Field, params: Mapping[str, Any]) -> int:
+        """How many elements a field has under these parameters."""
+        return field.elements(self.fixed_params(params), f"{self.id}: the length of the field {name!r}")
+
+    def table(self, name: str, params: Mapping[str, Any]) -> np.ndarray:
+        """The numbers of a table under these parameters."""
+        return self.tables[name].array(self.fixed_params(params), f"{self.id}: the table {name!r}")
+
+    @property
+    @abstractmethod
+    def spaces(self) -> Mapping[str, SpaceSource]:
+        """Its spaces, by what they are."""
+
+    def check_shapes(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Raises a ValueError where other parameters would give a space another shape."""
+        for what, source in self.spaces.items():
+            if isinstance(source, gymnasium.Space):
+                continue
+            old, new = space_of(source, before, f"{self.id}: {what}"), space_of(source, after, f"{self.id}: {what}")
+            if outline(old) != outline(new):
+                changed = [n for n in after if not np.array_equal(before[n], after[n])]
+                raise ValueError(
+                    f"{self.id}: {what} would become {new}, and is {old}: make another environment, and mark the "
+                    f"parameter {', '.join(map(repr, changed))} fixed=True"
+                )
 
     def check_params(self, given: Mapping[str, Any], num_envs: int) -> dict[str, Value]:
         """Completes the parameters with their defaults, or says which is wrong, how, and what is allowed."""
@@ -202,6 +235,11 @@ class EnvSpec(Spec):
     def fields(self) -> tuple[str, ...]:
         """The names of the state's fields."""
         return tuple(self.state)
+
+    @property
+    def spaces(self) -> Mapping[str, SpaceSource]:
+        """Observation and action."""
+        return {"observation": self.observation, "action": self.action}
 
     @property
     def typed_state(self) -> Mapping[str, Field]:
@@ -286,7 +324,7 @@ class TeamSpec(Spec):
         Spec.__post_init__(self)
         taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
         for name in taken:
-            check_name(name, f"{self.id}: the field")
+            check_name(name, f"{self.id}: the field", members=COPIES)
         repeated = {n for n in taken if taken.count(n) > 1}
         if repeated:
             raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
@@ -296,6 +334,8 @@ class TeamSpec(Spec):
             if not re.fullmatch(r"[a-z]+", role.name):
                 raise ValueError(f"{self.id}: the role {role.name!r} must be of the letters a to z")
             self._check_role(role)
+        fixed = (name for name, param in self.params.items() if param.fixed)
+        check_capitals([*(role.name for role in self.roles), *fixed], self.id)
 
     def _check_role(self, role: Role) -> None:
         """Refuses a count that is no number of agents, and what is no space."""
@@ -316,6 +356,12 @@ class TeamSpec(Spec):
             raise ValueError(f"{what} its count is {role.count!r}; a whole number from 1 up, or a parameter's name")
         for name in ("observation", "action"):
             check_space(f"{what} {name}", getattr(role, name))
+
+    @property
+    def spaces(self) -> Mapping[str, SpaceSource]:
+        """Each role's."""
+        named = [(f"the role {role.name!r}:", role) for role in self.roles]
+        return {f"{n} observation": r.observation for n, r in named} | {f"{n} action": r.action for n, r in named}
 
     def counts(self, params: Mapping[str, Value]) -> dict[str, int]:
         """How many agents each role has under these parameters."""

@@ -53,7 +53,7 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
         return given < START || given > START + N - 1 ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
     }
 
-    FN void draw(int k, const Words& block, u32 step) {
+    FN void draw(int k, const Words& block, u32 step, u64, u32) {
         const u32 slot = step % PER_BLOCK;
         const u32 word = word_of(block, slot / PER_WORD);
         value[k] = START + (BINARY ? int(word >> (slot % PER_WORD * BITS)) & (N - 1) : int(u64(word) * N >> 32));
@@ -131,13 +131,15 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
         return nan ? ACTION_NAN : NO_OFFENCE;
     }
 
-    // Uniform within the bounds of the space, in float32 whatever `real` is, since that is what gets recorded.
-    FN void draw(int k, const Words& block, u32 step) {
-        static_assert(ELEMENTS <= 4, "random actions of more than four numbers need further blocks");
+    // Uniform within the bounds of the space, in float32 whatever `real` is, since that is what gets recorded. `block`
+    // has the words of the first four numbers; those of the others are drawn here.
+    FN void draw(int k, const Words& block, u32 step, u64 seed, u32 episode) {
+        Words words = block;
         UNROLL
         for (int j = 0; j < ELEMENTS; ++j) {
+            if (j != 0 && j % 4 == 0) words = random_words(seed, RANDOM_ACTION, 0, episode, step, u32(j / 4));
             float unit;
-            to_unit(word_of(block, step % PER_BLOCK * ELEMENTS + u32(j)), unit);
+            to_unit(word_of(words, (step % PER_BLOCK * ELEMENTS + u32(j)) % 4), unit);
             value[j][k] = Bounds::low(j) + (Bounds::high(j) - Bounds::low(j)) * unit;
         }
     }

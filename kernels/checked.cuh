@@ -15,6 +15,13 @@ struct CheckedIndex {
     }
 };
 
+// Where the turns of phases are followed: tells which element one comes to.
+#ifdef TURNS
+template <class T> FN void accessed(const T* at, const CheckedIndex& index, const char* name);
+#else
+template <class T> FN void accessed(const T*, const CheckedIndex&, const char*) {}
+#endif
+
 template <class A, class B> constexpr bool CHECKED_SAME       = false;
 template <class A>          constexpr bool CHECKED_SAME<A, A> = true;
 template <bool> struct CheckedIf {};
@@ -27,7 +34,11 @@ template <class T> struct CheckedPointer {
     Index       length;
     const char* name;
 
-    FN T& operator[](CheckedIndex index) const { return at[index.within(name, length)]; }
+    FN T& operator[](CheckedIndex index) const {
+        T& found = at[index.within(name, length)];
+        accessed(&found, index, name);
+        return found;
+    }
     FN T& operator*() const { return *at; }
     FN T* operator+(CheckedIndex index) const { return at + index.within(name, length + 1); }
     template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type> FN operator P*() const {

@@ -14,6 +14,10 @@ template <class Call, class Env> FN void mask_all(const Call& call, const Tile& 
     FOR_EACH_LANE_ALONE(k, env) {
         const Index i   = env.index(k);
         bool* const row = call.action_mask + i * CHOICES;
+        if (INDEXED && tile.ended[k]) {  // nothing will be done any more; and an index may be outside by now
+            for (int choice = 0; choice < CHOICES; ++choice) row[choice] = true;
+            continue;
+        }
         if constexpr (CHOICES <= FEW_CHOICES) {
             bool possible[CHOICES];
             mask_choices(tile.state.get(k), params.get(i), possible);
@@ -25,9 +29,11 @@ template <class Call, class Env> FN void mask_all(const Call& call, const Tile& 
     }
 }
 
-// Draws a random action among those that are possible.
-FN void draw_action(Tile& tile, int k, const Params& params, const Words& bits) {
-    bool possible[CHOICES];
-    mask_choices(tile.state.get(k), params, possible);
-    tile.action.draw_possible(k, bits, u32(tile.elapsed[k]), possible);
+// Draws random actions among those that are possible.
+template <class Env> FN void draw_all(Tile& tile, const ParamBuffers& params, const Words (&bits)[LANES], const Key (&)[LANES], const Env& env) {
+    FOR_EACH_LANE(k, env) {
+        bool possible[CHOICES];
+        mask_choices(tile.state.get(k), params.get(env.index(k)), possible);
+        tile.action.draw_possible(k, bits[k], u32(tile.elapsed[k]), possible);
+    }
 }

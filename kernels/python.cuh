@@ -2,13 +2,14 @@
 
 namespace python {
 
-// a // b and a % b of whole numbers, rounded down. Where Python raises an error, for b = 0, they are a and 0.
+// a // b and a % b of whole numbers, rounded down. Where Python raises an error, for b = 0, they are a and 0. A division
+// by -1 is none: the least int has no opposite, and processors stop there.
 FN int floor_divided(int a, int b) {
-    const int divisor = b == 0 ? 1 : b, left = a % divisor;
-    return a / divisor - (left != 0 && (left < 0) != (divisor < 0) ? 1 : 0);
+    const int divisor = b == 0 || b == -1 ? 1 : b, left = a % divisor;
+    return b == -1 ? int(0u - u32(a)) : a / divisor - (left != 0 && (left < 0) != (divisor < 0) ? 1 : 0);
 }
 FN int modulo(int a, int b) {
-    const int divisor = b == 0 ? 1 : b, left = a % divisor;
+    const int divisor = b == 0 || b == -1 ? 1 : b, left = a % divisor;
     return left != 0 && (left < 0) != (divisor < 0) ? left + divisor : left;
 }
 

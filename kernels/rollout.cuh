@@ -48,11 +48,11 @@ KERNEL(kernel_rollout, RolloutCall) {
                         action_bits[k] = random_words(keys[k].seed, RANDOM_ACTION, 0, keys[k].episode,
                                                       elapsed / Actions::PER_BLOCK, 0);
                 }
-                FOR_EACH_LANE(k, env) draw_action(tile, k, params.get(env.index(k)), action_bits[k]);
+                draw_all(tile, params, action_bits, keys, env);
                 if (call.random_actions != nullptr)
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
             }
-            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), call.limit);
+            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), call.limit, 0);
 
             int wanted = 0;
             NOTE_LANES(wanted, k, env) {

@@ -49,14 +49,23 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
     }
 }
 
-// One step of one replica; one whose episode is over stays as it is. The key is read only where the rules draw random
-// numbers.
-FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, int limit) {
+// What the rules make of a step. Where they have something to index, those of an episode that is `over` are not asked:
+// an index may be outside by then. Elsewhere they are, since what they say is dropped, and a branch would cost more.
+FN Outcome step_if_alive(State& state, const Params& params, const Action& action, Random& random, [[maybe_unused]] bool over) {
+    if constexpr (INDEXED && AUTORESET != SAME_STEP) {
+        if (over) return {0, false};
+    }
+    return step(state, params, action, random);
+}
+
+// One step of one replica; one whose episode has ended stays as it is. The key is read only where the rules draw random
+// numbers. `over`: the episode has ended, or this step will begin the next.
+FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, int limit, int over) {
     const int     ended  = tile.ended[k];
     const State   before = tile.state.get(k);
     State         after  = before;
     Random        random(&key.seed, &key.episode, STEP, 0, u32(tile.elapsed[k]));
-    const Outcome outcome = step(after, params, tile.action.get(k), random);
+    const Outcome outcome = step_if_alive(after, params, tile.action.get(k), random, over != 0);
     const int     elapsed = tile.elapsed[k] + (ended ? 0 : 1);
     const int     flags   = (outcome.terminated ? TERMINATED : 0) | (elapsed >= limit ? TRUNCATED : 0);
     tile.state.set(k, ended ? before : after);

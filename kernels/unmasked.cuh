@@ -2,6 +2,7 @@
 
 template <class Call, class Env> FN void mask_all(const Call&, const Tile&, const Env&) {}
 
-FN void draw_action(Tile& tile, int k, const Params&, const Words& bits) {
-    tile.action.draw(k, bits, u32(tile.elapsed[k]));
+// Draws random actions.
+template <class Env> FN void draw_all(Tile& tile, const ParamBuffers&, const Words (&bits)[LANES], const Key (&keys)[LANES], const Env& env) {
+    FOR_EACH_LANE(k, env) tile.action.draw(k, bits[k], u32(tile.elapsed[k]), keys[k].seed, keys[k].episode);
 }

@@ -40,7 +40,7 @@ KERNEL(kernel_step, StepCall) {
         }
         const ParamBuffers params = call.params;  // a copy: no store can change it, so what it implies leaves the loop
         FOR_EACH_LANE(k, env)
-            advance_lane(tile, k, buffers.records[env.index(k)].key, params.get(env.index(k)), call.limit);
+            advance_lane(tile, k, buffers.records[env.index(k)].key, params.get(env.index(k)), call.limit, pending[k]);
         observe_all(tile, call.params, env);
         FOR_EACH_LANE(k, env) {
             const int skipped = AUTORESET == NEXT_STEP && pending[k];  // the step that restarts is none of the episode's
@@ -88,8 +88,12 @@ KERNEL(kernel_reset, ResetCall) {
         Tile tile;
         int  chosen[LANES];
         load(tile, buffers, env);
-        observe_all(tile, call.params, env);
         FOR_EACH_LANE(k, env) chosen[k] = !call.observe_only && (call.mask == nullptr || call.mask[env.index(k)]);
+        if constexpr (INDEXED) {  // what restarts may never have begun, and have indices that are outside
+            FOR_EACH_LANE_ALONE(k, env) if (!chosen[k]) observe_lane(tile, k, call.params.get(env.index(k)));
+        } else {
+            observe_all(tile, call.params, env);
+        }
         FOR_EACH_MARKED(k, chosen, env) {
             const Index i   = env.index(k);
             Key         key = buffers.records[i].key;

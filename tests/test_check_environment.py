@@ -1,5 +1,6 @@
 """The checker of environments finds what is wrong with broken ones, says where, and lets good ones pass."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ from harness import with_package
 from small_envs import CHASE, WALK, chase, walk
 
 import gpu_envs
+from gpu_envs.codegen import AUTORESET_MODES
 from gpu_envs.pictures import Drawing, Picture, disc
-from gpu_envs.testing import CheckError, builds, check_environment, ends, sameness, values
+from gpu_envs.testing import CheckError, builds, check_environment, ends, probe, sameness, values
+from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.report import FailedError, Report
 from gpu_envs.testing.subject import Subject
 
@@ -167,6 +170,39 @@ def test_what_cpp_leaves_undefined(tmp_path: Path) -> None:
     assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
 
 
+def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is played in this process, which it would hold for ever."""
+    spec = walk(
+        tmp_path, step="volatile bool stuck = action == 1;\n    while (stuck) s.x += 1;\n    return {0, false};"
+    )
+    monkeypatch.setattr(builds, "_LIMIT_S", 6)
+    told: list[str] = []
+    with pytest.raises(CheckError, match=r"Walk-v0: step [1-9] \(SameStep\) did not end within 6 s") as caught:
+        check_environment(spec, devices=["cpu"], report=told.append, sanitize=False)
+    assert "failed 1 of 3 checks" in str(caught.value)
+    assert "mend it first" in told[2]
+
+
+def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
+    """In SameStep there is none; in the other modes one waits."""
+    line = "s.x = real(8 / (4 - int(s.pace)));"
+    spec = walk(
+        tmp_path,
+        reset=WALK["reset"] + "\n    s.pace = 0;",
+        step=f"{line}\n    s.pace += real(1);\n    return {{0, s.pace > real(3)}};",
+    )
+    assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+
+
+def test_every_autoreset_mode_is_played(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    subject = Subject(walk(tmp_path), 9, 40, 0, {})
+    plan = probe.Plan(to_bytes(subject.spec, {}, tmp_path), {}, 3, 4, 0, "cpu", ((),))
+    assert probe.play(plan) == ""
+    places = ["the first reset", *(f"step {t}" for t in range(1, 5))]
+    expected = [f"{probe.PLACE}{place} ({mode})" for mode in AUTORESET_MODES for place in places]
+    assert sorted(capfd.readouterr().out.splitlines()) == sorted(expected)
+
+
 # --- what is not set ---
 
 
@@ -200,6 +236,21 @@ def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, 1) w.mark = real(w.elapsed);"
     spec = chase(tmp_path, more=more, step=broken, observe="row[0] = float(w.mark);\n    row[1] = 0;")
     assert "observations.hunter" in wrong(builds.undefined_values, spec)
+
+
+def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
+    found = wrong(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
+    assert "after reset" in found
+    assert "element [1] of the observation 'prey' of replica 0, prey_1 was not written: observe must write" in found
+
+
+def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
+    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
+    paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
+    found = wrong(builds.undefined_values, walk(tmp_path, more={"observation": parts}, observe=paint))
+    assert "element [1][2] of the observation 'image' of replica 0 was not written" in found
+    found = wrong(builds.undefined_values, walk(tmp_path, "Short-v0", observe="observation[1] = 0;"))
+    assert "observations[0] of replica 0" in found
 
 
 def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
@@ -301,6 +352,13 @@ def test_who_comes_back_into_the_game(tmp_path: Path) -> None:
     assert "is in the game again" in wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
 
 
+def test_a_game_that_goes_on_without_anybody(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed == 4 + i) w.in_game[i] = false; }"
+    broken = broken.replace("w.terminated = w.caught == NUM_PREY", "w.terminated = false")
+    found = wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+    assert re.match(r"in step \d+ of replica \d+ nobody is left in the game, and its episode goes on: w.term", found)
+
+
 def test_ends_are_counted(tmp_path: Path) -> None:
     told = ends.ends(Subject(walk(tmp_path), 9, 60, 0, {}), "cpu")
     assert "by the limit of 40 steps, alike in all autoreset modes" in told
@@ -312,7 +370,7 @@ def test_ends_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpu_envs.testing", "--device", "cpu", "--steps", "5", "--no-sanitize"]
+    command = [sys.executable, "-m", "gpu_envs", "check", "--device", "cpu", "--steps", "5", "--no-sanitize"]
     done = subprocess.run(
         [*command, "MountainCarContinuous-v0"],
         env=with_package(),

@@ -6,7 +6,6 @@ import pytest
 from small_envs import chase, walk
 
 import gpu_envs
-from gpu_envs.spec import Spec
 from gpu_envs.testing import CheckError, check_environment, numbers
 from gpu_envs.testing.report import FailedError
 from gpu_envs.testing.subject import Subject
@@ -14,7 +13,7 @@ from gpu_envs.testing.subject import Subject
 WHOLE = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu_envs.Field("int")}}
 
 
-def told(spec: Spec) -> str:
+def told(spec: gpu_envs.Spec) -> str:
     try:
         numbers.types(Subject(spec, 4, 2, 0, {}))
     except FailedError as error:

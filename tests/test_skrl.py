@@ -27,7 +27,7 @@ from skrl.trainers.torch import SequentialTrainer
 import gpu_envs
 from gpu_envs import ActionError
 from gpu_envs.adapters import skrl
-from gpu_envs.adapters.skrl.wrapper import from_zero
+from gpu_envs.adapters.skrl.wrapper import Seen, from_zero
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -579,3 +579,13 @@ def test_copies_go_on_where_the_other_was(device: str, make_wrapper: MakeWrapper
         observations = wrapper.step(actions)[0]
         for twin in twins:
             assert_same_bits(twin.step(actions)[0], observations)
+
+
+def test_single_numbers_are_rows_of_one() -> None:
+    number = gymnasium.spaces.Box(0, 9, (), np.uint8)
+    for space, features in ((number, 1), (gymnasium.spaces.Dict({"a": number, "b": number}), 2)):
+        seen = Seen(space, 3, torch.device("cpu"))
+        given = seen.fresh()
+        for part in given.values() if isinstance(given, dict) else (given,):
+            part.fill_(4)
+        assert seen.rows(given).tolist() == [[4.0] * features] * 3

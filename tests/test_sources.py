@@ -53,6 +53,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     monkeypatch.setattr(importing, "_FILES", {})
     monkeypatch.setattr(importing, "_SIBLINGS", {})
+    monkeypatch.setattr(importing, "_TEXTS", {})
     monkeypatch.setattr(sources, "installed", list)
     environments, modules = set(gymnasium.registry), set(sys.modules)
     yield
@@ -225,6 +226,61 @@ def test_no_half_imported_module_stays(folder: Path) -> None:
     before = set(sys.modules)
     refusal(folder / "wrong.py")
     assert set(sys.modules) == before
+
+
+def test_of_a_failed_import_nothing_stays(folder: Path) -> None:
+    """So what is mended, in the file or beside it, is found by the next attempt."""
+    file, sizes = folder / "drift.py", folder / "sizes_of_mine.py"
+    registering = "import gpu_envs, sizes_of_mine\n" + SPEC.replace("=20", "=sizes_of_mine.LIMIT")
+    file.write_text(f"{registering}\ngpu_envs.register(DRIFT)\nprint(sizes_of_mine.OTHER)\n")
+    before = set(sys.modules)
+    for text in ("LIMIT = 1 +\n", "LIMIT = 10\n", "LIMIT = 11\n"):
+        sizes.write_text(text)
+        said = refusal(file)
+        assert ("SyntaxError" in said) == (text == "LIMIT = 1 +\n"), said
+        assert "Drift-v0" not in {spec.id for spec in registry.registered()}
+        assert "gpu_envs/Drift-v0" not in gymnasium.registry
+        assert set(sys.modules) == before
+    sizes.write_text("LIMIT = 12\nOTHER = 3\n")
+    assert gpu_envs.spec(f"{file}").max_episode_steps == 12
+    sizes.write_text("LIMIT = 13\n")
+    assert "OTHER" in refusal(file)
+    assert gpu_envs.spec("Drift-v0").max_episode_steps == gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 12
+
+
+def test_a_team_whose_file_fails_is_withdrawn(tmp_path: Path) -> None:
+    pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo")
+    file = tmp_path / "failing.py"
+    text = "import dataclasses, gpu_envs\nMINE = dataclasses.replace(gpu_envs.spec('TagGridWorld-v0'), id='MyTag-v0')\n"
+    file.write_text(f"{text}gpu_envs.register(MINE)\nraise ValueError\n")
+    known = set(pettingzoo.parallel_registry), set(vars(pettingzoo))
+    refusal(file)
+    assert (set(pettingzoo.parallel_registry), set(vars(pettingzoo))) == known
+    file.write_text(f"{text}gpu_envs.register(MINE)\n")
+    gpu_envs.spec(str(file))
+    assert "gpu_envs/MyTag-v0" in pettingzoo.parallel_registry
+    pettingzoo.withdraw("MyTag-v0")
+
+
+def test_a_file_beside_it_that_is_edited(folder: Path) -> None:
+    (folder / "drift.py").write_text("import sizes_of_mine\n" + SPEC.replace("=20", "=sizes_of_mine.LIMIT"))
+    for limit in (10, 11, 11, 12):
+        (folder / "sizes_of_mine.py").write_text(f"LIMIT = {limit}\n")
+        first = gpu_envs.spec(f"{folder}/drift.py")
+        assert first.max_episode_steps == limit
+        assert gpu_envs.spec(f"{folder}/drift.py") is first
+    assert not (folder / "__pycache__").exists()
+
+
+def test_a_file_beside_it_that_is_imported_later(folder: Path) -> None:
+    """By a function of the spec, when it runs."""
+    (folder / "sizes_of_mine.py").write_text("LENGTH = 7\n")
+    length = "def length(params):\n    import sizes_of_mine\n    return sizes_of_mine.LENGTH\n"
+    text = SPEC.replace("Param\n", "Param, Field\n").replace('("x",)', '{"x": Field(), "y": Field("int", length)}')
+    (folder / "drift.py").write_text(text.replace("DRIFT = ", f"{length}\nDRIFT = "))
+    assert gpu_envs.make(f"{folder}/drift.py", 2, device="cpu").state["y"].shape == (2, 7)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("sizes_of_yours")
 
 
 def test_a_header_that_is_not_there(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """A mistake in a spec is told by the environment's id and the name of the field, and what is to be done."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import gpu_envs
-from gpu_envs import EnvSpec, Field, Param, Role, TeamSpec
+from gpu_envs import EnvSpec, Field, Param, Role, Table, TeamSpec
+from gpu_envs.arrays import NumpyArrays
+from gpu_envs.backend.host import HostBackend
+from gpu_envs.registry import env_spec
 
 SEEN = Box(-1, 1, (1,), np.float32)
 
@@ -101,6 +105,101 @@ def test_when_a_space_is_derived(function: Callable[[Any], Any], said: str) -> N
         with pytest.raises((TypeError, ValueError)) as caught:
             gpu_envs.MultiAgentEnv(team(roles=role(**{field: function})), device="cpu")
         assert str(caught.value).startswith(f"Wrong-v0: the role 'dog': {field}: {said}")
+
+
+MAKERS: tuple[tuple[Callable[..., Any], Any], ...] = ((one, gpu_envs.VectorEnv), (team, gpu_envs.MultiAgentEnv))
+
+
+@pytest.mark.parametrize("length", [2.5, True, None, "3"])
+def test_what_is_no_length(length: Any) -> None:
+    with pytest.raises(
+        TypeError, match=f"a field's length is {length!r}; give a whole number from 1 up, or a function"
+    ):
+        Field(length=length)
+
+
+def test_any_whole_number_is_a_length() -> None:
+    whole: Any = np.int64(3)
+    assert Field(length=whole) == Field(length=3)
+    assert Field("int", lambda _: whole).elements({}) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda _: 2.5, "is 2.5; give a whole number from 1 up"),
+        (lambda _: True, "is True; give a whole number from 1 up"),
+        (lambda _: 0, "is 0; at least 1"),
+        (lambda p: p["cuont"], ": <lambda> asks for the parameter 'cuont'. Did you mean 'count'?"),
+        (lambda _: 1 // 0, ": <lambda> raised ZeroDivisionError"),
+        (lambda p: int(p["speed"]), ": <lambda> asks for 'speed', which may change, and memory depends on it: make it"),
+        (lambda p: p["still"], ": <lambda> asks for 'still', which may change, and memory depends on it: make it a"),
+        (lambda p: int(p.get("speed", 3)), "mark it fixed=True"),
+    ],
+)
+def test_when_a_length_is_derived(function: Callable[[Any], Any], said: str) -> None:
+    for make, env in MAKERS:
+        spec = make(state={"x": Field(), "cells": Field("int", function)}, options={"still": Param(2)})
+        with pytest.raises((TypeError, ValueError)) as caught:
+            env(spec, device="cpu")
+        assert str(caught.value).startswith("Wrong-v0: the length of the field 'cells'")
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda p: [p["speed"]], ": <lambda> asks for 'speed', which may change, and memory depends on it"),
+        (lambda p: [p["cuont"]], ": <lambda> asks for the parameter 'cuont'. Did you mean 'count'?"),
+        (lambda _: [], " has float64 numbers of shape (0,); give numbers in one to three dimensions"),
+        (lambda _: [0.5], " of type 'int' holds numbers that are none of int32"),
+    ],
+)
+def test_when_a_table_is_derived(function: Callable[[Any], Any], said: str) -> None:
+    for make, env in MAKERS:
+        with pytest.raises(ValueError, match="Wrong-v0") as caught:
+            env(make(tables={"map": Table(function, "int")}), device="cpu")
+        assert str(caught.value).startswith("Wrong-v0: the table 'map'")
+        assert said in str(caught.value)
+
+
+def test_a_fixed_parameter_and_all_together_may_be_asked_for() -> None:
+    spec = one(state={"cells": Field("int", lambda p: dict(p)["count"] + len(p))})
+    assert spec.length("cells", spec.typed_state["cells"], {"count": 3, "speed": 1.0}) == 4
+
+
+def test_a_space_keeps_its_shape() -> None:
+    def wide(params: Any) -> Box:
+        return Box(-9, 9, (int(np.max(params["size"])),), np.float32)
+
+    pole = env_spec("CartPole-v1")
+    more = {"size": Param(4), "speed": Param(1.0)}
+    spec = dataclasses.replace(pole, observation=wide, params={**pole.params, **more})
+    env = gpu_envs.VectorEnv(spec, 2, device="cpu")
+    env.set_attr("speed", 2.0)
+    with pytest.raises(
+        ValueError, match=r"observation would become Box\(.*\(5,\).*mark the parameter 'size' fixed=True"
+    ):
+        env.set_attr("size", 5)
+    assert env.get_attr("size") == (4, 4)
+
+
+def test_tables_are_counted_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pole, table = env_spec("CartPole-v1"), Table(np.zeros(20_000))
+    monkeypatch.setattr(HostBackend, "memory", lambda _: 70_000)
+    gpu_envs.VectorEnv(pole, 2, device="cpu")
+    with pytest.raises(MemoryError, match=r"2 replicas of CartPole-v1 need .* GiB .*lower num_envs or make the tables"):
+        gpu_envs.VectorEnv(dataclasses.replace(pole, tables={"map": table}), 2, device="cpu")
+
+
+def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any, values: Any) -> Any:
+        raise RuntimeError(f"no room for {values.size}")
+
+    monkeypatch.setattr(NumpyArrays, "full_of", full)
+    spec = dataclasses.replace(env_spec("CartPole-v1"), tables={"map": Table([0.0, 1.0])})
+    with pytest.raises(MemoryError, match=r"make the tables smaller \(no room for 2\)"):
+        gpu_envs.VectorEnv(spec, 2, device="cpu")
 
 
 def test_what_is_no_id_and_no_place() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from digger import forgotten
 from harness import assert_same_bits, numpy_of
 from masked_envs import CHOICES, LENGTH, PICTURED, registered
+from small_envs import walk
 from trainers import small, timeless
 
 torch = pytest.importorskip("torch")
@@ -20,8 +22,8 @@ from torch import nn  # noqa: E402
 import gpu_envs  # noqa: E402
 from gpu_envs import registry  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.masks import drawn_among  # noqa: E402
 from gpu_envs.replays import record  # noqa: E402
-from gpu_envs.replays.policies import drawn_among  # noqa: E402
 from gpu_envs.training import Trainer, checkpoint, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.features import Flattening  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
@@ -232,18 +234,30 @@ def test_a_mask_that_forbids_nothing_changes_no_bit(name: str, device: str) -> N
     assert_same_bits(found[0], found[1])
 
 
-def test_random_samples_among_the_possible() -> None:
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_random_samples_among_the_possible(library: str) -> None:
     numbers = np.random.default_rng(0)
+
+    def drawn_of(space: Any, mask: np.ndarray, elements: int) -> np.ndarray:
+        units = numbers.random((*mask.shape[:-1], elements))
+        if library == "numpy":
+            return np.asarray(drawn_among(space, mask, units))
+        return np.asarray(drawn_among(space, torch.as_tensor(mask.copy()), torch.as_tensor(units)).numpy())
+
     space = gymnasium.spaces.MultiDiscrete([3, 2], start=[2, 0])
     mask = np.array([[1, 0, 1, 0, 0], [0, 1, 0, 0, 1]], np.int8)
-    drawn = drawn_among(np.broadcast_to(mask, (6000, 2, 5)), space, numbers)
+    drawn = drawn_of(space, np.broadcast_to(mask, (6000, 2, 5)), 2)
     assert drawn.shape == (6000, 2, 2)
+    assert drawn.dtype == np.int64
     assert np.isin(drawn[:, 0, 0], (2, 4)).all()
     assert (drawn[:, 1] == (3, 1)).all()
     for share in ((drawn[:, 0, 0] == 2).mean(), (drawn[:, 0, 1] == 1).mean()):  # of the second element all is possible
         assert abs(share - 0.5) < 5 * math.sqrt(0.25 / 6000)
-    alone = drawn_among(np.array([[0, 0, 1], [0, 1, 0]]), gymnasium.spaces.Discrete(3, start=-1), numbers)
+    alone = drawn_of(gymnasium.spaces.Discrete(3, start=-1), np.array([[0, 0, 1], [0, 1, 0]]), 1)
     assert alone.tolist() == [1, 0]
+    nothing = drawn_of(gymnasium.spaces.Discrete(3), np.zeros((6000, 3), np.int8), 1)
+    for choice in range(3):
+        assert abs((nothing == choice).mean() - 1 / 3) < 5 * math.sqrt(2 / 9 / 6000)
 
 
 # --- training ---
@@ -481,3 +495,41 @@ def test_a_function_of_the_users_sees_observations_as_they_are(device: str) -> N
     assert seen[0] == {"counts": (4, 2), "image": (4, 3, 3, 3), "near": (4, 1)}
     assert (replay.returns()["agent"] == 1).all()
     assert set(replay.last) <= {LENGTH - 1, LENGTH}
+
+
+SINGLE: Any = {
+    "bytes": gymnasium.spaces.Box(0, 255, (), np.uint8),
+    "float": gymnasium.spaces.Box(-1, 1, (), np.float32),
+    "whole": gymnasium.spaces.Box(-9, 9, (), np.int32),
+}
+SINGLE["several"] = gymnasium.spaces.Dict({**SINGLE, "row": gymnasium.spaces.Box(-1, 1, (2, 2), np.float32)})
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_number_is_a_row_of_one(name: str) -> None:
+    space = SINGLE[name]
+    flat = Flattening.of(space)
+    for lead in ((5,), (3, 5)):
+        parts = space.spaces if name == "several" else {"": space}
+        given = {
+            key: torch.ones((*lead, *part.shape)).to(getattr(torch, part.dtype.name)) for key, part in parts.items()
+        }
+        rows = flat.rows(given if name == "several" else given[""], len(lead)).reshape(math.prod(lead), -1)
+        assert rows.shape[1] == flat.features == (7 if name == "several" else 1)
+        assert ((rows == 1) | (rows == 1 / 255)).all()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_single_numbers_are_learnt_from(tmp_path: Path, device: str, several: bool) -> None:
+    parts: dict[str, Any] = {
+        "near": gymnasium.spaces.Box(-8, 8, (), np.float32),
+        "far": gymnasium.spaces.Box(0, 255, (), np.uint8),
+    }
+    observe = "observation.near[0] = float(s.x); observation.far[0] = u8(3);" if several else "observation[0] = u8(7);"
+    space = gymnasium.spaces.Dict(parts) if several else parts["far"]
+    spec = walk(tmp_path, f"Single{several}-v0", observe=observe, more={"observation": space})
+    with forgotten():
+        gpu_envs.register(spec)
+        trainer = Trainer(small(device, spec.id))
+        trainer.iterate(2)
+        assert all(torch.isfinite(learner.figures[:6]).all() for learner in trainer.learners.values())

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import subprocess
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,134 @@ def test_draws_come_in_their_order(tmp_path: Path) -> None:
     assert (t["f"] == 1).all()
     for env in (one, two):
         env.close()
+
+
+RANDOM_FIELDS = 8
+
+DRAWING = """
+def minus(a: float, b: float) -> float:
+    return a - 2 * b
+
+def drawn(random: Random, scale: float) -> float:
+    return scale * random.uniform(0, 1)
+
+def reset(s: State, p: Params, random: Random) -> None:
+    s.x, s.y, s.yes = 0, 0, False
+    for k in range(4):
+        s.cells[k] = 0
+    {body}
+
+def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
+    return 0.0, False
+
+def observe(s: State, p: Params, observation: Observation) -> None:
+    observation[0] = s.x
+"""
+
+ORDERS = [
+    "s.x = (random.uniform(0, 1) if p.on else 0.0) - random.uniform(0, 1)",
+    "s.x = minus(random.uniform(0, 1) if p.on else 0.0, random.uniform(0, 1) if p.on else 0.0)",
+    "s.x = min(0.1 < random.uniform(0, 1) < 0.5, random.uniform(0, 1)) - random.uniform(0, 1)",
+    "s.x = (1 if p.on and random.uniform(0, 1) < 0.5 else 0) + random.uniform(0, 1)",
+    "s.x = (1 if not p.on or random.uniform(0, 1) < 0.5 or random.uniform(0, 1) < 0.5 else 0) + random.uniform(0, 1)",
+    "s.x, s.y = random.uniform(0, 1) if p.on else 1, random.uniform(0, 1)",
+    "s.yes = (p.on and random.uniform(0, 1) < 0.5) == (random.uniform(0, 1) < 0.3)",
+    "s.x = minus(drawn(random, 1.0 if random.uniform(0, 1) < 0.5 else 2.0), drawn(random, 3) if p.on else 1)",
+    "s.x = (random.uniform(0, 1) if random.uniform(0, 1) < 0.5 else -random.uniform(0, 1)) / random.uniform(0, 1)",
+    "s.cells[int(random.uniform(0, 4))] += 2.0",
+    "s.cells[int(random.uniform(0, 4))] -= random.uniform(0, 1)",
+    "s.cells[int(random.uniform(0, 4))] //= 0.25",
+    "s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1)",
+    "s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1) if p.on else 1.0",
+    "s.x, s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1), random.uniform(0, 1)",
+    "s.x = s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1)",
+    "a = [0] * 4; a[int(random.uniform(0, 4))] += random.uniform(0, 1); s.x = a[0] + 2 * a[1] + 3 * a[2] + 4 * a[3]",
+    "if s.x > 1:\n        pass\n    elif (random.uniform(0, 1) if p.on else 0.0) < random.uniform(0, 1):\n"
+    "        s.x = random.uniform(0, 1)",
+]
+"""Statements whose draws Python makes in an order that C++ leaves open, or has otherwise."""
+
+
+class Drawn:
+    """A source that gives these numbers."""
+
+    def __init__(self, numbers: Iterator[float]) -> None:
+        self.numbers = numbers
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * next(self.numbers)
+
+
+def drawing_spec(body: str, folder: Path, state: Mapping[str, gpu_envs.Field]) -> tuple[gpu_envs.EnvSpec, Any]:
+    made = module(HEADER + DRAWING.replace("{body}", body), folder, f"drawing{abs(hash(body))}")
+    spec = gpu_envs.EnvSpec(
+        id="Drawing-v0",
+        header=rules_of(made),
+        state={"x": gpu_envs.Field(), "y": gpu_envs.Field(), "yes": gpu_envs.Field("bool"), **state},
+        params={"on": gpu_envs.Param(True)},
+        observation=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
+        action=gymnasium.spaces.Discrete(2),
+    )
+    return spec, made
+
+
+def test_draws_come_in_pythons_order(tmp_path: Path) -> None:
+    """Python runs the same functions, with the numbers that the device draws one after another."""
+    count = len(ORDERS)
+    cells = {"cells": gpu_envs.Field("real", 4)}
+    body = "\n    ".join(f"s.r{k} = random.uniform(0, 1)" for k in range(RANDOM_FIELDS))
+    plain, _ = drawing_spec(body, tmp_path, {**cells, **{f"r{k}": gpu_envs.Field() for k in range(RANDOM_FIELDS)}})
+    env = opened(plain, 6, precision="float64")
+    env.reset(seed=5)
+    drawn = np.stack([np.array(env.state[f"r{k}"]) for k in range(RANDOM_FIELDS)], 1)
+    env.close()
+    wrong = []
+    for n in range(count):
+        spec, python = drawing_spec(ORDERS[n], tmp_path, cells)
+        env = opened(spec, 6, precision="float64")
+        env.reset(seed=5)
+        for k, numbers in enumerate(drawn):
+            s = types.SimpleNamespace(cells=[0.0] * 4)
+            python.reset(s, types.SimpleNamespace(on=True), Drawn(iter(numbers.tolist())))
+            made = [env.state[name][k].tolist() for name in ("x", "y", "yes", "cells")]
+            if made != [s.x, s.y, s.yes, s.cells]:
+                wrong.append(f"{ORDERS[n]}: {made} and not {[s.x, s.y, s.yes, s.cells]}")
+                break
+        env.close()
+    assert wrong == []
+
+
+def test_the_least_int_is_divided(tmp_path: Path) -> None:
+    """By -1 too, where processors stop; what is too large begins anew from the other end."""
+    body = "s.x = -2147483647 + int(s.y) - 1\n    m = int(s.x)\n    k = int(s.y) - 1\n    s.x, s.y = m // k, m % k"
+    spec, _ = drawing_spec(body, tmp_path, {"cells": gpu_envs.Field("real", 4)})
+    env = opened(spec, 2, precision="float64")
+    env.reset(seed=0)
+    assert np.array(env.state["x"]).tolist() == [-(2.0**31)] * 2
+    assert np.array(env.state["y"]).tolist() == [0] * 2
+    env.close()
+
+
+NESTED = """
+def made():
+    def reset(s: State, p: Params, random: Random) -> None:
+        '''Texts
+may begin here.'''
+# and comments
+        s.a = s.b = s.c = s.d = s.e = s.f = 1
+
+    return reset
+
+reset = made()
+"""
+
+
+def test_nested_functions_with_lines_further_left(tmp_path: Path) -> None:
+    text = HEADER + NESTED + DRAWS[DRAWS.index("def step") :]
+    spec = dataclasses.replace(
+        drawing_spec("pass", tmp_path, {})[0], header=rules_of(module(text, tmp_path)), state=tuple("abcdef")
+    )
+    assert "s.a = " in translated(spec, spec.check_params({}, 1))
 
 
 ROAMING = """

@@ -68,6 +68,19 @@ def reset(w: World, p: Params, team: Team) -> None:
     for k in team.agents(5):
         w.board[k] = 0
 
+def put(w: World, k: int, value: float) -> None:
+    w.x[k] = value
+
+def note(w: World, value: int) -> None:
+    w.left = value
+
+def once(w: World, k: int) -> None:
+    if k == 1:
+        w.left = w.left + 1
+
+def seen(w: World, k: int) -> float:
+    return w.x[k]
+
 def roll(w: World, team: Team) -> None:
     for i in team.agents():
         w.x[i] = team.random(STEP, i, w.elapsed).uniform(0, 1)
@@ -312,6 +325,59 @@ PHASES = {
     "for i in team.agents():\n    if i == 0:\n        w.left = 1\n    w.x[i] = w.left  # <--": "the phase that writes",
 }
 
+TURN = "for i in team.agents():\n    "
+
+RACES = {
+    "if w.x[i] > 0:\n        w.left += 1  # <--": "if i == 0",
+    "if w.x[i] > 0:\n        w.left = actions[i]  # <--": "if i == 0",
+    "if i > 0:\n        w.left = i  # <--": "if i == 0",
+    "if i == 0 or w.x[i] > 0:\n        w.left = i  # <--": "if i == 0",
+    "if i == 0:\n        continue\n    w.left = i  # <--": "if i == 0",
+    "for k in range(2):\n        if i != 0:\n            continue\n    w.left = i  # <--": "if i == 0",
+    "if w.x[i] > 0:\n        if i != 0:\n            continue\n    w.left = i  # <--": "if i == 0",
+    "if i == 0:\n        w.left = 1\n    else:\n        w.left = i  # <--": "if i == 0",
+    "if i == 0:\n        w.left = 1\n    if i == 1:\n        w.left = 2  # <--": "several turns write 'left'",
+    "if w.x[i] > 0:\n        w.left = 1\n    else:\n        w.left = 2  # <--": "several turns write 'left'",
+    "if i == 0:\n        w.left = 0\n    add(w.left, 1)  # <--": "several turns write 'left'",
+    "w.x[i] = w.x[(i + 1) % AGENTS] + 1  # <--": "turns read 'x'",
+    "w.x[i] = 1\n    for j in range(AGENTS):\n        w.cargo[i, 0] += int(w.x[j])  # <--": "turns read 'x'",
+    "if i == 0:\n        w.left = 1\n    if i > 0:\n        w.x[i] = w.left  # <--": "turns read 'left'",
+    "if w.left == 0 and w.x[i] > 0:  # <--\n        w.left = 1": "turns read 'left'",
+    "j = i\n    j += 1\n    w.x[j] = 1  # <--": "writes a field of another's",
+    "w.cargo[i * 2 + 1] = 1  # <--": "writes a field of another's",
+    "w.cargo[i * 3 + 3] = 1  # <--": "writes a field of another's",
+    "w.cargo[0] = i  # <--": "writes a field of another's",
+    "w.board[i % 2] = i  # <--": "every turn writes 'board'",
+    "w.board[i] = w.board[i + 1]  # <--": "turns read 'board'",
+    "for k in range(3):\n        w.board[i * 2 + k] = i  # <--": "every turn writes 'board'",
+    "put(w, (i + 1) % AGENTS, 1)  # <--": "writes a field of another's",
+    "note(w, actions[i])  # <--": "every turn writes 'left'",
+    "once(w, 1)  # <--": "every turn writes 'left'",
+    "put(w, i, 1)\n    w.cargo[i, 0] = int(seen(w, 0))  # <--": "turns read 'x'",
+}
+"""What turns must not do, as they run at the same time."""
+
+NO_RACES = [
+    "w.x[i] = w.x[i] + 1",
+    "j = i\n    w.x[j] = w.x[i] + 1",
+    "if i == 0:\n        w.left = w.left + actions[1]",
+    "if i == AGENTS - 1 and p.wide:\n        w.left += 1",
+    "if i == first_of(CAT):\n        w.left += 1",
+    "if not i:\n        w.left = i",
+    "if i != 0:\n        continue\n    w.left = 0\n    for k in range(5):\n        w.left += w.board[k]",
+    "if i != 1:\n        w.x[i] = 0\n    else:\n        w.left += 1",
+    "if i > 0 and w.x[i] > 0:\n        w.left = 1",
+    "if i == 0:\n        w.left = 1\n    if w.x[i] > 0:\n        w.left = 1",
+    "w.cargo[i * 3 + 2] = w.cargo[i, 1]\n    w.cargo[3 * i] = 1",
+    "for k in range(3):\n        w.cargo[i * 3 + k] = k\n        w.cargo[i, k] += 1",
+    "w.board[i + 1] += i",
+    "for k in range(2):\n        w.board[i * 2 + k] = i",
+    "put(w, i, seen(w, i))",
+    "once(w, i)",
+    "if i == 0:\n        note(w, actions[i])",
+    "for j in range(AGENTS):\n        w.cargo[i, 0] += int(w.x[j])",
+]
+
 ROWS = {
     "w.x[i] = 1": "observe does not change the world",
     "for j in row.columns():  # <--\n    pass": "number of columns",
@@ -338,6 +404,23 @@ def test_an_observation_is_refused(seen: str, tmp_path: Path) -> None:
 def test_a_phase_is_refused(body: str, tmp_path: Path) -> None:
     message = refusal(filled(TEAM, marked(body)), team_spec, tmp_path)
     assert re.search(PHASES[body], message, re.S), message
+
+
+@pytest.mark.parametrize("body", RACES)
+def test_a_race_is_refused(body: str, tmp_path: Path) -> None:
+    message = refusal(filled(TEAM, TURN + body), team_spec, tmp_path)
+    assert re.search(RACES[body], message, re.S), message
+
+
+@pytest.mark.parametrize("body", NO_RACES)
+def test_what_is_no_race_is_translated(body: str, tmp_path: Path) -> None:
+    spec = team_spec(rules_of(module(HEADER + filled(TEAM, TURN + body), tmp_path)))
+    assert "FOR_EACH_AGENT(i" in translated(spec, spec.check_params({}, 1))
+
+
+def test_a_phase_of_one_turn_writes_what_it_likes(tmp_path: Path) -> None:
+    spec = team_spec(rules_of(module(HEADER + filled(TEAM, "for i in team.agents(1):\n    w.left += 1"), tmp_path)))
+    assert "w.left += 1" in translated(spec, spec.check_params({}, 1))
 
 
 @pytest.mark.parametrize("seen", ROWS)

@@ -227,6 +227,22 @@ def odd_names(x: float, y: float, i: int, j: int) -> float:
     new = double + sin
     return new * real + p + AGENTS + State + _ + größe
 
+def words_of_the_other(x: float, y: float, i: int, j: int) -> float:
+    nullptr, bitor, noexcept, decltype, typeid = x, y, i, j, 1
+    compl, requires, static_cast, char8_t, thread_local, static_assert = 1, 2, 3, 4, 5, 6
+    return nullptr + bitor * noexcept - decltype + typeid + compl + requires + static_cast + char8_t + thread_local
+
+def named_as_made(x: float, y: float, i: int, j: int) -> float:
+    """Names that the translation might give to what it makes."""
+    second_1 = mixed_2 = pair_3 = split_4 = halves_5 = 3
+    constants1_ = value1_ = drawn1_ = Results1 = Results_1 = Constants_1 = 4
+    Rule_second_1 = Rule_mixed_2 = 5
+    a, b = pair(x, y)
+    made = second(x, second_1) + mixed(y, i) + LEVELS[i & 3] + halves(x, 2) + split(x, y) + a + b
+    return made + mixed_2 + pair_3 + split_4 + halves_5 + constants1_ + value1_ + drawn1_ + Results1 + Results_1 + (
+        Constants_1 + Rule_second_1 + Rule_mixed_2
+    )
+
 def lazily(x: float, y: float, i: int, j: int) -> float:
     known = (i != 0 and 6 // i > 1) or (y != 0.0 and x / y > 0.5)
     return 1 if known and not (i == 1 or j == 1) else 0

@@ -9,6 +9,7 @@ import torch
 
 from gpu_envs import MultiAgentEnv
 from gpu_envs.errors import did_you_mean
+from gpu_envs.masks import choices, drawn_among
 from gpu_envs.resets import derived_seed
 
 Policy: TypeAlias = Callable[[Any], Any]
@@ -105,7 +106,7 @@ class RandomPolicy:
             rows: Replicas, and agents in each.
             device: Where.
         """
-        self._shape = (*rows, *(space.shape or ()))
+        self._space, self._shape = space, (*rows, *(space.shape or ()))
         self._device = device
         self._generator = torch.Generator(device)
         self._generator.seed()  # torch's own seed of a new one is always the same
@@ -135,15 +136,15 @@ class RandomPolicy:
         return self._least + (drawn.to(torch.int64) if self._whole else drawn)
 
     def among(self, mask: torch.Tensor) -> torch.Tensor:
-        """One action for every agent, of those that it may choose; where there are none, the first.
+        """One action for every agent, of those that it may choose.
 
         Args:
             mask: Which ones those are, ``[replicas, agents, choices]``; of several numbers one after another.
         """
-        drawn = torch.rand(mask.shape, device=self._device, generator=self._generator).masked_fill_(mask == 0, -1)
-        if self._width.ndim == 0:
-            return self._least + drawn.argmax(-1)
-        return self._least + torch.stack([part.argmax(-1) for part in torch.split(drawn, self._width.tolist(), -1)], -1)
+        shape = (*mask.shape[:-1], len(choices(self._space)))
+        units = torch.rand(shape, device=self._device, generator=self._generator, dtype=torch.float64)
+        drawn: torch.Tensor = drawn_among(self._space, mask, units)
+        return drawn
 
     def __getstate__(self) -> dict[str, Any]:
         """All there is, and where the random numbers stand."""

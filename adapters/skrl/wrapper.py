@@ -163,7 +163,7 @@ class Seen:
     def rows(self, observations: Any) -> torch.Tensor:
         """Float32 ``[num_envs, features]``: a view where they are that already."""
         parts = [observations[key] for key in self._shapes] if self._by_key else [observations]
-        rows = [part.flatten(1).float() for part in parts]
+        rows = [part.reshape(part.shape[0], -1).float() for part in parts]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 

@@ -17,6 +17,7 @@ from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.contract import Contract
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.errors import did_you_mean
+from gpu_envs.names import camel
 from gpu_envs.params import Param, Value
 from gpu_envs.spec import Spec
 from gpu_envs.translation import Rules
@@ -243,11 +244,6 @@ def mode_enum(mode: str) -> str:
 # --- parameters ---
 
 
-def camel(name: str) -> str:
-    """The name of the enum of a choice."""
-    return "".join(part.capitalize() for part in name.split("_"))
-
-
 def _cpp_param(name: str, param: Param) -> str:
     return {"bool": "bool", "choice": camel(name), "real": "real", "int": "int"}[param.kind]
 
@@ -260,13 +256,18 @@ def _enumerators(param: Param) -> str:
     return ", ".join(choice.replace("-", "_") for choice in param.choices)
 
 
+def _remark(text: str) -> str:
+    """A text as the end of a line of C++."""
+    return " ".join(text.replace("\\", " ").split())
+
+
 def params_struct(config: Config) -> str:
     """``Params``: what the rules see of the parameters of one replica, and of the tables."""
     settings = config.spec.settings
     enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
-    fields = [f"    {_cpp_param(n, p)} {n};  // {p.description}".rstrip(" /") for n, p in settings.items()]
+    fields = [f"    {_cpp_param(n, p)} {n};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
-        sizes = ", ".join(map(str, table.array(config.params).shape))
+        sizes = ", ".join(map(str, config.spec.table(name, config.params).shape))
         fields.append(f"    Table<{CPP_TYPES[table.type]}, {sizes}> {name};")
     return "\n".join([*enums, "struct Params {", *fields, "};"])
 
@@ -281,16 +282,16 @@ def params_buffers(layout: Layout) -> Struct:
 
 
 def params_getter(layout: Layout) -> str:
-    """The member of ``ParamBuffers`` that gives one replica's ``Params``."""
+    """The member of ``ParamBuffers`` that gives one replica's ``Params``; no parameter has its argument's name."""
     values = []
     for name, param in layout.config.spec.settings.items():
-        value = f"{name}[i]" if name in layout.per_replica else name
+        value = f"this->{name}[_replica]" if name in layout.per_replica else f"this->{name}"
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
     checked = layout.config.checked
-    values += [f'{{{name}, "{name}"}}' if checked else f"{{{name}}}" for name in layout.config.spec.tables]
-    return f"FN Params get([[maybe_unused]] Index i) const {{ return {{{', '.join(values)}}}; }}"
+    values += [f'{{this->{n}, "{n}"}}' if checked else f"{{this->{n}}}" for n in layout.config.spec.tables]
+    return f"FN Params get([[maybe_unused]] Index _replica) const {{ return {{{', '.join(values)}}}; }}"
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
@@ -304,7 +305,7 @@ def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int
 
 def tables(config: Config) -> dict[str, np.ndarray]:
     """The tables as the kernels read them."""
-    arrays = {name: table.array(config.params) for name, table in config.spec.tables.items()}
+    arrays = {name: config.spec.table(name, config.params) for name in config.spec.tables}
     return {n: a.astype(config.precision) if config.spec.tables[n].type == "real" else a for n, a in arrays.items()}
 
 

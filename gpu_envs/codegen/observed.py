@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.codegen.structs import Struct
-from gpu_envs.fields import check_name
+from gpu_envs.names import check_name
 
 MOST_STAGED = 64
 """Floats in a row of observations up to which a tile's rows are gathered and written together."""
 
-_ELEMENTS = {"float32": "float", "uint8": "u8", "int32": "int"}
+ELEMENT_TYPES = {"float32": "float", "uint8": "u8", "int32": "int"}
 """The C++ types of what observations may be made of."""
 
 
@@ -44,7 +44,7 @@ class Part:
     @property
     def cpp(self) -> str:
         """Their type in C++."""
-        return _ELEMENTS[self.dtype]
+        return ELEMENT_TYPES[self.dtype]
 
 
 def parts_of(space: gymnasium.Space[Any], env_id: str) -> tuple[Part, ...]:
@@ -61,7 +61,7 @@ def parts_of(space: gymnasium.Space[Any], env_id: str) -> tuple[Part, ...]:
 
 
 def _checked(space: gymnasium.Space[Any], what: str) -> gymnasium.spaces.Box:
-    if isinstance(space, gymnasium.spaces.Box) and str(space.dtype) in _ELEMENTS and math.prod(space.shape) > 0:
+    if isinstance(space, gymnasium.spaces.Box) and str(space.dtype) in ELEMENT_TYPES and math.prod(space.shape) > 0:
         return space
     raise ValueError(
         f"{what} is {space}; it must be a Box of float32, uint8 or int32 numbers, or for several a Dict of such Boxes, "

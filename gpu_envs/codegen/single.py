@@ -112,11 +112,14 @@ class SingleLayout(Layout):
         """The state's fields, as they are in C++."""
         params, found = self.config.params, []
         for name, field in self.spec.typed_state.items():
-            length = field.elements(params) if field.is_array else 0
-            if field.is_array and length < 1:
-                raise ValueError(f"{self.spec.id}: the length of the field {name!r} is {length}; at least 1")
+            length = self.spec.length(name, field, params) if field.is_array else 0
             found.append(StateField(name, CPP_TYPES[field.type], length))
         return found
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the rules have something to index besides actions and observations."""
+        return bool(self.spec.tables) or any(field.length for field in self.state_fields)
 
     def buffers(self) -> dict[str, Shape]:
         """The arrays of the simulation."""
@@ -342,6 +345,7 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
             mode_enum(config.autoreset_mode),
             state_structs(layout.state_fields, checked=config.checked),
+            f"constexpr bool INDEXED = {str(layout.indexed).lower()};  // the rules have arrays or tables to index",
             params_struct(config),
             _action(layout.action_space, spec.id, layout.choices),
             observation_type(layout.parts, checked=config.checked),

@@ -19,7 +19,6 @@ from gpu_envs.codegen.layout import (
     Program,
     Shape,
     array_header,
-    camel,
     dialect,
     header_text,
     joined,
@@ -33,6 +32,7 @@ from gpu_envs.codegen.layout import (
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.codegen.world import WorldField, world_struct
 from gpu_envs.fields import Field
+from gpu_envs.names import camel
 from gpu_envs.params import Param
 from gpu_envs.spaces import space_of
 from gpu_envs.spec import TeamSpec
@@ -177,7 +177,9 @@ class TeamLayout(Layout):
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
         )
         return {
-            name: WorldField(name, field.type, self._dtype(field), field.elements(params), field.is_array, team, kept)
+            name: WorldField(
+                name, field.type, self._dtype(field), spec.length(name, field, params), field.is_array, team, kept
+            )
             for fields, team, kept in groups
             for name, field in fields.items()
         }
@@ -365,7 +367,7 @@ class TeamLayout(Layout):
             ("generated", _prologue(self, declared)),
             ("team_actions.cuh", header_text("team_actions.cuh")),
             rules,
-            *([("generated", _CHECKED_CALLS)] if self.config.checked else []),
+            *self._checked_calls(),
             (f"{module}.cuh", header_text(f"{module}.cuh")),
         ]
         if self.spec.action_mask:
@@ -393,7 +395,18 @@ class TeamLayout(Layout):
             team,
             ("generated", "#undef Row"),
             ("checked_team.cuh", header_text("checked_team.cuh")),
+            *(
+                []
+                if self.device.on_gpu
+                else [("checked_turns.cuh", f"#ifdef TURNS\n{header_text('checked_turns.cuh')}#endif")]
+            ),
         ]
+
+    def _checked_calls(self) -> list[tuple[str, str]]:
+        """What stands between the driver and the rules in a checked build."""
+        if not self.config.checked:
+            return []
+        return [("generated", _CHECKED_CALLS if self.device.on_gpu else f"{_CHECKED_CALLS}\n{_CHECKED_PHASES}")]
 
 
 _CHECKED_CALLS = """// Tells a row its length on the way from the driver to the rules.
@@ -401,6 +414,25 @@ FN void observe_within(const World& w, const Params& p, int i, const Row& row) {
     observe(w, p, i, Row{row.at, row.lane, features_of(role_of(i))});
 }
 #define observe observe_within"""
+
+_CHECKED_PHASES = """#ifdef TURNS
+#undef gather
+#undef add
+#undef lower
+FN void reset_in_turn(World& w, const Params& p, Team& team) {
+    launch_phases("reset", [&] { reset(w, p, team); });
+}
+FN void step_in_turn(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    launch_phases("step", [&] { step(w, p, team, actions); });
+}
+FN void look_in_turn(World& w, const Params& p, Team& team) {
+    launch_phases("look", [&] { look(w, p, team); });
+}
+#define reset(...) reset_in_turn(__VA_ARGS__)
+#define step(...) step_in_turn(__VA_ARGS__)
+#define look(...) look_in_turn(__VA_ARGS__)
+#endif"""
+"""What goes through the phases of the rules one by one."""
 
 
 class Schedule(NamedTuple):

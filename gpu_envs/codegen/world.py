@@ -42,7 +42,7 @@ def world_struct(
         copied: Fields that last are copied from the buffers into that memory, and back.
         checked: Arrays know their lengths; on a CPU, scratch begins with the bytes ``SCRATCH_FILL``.
     """
-    members, places = [], []
+    fields, members, places = list(fields), [], []
     copies = _Copies(agents)
     for field in fields:
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(agents)
@@ -68,7 +68,7 @@ def world_struct(
             "struct World {",
             *members,
             "    FN World(const Buffers& buffers, const Team& team, [[maybe_unused]] char* local)",
-            "        : " + ",\n          ".join(places) + (f" {{ {_FILL} }}" if checked else " {}"),
+            "        : " + ",\n          ".join(places) + (f" {{\n{_body(fields)}\n    }}" if checked else " {}"),
             *copies.methods(unused),
             "};",
         ]
@@ -77,6 +77,12 @@ def world_struct(
 
 _FILL = "if (!ON_GPU) for (int b = 0; b < LOCAL_BYTES; ++b) local[b] = char(SCRATCH_FILL);"
 """What scratch begins with in a checked build: to count on it is a mistake, which another byte brings to light."""
+
+
+def _body(fields: Iterable[WorldField]) -> str:
+    """What a checked build does where a World is made: fills scratch, and has fields followed."""
+    watched = [f'        watch(&{field.name}, "{field.name}");' for field in fields if not field.array]
+    return "\n".join([f"        {_FILL}", "#ifdef TURNS", "        turns.scalars = 0;", *watched, "#endif"])
 
 
 class _Copies:

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.arrays import to_numpy
+from gpu_envs.masks import choices, drawn_among
 from gpu_envs.resets import derived_seed
 from gpu_envs.vector_env import VectorEnv
 
@@ -62,8 +63,11 @@ class Random(Policy):
             drawn = {role: space.sample() for role, space in self._spaces.items()}
         else:
             by_role = {"": masks} if isinstance(self._env, VectorEnv) else masks
-            drawn = {r: drawn_among(to_numpy(by_role[r]), s, self._numbers) for r, s in self._single.items()}
+            drawn = {role: self._possible(to_numpy(by_role[role]), space) for role, space in self._single.items()}
         return drawn.get("", drawn)
+
+    def _possible(self, mask: np.ndarray, space: gymnasium.Space[Any]) -> Any:
+        return drawn_among(space, mask, self._numbers.random((*mask.shape[:-1], len(choices(space)))))
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
         """Needs nothing."""
@@ -130,20 +134,3 @@ class Trained(Policy):
         numbers = RandomState(derived_seed(self._seed, "modules"), device)
         with matmul_precision(config.precision), torch_threads(device, config.cpu_threads), numbers:
             yield
-
-
-def drawn_among(action_mask: np.ndarray, space: Any, numbers: np.random.Generator) -> np.ndarray:
-    """Actions drawn uniformly among the possible ones; where nothing is possible, among all.
-
-    Args:
-        action_mask: ``[..., choices]``, zero where a choice is forbidden.
-        space: Of one action: Discrete, or MultiDiscrete with its elements' choices one after another.
-        numbers: Where random numbers come from.
-    """
-    alone = isinstance(space, gymnasium.spaces.Discrete)
-    sizes, starts = ([space.n], [space.start]) if alone else (space.nvec.ravel(), space.start.ravel())
-    weights = numbers.random(action_mask.shape) + (action_mask != 0)  # those that are possible have more than the rest
-    parts = np.split(weights, np.cumsum(sizes)[:-1], axis=-1)
-    drawn = np.stack([part.argmax(-1) + start for part, start in zip(parts, starts, strict=True)], -1)
-    made: np.ndarray = drawn[..., 0] if alone else drawn.reshape(*action_mask.shape[:-1], *space.shape)
-    return made

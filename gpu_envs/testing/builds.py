@@ -7,19 +7,25 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_envs.backend.messages import compile_error
 from gpu_envs.backend.toolchain import compile_library, compiler_version, find_compiler
-from gpu_envs.codegen import Config, Device, layout_of
+from gpu_envs.codegen import Config, Device, Program, layout_of, rules_part
 from gpu_envs.errors import CompileError
+from gpu_envs.options import Options
+from gpu_envs.replicas import config_of
+from gpu_envs.testing.phases import demand_phases
 from gpu_envs.testing.portable import to_bytes
-from gpu_envs.testing.probe import VERDICT, Plan, configs
+from gpu_envs.testing.probe import MODES, PLACE, VERDICT, Plan, builds_of
 from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
@@ -33,7 +39,15 @@ UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-ov
 
 _PLAIN = ("-O1", "-fno-tree-vectorize", "-DSCRATCH_FILL=0xfe")
 _PLAINEST = ("-O0", "-DSCRATCH_FILL=0x01")
+_TURNS = ("-O1", "-fno-tree-vectorize")
 _SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+
+
+_SAME_PHASES = "no phase may depend on what is in World or in parameters; put the condition inside the phase"
+_OWN_TURN = (
+    "within a phase, a turn writes what is its own agent's, reads what earlier phases wrote, and changes integers of "
+    "others by add() and lower() alone"
+)
 
 
 @functools.cache
@@ -66,7 +80,27 @@ def undefined_values(subject: Subject) -> str:
     verdict = _play(subject, (plain, plainest, ()), "")  # first those that look at every index
     if verdict:
         raise FailedError(verdict)
-    return f"{_steps(subject)} steps, every index looked at; -O0, -O1 and other bytes in memory give the same as -O3"
+    return f"{_played(subject)}; -O0, -O1 and other bytes in memory give the same as -O3"
+
+
+def phases(subject: Subject) -> str:
+    """Plays phases as a GPU might: turns from the last to the first, and a launch for each phase."""
+    if not subject.team:
+        raise SkippedError("of teams only")
+    demand_phases(*rules_part(config_of(subject.spec, 1, Options(), subject.params)))
+    try:
+        verdict = _play(subject, ((*_TURNS, "-DTURNS"), ()), "")
+        if verdict:
+            _play(subject, ((*_TURNS, "-DTURNS", "-DSTRICT_TURNS"),), "")  # names the place, where it knows
+    except UnsafeError as error:
+        raise FailedError(str(error)) from None
+    if verdict:
+        raise FailedError(
+            f"{verdict.partition(' in builds of ')[0]} where turns go from the last to the first, each phase by itself:"
+            " a turn reads or writes what another turn of its phase does, or something but World's fields is to last "
+            "from one phase to the next; write in one phase, read in the next, and count with add(w.field, value)"
+        )
+    return f"{_steps(subject)} steps with turns from the last to the first, each phase by itself, give the same"
 
 
 def sanitized(subject: Subject) -> str:
@@ -76,7 +110,7 @@ def sanitized(subject: Subject) -> str:
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
         if (preloaded or kinds == UNDEFINED) and _accepted(flags):
             _play(subject, (flags,), preloaded)
-            return f"{_steps(subject)} steps, every index looked at; sanitizers: {kinds.replace(',', ', ')}"
+            return f"{_played(subject)}; sanitizers: {kinds.replace(',', ', ')}"
     raise SkippedError("this compiler has no sanitizers")
 
 
@@ -86,11 +120,15 @@ def on_cuda(subject: Subject, device: str) -> str:
     command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
     _play(subject, ((),), "", device, command)
     told = "in compute-sanitizer" if tool else "without compute-sanitizer, which is not on PATH"
-    return f"{_steps(subject)} steps, every index looked at, {told}"
+    return f"{_played(subject)}, {told}"
 
 
 def _steps(subject: Subject) -> int:
     return min(subject.steps, _STEPS)
+
+
+def _played(subject: Subject) -> str:
+    return f"{_steps(subject)} steps in each autoreset mode, every index looked at"
 
 
 def _play(
@@ -106,26 +144,50 @@ def _play(
         compare = len(builds) > 1
         plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
         if device == "cpu":
-            compile_all(list(zip(configs(plan), plan.builds, strict=True)))
+            compile_all([(build.config, build.flags) for mode in MODES for build in builds_of(plan, mode)])
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
         if library:
             settings["LD_PRELOAD"] = library
         paths = os.pathsep.join(path for path in sys.path if path)
-        done = subprocess.run(
-            [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)],
-            env={**os.environ, **settings, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_LIMIT_S,
-        )
-        said = [line for line in done.stdout.splitlines() if line.startswith(VERDICT)]
-        if done.returncode == 0 and said:
+        words = [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)]
+        code, stdout, stderr = _ran(words, {**os.environ, **settings, "PYTHONPATH": paths}, _LIMIT_S)
+        if code is None:
+            at = [line.removeprefix(PLACE) for line in stdout.splitlines() if line.startswith(PLACE)]
+            raise UnsafeError(
+                f"{subject.spec.id}: {at[-1] if at else 'the first reset'} did not end within {_LIMIT_S:g} s of the "
+                "beginning: look for a loop without an end in the rules; or check fewer steps"
+            )
+        said = [line for line in stdout.splitlines() if line.startswith(VERDICT)]
+        if code == 0 and said:
             verdict: str = json.loads(said[-1].removeprefix(VERDICT))
             return verdict
-        raise UnsafeError(explained(done.stdout + done.stderr, done.returncode))
+        raise UnsafeError(explained(stdout + stderr, code))
+
+
+def _ran(words: Sequence[str], env: Mapping[str, str], limit_s: float) -> tuple[int | None, str, str]:
+    """Runs a process, which must not outlive this call, nor may what it starts.
+
+    Returns:
+        What it ended with, None where it was killed after ``limit_s`` seconds; and what it wrote.
+    """
+    pipe, own_group = subprocess.PIPE, sys.platform != "win32"
+    with subprocess.Popen(
+        words, env=env, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=own_group
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=limit_s)
+        except BaseException as error:
+            if sys.platform != "win32":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            stdout, stderr = process.communicate()
+            return None, stdout, stderr
+        return process.returncode, stdout, stderr
 
 
 def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:
@@ -134,13 +196,19 @@ def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:
     Args:
         kinds: What is simulated, each with the compiler's further flags.
     """
-    work: list[tuple[str, str, tuple[str, ...]]] = []
+    work: list[tuple[Program, tuple[str, ...]]] = []
     for config, flags in kinds:
         layout = layout_of(config, Device(on_gpu=False))
-        program = layout.generate(layout.modules[0])  # of single steps
-        work.append((program.source, program.name, flags))
+        work.append((layout.generate(layout.modules[0]), flags))  # of single steps
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda parts: compile_library(*parts), work))
+        list(pool.map(lambda parts: _compiled(*parts), work))
+
+
+def _compiled(program: Program, flags: tuple[str, ...]) -> Path:
+    try:
+        return compile_library(program.source, program.name, flags)
+    except CompileError as error:
+        raise compile_error(program, error.output, shlex.join(find_compiler())) from None
 
 
 def explained(said: str, code: int) -> str:
@@ -148,6 +216,9 @@ def explained(said: str, code: int) -> str:
     index = re.search(r"^(.+:\d+): (index -?\d+ of .+)$", said, re.MULTILINE)
     if index:
         return f"{index[1]}: {index[2]}: mend the index, or give the field more elements in the spec"
+    phase = re.search(r"^(.+:\d+): phase: (.+)$", said, re.MULTILINE)
+    if phase:
+        return f"{phase[1]}: {phase[2]}: {_SAME_PHASES if 'goes through' in phase[2] else _OWN_TURN}"
     asserted = re.search(r"^(.+:\d+): index: .*Assertion `(.+)` failed", said, re.MULTILINE)
     if asserted:
         return f"{asserted[1]}: an index outside {asserted[2]!r}: mend the index, or give the field more elements"

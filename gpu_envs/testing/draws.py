@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
+from gpu_envs.masks import drawn_among, drawn_among_all
+
 Draw: TypeAlias = dict[str, np.ndarray]
 """By role (``""`` without roles) numbers from 0 to 1: ``[num_envs, elements]`` or ``[num_envs, agents, elements]``."""
 
@@ -16,15 +18,6 @@ _FAR = 10.0
 def elements(space: gymnasium.Space[Any]) -> int:
     """How many numbers make an action."""
     return int(np.prod(space.shape or (1,)))
-
-
-def choices(space: gymnasium.Space[Any]) -> list[int]:
-    """How many choices each element of an action has; none for a Box."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return [int(space.n)]
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return [int(n) for n in np.ravel(space.nvec)]
-    return []
 
 
 def draws(
@@ -67,14 +60,5 @@ def chosen(space: gymnasium.Space[Any], units: np.ndarray, mask: np.ndarray | No
         high = np.where(np.isfinite(space.high), space.high, _FAR)
         flat = low.ravel() + (high - low).ravel() * np.where(units > 1.0 - 2.0**-52, 1.0, units)
         return np.asarray(flat.reshape(*units.shape[:-1], *space.shape), np.float32)
-    columns, first = [], 0
-    for j, count in enumerate(choices(space)):
-        possible = np.ones((*units.shape[:-1], count), bool)
-        if mask is not None:
-            possible = np.asarray(mask[..., first : first + count]) != 0
-        wanted = np.floor(units[..., j] * possible.sum(-1))
-        columns.append(np.argmax(np.cumsum(possible, -1) > wanted[..., None], -1))
-        first += count
-    picked = np.stack(columns, -1).reshape(*units.shape[:-1], *(space.shape or ()))
-    start = np.asarray(getattr(space, "start", 0))
-    return np.asarray(picked + start, np.int64)
+    picked = drawn_among_all(space, units) if mask is None else drawn_among(space, mask, units)
+    return np.asarray(picked, np.int64)

@@ -28,6 +28,8 @@ def ends(subject: Subject, device: str) -> str:
     started = first["elapsed"]
     over = np.array([ended(moment) for moment in played["Disabled"]])
     last = np.where(over.any(0), over.argmax(0), len(over))  # the step, from 0, with which a replica's episode ends
+    if subject.team:
+        _nobody(subject, played["SameStep"])
     _limits(played["Disabled"], started, limit, last)
     if subject.team:
         _out(subject, played["Disabled"])
@@ -131,6 +133,17 @@ def _frozen(moments: list[Moment], last: np.ndarray) -> None:
         if found or rewarded:
             what = found or "there is a reward"
             raise FailedError(f"in step {t + 1} of replicas whose episodes are over (Disabled), {what}")
+
+
+def _nobody(subject: Subject, moments: list[Moment]) -> None:
+    """Where nobody is left in the game the episode is over: in SameStep the next has begun, with somebody in it."""
+    for t, moment in enumerate(moments):
+        left = np.any([moment[f"alive.{role}"].any(1) for role in subject.counts], axis=0)
+        for replica in np.flatnonzero(~left)[:1]:
+            raise FailedError(
+                f"in step {t + 1} of replica {replica} nobody is left in the game, and its episode goes on: "
+                "w.terminated must be set to true where nobody is in_game"
+            )
 
 
 def _out(subject: Subject, moments: list[Moment]) -> None:

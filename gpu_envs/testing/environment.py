@@ -88,6 +88,8 @@ def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool
         told.make("cpu: nothing undefined", partial(builds.sanitized, subject))
     if device == "cpu" and told.safe:
         told.make("cpu: nothing outside an array, nothing that was not set", partial(builds.undefined_values, subject))
+    if device == "cpu" and subject.team and told.safe:
+        told.make("cpu: phases keep to their rules", partial(builds.phases, subject))
     if not told.safe:
         told.leave_out(f"{device}: all else", "what was found could end this process: mend it first")
         return

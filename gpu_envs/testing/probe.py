@@ -24,13 +24,22 @@ from gpu_envs.replicas import config_of
 from gpu_envs.simulation import Simulation
 from gpu_envs.testing.draws import Draw, chosen
 from gpu_envs.testing.portable import from_bytes
-from gpu_envs.testing.subject import Moment, Subject, difference
+from gpu_envs.testing.subject import Moment, Subject, difference, ended
 
 VERDICT = "gpu_envs verdict: "
 """Begins the line with what was found."""
 
+PLACE = "gpu_envs place: "
+"""Begins a line with what is played next."""
+
+MODES = ("SameStep", "NextStep", "Disabled")
+"""The autoreset modes that are played."""
+
+_WAIT = 3
+"""In Disabled, replicas that ended are begun anew after every so many steps, until when some of them wait."""
+
 _GARBAGE = (0xFE, 0x01)
-"""Bytes that fill what reset has to set."""
+"""Bytes that fill what reset has to set, and observe."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +60,25 @@ class Plan:
     """Look for differences; otherwise it is enough that nothing ends the process."""
 
 
-def configs(plan: Plan) -> list[Config]:
-    """What is simulated by each build: episodes that follow at once."""
-    options = Options(device=plan.device, autoreset_mode="SameStep")
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """A program, and how it is compiled."""
+
+    config: Config
+    flags: tuple[str, ...]
+
+
+def builds_of(plan: Plan, mode: str) -> list[Build]:
+    """What plays an autoreset mode: all builds the first; the others the last two, the users' and a quick one.
+
+    Modes differ in what becomes of replicas that ended, and not in what compilers make of rules.
+    """
+    options = Options(device=plan.device, autoreset_mode=mode)
     config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
-    return [dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu") for flags in plan.builds]
+    return [
+        Build(dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu"), flags)
+        for flags in (plan.builds if mode == MODES[0] else plan.builds[-2:])
+    ]
 
 
 @final
@@ -64,6 +87,7 @@ class Bare:
 
     def __init__(self, config: Config, backend: Backend, subject: Subject) -> None:
         """Compiles, or finds what was compiled."""
+        self.garbage: int | None = None
         self.sim = Simulation(config, backend, "numpy" if backend.device == "cpu" else "cupy")
         self._subject = subject
         self._readers = {
@@ -78,7 +102,8 @@ class Bare:
         }
 
     def spoil(self, byte: int) -> None:
-        """Fills the state of a team, which lies in place, with what reset has to write over."""
+        """Fills what has to be written over: a team's state, which lies in place, and ever after the observations."""
+        self.garbage = byte
         if not isinstance(self.sim.layout, TeamLayout):
             return
         for name, array in self.sim.state.items():
@@ -88,7 +113,14 @@ class Bare:
 
     def reset(self, seed: int) -> Moment:
         """Begins anew, and returns everything."""
+        self._blot()
         self.sim.reset(seed, None, self.sim.params)
+        return self._everything()
+
+    def restart(self, which: np.ndarray) -> Moment:
+        """Begins new episodes in some replicas, and returns everything."""
+        self._blot()
+        self.sim.reset(None, self.sim.arrays.full_of(which), self.sim.params)
         return self._everything()
 
     def step(self, draw: Draw) -> Moment:
@@ -98,8 +130,15 @@ class Bare:
             mask = self.sim.buffers.get(f"action_mask.{role}" if role else "action_mask")
             possible = None if mask is None else self.sim.arrays.read(mask)
             read.append(self._readers[role].read(chosen(space, draw[role], possible)))
+        self._blot()
         self.sim.step([part[:2] for part in read])
         return self._everything()
+
+    def _blot(self) -> None:
+        """Fills the observations with what observe has to write over."""
+        for name, array in self.sim.buffers.items():
+            if self.garbage is not None and name.partition(".")[0] == "observations":
+                array[...] = np.full(array.nbytes, self.garbage, np.uint8).view(str(array.dtype)).reshape(array.shape)
 
     def _everything(self) -> Moment:
         names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")
@@ -112,25 +151,47 @@ class Bare:
 
 
 def play(plan: Plan) -> str:
-    """Plays all builds side by side.
+    """Plays all builds side by side, in each autoreset mode.
 
     Returns:
         The first difference, in words; empty where there is none.
     """
+    told = ""
+    for mode in MODES:
+        told = told or _play(plan, mode)
+    return told
+
+
+def _play(plan: Plan, mode: str) -> str:
     spec = from_bytes(plan.spec)
     subject = Subject(spec, plan.num_envs, plan.steps, plan.seed, plan.params)
-    backends = [HostBackend(1, flags) if plan.device == "cpu" else open_backend(plan.device) for flags in plan.builds]
-    runs = [Bare(config, backend, subject) for config, backend in zip(configs(plan), backends, strict=True)]
+    runs = []
+    for build in builds_of(plan, mode):
+        backend = HostBackend(1, build.flags) if plan.device == "cpu" else open_backend(plan.device)
+        runs.append(Bare(build.config, backend, subject))
     found = []
     for run, byte in zip(runs, _cycled(_GARBAGE, len(runs)), strict=True):
         if plan.compare:
             run.spoil(byte)
+        _tell(f"the first reset ({mode})")
         found.append(run.reset(plan.seed))
     told = _different(found, plan, "after reset", "reset must set every field of the state")
     advice = "the rules read what is not set (a local variable, scratch), or do what C++ leaves undefined"
+    over = np.zeros(plan.num_envs, bool)
     for t, draw in enumerate(subject.draws(), start=1):
-        told = told or _different([run.step(draw) for run in runs], plan, f"after step {t}", advice)
+        _tell(f"step {t} ({mode})")
+        found = [run.step(draw) for run in runs]
+        told = told or _different(found, plan, f"after step {t} ({mode})", advice)
+        over |= ended(found[0])
+        if mode == "Disabled" and t % _WAIT == 0 and over.any():
+            found = [run.restart(over) for run in runs]
+            told = told or _different(found, plan, f"after step {t} and a reset ({mode})", advice)
+            over[:] = False
     return told
+
+
+def _tell(what: str) -> None:
+    print(f"{PLACE}{what}", flush=True)
 
 
 def _cycled(values: Sequence[int], count: int) -> list[int]:
@@ -140,8 +201,32 @@ def _cycled(values: Sequence[int], count: int) -> list[int]:
 def _different(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
     for moment in moments[1:] if plan.compare else ():
         found = difference(moments[0], moment)
+        if found.startswith("observations"):
+            unset = _unwritten(moments)
+            if unset:
+                return f"{when}, {unset}"
+            advice = f"observe leaves an element out, or {advice}"
         if found:
             return f"{when}, {found} in builds of different flags: {advice}"
+    return ""
+
+
+def _unwritten(moments: Sequence[Moment]) -> str:
+    """The first element of an observation that is what it was before observe was called; empty where none is."""
+    for name in moments[0]:
+        if name.partition(".")[0] != "observations":
+            continue
+        left = np.ones(moments[0][name].shape, bool)
+        for moment, byte in zip(moments, _cycled(_GARBAGE, len(moments)), strict=True):
+            values = np.ascontiguousarray(moment[name])
+            left &= (values.view(np.uint8).reshape(*values.shape, values.itemsize) == byte).all(-1)
+        if left.any():
+            replica, *place = (int(i) for i in np.argwhere(left)[0])
+            part = name.partition(".")[2]
+            agent = f", {part}_{place[0]}" if len(place) > 1 and moments[0].get(f"rewards.{part}") is not None else ""
+            element = "".join(f"[{i}]" for i in (place[1:] if agent else place))
+            what = f"element {element} of the observation{f' {part!r}' if part else ''}"
+            return f"{what} of replica {replica}{agent} was not written: observe must write every element, always"
     return ""
 
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
 from gpu_envs.errors import NotFiniteError
+from gpu_envs.masks import choices
 from gpu_envs.options import Options
 from gpu_envs.replicas import config_of
 from gpu_envs.testing.builds import compile_all
-from gpu_envs.testing.draws import at_bounds, choices
+from gpu_envs.testing.draws import at_bounds
 from gpu_envs.testing.report import FailedError, SkippedError
 from gpu_envs.testing.subject import Moment, Run, Subject, ended
 

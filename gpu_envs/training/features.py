@@ -63,7 +63,7 @@ class Flattening:
         """Copies observations, an array or a dict of arrays ``[num_envs, ...]``, into rows ``[num_envs, features]``."""
         for piece in self.pieces:
             given = observations[piece.key] if piece.key else observations
-            torch.mul(given.flatten(1), piece.scale, out=rows[:, piece.first : piece.last])
+            torch.mul(given.reshape(rows.shape[0], -1), piece.scale, out=rows[:, piece.first : piece.last])
 
     def rows(self, observations: Any, lead: int) -> torch.Tensor:
         """Observations as rows ``[..., features]``: as they are where that is possible.

@@ -1,6 +1,7 @@
 """Assignments: to locals, which are declared where they belong, and to fields."""
 
 import ast
+import dataclasses
 from collections.abc import Mapping
 
 from gpu_envs.translation import arithmetic
@@ -8,6 +9,7 @@ from gpu_envs.translation.body import Body
 from gpu_envs.translation.expressions import expression
 from gpu_envs.translation.lists import LIST, is_list, make_list, widen
 from gpu_envs.translation.locals import parts
+from gpu_envs.translation.races import note, note_copy
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.things import PARAMETERS_STAY
 from gpu_envs.translation.values import (
@@ -72,6 +74,7 @@ def _assign_to(body: Body, node: ast.stmt, target: ast.expr, given: ast.expr) ->
     else:
         body.alone = given
         store(body, target, expression(body, given), node)
+        note_copy(body, target, given)
 
 
 def assign_annotated(body: Body, node: ast.stmt) -> None:
@@ -103,9 +106,10 @@ def assign_in_place(body: Body, node: ast.stmt) -> None:
         kind = body.learn(node.target.id, result.type, node)
         place, plain = body.cpp_name(node.target.id), target.type == kind
     else:
-        widen(body, node.target, result, node)
-        target = expression(body, node.target)
-        _check_place(body, target, node.target, in_place=True)
+        wide = widen(body, node.target, result, node)
+        if wide is not None:
+            target = dataclasses.replace(target, type=wide)
+        _check_place(body, target, node.target)
         kind, place, plain = target.type, target.place, target.stored in ("real", "int")
         with body.at(node.value):
             result = _fitting(target, result)
@@ -131,8 +135,15 @@ def store(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
     if not isinstance(target, ast.Attribute | ast.Subscript):
         raise body.error(target, "this cannot be assigned")
     widen(body, target, value, node)
+    before, body.pending = body.pending, []
     place = expression(body, target)
-    _check_place(body, place, target, in_place=False)
+    if body.pending and isinstance(value.type, Number) and not value.is_simple:  # Python computes the value first
+        after, body.pending = body.pending, before
+        value = body.hoisted(value)
+        body.pending += after
+    else:
+        body.pending = before + body.pending
+    _check_place(body, place, target, value)
     with body.at(getattr(node, "value", None) or node):
         text = _stored(_fitting(place, value), place.stored)
     body.emit(f"{place.place} = {text};", node)
@@ -157,8 +168,8 @@ def _stored(value: Value, cpp: str) -> str:
     return f"{cpp}({value.text})"
 
 
-def _check_place(body: Body, place: Value, target: ast.expr, *, in_place: bool) -> None:
-    """Refuses what rules must not write here."""
+def _check_place(body: Body, place: Value, target: ast.expr, value: Value | None = None) -> None:
+    """Refuses what rules must not write here, and notes what is written; no value of what changes in place."""
     if place.refusal or isinstance(place.type, Elements):
         array = isinstance(place.type, Elements) and not place.type.refusal
         what = "an array is not assigned as a whole" if array else place.refusal or PARAMETERS_STAY
@@ -175,41 +186,19 @@ def _check_place(body: Body, place: Value, target: ast.expr, *, in_place: bool) 
     if place.owner == "Observation":
         _note_element(body, target)
     if place.owner == "World":
-        _check_turn(body, target, field, in_place=in_place)
+        note(body, target, "write", value)
 
 
 def _note_element(body: Body, target: ast.expr) -> None:
     """Notes which element of an observation is written."""
     single = isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Tuple)
+    before = list(body.pending)
     index = expression(body, target.slice) if isinstance(target, ast.Subscript) and single else None
+    body.pending = before
     if index is None or not isinstance(index.constant, int):
         body.effects.anywhere = True
     else:
         body.effects.written.add(index.constant)
-
-
-def _check_turn(body: Body, target: ast.expr, field: str, *, in_place: bool) -> None:
-    """What a turn of a phase may write: its own agent's fields; one turn, those of the replica."""
-    if body.turn is None or not isinstance(body.turn.target, ast.Name):
-        return
-    turn, held = body.turn.target.id, body.unit.things.held(field)
-    mine = isinstance(target, ast.Subscript) and turn in _roots(target.slice)
-    if held in (None, 0) and body.guards == 0 and not (held == 0 and mine):
-        raise body.error(
-            target,
-            f"every turn writes {field!r}, of which the replica has one",
-            f"Write add(w.{field}, ...)" if in_place else f"Let one turn do it: if {turn} == 0:",
-        )
-    if held:
-        assert isinstance(target, ast.Subscript)
-        index = target.slice.elts[0] if isinstance(target.slice, ast.Tuple) else target.slice
-        flat = held > 1 and index is target.slice
-        if not flat and not (isinstance(index, ast.Name) and index.id == turn):
-            raise body.error(
-                target,
-                f"the turn of agent {turn!r} writes a field of another's",
-                f"Write w.{field}[{turn}]; ints of others are changed by add(...) and lower(...)",
-            )
 
 
 def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> None:

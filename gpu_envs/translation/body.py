@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from gpu_envs.errors import TranslationError
-from gpu_envs.fields import CPP_WORDS
+from gpu_envs.names import CPP_WORDS
 from gpu_envs.translation.locals import Frame
 from gpu_envs.translation.sources import RefusedError, Written
 from gpu_envs.translation.values import Elements, Number, Type, Value, wider
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _DIALECT = frozenset(
     "real u8 u16 u32 i64 u64 sin cos sincos exp log square_root round_down quotient clip minimum maximum fma add lower "
     "python infinity largest bits_of from_bits role_of first_of count_of features_of gather nearest own s p w random "
-    "action actions observation mask team row reset step observe look allow polynomial lesser greater about".split()
+    "action actions observation mask team row reset step observe look allow polynomial lesser greater about "
+    "static_assert".split()
 )
 """Names that mean something in a header."""
 
@@ -37,6 +38,26 @@ class Line:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Access:
+    """What a turn does with a field of the world."""
+
+    field: str
+    how: str
+    """``read``, ``write`` or ``add``."""
+    agent: str
+    """The variable with the number of the turn whose it is; ``""`` where it may be any turn's."""
+    element: str
+    """Which of several of that turn's."""
+    only: tuple[str, str] | None
+    """The single turn that does it: a variable, and what that must be."""
+    constant: str
+    """What is written, where that is a constant."""
+    asked: bool
+    """It is done under a condition."""
+
+
+@final
 @dataclasses.dataclass
 class Effects:
     """What a function does beside computing what it returns."""
@@ -45,8 +66,8 @@ class Effects:
     """The arguments that it changes."""
     fields: set[str] = dataclasses.field(default_factory=set)
     """The fields that it assigns."""
-    reads: dict[str, ast.AST] = dataclasses.field(default_factory=dict)
-    """Fields that the replica has once and any turn may read, and where."""
+    accesses: dict[Access, ast.AST] = dataclasses.field(default_factory=dict)
+    """What it does with the fields of the world, and where."""
     written: set[int] = dataclasses.field(default_factory=set)
     """Elements of the observation that it writes for certain."""
     anywhere: bool = False
@@ -58,7 +79,7 @@ class Effects:
         """Adds what a part of the function, or a function that it calls, does."""
         self.owners |= other.owners
         self.fields |= other.fields
-        self.reads |= other.reads
+        self.accesses |= other.accesses
         self.written |= other.written
         self.anywhere |= other.anywhere
         self.phases |= other.phases or phases
@@ -98,8 +119,14 @@ class Body:
         """What is being translated stands between phases."""
         self.alone: ast.AST | None = None
         """An expression that is the whole of what a statement evaluates."""
-        self.guards = 0
-        """Conditions around this that ask which turn it is."""
+        self.only: tuple[str, str] | None = None
+        """The single turn that comes here: the variable with its number, and what that must be."""
+        self.asked = False
+        """Not every turn comes here."""
+        self.copies: dict[str, str] = {}
+        """Variables that hold the number of a turn, and the one that held it first."""
+        self.ranges: dict[str, range] = {}
+        """What counts a loop over constants."""
         self.counters = 0
         self.declared: set[tuple[int, str]] = set()
         """Variables whose declaration is among the lines."""
@@ -198,11 +225,6 @@ class Body:
         if kind is None:  # nothing leads here
             raise self.error(node, f"{name!r} is never set before this", f"Set it first: {name} = 0.0")
         return Value(self.cpp_name(name), kind)
-
-    def reads(self, value: Value, node: ast.AST) -> None:
-        """Notes that a field of the world is read, which the replica has once."""
-        if value.owner == "World" and isinstance(value.type, Number) and self.guards == 0:
-            self.effects.reads[value.code.partition(".")[2].rstrip(")")] = node
 
     def set(self, name: str) -> None:
         """Notes that a variable is set from here on."""

@@ -1,7 +1,6 @@
 """Calls: of known functions, of random numbers, and of functions that the author wrote."""
 
 import ast
-import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -10,6 +9,7 @@ from gpu_envs import rules
 from gpu_envs.errors import TranslationError, did_you_mean
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.mathematics import KNOWN, refusal_of
+from gpu_envs.translation.races import forget_read, note, seen_from
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.values import (
     INT,
@@ -102,14 +102,15 @@ def atomic(body: Body, node: ast.Call, translate: Translate) -> bool:
         _plain(node)
         if len(node.args) != 2:
             raise RefusedError(f"{name} got {len(node.args)} arguments; it takes a field and a number")
-        before = dict(body.effects.reads)
+        before = dict(body.effects.accesses)
         field = translate(body, node.args[0])
-        body.effects.reads = before
         value = translate(body, node.args[1])
         if field.owner != "World" or field.stored != "int":
             raise RefusedError(
                 f"{name} changes a field of the world of type int", "Give it one: Field('int') in the spec"
             )
+        forget_read(body, node.args[0], before)
+        note(body, node.args[0], "add")
         body.writes(field, node)
         body.effects.fields.add(field.place.partition("[")[0].removeprefix("w."))
         body.emit(f"{name}({field.place}, {converted(value, INT).text});", node)
@@ -196,8 +197,7 @@ def _helper(body: Body, node: ast.Call, function: types.FunctionType, translate:
             raise RefusedError(f"{written.name} got no {name!r}")
     for owner in effects.owners:
         body.writes(Value("", STATIC, owner=owner), node)
-    reads: dict[str, ast.AST] = dict.fromkeys(effects.reads, node) if body.guards == 0 else {}
-    body.effects.include(dataclasses.replace(effects, reads=reads))
+    body.effects.include(seen_from(body, effects, given, helper.cpp, node))
     value = Value(f"{helper.cpp}({', '.join(arguments)})", helper.result)
     if body.alone is node:
         return value

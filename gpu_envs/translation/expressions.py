@@ -13,6 +13,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import arithmetic
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.calls import called
+from gpu_envs.translation.races import note
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.things import element, field_of, index_code
 from gpu_envs.translation.values import (
@@ -59,6 +60,11 @@ def expression(body: Body, node: ast.expr) -> Value:
 
 def guarded(body: Body, node: ast.expr, translate: Callable[[Body, ast.expr], Value] = expression) -> Value:
     """Translates what is evaluated only where something else says so, or again and again."""
+    return _closed(body, node, translate)[0]
+
+
+def _closed(body: Body, node: ast.expr, translate: Callable[[Body, ast.expr], Value]) -> tuple[Value, bool]:
+    """What is evaluated as a function of its own, where something is computed before it; and whether it is."""
     outside, body.pending = body.pending, []
     try:
         value = translate(body, node)
@@ -66,9 +72,16 @@ def guarded(body: Body, node: ast.expr, translate: Callable[[Body, ast.expr], Va
     finally:
         body.pending = outside
     if not inside:
-        return value
+        return value, False
     code = f"[&] {{ {' '.join(inside)} return {value.text}; }}()"
-    return Value(code, value.type)
+    return Value(code, value.type), True
+
+
+def _in_turn(body: Body, node: ast.expr, value: Value, *, draws: bool) -> Value:
+    """A value that may draw numbers, computed before the line at hand, so that all draws come in Python's order."""
+    if not draws or value.constant is not None or body.alone is node or not isinstance(value.type, Number):
+        return value
+    return body.hoisted(value)
 
 
 def condition(body: Body, node: ast.expr) -> Value:
@@ -153,8 +166,8 @@ def _attribute(body: Body, node: ast.expr) -> Value:
     of = expression(body, node.value)
     if isinstance(of.type, Thing):
         found = field_of(of, node.attr)
-        if isinstance(node.ctx, ast.Load):
-            body.reads(found, node)
+        if isinstance(node.ctx, ast.Load) and found.owner == "World" and isinstance(found.type, Number):
+            note(body, node, "read")
         return found
     if isinstance(of.type, Elements) and node.attr == "shape":
         return Value("", STATIC, constant=of.type.sizes)
@@ -178,6 +191,8 @@ def _subscript(body: Body, node: ast.expr) -> Value:
     entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     indices = [expression(body, entry) for entry in entries]
     if isinstance(of.type, Elements):
+        if of.type.owner == "World" and isinstance(node.ctx, ast.Load):
+            note(body, node, "read")
         return _indexed(of, indices)
     if of.type is STATIC and isinstance(of.constant, tuple | list | np.ndarray):
         return _of_constants(body, of, indices)
@@ -237,16 +252,24 @@ def _bool(body: Body, node: ast.expr) -> Value:
 
 
 def _logic(body: Body, node: ast.BoolOp, translate: Callable[[Body, ast.expr], Value]) -> Value:
-    first, *others = node.values
-    values = [translate(body, first), *(guarded(body, other, translate) for other in others)]
-    return arithmetic.every(values) if isinstance(node.op, ast.And) else arithmetic.some(values)
+    first, *rest = node.values
+    values, draws = [translate(body, first)], False
+    for part in rest:
+        value, closed = _closed(body, part, translate)
+        values.append(value)
+        draws = draws or closed
+    joined = arithmetic.every(values) if isinstance(node.op, ast.And) else arithmetic.some(values)
+    return _in_turn(body, node, joined, draws=draws)
 
 
 def _compare(body: Body, node: ast.expr) -> Value:
     assert isinstance(node, ast.Compare)
     if len(node.ops) == 1:
         return arithmetic.compare(node.ops[0], expression(body, node.left), _operand(body, node.comparators[0]))
-    return guarded(body, node, lambda inner, _: _chain(inner, expression(inner, node.left), node.ops, node.comparators))
+    chain, draws = _closed(
+        body, node, lambda inner, _: _chain(inner, expression(inner, node.left), node.ops, node.comparators)
+    )
+    return _in_turn(body, node, chain, draws=draws)
 
 
 def _chain(body: Body, left: Value, ops: list[ast.cmpop], rights: list[ast.expr]) -> Value:
@@ -278,9 +301,10 @@ def _listed(body: Body, node: ast.expr) -> Any:
 def _conditional(body: Body, node: ast.expr) -> Value:
     assert isinstance(node, ast.IfExp)
     test = condition(body, node.test)
-    yes, no = guarded(body, node.body), guarded(body, node.orelse)
+    (yes, one_draws), (no, other_draws) = (_closed(body, part, expression) for part in (node.body, node.orelse))
     if isinstance(yes.type, Number) and isinstance(no.type, Number):
-        return arithmetic.conditional(test, yes, no)
+        made = arithmetic.conditional(test, yes, no)
+        return _in_turn(body, node, made, draws=one_draws or other_draws)
     if yes.type != no.type or not yes.code or (yes.type == RANDOM and (yes.is_simple or no.is_simple)):
         raise RefusedError(f"this is {described(yes)} or {described(no)}", "Give both sides the same type")
     code = f"{test.within(Level.OR)} ? {yes.within(Level.OR)} : {no.text}"

@@ -59,8 +59,9 @@ class Unit:
                 raise caller.error(node, f"{function.__name__} calls itself", "Write a loop")
             return found
         self._helpers[function] = None
+        # A name of C++ that no local has: theirs begin with a small letter, or end with an underscore.
         written = read(function, ast.unparse(node.func))
-        made = _helper(self, written, f"{_ascii(function.__name__)}_{len(self._helpers)}")
+        made = _helper(self, written, f"Rule_{_ascii(function.__name__).strip('_')}_{len(self._helpers)}")
         self._helpers[function] = made
         return made
 
@@ -90,7 +91,7 @@ class Unit:
     def several(self, kinds: tuple[Number, ...]) -> Several:
         """The struct that holds numbers of these types."""
         if kinds not in self._structs:
-            name = f"Results{len(self._structs) + 1}"
+            name = f"Results_{len(self._structs) + 1}"
             self._structs[kinds] = Several(name, kinds)
             fields = " ".join(f"{kind.cpp} value{n};" for n, kind in enumerate(kinds))
             self.parts.append(("generated", [Line(1, f"struct {name} {{ {fields} }};")]))
@@ -107,7 +108,7 @@ class Unit:
         key = f"{array.dtype} {array.tolist()}"
         if key not in self._tables:
             kind = {"b": BOOL, "f": REAL}.get(array.dtype.kind, INT)
-            name = f"constants{len(self._tables) + 1}_"
+            name = f"Constants_{len(self._tables) + 1}"
             texts = ", ".join(literal(value).text for value in array.ravel().tolist())
             code = f"static constexpr {kind.cpp} values[] = {{{texts}}}; return values[i];"
             self.parts.append(("generated", [Line(1, f"FN {kind.cpp} {name}(int i) {{ {code} }}")]))
@@ -151,6 +152,8 @@ def translate(
         body.begin()
         body.frames = [frame]
         body.between = between
+        numbers = {n for n, value in body.arguments.items() if value.type is INT and n not in frame.stored}
+        body.copies = {} if between else {n: n for n in numbers}
         for argument_name, kind in first.items():
             if argument_name in frame.stored:
                 body.learn(argument_name, kind, written.tree)

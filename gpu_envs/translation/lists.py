@@ -61,13 +61,16 @@ def _list_of(kind: Type, length: int) -> Elements:
     return Elements(kind, (length,), stored=kind.cpp if isinstance(kind, Number) else "", cpp=LIST)
 
 
-def widen(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
-    """Has a local list hold what one of its elements is assigned."""
+def widen(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> Type | None:
+    """Has a local list hold what one of its elements is assigned; returns the type of its elements."""
     if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)):
-        return
+        return None
     of = expression(body, target.value)
     if isinstance(of.type, Elements) and of.type.cpp == LIST and isinstance(value.type, Number):
-        body.learn(target.value.id, dataclasses.replace(of.type, kind=wider(of.type.kind, value.type)), node)
+        kind = wider(of.type.kind, value.type)
+        body.learn(target.value.id, dataclasses.replace(of.type, kind=kind), node)
+        return kind
+    return None
 
 
 def _kept(body: Body, value: Value, kind: Number, times: int) -> str:

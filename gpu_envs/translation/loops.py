@@ -7,6 +7,7 @@ from typing import TypeAlias
 from gpu_envs.translation.body import Body, Effects, both
 from gpu_envs.translation.expressions import condition, expression, guarded
 from gpu_envs.translation.locals import frame_of
+from gpu_envs.translation.races import refuse_races
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.values import INT, Level, Thing, Value, converted, literal
 
@@ -81,9 +82,11 @@ def _turn(
     """Translates a loop's body; returns what is set after a turn, and where it was left."""
     body.breaks.append([])
     body.continues.append([])
+    outside = body.only, body.asked
     body.depth += 1
     statements(body, nodes)
     body.depth -= 1
+    body.only, body.asked = outside
     after = body.assigned
     for state in body.continues.pop():
         after = both(after, state)
@@ -110,12 +113,16 @@ def _range(body: Body, node: ast.For, statements: Statements) -> None:
     _head(body, node, counter, bounds, turns)
     before = body.assigned
     body.set(name)
+    body.ranges.pop(name, None)
+    if turns and own and sum(_counts(name, inner) for inner in ast.walk(node)) == 1:
+        body.ranges[name] = range(*known)
     if not own:
         body.depth += 1
         body.emit(f"{body.cpp_name(name)} = {counter};", node)
         body.depth -= 1
     after, exits = _turn(body, node.body, statements)
     body.emit("}")
+    body.ranges.pop(name, None)
     body.assigned = before
     if turns:
         body.assigned = after
@@ -123,6 +130,10 @@ def _range(body: Body, node: ast.For, statements: Statements) -> None:
             body.assigned = both(body.assigned, state)
         if own and body.assigned is not None:
             body.assigned -= {name}
+
+
+def _counts(name: str, node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
 
 
 def _bounds(body: Body, node: ast.expr) -> tuple[Value, Value, Value]:
@@ -181,9 +192,13 @@ def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> No
         )
     macro = "FOR_EACH_AGENT" if phase else "FOR_EACH_COLUMN"
     body.emit(f"{macro}({body.cpp_name(name)}, {count.within(Level.UNARY)}) {{", node)
-    before, between, turn, guards = body.assigned, body.between, body.turn, body.guards
+    before, between, turn = body.assigned, body.between, body.turn
+    asking, copies = (body.only, body.asked), dict(body.copies)
     loops = body.breaks, body.continues
     body.breaks, body.continues = [], []
+    if phase:
+        body.copies = {} if name in frame.stored else {name: name}
+        body.only, body.asked = (name, "0") if count.constant == 1 else None, False
     frame = type(frame)(node, frame.stored | {name}, frame.before, frame.at_first, frame.once, frame.own)
     body.frames.append(frame)
     outside, body.effects = body.effects, Effects()
@@ -196,22 +211,14 @@ def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> No
     body.emit("}")
     body.frames.pop()
     body.elsewhere |= frame.stored
-    body.assigned, body.between, body.turn, body.guards = before, between, turn, guards
+    body.assigned, body.between, body.turn = before, between, turn
+    (body.only, body.asked), body.copies = asking, copies
     body.breaks, body.continues = loops
     effects, body.effects = body.effects, outside
     if phase:
-        _refuse_races(body, effects)
+        refuse_races(body, effects, name)
+        effects.accesses = {}
     outside.include(effects, phases=phase)
-
-
-def _refuse_races(body: Body, effects: Effects) -> None:
-    """What a turn writes of the replica, the others read in a later phase."""
-    for field in effects.fields & set(effects.reads):
-        raise body.error(
-            effects.reads[field],
-            f"turns read {field!r} in the phase that writes it, some before and some after",
-            "Read it in a phase of its own, after this one",
-        )
 
 
 def _count(body: Body, node: ast.For) -> Value:

@@ -4,7 +4,6 @@ import ast
 import builtins
 import dataclasses
 import inspect
-import textwrap
 import types
 from typing import Any, final
 
@@ -31,7 +30,7 @@ class Written:
     """With the line numbers of the file."""
     file: str
     lines: tuple[str, ...]
-    """Its own, without the indentation that all of them have."""
+    """Its own."""
     first: int
     """The number of the first."""
 
@@ -90,17 +89,27 @@ def read(function: Any, what: str) -> Written:
         raise TranslationError(
             f"{what}: there is no source of the function {function.__name__!r} ({error}); write it in a file", file
         ) from None
-    source = textwrap.dedent("".join(lines))
-    try:
-        tree = ast.parse(source).body[0]
-    except SyntaxError:  # a lambda in the middle of an expression
-        tree = None
+    source = "".join(lines)
+    tree = _parsed(source)
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         kind = "a lambda" if function.__name__ == "<lambda>" else "no function that begins with def"
         raise TranslationError(f'{what} is {kind}\n  File "{file}", line {first}\nWrite it with def', file, first)
-    ast.increment_lineno(tree, first - 1)
+    ast.increment_lineno(tree, first - 1 - _is_nested(source))
     written = Written(function, tree, file, tuple(source.splitlines()), first)
     for decorator in tree.decorator_list:
         if not (isinstance(decorator, ast.Name) and decorator.id == "staticmethod"):
             raise written.error(decorator, "rules have no decorators", "Remove it: the function is never run by Python")
     return written
+
+
+def _is_nested(source: str) -> bool:
+    return source[:1].isspace()
+
+
+def _parsed(source: str) -> ast.stmt | None:
+    """The first statement; an indented one in a block, as comments and texts may begin further left."""
+    try:
+        tree = ast.parse(f"if True:\n{source}" if _is_nested(source) else source).body[0]
+    except SyntaxError:  # a lambda in the middle of an expression
+        return None
+    return tree.body[0] if isinstance(tree, ast.If) and _is_nested(source) else tree

@@ -8,6 +8,7 @@ from gpu_envs.translation.body import Body, both
 from gpu_envs.translation.calls import atomic
 from gpu_envs.translation.expressions import condition, expression, guarded
 from gpu_envs.translation.loops import is_phase, loop
+from gpu_envs.translation.races import only_turn
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.values import (
     BOOL,
@@ -93,14 +94,16 @@ def _branch(body: Body, node: ast.If, word: str) -> None:
             "all replicas go through the same phases, and this condition may differ",
             "Ask within the phase, or make it a parameter with fixed=True",
         )
-    asks = _asks_for_turn(body, node.test)
+    outside = body.only, body.asked
+    if_so, if_not = (only_turn(body, node.test, holds=holds) or body.only for holds in (True, False))
     constexpr = " constexpr" if test.constant is not None else ""
     code = str(bool(test.constant)).lower() if constexpr else test.text
     body.emit(f"{word}{constexpr} ({code}) {{", node)
     before = body.assigned
-    body.guards += asks
+    body.only, body.asked = if_so, body.asked or test.constant is None
     yes = _inside(body, node.body, before if test.constant is not False else None, dead=test.constant is False)
     no = before
+    body.only = if_not
     if node.orelse:
         otherwise = node.orelse[0]
         if len(node.orelse) == 1 and isinstance(otherwise, ast.If) and not _declares(body, node.orelse):
@@ -108,19 +111,19 @@ def _branch(body: Body, node: ast.If, word: str) -> None:
             if test.constant is not True:
                 with body.at(otherwise):
                     _branch(body, otherwise, "} else if")
-                body.guards -= asks
+                body.only, body.asked = outside
                 body.assigned = both(yes, body.assigned)
                 return
         body.emit("} else {", otherwise)
         no = _inside(body, node.orelse, before, dead=test.constant is True)
     body.emit("}")
-    body.guards -= asks
+    body.only, body.asked = outside
     if test.constant is not None:
         body.assigned = yes if test.constant else no
         return
     body.assigned = both(yes, no)
-    if asks and yes is None and body.turn is not None:
-        body.guards += 1  # what follows is for the turns that did not go away; until the phase ends
+    if yes is None or no is None:  # what follows in this block is for the turns that did not go away
+        body.only, body.asked = if_not if yes is None else if_so, True
 
 
 def _declares(body: Body, block: list[ast.stmt]) -> bool:
@@ -131,19 +134,13 @@ def _inside(body: Body, nodes: list[ast.stmt], assigned: frozenset[str] | None, 
     """Translates a branch; one that a constant excludes is left empty."""
     if dead:
         return None
+    outside = body.only, body.asked
     body.assigned = assigned
     body.depth += 1
     statements(body, nodes)
     body.depth -= 1
+    body.only, body.asked = outside
     return body.assigned
-
-
-def _asks_for_turn(body: Body, test: ast.expr) -> bool:
-    """Whether a condition asks whose turn it is."""
-    if body.turn is None or not isinstance(body.turn.target, ast.Name):
-        return False
-    name = body.turn.target.id
-    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(test))
 
 
 def _loop(body: Body, node: ast.stmt) -> None:

@@ -9,9 +9,9 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from gpu_envs.codegen.layout import camel
 from gpu_envs.errors import did_you_mean
 from gpu_envs.fields import Field
+from gpu_envs.names import camel
 from gpu_envs.params import Param
 from gpu_envs.spaces import space_of
 from gpu_envs.spec import EnvSpec, Spec, TeamSpec
@@ -114,7 +114,7 @@ class Things:
     def _params(self) -> dict[str, Value]:
         fields = {name: self._param(name, param) for name, param in self.spec.settings.items()}
         for name, table in self.spec.tables.items():
-            sizes = table.array(self.params).shape
+            sizes = self.spec.table(name, self.params).shape
             indices = ", ".join(f"{{{n + 1}}}" for n in range(len(sizes)))
             form = "{0}[{1}]" if len(sizes) == 1 else "{0}(" + indices + ")"
             stored = STORED[table.type]
@@ -143,7 +143,7 @@ class Things:
         for name, field in spec.typed_state.items():
             place, kind, stored = f"s.{name}", KINDS[field.type], STORED[field.type]
             if field.is_array:
-                sizes = (field.elements(self.params),)
+                sizes = (self.spec.length(name, field, self.params),)
                 state[name] = Value(place, Elements(kind, sizes, stored=stored, owner="State"))
             else:
                 code = f"int({place})" if stored == "u8" else place
@@ -203,7 +203,7 @@ class Things:
         assert isinstance(self.spec, TeamSpec)
         own = {**self.spec.state, **self.spec.scratch, "in_game": Field("bool"), "reward": Field()}
         if name in own:
-            return own[name].elements(self.params)
+            return self.spec.length(name, own[name], self.params)
         shared = {**self.spec.shared, **self.spec.shared_scratch}
         return 0 if name in shared and shared[name].is_array else None
 
@@ -214,7 +214,7 @@ class Things:
         if agents == 0 and not field.is_array:
             code = f"int({place})" if STORED[field.type] in ("u8", "AgentNumber") else place
             return Value(code, kind, place=place if stored else "", stored=stored, refusal=refusal, owner="World")
-        length = field.elements(self.params)
+        length = self.spec.length(name, field, self.params)
         sizes: tuple[int, ...] = (agents,) if agents else (length,)
         form, flat = "{0}[{1}]", ""
         if agents and field.is_array:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.utils import create_zero_array
 
+from gpu_envs.codegen.observed import ELEMENT_TYPES
 from gpu_envs.codegen.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.resets import Seeds
@@ -46,13 +47,9 @@ ELEMENTS_OF_BLOCK = 2048
 """A block stacks about so many numbers."""
 
 
-FRAME_TYPES = {"float32": "float", "uint8": "u8", "int32": "int"}
-"""The C++ types of observations' elements."""
-
-
 def stack_shape(stack_size: int, dtype: str = "float32") -> str:
     """What is compiled in."""
-    return f"constexpr int STACK = {stack_size};\nusing Frame = {FRAME_TYPES[dtype]};"
+    return f"constexpr int STACK = {stack_size};\nusing Frame = {ELEMENT_TYPES[dtype]};"
 
 
 @final
@@ -81,7 +78,7 @@ class FrameStackObservation(TorchWrapper):
                 observation.
         """
         super().__init__(env)
-        space = self._box(env.single_observation_space, "observations", FRAME_TYPES)
+        space = self._box(env.single_observation_space, "observations", ELEMENT_TYPES)
         dtype = getattr(torch, space.dtype.name)
         if isinstance(stack_size, bool) or not isinstance(stack_size, int | np.integer):
             raise TypeError(f"stack_size is {stack_size!r}; give a whole number from 1 up")

@@ -1,0 +1,121 @@
+"""What a header's text says of its phases: none is left by `break` or `return`, none hangs on what may differ."""
+
+import re
+from collections.abc import Iterator
+
+from gpu_envs.importing import display
+from gpu_envs.testing.report import FailedError
+
+_PHASE = re.compile(r"\bFOR_EACH_AGENT(?:_NO_WAIT)?\s*\(")
+_WORD = re.compile(r"\b(?:if|else|for|while|do|switch|break|return)\b|\bFOR_EACH_AGENT(?:_NO_WAIT)?\b|[{}()\[\];]")
+_CONSTANT = frozenset(
+    "int u8 bool real const constexpr auto unsigned true false role_of first_of count_of features_of".split()
+)
+
+
+def demand_phases(file: str, text: str) -> None:
+    """Refuses phases that are left early, or are under a condition.
+
+    Args:
+        file: The header; rules in Python are looked at where they are translated.
+        text: What it says.
+    """
+    if file.endswith(".py"):
+        return
+    code = blanked(text)
+    for position, what in sorted({*_left(code), *_conditional(code)}):
+        line = code.count("\n", 0, position) + 1
+        shown = text.splitlines()[line - 1].strip()
+        raise FailedError(f"{display(file)}:{line}: {what}\n    {shown}")
+
+
+def blanked(text: str) -> str:
+    """C++ without its comments and strings, place for place."""
+
+    def spaces(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', spaces, text, flags=re.DOTALL)
+
+
+def closing(code: str, at: int) -> int:
+    """The place after the bracket that closes the one at ``at``."""
+    depth = 0
+    for place in range(at, len(code)):
+        depth += (code[place] in "([{") - (code[place] in ")]}")
+        if depth == 0:
+            return place + 1
+    return len(code)
+
+
+def statement(code: str, at: int) -> int:
+    """The place after the statement that begins at ``at``."""
+    at = _skipped(code, at)
+    if code[at : at + 1] == "{":
+        return closing(code, at)
+    head = re.compile(r"(?:if(?:\s+constexpr)?|for|while|switch|FOR_EACH_\w+)\s*\(").match(code, at)
+    if head:
+        end = statement(code, closing(code, head.end() - 1))
+        other = re.compile(r"\s*else\b").match(code, end)
+        return statement(code, other.end()) if other and head[0].startswith("if") else end
+    if re.compile(r"do\b").match(code, at):
+        return code.find(";", statement(code, at + 2)) + 1
+    while at < len(code) and code[at] != ";":
+        at = closing(code, at) if code[at] in "([{" else at + 1
+    return at + 1
+
+
+def _skipped(code: str, at: int) -> int:
+    while at < len(code) and code[at].isspace():
+        at += 1
+    return at
+
+
+def _bodies(code: str) -> Iterator[tuple[int, int, int]]:
+    """Where each phase begins, its body begins, and ends."""
+    for match in _PHASE.finditer(code):
+        if code[code.rfind("\n", 0, match.start()) + 1 : match.start()].lstrip().startswith("#"):
+            continue
+        body = closing(code, match.end() - 1)
+        yield match.start(), body, statement(code, body)
+
+
+def _left(code: str) -> Iterator[tuple[int, str]]:
+    """Each `break` and `return` that ends a phase's turns before all have had theirs."""
+    for _, begin, end in _bodies(code):
+        body = code[begin:end]
+        lambdas = [
+            (m.end() - 1, closing(body, m.end() - 1)) for m in re.finditer(r"\]\s*(?:\([^()]*\)[^{};]*)?\{", body)
+        ]
+        inner = [
+            (m.start(), statement(body, m.start()))
+            for m in re.finditer(r"\b(?:for|while|switch|FOR_EACH_\w+)\s*\(|\bdo\b", body)
+        ]
+        for match in re.finditer(r"\b(break|return)\b", body):
+            within = lambdas if match[1] == "return" else [*lambdas, *inner]
+            if not any(first <= match.start() < last for first, last in within):
+                yield (
+                    begin + match.start(),
+                    f"{match[1]} in a phase ends the turns of others on a CPU, and on a GPU its own alone; write "
+                    "continue",
+                )
+
+
+def _conditional(code: str) -> Iterator[tuple[int, str]]:
+    """Each phase under a condition, or in a loop, that is no constant of compilation."""
+    phases = [start for start, _, _ in _bodies(code)]
+    constants = _CONSTANT | set(re.findall(r"\bconstexpr\s+\w+\s+(\w+)", code))
+    for match in re.finditer(r"\b(if|for|while|switch|FOR_EACH_\w+)\s*\(", code):
+        after = closing(code, match.end() - 1)
+        condition, end = code[match.end() : after - 1], statement(code, match.start())
+        declared = set(re.findall(r"\bint\s+(\w+)\s*=", condition)) if match[1] == "for" else set()
+        words = set(re.findall(r"\b[A-Za-z_]\w*", condition)) - constants - declared
+        if all(word.isupper() for word in words) and not match[1].startswith("FOR_EACH_"):
+            continue
+        for start in phases:
+            if after <= start < end:
+                yield (
+                    start,
+                    f"a phase under {match[1]} ({condition.strip()}), which may differ between replicas, and while "
+                    "other turns go on: all go through the same phases; put the condition inside the phase",
+                )
