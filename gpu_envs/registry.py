@@ -245,7 +245,16 @@ def again(id: str, place: str) -> Spec:
                 "register it here too (import what does gpu_envs.register), or make it by the place of its spec, "
                 "gpu_envs.make('path/to/my_env.py:MY_ENV'), which every process finds"
             ) from None
-    found = spec(place)
+    try:
+        found = spec(place)
+    except FileNotFoundError as error:
+        if known is not None:  # it has moved, and was found before
+            return known
+        name = place.rpartition(":")[2]
+        raise FileNotFoundError(
+            f"{error} The environment {id!r} was made from it: if it has moved, call "
+            f"gpu_envs.spec('new/place.py:{name}') first"
+        ) from None
     if found.id != id:
         raise UnknownEnvironmentError(f"{place} is {found.id!r} by now, and was {id!r}: name it as it was")
     return found

@@ -36,6 +36,11 @@ class VecEnv(StableVecEnv):
     Observations of a Dict space are dicts of arrays, and so is ``terminal_observation``. Where the rules say which
     actions are possible, sb3-contrib's ``MaskablePPO`` asks for that by itself, each step; infos do not hold it.
 
+    Stable-Baselines3 gives an image (a uint8 Box ``[height, width, channels]`` from 0 to 255, of a Dict or under its
+    ``CnnPolicy``) to its ``NatureCNN``, which fails with "Kernel size can't be greater than actual input size" where
+    there are fewer than 36 pixels each way. Give ``policy_kwargs={"features_extractor_class": ...}`` an extractor for
+    small ones, or the spec's Box another upper bound than 255 or one dimension: it is flattened then.
+
     With a team, ``role`` says whose agents are trained, and each agent of each replica is an environment. It is done
     when its agent goes out; then it waits, seeing zeros and getting no reward, until the replica's episode ends and it
     is done again. ``episode`` is given then, of the agent's own life.

@@ -16,7 +16,9 @@ import torch
 import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import did_you_mean
+from gpu_envs.importing import display
 from gpu_envs.registry import id_of
+from gpu_envs.sources import parse
 from gpu_envs.training.checkpoint import Checkpoints, sync_folder
 from gpu_envs.training.config import Config
 
@@ -90,7 +92,14 @@ class RunDirectory:
 
     def config(self) -> Config:
         """What the run is."""
-        return Config.from_json(self.about()["config"])
+        config = Config.from_json(self.about()["config"])
+        place = parse(config.env)
+        if place is not None and place.is_file and not Path(place.place).is_file():
+            raise FileNotFoundError(
+                f"there is no file {display(place.place)!r}, which has the environment of the run {self.path}; "
+                f"{self.path / _CONFIG} has it, as 'env': write the new place there, where it has moved"
+            )
+        return config
 
     def about(self) -> dict[str, Any]:
         """All of config.json: the configuration, versions, the device's name, and the command lines."""

@@ -131,6 +131,12 @@ def restored(
     except RuntimeError as error:
         if module is not None:
             raise CheckpointError(f"the module given for the policy {source} is not the one it had: {error}") from None
+        changed = _changed(state["module"], own.state_dict())
+        if changed:
+            raise CheckpointError(
+                f"the policy {source} does not fit the agents it is to act for: {changed}; give the environment its "
+                "spaces of then, or train anew"
+            ) from None
         raise CheckpointError(
             f"the policy {source} does not fit the agents it is to act for ({seats.features} features, actions "
             f"{seats.head}), or is a module of your own, which only Python can make again: {error}"
@@ -142,6 +148,21 @@ def restored(
         scale = ObservationScale(seats.features, device)
         scale.load(state["observations"])
     return _run_by_torch(own, seats, None, scale, config, device)
+
+
+def _changed(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> str:
+    """What other spaces make of a default policy's first and last layers; empty where it is not they that differ."""
+    if saved.keys() != now.keys():
+        return ""
+    layers = [name for name, tensor in now.items() if tensor.ndim == 2 and name.startswith(("actor", "trunk", "heads"))]
+    if not layers:
+        return ""
+    found = []
+    for what, name, axis in (("features", layers[0], 1), ("actions", layers[-1], 0)):
+        before, after = saved[name].shape[axis], now[name].shape[axis]
+        if before != after:
+            found.append(f"its {what} were {before} and are {after} now")
+    return ", ".join(found)
 
 
 def _drawn(seats: Seats, config: Config) -> nn.Module:
