@@ -372,6 +372,18 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
     assert "shape 0, a disc, of replica 0 is at no finite place" in wrong(values.drawing, spec, "cpu")
 
 
+def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
+    def draw(state: Any, params: Any) -> Picture:
+        del params
+        return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))
+
+    line = draw.__code__.co_firstlineno + 2
+    found = wrong(values.drawing, walk(tmp_path, more={"drawing": Drawing(draw)}), "cpu")
+    assert found.startswith(f"{display(__file__)}:{line}: there is no field 'xx' in the state")
+    assert "There are: x, pace" in found
+    assert found.endswith('    return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))')
+
+
 # --- ends ---
 
 

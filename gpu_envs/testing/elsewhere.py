@@ -27,8 +27,8 @@ def for_cuda(subject: Subject) -> str:
         file, text = rules_part(config)
         for line, _ in [] if file.endswith(".py") else unmarked(text):
             raise FailedError(
-                f"{display(file)}:{line}: error: this function is not marked FN, so it is there on a CPU alone; write FN "
-                f"before it\n    {text.splitlines()[line - 1].strip()}"
+                f"{display(file)}:{line}: error: this function is not marked FN, so it is there on a CPU alone; write "
+                f"FN before it\n    {text.splitlines()[line - 1].strip()}"
             )
         return "every function is marked FN (NVRTC is not installed, or would have compiled it)"
     layout = layout_of(config, _DEVICE)
