@@ -363,6 +363,17 @@ class TeamSpec(Spec):
         named = [(f"the role {role.name!r}:", role) for role in self.roles]
         return {f"{n} observation": r.observation for n, r in named} | {f"{n} action": r.action for n, r in named}
 
+    def check_params(self, given: Mapping[str, Any], num_envs: int) -> dict[str, Value]:
+        """Completes the parameters, or says which is wrong: as of every spec, and there is somebody of each role."""
+        values = Spec.check_params(self, given, num_envs)
+        for role in self.roles:
+            if isinstance(role.count, str) and role.size(values) < 1:
+                raise ValueError(
+                    f"{self.id}: the role {role.name!r}: its count is the parameter {role.count!r}, which is "
+                    f"{values[role.count]!r}; give a whole number from 1 up"
+                )
+        return values
+
     def counts(self, params: Mapping[str, Value]) -> dict[str, int]:
         """How many agents each role has under these parameters."""
         return {role.name: role.size(params) for role in self.roles}

@@ -16,7 +16,7 @@ from small_envs import CHASE, WALK, chase, walk
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES
 from gpu_envs.pictures import Drawing, Picture, disc
-from gpu_envs.testing import CheckError, builds, check_environment, ends, probe, sameness, values
+from gpu_envs.testing import CheckError, builds, check_environment, elsewhere, ends, probe, sameness, values
 from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.report import FailedError, Report
 from gpu_envs.testing.subject import Subject
@@ -76,9 +76,37 @@ def test_what_is_wrong_is_listed() -> None:
 
 def test_what_does_not_compile_is_told_and_the_rest_left_out(tmp_path: Path) -> None:
     told: list[str] = []
-    with pytest.raises(CheckError, match=r"walk\.cuh:6:7: error: .*y"):
+    with pytest.raises(CheckError, match=r"walk\.cuh:6: error: State has no field 'y'"):
         check_environment(walk(tmp_path, step="s.y = 0;\n    return {0, false};"), devices=["cpu"], report=told.append)
     assert [line[:7] for line in told] == ["failed ", "Walk-v0"]
+
+
+UNMARKED = "real twice(real x) {\n    return x * 2;\n}\n"
+
+
+def test_a_function_that_a_gpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = walk(tmp_path, step="s.x = twice(s.x);\n    return {0, false};")
+    spec.header.write_text(UNMARKED + spec.header.read_text())
+    good, team = walk(tmp_path, "Good-v0"), chase(tmp_path)
+    if elsewhere._nvrtc() is not None:
+        assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
+        assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
+    monkeypatch.setattr(elsewhere, "_nvrtc", lambda: None)
+    assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
+    assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("struct A {\n    int x[3] = {1, 2, 3};\n    int get() const { return x[0]; }\n};", [(3, "get")]),
+        ("template <class T>\nFN T f(T x) { return x; }\nconstexpr int N[] = {1, 2};", []),
+        ("#define F(x) g(x) { }\n// int f() { }\nenum E { A, B };\nconstexpr int g() { return 1; }", [(4, "g")]),
+        ("FN void f() { const auto h = [&](int i) { return i; }; if (h(1)) { } }", []),
+    ],
+)
+def test_functions_without_a_mark(text: str, found: list[tuple[int, str]]) -> None:
+    assert list(elsewhere.unmarked(text)) == found
 
 
 # --- what is outside an array, and what is undefined ---
@@ -342,6 +370,18 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
 
     spec = walk(tmp_path, more={"drawing": Drawing(draw)})
     assert "shape 0, a disc, of replica 0 is at no finite place" in wrong(values.drawing, spec, "cpu")
+
+
+def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
+    def draw(state: Any, params: Any) -> Picture:
+        del params
+        return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))
+
+    line = draw.__code__.co_firstlineno + 2
+    found = wrong(values.drawing, walk(tmp_path, more={"drawing": Drawing(draw)}), "cpu")
+    assert found.startswith(f"{display(__file__)}:{line}: there is no field 'xx' in the state")
+    assert "There are: x, pace" in found
+    assert found.endswith('    return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))')
 
 
 # --- ends ---

@@ -147,6 +147,8 @@ def _explained(finding: Finding, rules: Contract, source: str) -> str:
     text = re.sub(r"\b(struct |class )?gpu_envs::| \[-f\w+\]$", "", finding.text)
     if re.search(r"""['"]std['"]|'::std'""", text):
         return "the standard library is not there in rules: sin, exp, square_root, minimum and the like are"
+    if "without execution space annotations" in text:
+        return "this function is not marked FN, so it is there on a CPU alone; write FN before it"
     member = _NO_MEMBER.search(finding.text)
     if member is not None:
         kind, name = (member[a] or member[b] or member[c] for a, b, c in ("ade", "bcf"))

@@ -7,7 +7,7 @@ from typing import Any
 from gpu_envs.backend import resolve_device
 from gpu_envs.registry import spec as find_spec
 from gpu_envs.spec import Spec
-from gpu_envs.testing import builds, ends, numbers, sameness, values
+from gpu_envs.testing import builds, elsewhere, ends, numbers, sameness, values
 from gpu_envs.testing.report import Report, Tell
 from gpu_envs.testing.subject import Subject, devices_here
 
@@ -66,14 +66,14 @@ def check_environment(
     told = Report(found.id, report)
     subject = Subject(found, num_envs, steps, seed, params or {})
     for device in where:
-        _check_device(told, subject, device, sanitize=sanitize)
+        _check_device(told, subject, device, sanitize=sanitize, alone=len(where) == 1)
     if not told.failures:
         told.make("devices agree", partial(sameness.devices, subject, where))
     told.conclude()
     return told
 
 
-def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool) -> None:
+def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool, alone: bool) -> None:
     """Makes the checks of one device.
 
     Builds that find what is outside an array come first, in a process of their own: what they find could end this one.
@@ -82,6 +82,8 @@ def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool
         return
     if device == "cpu":
         told.make("cpu: numbers keep their types", partial(numbers.types, subject))
+    if device == "cpu" and alone:
+        told.make("compiles for CUDA too", partial(elsewhere.for_cuda, subject))
     if device != "cpu":
         told.make(f"{device}: nothing outside an array", partial(builds.on_cuda, subject, device))
     elif sanitize:

@@ -1,14 +1,18 @@
 """Checks of single values: that it compiles, spaces, finite numbers, action masks, pictures."""
 
-from typing import Any
+import traceback
+from collections.abc import Mapping
+from typing import Any, final
 
 import gymnasium
 import numpy as np
 
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
-from gpu_envs.errors import NotFiniteError
+from gpu_envs.errors import NotFiniteError, did_you_mean
+from gpu_envs.importing import display
 from gpu_envs.masks import choices
 from gpu_envs.options import Options
+from gpu_envs.pictures import Drawing, Picture
 from gpu_envs.replicas import config_of
 from gpu_envs.testing.builds import compile_all
 from gpu_envs.testing.draws import at_bounds
@@ -159,8 +163,8 @@ def drawing(subject: Subject, device: str) -> str:
     for t, draw in enumerate(subject.draws(min(subject.steps, 20)), start=1):
         state = {n.removeprefix("state."): v for n, v in run.state().items() if n != "elapsed"}
         state = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in state.items()}
-        picture = draw_state.draw(state, run.env.params)
-        alone = draw_state.draw({n: v[1:2] for n, v in state.items()}, run.env.params)
+        picture = _drawn(draw_state, state, run.env.params)
+        alone = _drawn(draw_state, {n: v[1:2] for n, v in state.items()}, run.env.params)
         if picture.view != alone.view:
             raise FailedError(
                 f"the view of a replica is {alone.view} when it is drawn alone, and {picture.view} beside others: "
@@ -178,3 +182,38 @@ def drawing(subject: Subject, device: str) -> str:
                 )
         run.step(draw)
     return f"finite shapes of each of {run.num_envs} replicas"
+
+
+def _drawn(drawing: Drawing, state: Moment, params: Mapping[str, Any]) -> Picture:
+    """A picture, or where the author's code failed to draw it."""
+    known = _Known("the state", "field", state), _Known("the parameters", "parameter", params)
+    try:
+        return drawing.draw(*known)
+    except Exception as error:  # whatever the author's code raises
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if frame.filename != __file__]
+        source = getattr(getattr(drawing.draw, "__code__", None), "co_filename", "")
+        own = [frame for frame in frames if frame.filename == source] or frames
+        if not own:
+            raise
+        said = str(error) if isinstance(error, _NoSuchError) else f"{type(error).__name__}: {error}"
+        at = own[-1]
+        raise FailedError(f"{display(at.filename)}:{at.lineno}: {said}\n    {at.line}") from None
+
+
+class _NoSuchError(KeyError):
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@final
+class _Known(dict[str, Any]):
+    """A mapping that says what it has, where it is asked for what it has not."""
+
+    def __init__(self, what: str, of: str, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._what, self._of = what, of
+
+    def __missing__(self, key: str) -> Any:
+        raise _NoSuchError(
+            f"there is no {self._of} {key!r} in {self._what}{did_you_mean(key, self)} There are: {', '.join(self)}"
+        )
