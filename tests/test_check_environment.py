@@ -15,6 +15,7 @@ from small_envs import CHASE, WALK, chase, walk
 
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES
+from gpu_envs.importing import display
 from gpu_envs.pictures import Drawing, Picture, disc
 from gpu_envs.testing import CheckError, builds, check_environment, elsewhere, ends, probe, sameness, values
 from gpu_envs.testing.portable import to_bytes
@@ -207,7 +208,7 @@ def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     told: list[str] = []
     with pytest.raises(CheckError, match=r"Walk-v0: step [1-9] \(SameStep\) did not end within 6 s") as caught:
         check_environment(spec, devices=["cpu"], report=told.append, sanitize=False)
-    assert "failed 1 of 3 checks" in str(caught.value)
+    assert "failed 1 of 4 checks" in str(caught.value)
     assert "mend it first" in told[2]
 
 

@@ -114,7 +114,7 @@ def test_a_role_of_nobody_is_refused_when_it_is_made() -> None:
     spec = team(params={"count": Param(2, fixed=True)})
     for made in (lambda: gpu_envs.MultiAgentEnv(spec, 2, count=0), lambda: spec.check_params({"count": 0}, 2)):
         with pytest.raises(
-            ValueError, match="^Wrong-v0: the role 'dog': its count is the parameter 'count', which is 0;"
+            ValueError, match=r"^Wrong-v0: the role 'dog': its count is the parameter 'count', which is 0;"
         ):
             made()
     assert spec.check_params({}, 2) == {"count": 2}
