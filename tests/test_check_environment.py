@@ -209,7 +209,7 @@ def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(CheckError, match=r"Walk-v0: step [1-9] \(SameStep\) did not end within 6 s") as caught:
         check_environment(spec, devices=["cpu"], report=told.append, sanitize=False)
     assert "failed 1 of 4 checks" in str(caught.value)
-    assert "mend it first" in told[2]
+    assert "mend it first" in told[3]
 
 
 def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
