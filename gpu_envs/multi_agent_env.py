@@ -123,7 +123,7 @@ class MultiAgentEnv:
         self.render_mode = render_mode
         self._shown = render_mode == "human"
         self._followed = self._shown or checking  # so that a step looks at one attribute
-        self._masked = spec.action_mask
+        self._masked = spec.masked
         self.closed = False
         self.max_episode_steps = None if sim.config.limit == NO_LIMIT else sim.config.limit
         self.roles = tuple(role.name for role in layout.roles)

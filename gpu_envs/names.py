@@ -28,7 +28,7 @@ _TYPES = frozenset(
     "LocalMemory Mask Near Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params "
     "Part Random RangeTile Record ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch "
     "ScratchBuffers SinCos Spare State StateBuffers States StepCall Stream Sums Table Team TeamActions ThreadTile "
-    "Tile Wide Words World i64 u8 u16 u32 u64".split()
+    "Tile Turns Wide Words World i64 u8 u16 u32 u64".split()
 )
 """Types of the headers and of what is generated."""
 

@@ -425,5 +425,5 @@ class Simulation:
         for name, array in values.items():
             write_field(self.arrays, self.buffers[name], array, name)
         self.ready = True
-        if self.config.spec.action_mask:
+        if self.config.spec.masked:
             self.observe()  # what is possible follows from the state

@@ -40,8 +40,9 @@ class Spec(ABC):
     """Further fields of ``Params`` that ``reset(options=...)`` sets for that reset alone."""
     tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
     """Further fields of ``Params``: what all replicas read and nobody writes."""
-    action_mask: bool = False
-    """The rules say in ``allow`` which actions are possible: ``infos["action_mask"]``."""
+    action_mask: bool | None = None
+    """The rules say in ``allow`` which actions are possible: ``infos["action_mask"]``. None: they have no ``allow``;
+    False: if they have one, it is left alone."""
     ordered: tuple[tuple[str, str], ...] = ()
     """Pairs of parameters or options of which the first must not exceed the second."""
     max_episode_steps: int | None = None
@@ -62,6 +63,11 @@ class Spec(ABC):
     """What it looks like; None: it cannot be rendered."""
     written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
     """The file that makes the spec; None: it is in no file."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether the rules say which actions are possible, and are asked."""
+        return bool(self.action_mask)
 
     @property
     @abstractmethod

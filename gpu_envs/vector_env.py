@@ -125,7 +125,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         assert isinstance(layout, SingleLayout)
         self._parts, self._keys = layout.parts, layout.keys
         self._out = OutReader(self._sim.shapes, ("", *(f".{key}" for key in self._keys)), self.device, "key")
-        self._masked = spec.action_mask
+        self._masked = spec.masked
         self._everywhere = self._sim.arrays.full_of(np.ones(count, bool)) if self._masked else None
         self._device_infos = {} if self._keys else self._live_infos()
 

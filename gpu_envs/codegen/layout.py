@@ -181,13 +181,16 @@ def rules_part(config: Config) -> tuple[str, str]:
 
         return spec.header.file, translated(spec, config.params)
     name, text = _found_header(spec, spec.header)
-    if spec.action_mask and not re.search(r"\ballow\s*\(", text):
+    if spec.masked and not re.search(r"\ballow\s*\(", text):
         raise ValueError(
             f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
         )
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    if not spec.action_mask and re.search(r"\bvoid\s+allow\s*\(", code):
-        raise ValueError(f"{spec.id}: {name} has allow(...), but the spec has no action_mask=True: add it")
+    if spec.action_mask is None and re.search(r"\bvoid\s+allow\s*\(", code):
+        raise ValueError(
+            f"{spec.id}: {name} has allow(...), but the spec has no action_mask=True: add it, or "
+            "action_mask=False to do without"
+        )
     return name, text
 
 

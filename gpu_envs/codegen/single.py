@@ -86,7 +86,7 @@ class SingleLayout(Layout):
     @property
     def choices(self) -> int:
         """Entries in an action mask; 0: there is none."""
-        if not self.spec.action_mask:
+        if not self.spec.masked:
             return 0
         choices = mask_entries(self.action_space)
         if not choices:
@@ -226,7 +226,7 @@ class SingleLayout(Layout):
             name=f"{self.spec.id}-{module}",
             source=joined(parts),
             calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
-            contract=contract(self.spec.id, rules[0], team=False, masks=self.spec.action_mask),
+            contract=contract(self.spec.id, rules[0], team=False, masks=self.spec.masked),
             flush_denormals=self.config.precision == "float32",
             staging_bytes=ctypes.sizeof(ctypes.c_float) * self.parts[0].size if self.staged else 0,
         )

@@ -124,7 +124,7 @@ class TeamLayout(Layout):
                     f"{spec.id}: the observation space of the role {role.name!r} is {observation}; a team's must be "
                     "float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
                 )
-            if spec.action_mask and not mask_entries(action):
+            if spec.masked and not mask_entries(action):
                 raise ValueError(
                     f"{spec.id}: action_mask=True, but the action space of the role {role.name!r} is {action}; masks "
                     "are for Discrete and MultiDiscrete actions"
@@ -236,7 +236,7 @@ class TeamLayout(Layout):
             }
             if self.config.autoreset_mode == "SameStep":
                 of["final_obs"] = of["observations"]
-            if self.spec.action_mask:
+            if self.spec.masked:
                 of["action_mask"] = ((n, role.size, role.choices), "int8")
             of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
             found |= {f"{name}.{role.name}": shape for name, shape in of.items()}
@@ -370,7 +370,7 @@ class TeamLayout(Layout):
             *self._checked_calls(),
             (f"{module}.cuh", header_text(f"{module}.cuh")),
         ]
-        if self.spec.action_mask:
+        if self.spec.masked:
             parts.insert(-1, ("team_masks.cuh", header_text("team_masks.cuh")))
         schedule = self.schedule
         tiles = -(-self.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
@@ -379,7 +379,7 @@ class TeamLayout(Layout):
             name=f"{self.spec.id}-{module}",
             source=joined(parts),
             calls={kernel: declared[calls[kernel]].ctype() for kernel in KERNELS},
-            contract=contract(self.spec.id, rules[0], team=True, masks=self.spec.action_mask),
+            contract=contract(self.spec.id, rules[0], team=True, masks=self.spec.masked),
             flush_denormals=self.config.precision == "float32",
             grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
             weight=32 * self.agents,
@@ -517,7 +517,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("float*", "final_obs"),
         ("real*", "episode_return"),  # of the user's, or null
         ("int*", "episode_length"),
-        *([("bool*", "action_mask")] if layout.spec.action_mask else []),
+        *([("bool*", "action_mask")] if layout.spec.masked else []),
     )
     common: tuple[tuple[str | Struct, str], ...] = (
         (buffers, "buffers"),
@@ -595,8 +595,8 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     _by_role(layout, "first_of", lambda role: role.first),
                     _by_role(layout, "count_of", lambda role: role.size),
                     _by_role(layout, "features_of", lambda role: role.features),
-                    f"constexpr bool MASKED = {str(spec.action_mask).lower()};  // the rules say what is possible",
-                    *([_by_role(layout, "choices_of", lambda role: role.choices)] if spec.action_mask else []),
+                    f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules say what is possible",
+                    *([_by_role(layout, "choices_of", lambda role: role.choices)] if spec.masked else []),
                     _batches(layout),
                     _by_role(layout, "staged_before", _staged_before(layout)),
                 ]

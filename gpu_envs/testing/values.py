@@ -112,7 +112,7 @@ def finite(subject: Subject, device: str) -> str:
 
 def masks(subject: Subject, device: str) -> str:
     """Looks whether masks leave a choice, and have the shape that the action space asks for."""
-    if not subject.spec.action_mask:
+    if not subject.spec.masked:
         raise SkippedError("the spec has none (action_mask=False)")
     run = subject.run(device=device, autoreset_mode="SameStep")
     _look_at_masks(subject, run.reset(subject.seed), run, "after reset")

@@ -80,9 +80,9 @@ def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
             raise TranslationError(f"{spec.id}: the rules have no {name}; give Rules(reset=..., step=..., observe=...)")
     if rules.look is not None and "look" not in wanted:
         raise TranslationError(f"{spec.id}: look is of teams; leave it out, and compute what is seen in observe")
-    if rules.allow is not None and not spec.action_mask:
+    if rules.allow is not None and spec.action_mask is None:
         raise TranslationError(f"{spec.id}: the rules have allow, and the spec no masks; give action_mask=True")
-    if rules.allow is None and spec.action_mask:
+    if rules.allow is None and spec.masked:
         raise TranslationError(f"{spec.id}: action_mask is True, and the rules have no allow; give Rules(allow=...)")
 
 
