@@ -41,14 +41,14 @@ def test_each_is_measured_beside_its_like(
 
 def test_both_move_as_many_bytes() -> None:
     """State, elapsed and return read and written, action, observation, reward, flags."""
-    with custom.customs():
-        for ours, theirs in custom.BESIDE.items():
-            sizes = []
-            for name in (ours, theirs):
-                spec = gpu_envs.spec(name)
-                assert isinstance(spec, EnvSpec)
-                shape = spec.observation_space(spec.check_params({}, 1)).shape
-                assert shape is not None
-                sizes.append(8 * len(spec.fields) + 8 + 8 + 8 + 4 * shape[0] + 4 + 2)
-            assert sizes[0] == sizes[1], ours
-            assert sizes[1] == BYTES.get(theirs, sizes[1])
+    custom.customs()
+    for ours, theirs in custom.BESIDE.items():
+        sizes = []
+        for name in (ours, theirs):
+            spec = gpu_envs.spec(name)
+            assert isinstance(spec, EnvSpec)
+            shape = spec.observation_space(spec.check_params({}, 1)).shape
+            assert shape is not None
+            sizes.append(8 * len(spec.fields) + 8 + 8 + 8 + 4 * shape[0] + 4 + 2)
+        assert sizes[0] == sizes[1], ours
+        assert sizes[1] == BYTES.get(theirs, sizes[1])

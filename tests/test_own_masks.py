@@ -56,6 +56,8 @@ def test_masks_are_of_the_state_that_is_observed(place: Place, mode: str, kind: 
 
 @pytest.mark.parametrize("kind", ["floats", "dict"])
 def test_a_step_writes_masks_where_it_is_told(place: Place, kind: str) -> None:
+    if place.device != "cpu" and place.output == "numpy":
+        pytest.skip("NumPy arrays cannot be memory of a GPU")
     env = made(place, kind=kind, autoreset_mode="SameStep")
     env.reset(seed=1)
     storage = empty(place, (30, REPLICAS, ACTIONS), "int8")

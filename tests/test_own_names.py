@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 from small_envs import CHASE, chase, walk
+from test_nvrtc import compile_with_nvrtc, nvrtc_missing
 
 from gpu_envs import Field, MultiAgentEnv, Param, VectorEnv, names
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, Device, layout_of
@@ -131,9 +132,13 @@ def test_a_team_may_have_names_that_only_one_agent_may_not(tmp_path: Path, devic
     reset = CHASE["reset"].replace(
         "if (i", "w.i[i] = SIZE; w.at[i] = ACTIONS == Actions::many; w.get[i * 2] = w.get[i * 2 + 1] = 7; if (i"
     )
-    env = MultiAgentEnv(chase(tmp_path, more=more, reset=reset), 2, device=device)
+    spec = chase(tmp_path, more=more, reset=reset)
+    env = MultiAgentEnv(spec, 2, device=device)
     env.reset(seed=0)
     assert env.state["i"].tolist() == [[2.0] * 4] * 2
+    if not nvrtc_missing():
+        config = Config(spec, 4, "SameStep", "float32", 20, spec.check_params({}, 4))
+        compile_with_nvrtc(layout_of(config, Device(True, 132, 227 * 1024)).generate("multi_agent").source, "sm_90")
 
 
 def programs(spec: Spec) -> Iterator[str]:

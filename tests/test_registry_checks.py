@@ -17,4 +17,6 @@ def test_it_passes(env_id: str) -> None:
         env_id, devices=DEVICES, num_envs=7, steps=30, sanitize=env_id in SANITIZED, report=told.append
     )
     assert len(told) == len(report.lines) + 1
-    assert {line.outcome for line in report.lines} == {"passed", "skipped"}
+    outcomes = [line.outcome for line in report.lines]
+    assert set(outcomes) <= {"passed", "skipped"}
+    assert outcomes.count("passed") > 10 * len(DEVICES)

@@ -81,7 +81,7 @@ _FILL = "if (!ON_GPU) for (int b = 0; b < LOCAL_BYTES; ++b) local[b] = char(SCRA
 
 def _body(fields: Iterable[WorldField]) -> str:
     """What a checked build does where a World is made: fills scratch, and has fields followed."""
-    watched = [f'        watch(&{field.name}, "{field.name}");' for field in fields if not field.array]
+    watched = [f'        watch(&this->{field.name}, "{field.name}");' for field in fields if not field.array]
     return "\n".join([f"        {_FILL}", "#ifdef TURNS", "        turns.scalars = 0;", *watched, "#endif"])
 
 
@@ -105,17 +105,17 @@ class _Copies:
             turns = f"        for (int k = i; k < {length}; k += {self._agents})"
             self._held.append(f"    const {kind}* {name};")
             self._fetch.append(f"{name}({source} + replica * {length})")
-            self._put.append(f"{turns} {name}[k] = fetched.{name}[k];")
-            self._store.append(f"{turns} {source}[replica * {length} + k] = {name}[k];")
+            self._put.append(f"{turns} this->{name}[k] = fetched.{name}[k];")
+            self._store.append(f"{turns} {source}[replica * {length} + k] = this->{name}[k];")
             return
         self._held.append(f"    {kind} {name};")
         self._fetch.append(f"{name}({source}[{'at' if field.team else 'replica'}])")
         if field.team:
-            self._put.append(f"        {name}[i] = fetched.{name};")
-            self._store.append(f"        {source}[at] = {name}[i];")
+            self._put.append(f"        this->{name}[i] = fetched.{name};")
+            self._store.append(f"        {source}[at] = this->{name}[i];")
         else:
-            self._put_shared.append(f"        {name} = fetched.{name};")
-            self._store_shared.append(f"        {source}[replica] = {name};")
+            self._put_shared.append(f"        this->{name} = fetched.{name};")
+            self._store_shared.append(f"        {source}[replica] = this->{name};")
 
     def fetched(self, unused: str) -> list[str]:
         """``Fetched``."""
