@@ -271,9 +271,6 @@ def _file_of_caller() -> Path | None:
     return Path(file).resolve() if file else None
 
 
-DRIVEN = ("in_game", "elapsed")
-"""Fields that every team's world has besides its own: who takes part, and the steps of the episode."""
-
 _WORLD_WORDS = ("present", "reward", "gain", "action", "terminated", "pending", "finished")
 
 

@@ -255,8 +255,3 @@ def _logic(values: list[Value], sign: str, level: Level, *, decisive: bool) -> V
         return left[0]
     code = f" {sign} ".join(v.within(Level(Level.EQUALITY if level is Level.OR else Level.BITS)) for v in left)
     return Value(code, BOOL, level)
-
-
-def is_number(value: Value) -> bool:
-    """Whether it is a number that may be read."""
-    return isinstance(value.type, Number) and not value.write_only

@@ -9,6 +9,7 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
+from gpu_envs.codegen.layout import CPP_TYPES
 from gpu_envs.errors import did_you_mean
 from gpu_envs.fields import Field
 from gpu_envs.names import camel
@@ -31,7 +32,6 @@ from gpu_envs.translation.values import (
 )
 
 KINDS = {"real": REAL, "int": INT, "byte": INT, "agent": INT, "bool": BOOL}
-STORED = {"real": "real", "int": "int", "byte": "u8", "agent": "AgentNumber", "bool": "bool"}
 _BOXES = {"float32": (REAL, "float"), "uint8": (INT, "u8"), "int32": (INT, "int")}
 
 PARAMETERS_STAY = "parameters are not written by rules; keep what changes in the state"
@@ -117,7 +117,7 @@ class Things:
             sizes = self.spec.table(name, self.params).shape
             indices = ", ".join(f"{{{n + 1}}}" for n in range(len(sizes)))
             form = "{0}[{1}]" if len(sizes) == 1 else "{0}(" + indices + ")"
-            stored = STORED[table.type]
+            stored = CPP_TYPES[table.type]
             if stored == "u8":
                 form = f"int({form})"
             kind = Elements(KINDS[table.type], sizes, form, refusal="tables are not written by rules")
@@ -141,7 +141,7 @@ class Things:
     def _of_one(self, spec: EnvSpec) -> dict[str, Thing | Elements | Number]:
         state = {}
         for name, field in spec.typed_state.items():
-            place, kind, stored = f"s.{name}", KINDS[field.type], STORED[field.type]
+            place, kind, stored = f"s.{name}", KINDS[field.type], CPP_TYPES[field.type]
             if field.is_array:
                 sizes = (self.spec.length(name, field, self.params),)
                 state[name] = Value(place, Elements(kind, sizes, stored=stored, owner="State"))
@@ -210,16 +210,16 @@ class Things:
     def _world(self, name: str, field: Field, agents: int, refusal: str = "") -> Value:
         """A field of ``World``: of agents, or (0 of them) of the replica."""
         place, kind = f"w.{name}", KINDS[field.type]
-        stored = "" if refusal else STORED[field.type]
+        stored = "" if refusal else CPP_TYPES[field.type]
         if agents == 0 and not field.is_array:
-            code = f"int({place})" if STORED[field.type] in ("u8", "AgentNumber") else place
+            code = f"int({place})" if CPP_TYPES[field.type] in ("u8", "AgentNumber") else place
             return Value(code, kind, place=place if stored else "", stored=stored, refusal=refusal, owner="World")
         length = self.spec.length(name, field, self.params)
         sizes: tuple[int, ...] = (agents,) if agents else (length,)
         form, flat = "{0}[{1}]", ""
         if agents and field.is_array:
             sizes, form, flat = (agents, length), f"{{0}}[{{1}} * {length} + {{2}}]", "{0}[{1}]"
-        if not stored and STORED[field.type] in ("u8", "AgentNumber"):
+        if not stored and CPP_TYPES[field.type] in ("u8", "AgentNumber"):
             form = f"int({form})"
         array = Elements(kind, sizes, form, stored, refusal, "World", flat=flat, agents=agents > 0)
         return Value(place, array)
