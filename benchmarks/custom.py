@@ -29,9 +29,13 @@ BESIDE = {
     "CartPoleInPython-v1": "CartPoleOutside-v1",
     "LanderInPython-v0": "Lander-v0",
 }
-"""Each with what moves as many bytes in a step: those in C++ with a built-in, those in Python with theirs in C++."""
+"""Each with what moves as many bytes in a step, ends of episodes aside: those in C++ with a built-in, those in Python
+with theirs in C++."""
 
 COMPILED = ("CartPole-v1", *BESIDE)
+
+BYTES_OF_END = 96
+"""What the end of an episode moves besides: the key is read, the record written, of observations of up to 8 numbers."""
 
 BARS = {"C++": 0.95, "Python": 0.90}
 """The least of the steps per second of what it is compared with."""
@@ -78,16 +82,23 @@ def customs() -> Path:
     return Path(folder.name)
 
 
-def stepper(env_id: str, device: str, num_envs: int) -> Callable[[], object]:
-    """What takes some steps with random actions, which were drawn beforehand."""
+def made(env_id: str, device: str, num_envs: int) -> gpu_envs.VectorEnv:
+    """The replicas, staggered, for else many reach the time limit together."""
     output = "numpy" if device == "cpu" else "torch"
     env = gpu_envs.make(
         env_id, num_envs, device=device, output=output, autoreset_mode="SameStep", copy=False, threads=1
     )
+    assert isinstance(env, gpu_envs.VectorEnv)
     env.reset(seed=0)
-    env.stagger(seed=1)  # else many replicas reach the time limit together
-    drawn = sample_actions(env.single_action_space, num_envs, STEPS if device == "cpu" else 8)
-    if device == "cpu":
+    env.stagger(seed=1)
+    return env
+
+
+def stepper(env: gpu_envs.VectorEnv) -> Callable[[], object]:
+    """What takes some steps with random actions, which were drawn beforehand."""
+    on_host = env.device == "cpu"
+    drawn = sample_actions(env.single_action_space, env.num_envs, STEPS if on_host else 8)
+    if on_host:
 
         def work() -> None:
             for actions in drawn:
@@ -105,6 +116,15 @@ def stepper(env_id: str, device: str, num_envs: int) -> Callable[[], object]:
         for t in range(STEPS):
             env.step(moved[t % len(moved)])
     return graph.replay
+
+
+def ends_per_step(env: gpu_envs.VectorEnv, steps: int = 8) -> float:
+    """The share of the replicas whose episode ends in a step of random actions."""
+    ended = 0.0
+    for actions in sample_actions(env.single_action_space, env.num_envs, steps):
+        _, _, terminated, truncated, _ = env.step(actions)
+        ended += float((terminated | truncated).sum())
+    return ended / (steps * env.num_envs)
 
 
 def timed(work: Callable[[], object], repeats: int, device: str) -> float:
@@ -135,7 +155,8 @@ def compared(ours: str, theirs: str, device: str, num_envs: int, seconds: float 
         num_envs: Replicas of each.
         seconds: Of each round, roughly.
     """
-    works = {name: stepper(name, device, num_envs) for name in (ours, theirs)}
+    envs = {name: made(name, device, num_envs) for name in (ours, theirs)}
+    works = {name: stepper(env) for name, env in envs.items()}
     for work in works.values():  # until episodes end at different times
         timed(work, 8, device)
     # what is timed first may wait for the device to wake up
@@ -147,12 +168,17 @@ def compared(ours: str, theirs: str, device: str, num_envs: int, seconds: float 
             spent[name].append(timed(works[name], repeats, device))
     rates = {name: num_envs * STEPS / statistics.median(times) for name, times in spent.items()}
     shares = [other / own for own, other in zip(spent[ours], spent[theirs], strict=True)]
+    ends = {name: ends_per_step(env) for name, env in envs.items()}
+    size = {name: record.BYTES[BESIDE.get(theirs, theirs)] + BYTES_OF_END * share for name, share in ends.items()}
     return {
         "beside": theirs,
         "num_envs": num_envs,
         "steps_per_s": rates[ours],
         "beside_steps_per_s": rates[theirs],
         "share": statistics.median(shares),
+        "ends_per_step": ends[ours],
+        "beside_ends_per_step": ends[theirs],
+        "share_of_bytes": statistics.median(shares) * size[ours] / size[theirs],
         "bar": BARS["Python" if "InPython" in ours else "C++"],
     }
 
@@ -200,7 +226,8 @@ def measure(
             rows.append(row := compared(ours, theirs, device, num_envs, seconds))
             log(
                 f"{ours}, {num_envs:,} replicas: {row['steps_per_s'] / 1e9:.3f} G steps/s, {row['share']:.1%} "
-                f"of {theirs} (bar: {row['bar']:.0%})"
+                f"of {theirs} (bar: {row['bar']:.0%}), {row['share_of_bytes']:.1%} of the bytes a second; "
+                f"episodes end in {row['ends_per_step']:.1%} of the steps ({row['beside_ends_per_step']:.1%})"
             )
     results["compile_s"] = compile_seconds(device if device == "cpu" else "cuda:0", folder, compilations)
     for name, taken in results["compile_s"].items():

@@ -44,6 +44,7 @@ def steps_per_second(
     """Steps per second through ``step``, with NumPy in and out and ``copy=False``."""
     env = gpu_envs.make(env_id, num_envs, device="cpu", autoreset_mode=autoreset_mode, copy=False, threads=threads)
     env.reset(seed=0)
+    env.stagger(seed=1)  # else all replicas reach the time limit together
     actions = sample_actions(env.single_action_space, num_envs)
     return num_envs / seconds_per_call(lambda t: env.step(actions[t % len(actions)]), seconds=1.0)
 

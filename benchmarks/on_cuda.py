@@ -51,9 +51,10 @@ def random_actions(env: gpu_envs.VectorEnv, count: int) -> list[torch.Tensor]:
 
 
 def single_steps(env_id: str, num_envs: int, **kwargs: Any) -> float:
-    """Steps per second, one step a launch, SameStep, new random actions each step (drawn beforehand)."""
+    """Steps per second, one step a launch, SameStep, new random actions each step (drawn beforehand), staggered."""
     env = gpu_envs.make(env_id, num_envs, device="cuda", output="torch", autoreset_mode="SameStep", **kwargs)
     env.reset(seed=0)
+    env.stagger(seed=1)  # else all replicas reach the time limit together
     actions = random_actions(env, 16)
     for t in range(256):  # until episodes end at different times
         env.step(actions[t % 16])

@@ -27,7 +27,7 @@ WAYS: Mapping[str, Mapping[str, str]] = {
         "fused": f"{FUSED_STEPS} random steps a call, all cores",
     },
 }
-"""How replicas are stepped, SameStep. The actions of single steps are random, and drawn beforehand."""
+"""How replicas are stepped, SameStep, staggered. The actions of single steps are random, and drawn beforehand."""
 
 Log = Callable[[str], None]
 
@@ -79,6 +79,7 @@ def one_size(env_id: str, num_envs: int, device: str, seconds: float) -> dict[st
         return on_cuda(env_id, num_envs, seconds)
     env = gpu_envs.make(env_id, num_envs, device="cpu", autoreset_mode="SameStep", copy=False)
     env.reset(seed=0)
+    env.stagger(seed=1)
     actions = on_cpu.sample_actions(env.single_action_space, num_envs)
     step = seconds_per_call(lambda t: env.step(actions[t % 16]), seconds=seconds)
     fused = seconds_per_call(lambda _: env.rollout(FUSED_STEPS), seconds=seconds, warm_up=2)
@@ -94,6 +95,7 @@ def on_cuda(env_id: str, num_envs: int, seconds: float) -> dict[str, float]:
 
     env = gpu_envs.make(env_id, num_envs, device="cuda", output="torch", autoreset_mode="SameStep")
     env.reset(seed=0)
+    env.stagger(seed=1)
     actions = random_actions(env, 16)
     wait = torch.cuda.synchronize
     step = seconds_per_call(lambda t: env.step(actions[t % 16]), wait, seconds=seconds, warm_up=256)

@@ -325,7 +325,7 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
                 if (chosen && reseed) {
                     buffers.seeds[team.replica] =
                         call.reseed == nullptr ? call.first_seed + u64(team.replica) : call.new_seeds[team.replica];
-                    buffers.episodes[team.replica] = ~0u;
+                    buffers.episodes[team.replica] = NEVER_BEGUN;
                 }
             }
         }

@@ -5,6 +5,8 @@
 
 enum Stream : u32 { RESET = 1, STEP = 2, SAMPLER = 3, RANDOM_ACTION = 4, PERMUTATION = 5 };
 
+constexpr u32 NEVER_BEGUN = ~0u;  // the number before that of a replica's first episode
+
 struct Words { u32 x, y, z, w; };
 
 FN Words philox(u64 key, Words counter) {

@@ -53,11 +53,14 @@ KERNEL(kernel_step, StepCall) {
         }
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(call, env);
         FOR_EACH_MARKED(k, touched, env) {
-            const Index i   = env.index(k);
-            Key         key = early ? keys[k] : buffers.records[i].key;
+            const Index i     = env.index(k);
+            Key         key   = early ? keys[k] : buffers.records[i].key;
+            const bool  begun = key.episode != NEVER_BEGUN;
             if (restarting[k]) key.episode += 1;
-            if (finished[k]) buffers.records[i] = concluded(call, tile, k, i, key);
-            else buffers.records[i].key.episode = key.episode;
+            // That it has begun goes without saying, but not to the compiler, which so cannot store before the key is
+            // there: a store beside what is still being fetched holds up the whole multiprocessor until it comes.
+            if (finished[k] && begun) buffers.records[i] = concluded(call, tile, k, i, key);
+            if (!finished[k]) buffers.records[i].key.episode = key.episode;
             if (AUTORESET != DISABLED && restarting[k]) restart(tile, k, params.get(i), key);
         }
         store(tile, buffers, env);
@@ -98,7 +101,7 @@ KERNEL(kernel_reset, ResetCall) {
             const Index i   = env.index(k);
             Key         key = buffers.records[i].key;
             if (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[i] != 0)
-                key = {call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i], ~0u};
+                key = {call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i], NEVER_BEGUN};
             key.episode += 1;
             buffers.records[i].key = key;
             restart(tile, k, call.params.get(i), key);

@@ -96,6 +96,31 @@ def test_cupy_streams(make: Make, env_id: str) -> None:
     assert_same_bits(kept, expected)
 
 
+def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
+    """A step in which few replicas begin anew takes little longer than one in which none does."""
+    times: dict[bool, list[float]] = {}
+    for staggered in (False, True):
+        env = make("MountainCar-v0", 2**22, **TORCH._asdict(), autoreset_mode="SameStep")
+        env.reset(seed=0)
+        if staggered:
+            env.stagger(seed=1)  # one in 200 ends in each step
+        action = torch.zeros(2**22, dtype=torch.int64, device="cuda")
+        env.step(action)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(16):
+                env.step(action)
+        times[staggered] = []
+        for _ in range(8):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times[staggered].append(begin.elapsed_time(end))
+    assert min(times[True]) < 1.25 * min(times[False]), times
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_graph_replay_is_eager(make: Make, torch: Any, env_id: str, mode: str) -> None:
     """32 steps captured once and replayed, through restarts, are the eager steps bit for bit."""
