@@ -115,7 +115,12 @@ def stepper(env: gpu_envs.VectorEnv) -> Callable[[], object]:
     with torch.cuda.graph(graph):
         for t in range(STEPS):
             env.step(moved[t % len(moved)])
-    return graph.replay
+    return functools.partial(_replayed, graph, moved)
+
+
+def _replayed(graph: Any, _: Any) -> None:
+    """Replays a graph; what it reads is given as well, to be there for as long."""
+    graph.replay()
 
 
 def ends_per_step(env: gpu_envs.VectorEnv, steps: int = 8) -> float:
@@ -168,6 +173,8 @@ def compared(ours: str, theirs: str, device: str, num_envs: int, seconds: float 
             spent[name].append(timed(works[name], repeats, device))
     rates = {name: num_envs * STEPS / statistics.median(times) for name, times in spent.items()}
     shares = [other / own for own, other in zip(spent[ours], spent[theirs], strict=True)]
+    for env in envs.values():
+        env.check()  # that every action was one
     ends = {name: ends_per_step(env) for name, env in envs.items()}
     size = {name: record.BYTES[BESIDE.get(theirs, theirs)] + BYTES_OF_END * share for name, share in ends.items()}
     return {
