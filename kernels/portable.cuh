@@ -220,9 +220,13 @@ template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int cou
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
-#define FOR_EACH_LANE(k, env)    _Pragma("omp simd") for (int k = 0; k < (env).lanes; ++k)
-#define FOR_EACH_LANE_ALONE(k, env) for (int k = 0; k < (env).lanes; ++k)
+#ifdef __clang__  // takes `omp simd` for a word on the body's own arrays too, and up to 16 mixed up the lanes of theirs
+#define OMP_SIMD(clause)         _Pragma("clang loop vectorize(enable)")
+#else
 #define OMP_SIMD(clause)         _Pragma(#clause)
+#endif
+#define FOR_EACH_LANE(k, env)    OMP_SIMD(omp simd) for (int k = 0; k < (env).lanes; ++k)
+#define FOR_EACH_LANE_ALONE(k, env) for (int k = 0; k < (env).lanes; ++k)
 #define NOTE_LANES(note, k, env) OMP_SIMD(omp simd reduction(|:note)) for (int k = 0; k < (env).lanes; ++k)
 #define FOR_EACH_MARKED(k, marks, env)                                   \
     for (u64 left = mask_of(marks, (env).lanes); left != 0; left &= left - 1) \

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 import gpu_envs
 
@@ -37,9 +38,14 @@ def drawn(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
         if masks is not None:
             return {role: possible(rng, masks[role]) for role in env.roles}
         return {
-            role: rng.integers(0, space.n, (env.num_envs, env.counts[role]))  # type: ignore[attr-defined]  # Discrete
-            for role, space in env.single_action_spaces.items()
+            role: _of(space, rng, env.num_envs, env.counts[role]) for role, space in env.single_action_spaces.items()
         }
-    if masks is not None:
-        return possible(rng, masks)
-    return rng.uniform(-1, 1, (env.num_envs, *env.single_action_space.shape)).astype(np.float32)
+    return _of(env.single_action_space, rng, env.num_envs) if masks is None else possible(rng, masks)
+
+
+def _of(space: spaces.Space[Any], rng: np.random.Generator, *shape: int) -> np.ndarray:
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(0, space.n, shape)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(0, space.nvec, (*shape, len(space.nvec)))
+    return rng.uniform(-1, 1, (*shape, *(space.shape or ()))).astype(np.float32)

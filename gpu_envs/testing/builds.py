@@ -2,10 +2,10 @@
 
 import concurrent.futures
 import dataclasses
-import functools
 import json
 import os
 import pickle
+import platform
 import re
 import shlex
 import shutil
@@ -50,24 +50,48 @@ _OWN_TURN = (
 )
 
 
-@functools.cache
-def _accepted(flags: tuple[str, ...]) -> bool:
-    """Whether the compiler knows these flags, and has the libraries that they want."""
+def _accepted(flags: tuple[str, ...], library: str = "") -> bool:
+    """Whether the compiler knows these flags, and what it makes finds the libraries that it wants.
+
+    Args:
+        flags: More of the compiler's flags.
+        library: What a process must have loaded first, if anything.
+    """
     try:
-        compile_library('extern "C" int answer() { return 42; }', "flags", flags)
+        made = compile_library('extern "C" int quotient(int a, int b) { return a / b; }', "flags", flags)
     except CompileError:
         return False
-    return True
+    loading = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(made)]
+    done = subprocess.run(loading, env={**os.environ, **_settings(library)}, capture_output=True, check=False)
+    return done.returncode == 0
 
 
-@functools.cache
-def address_sanitizer() -> str:
-    """The library that a process must have loaded first, if it runs code with address sanitizers; empty: none."""
+def _settings(library: str) -> dict[str, str]:
+    """Of a process that runs code with sanitizers."""
+    settings = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
+    return {**settings, "LD_PRELOAD": library} if library else settings
+
+
+def sanitizer(kind: str) -> str:
+    """The library that a process must have loaded first, if it runs code with this sanitizer; empty: none is needed.
+
+    Args:
+        kind: ``asan`` or ``ubsan``.
+    """
+    if sys.platform != "linux":
+        return ""
     command = find_compiler()
-    name = "libclang_rt.asan.so" if "clang" in compiler_version(command) else "libasan.so"
-    done = subprocess.run([*command, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
-    path = done.stdout.strip()
-    return path if done.returncode == 0 and Path(path).is_file() else ""
+    if "clang" in compiler_version(command):
+        stem = f"libclang_rt.{kind}" if kind == "asan" else f"libclang_rt.{kind}_standalone"
+        names = [f"{stem}.so", f"{stem}-{platform.machine()}.so"]
+    else:  # what GCC compiles names libubsan itself
+        names = ["libasan.so"] if kind == "asan" else []
+    for name in names:
+        done = subprocess.run([*command, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
+        path = done.stdout.strip()
+        if done.returncode == 0 and Path(path).is_file():
+            return path
+    return ""
 
 
 def undefined_values(subject: Subject) -> str:
@@ -105,11 +129,11 @@ def phases(subject: Subject) -> str:
 
 def sanitized(subject: Subject) -> str:
     """Plays a build with every index looked at, and with sanitizers."""
-    library = address_sanitizer() if sys.platform == "linux" else ""
-    for preloaded, kinds in ((library, f"address,{UNDEFINED}"), ("", UNDEFINED)):
+    address = sanitizer("asan")
+    for library, kinds in ((address, f"address,{UNDEFINED}"), (sanitizer("ubsan"), UNDEFINED)):
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
-        if (preloaded or kinds == UNDEFINED) and _accepted(flags):
-            _play(subject, (flags,), preloaded)
+        if (address or kinds == UNDEFINED) and _accepted(flags, library):
+            _play(subject, (flags,), library)
             return f"{_played(subject)}; sanitizers: {kinds.replace(',', ', ')}"
     raise SkippedError("this compiler has no sanitizers")
 
@@ -147,12 +171,9 @@ def _play(
             compile_all([(build.config, build.flags) for mode in MODES for build in builds_of(plan, mode)])
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
-        settings: dict[str, str] = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
-        if library:
-            settings["LD_PRELOAD"] = library
         paths = os.pathsep.join(path for path in sys.path if path)
         words = [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)]
-        code, stdout, stderr = _ran(words, {**os.environ, **settings, "PYTHONPATH": paths}, _LIMIT_S)
+        code, stdout, stderr = _ran(words, {**os.environ, **_settings(library), "PYTHONPATH": paths}, _LIMIT_S)
         if code is None:
             at = [line.removeprefix(PLACE) for line in stdout.splitlines() if line.startswith(PLACE)]
             raise UnsafeError(

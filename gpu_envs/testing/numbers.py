@@ -29,7 +29,10 @@ _DOUBLE = "computed in double, in float32 too, which is slow on a GPU: write lit
 
 
 def types(subject: Subject) -> str:
-    """Has the compiler say where the author's lines turn reals into whole numbers, or compute in double."""
+    """Has the compiler say where the author's lines turn reals into whole numbers, or compute in double.
+
+    Clang does not see what ``x *= 0.5`` is computed in.
+    """
     layout = layout_of(config_of(subject.spec, 2, Options(device="cpu"), subject.params), Device(on_gpu=False))
     program = layout.generate(layout.modules[0])
     own = program.contract.file if program.contract is not None else ""
