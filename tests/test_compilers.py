@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from custom import ALL, drawn
-from harness import Make, assert_all_same
-
-import gpu_envs
+from harness import IDS, TEAM_IDS, Make, assert_all_same
 
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 COUNT, STEPS, LIMIT = 130, 60, 25
 
 
 @pytest.mark.skipif(len(COMPILERS) < 2, reason="there are not two compilers")
-@pytest.mark.parametrize("env_id", sorted({*gpu_envs.ids(), *ALL}))
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS, *ALL])
 def test_compilers_agree(make: Make, monkeypatch: pytest.MonkeyPatch, env_id: str) -> None:
     """Also where states have arrays and bools, and where episodes end."""
     envs: list[Any] = []

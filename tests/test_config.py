@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness import IDS, TEAM_IDS
 
 import gpu_envs
 from gpu_envs.training.config import ACTIVATIONS, ALGORITHMS, PRECISIONS, Config
@@ -142,7 +143,7 @@ def test_presets_are_runs(env: str, name: str) -> None:
     gpu_envs.spec(env).check_params(dict(config.params), config.num_envs)
 
 
-@pytest.mark.parametrize("env", gpu_envs.registry.ids())
+@pytest.mark.parametrize("env", [*IDS, *TEAM_IDS])
 def test_every_environment_has_a_preset(env: str) -> None:
     assert "default" in PRESETS[env]
 
