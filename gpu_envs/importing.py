@@ -27,9 +27,8 @@ _TEXTS: dict[Path, dict[Path, bytes]] = {}
 """By folder: its files that were imported as siblings, and their texts then."""
 _TURNS = itertools.count(1)
 _NOW: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar("now", default=("", 0))
-
-
 _UNDO: contextvars.ContextVar[list[Callable[[], object]] | None] = contextvars.ContextVar("undo", default=None)
+"""What to call if the import that goes on now fails."""
 
 
 def importing() -> tuple[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import DEVICES, IDS, MODES, PLACES, Make, Place
+from harness import DEVICES, IDS, MODES, PLACES, Make, Place, forgotten
 
 import gpu_envs
 from gpu_envs import registry
@@ -60,6 +60,13 @@ def ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     own = [spec.id for spec in ALL]
     for known in ("_SPECS", "_ORIGINS"):
         monkeypatch.setattr(registry, known, {name: getattr(registry, known)[name] for name in own})
+
+
+@pytest.fixture
+def forgets() -> Iterator[None]:
+    """What a test registers is known to no other."""
+    with forgotten():
+        yield
 
 
 @pytest.fixture

@@ -1,18 +1,16 @@
 """A mine to dig in: specs whose state, observations and possible actions are of every kind, and a NumPy oracle."""
 
-import contextlib
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from gpu_envs import EnvSpec, Field, Param, Table, VectorEnv, registry
+from gpu_envs import EnvSpec, Field, Param, Table, VectorEnv
 from gpu_envs.arrays import to_numpy
 
 ROCK = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 0]], bool)
@@ -210,14 +208,3 @@ def state_of(env: VectorEnv) -> State:
 def actions_of(replicas: int, *steps: int, seed: int = 0) -> np.ndarray:
     """Random actions, ``[*steps, replicas]``."""
     return np.random.default_rng(seed).integers(0, ACTIONS, (*steps, replicas))
-
-
-@contextlib.contextmanager
-def forgotten() -> Iterator[None]:
-    """What is registered meanwhile is forgotten afterwards."""
-    tables: list[dict[Any, Any]] = [registry._SPECS, registry._ORIGINS, registry._CLASHES, gymnasium.registry]
-    before = [table.copy() for table in tables]
-    yield
-    for table, entries in zip(tables, before, strict=True):
-        table.clear()
-        table.update(entries)

@@ -1,8 +1,9 @@
 """What the tests share: the devices and outputs of this machine, recorded trajectories, comparison bit for bit."""
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,6 +11,7 @@ import gymnasium
 import numpy as np
 
 import gpu_envs
+from gpu_envs import registry
 from gpu_envs.arrays import to_numpy
 from gpu_envs.backend.cuda import device_count
 from gpu_envs.registry import env_spec
@@ -161,3 +163,16 @@ def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None
         act()
     finally:
         assert_same_bits(before, env.get_state(), "state")
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[None]:
+    """What is registered meanwhile is forgotten afterwards."""
+    tables: list[dict[Any, Any]] = [registry._SPECS, registry._ORIGINS, registry._CLASHES, gymnasium.registry]
+    before = [table.copy() for table in tables]
+    try:
+        yield
+    finally:
+        for table, entries in zip(tables, before, strict=True):
+            table.clear()
+            table.update(entries)

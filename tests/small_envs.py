@@ -1,6 +1,6 @@
 """Small environments, made of a few lines of rules, for tests of what finds mistakes in rules."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 import gpu_envs
+from gpu_envs.testing.report import FailedError
+from gpu_envs.testing.subject import Subject
 
 WALK = {
     "reset": "s.x = random.uniform(real(-1), real(1));\n    s.pace = real(0.25);",
@@ -89,3 +91,12 @@ def chase(folder: Path, name: str = "Chase-v0", *, more: Mapping[str, Any] | Non
         "max_episode_steps": 40,
     }
     return gpu_envs.TeamSpec(id=name, header=header, **(settings | dict(more or {})))
+
+
+def wrong(check: Callable[..., str], spec: Any, *more: str) -> str:
+    """What a check finds wrong; empty where it finds nothing."""
+    try:
+        check(Subject(spec, 9, 40, 0, {}), *more)
+    except FailedError as error:
+        return str(error)
+    return ""

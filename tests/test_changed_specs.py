@@ -8,8 +8,13 @@ import pytest
 
 import gpu_envs
 from gpu_envs import registry
+
+pytest.importorskip("torch")
+
 from gpu_envs.training import Config, RunDirectory, evaluate, train
 from gpu_envs.training.checkpoint import CheckpointError
+
+pytestmark = pytest.mark.usefixtures("forgets")
 
 RULES = """
 import numpy as np
@@ -39,12 +44,6 @@ MINE = EnvSpec(
 """
 
 
-@pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SPECS", "_ORIGINS"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
-
-
 @pytest.fixture(name="file")
 def _file(tmp_path: Path) -> Path:
     path = tmp_path / "mine.py"
@@ -64,9 +63,8 @@ def _run(tmp_path: Path, file: Path) -> Path:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Knows no more than a process that begins."""
-    for name in ("_SPECS", "_ORIGINS"):
-        kept = {known: each for known, each in getattr(registry, name).items() if known != "Moving-v0"}
-        monkeypatch.setattr(registry, name, kept)
+    for table in (registry._SPECS, registry._ORIGINS):
+        monkeypatch.delitem(table, "Moving-v0")
 
 
 @pytest.mark.parametrize(

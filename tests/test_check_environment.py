@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from harness import with_package
-from small_envs import CHASE, WALK, chase, walk
+from small_envs import CHASE, WALK, chase, walk, wrong
 
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES
@@ -30,15 +30,6 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def wrong(check: Callable[..., str], spec: Any, *more: str) -> str:
-    """What a check finds wrong; empty where it finds nothing."""
-    try:
-        check(Subject(spec, 9, 40, 0, {}), *more)
-    except FailedError as error:
-        return str(error)
-    return ""
 
 
 def line_of(spec: Any, text: str) -> str:

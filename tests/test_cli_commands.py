@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import HAS_CUDA, with_package
+from harness import HAS_CUDA, IDS, TEAM_IDS, with_package
 from test_cli import NO_TORCH
 
 import gpu_envs
@@ -631,7 +631,7 @@ def test_all_devices_are_those_that_can_be_used(
 # --- show ---
 
 
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_what_is_shown_is_what_is_compiled(
     env_id: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from harness import IDS, TEAM_IDS
 from test_nvrtc import compile_with_nvrtc, nvrtc_missing
 
 import gpu_envs
@@ -234,7 +235,7 @@ def test_functions_of_one_s_own_may_have_any_name(
     compiling(one(tmp_path / "my_env.cuh"), monkeypatch)
 
 
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_no_rules_of_ours_call_what_only_one_device_has(env_id: str) -> None:
     messages.check_library(program(gpu_envs.spec(env_id), on_gpu=True), "NVRTC")
 

@@ -96,6 +96,7 @@ def test_cupy_streams(make: Make, env_id: str) -> None:
     assert_same_bits(kept, expected)
 
 
+@pytest.mark.timing
 def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
     """A step in which few replicas begin anew takes little longer than one in which none does."""
     times: dict[bool, list[float]] = {}
@@ -118,7 +119,7 @@ def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
             end.record()
             end.synchronize()
             times[staggered].append(begin.elapsed_time(end))
-    assert min(times[True]) < 1.25 * min(times[False]), times
+    assert min(times[True]) < 1.25 * min(times[False]), times  # 1.04 on an H200, and 1.75 while they did
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])

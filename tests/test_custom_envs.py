@@ -184,7 +184,7 @@ def test_couriers_stay_on_the_floor_and_carry_one_parcel_at_a_time(make: Make) -
         beyond = np.pad(walls, 1, constant_values=True)
         for move, (dx, dy) in enumerate(((1, 0), (0, 1), (-1, 0), (0, -1))):
             assert np.array_equal(infos["action_mask"][:, move] == 1, ~beyond[s["y"] + dy + 1, s["x"] + dx + 1])
-    assert delivered > 50
+    assert delivered > 50  # about 100
 
 
 def test_plants_and_seeds_are_conserved(make: Make) -> None:

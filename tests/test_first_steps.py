@@ -4,22 +4,16 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from small_envs import walk
+from test_spec_mistakes import one
 
 import gpu_envs
-from gpu_envs import EnvSpec, MultiAgentEnv, Param, Table, VectorEnv, registry
+from gpu_envs import EnvSpec, MultiAgentEnv, Param, Table, VectorEnv
 from gpu_envs.adapters.opening import opened
 from gpu_envs.params import ARGUMENTS
 
-SEEN = Box(-1, 1, (1,), np.float32)
-
-
-def one(**changes: Any) -> EnvSpec:
-    settings: dict[str, Any] = {"id": "First-v0", "header": "cartpole.cuh", "state": ("x",), "params": {}}
-    return EnvSpec(**settings | {"observation": SEEN, "action": Discrete(2)} | changes)
+pytestmark = pytest.mark.usefixtures("forgets")
 
 
 # --- rules ---
@@ -39,13 +33,6 @@ def test_masks_that_the_spec_forgot(tmp_path: Path) -> None:
 
 
 # --- a spec where an id is taken ---
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is known to no other."""
-    for name in ("_SPECS", "_ORIGINS"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
 @pytest.fixture(name="spec")
@@ -80,12 +67,12 @@ def test_names_of_arguments_are_no_parameters() -> None:
     assert set(ARGUMENTS) == {*taken, "id", "env_id", "seed"} - {"params"}
     for where in ("params", "options"):
         for name in ARGUMENTS:
-            with pytest.raises(ValueError, match=f"^First-v0: {where}: {name!r} is an argument of gpu_envs.make"):
+            with pytest.raises(ValueError, match=f"^Wrong-v0: {where}: {name!r} is an argument of gpu_envs.make"):
                 one(**{where: {name: Param(1.0)}})
 
 
 def test_a_field_that_is_named_twice() -> None:
-    with pytest.raises(ValueError, match=r"^First-v0: state names 'x' more than once"):
+    with pytest.raises(ValueError, match=r"^Wrong-v0: state names 'x' more than once"):
         one(state=("x", "y", "x"))
 
 

@@ -3,23 +3,14 @@
 from pathlib import Path
 
 import pytest
-from small_envs import chase, walk
+from harness import IDS, TEAM_IDS
+from small_envs import chase, walk, wrong
 
 import gpu_envs
 from gpu_envs.backend.toolchain import compiler_version, find_compiler
 from gpu_envs.testing import CheckError, check_environment, numbers
-from gpu_envs.testing.report import FailedError
-from gpu_envs.testing.subject import Subject
 
 WHOLE = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu_envs.Field("int")}}
-
-
-def told(spec: gpu_envs.Spec) -> str:
-    try:
-        numbers.types(Subject(spec, 4, 2, 0, {}))
-    except FailedError as error:
-        return str(error)
-    return ""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +32,7 @@ def test_a_line_of_one_agent(tmp_path: Path, line: str, what: str) -> None:
     if "*=" in line and "clang" in compiler_version(find_compiler()):
         pytest.skip("clang does not look at the left of such assignments")
     spec = walk(tmp_path, more=WHOLE, step=f"{line}\n    return {{0, s.x > real(4)}};")
-    found = told(spec)
+    found = wrong(numbers.types, spec)
     assert bool(found) == bool(what)
     if what:
         assert found.startswith(f"{spec.header}:6: ")
@@ -50,12 +41,15 @@ def test_a_line_of_one_agent(tmp_path: Path, line: str, what: str) -> None:
 
 
 def test_a_line_of_a_team(tmp_path: Path) -> None:
-    assert told(chase(tmp_path)) == ""
+    assert wrong(numbers.types, chase(tmp_path)) == ""
     step = "FOR_EACH_AGENT(i, AGENTS) {\n if (i == 0)\n w.caught = 0.7;\n w.x[i] = w.x[i] * 0.7;\n }"
-    found = told(chase(tmp_path, step=step))
-    assert [part.rpartition(":")[2] for part in found.splitlines() if part.startswith(" ")]
-    assert "cut" in found.splitlines()[0]
-    assert "double" in found.splitlines()[2]
+    found = wrong(numbers.types, chase(tmp_path, step=step))
+    first, cut, second, double = found.splitlines()
+    assert (cut, double) == ("    w.caught = 0.7;", "    w.x[i] = w.x[i] * 0.7;")
+    assert ":11: " in first
+    assert "cut" in first
+    assert ":12: " in second
+    assert "double" in second
 
 
 def test_it_is_a_check_of_its_own(tmp_path: Path) -> None:
@@ -64,9 +58,9 @@ def test_it_is_a_check_of_its_own(tmp_path: Path) -> None:
         check_environment(spec, devices=["cpu"], sanitize=False, steps=10, report=lambda _: None)
 
 
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_all_that_is_registered(env_id: str) -> None:
-    assert told(gpu_envs.spec(env_id)) == ""
+    assert wrong(numbers.types, gpu_envs.spec(env_id)) == ""
 
 
 CLANG = """/a/b.cuh:3:15: warning: implicit conversion from 'double' to 'int' changes value from 0.7 to 0 [-Wliteral-conversion]

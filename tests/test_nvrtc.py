@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from harness import IDS, TEAM_IDS
 
 import gpu_envs
 from gpu_envs.backend.cuda import OPTIONS
@@ -41,14 +42,22 @@ def _nvrtc() -> None:
         pytest.skip(f"{missing}; pip install 'gpu_envs[cuda13]' brings it")
 
 
+H200 = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
+
+
 def programs(
-    env_id: str, mode: str, precision: str, per_replica: bool = False, checked: bool = False, **params: Any
+    env: str | gpu_envs.Spec,
+    mode: str,
+    precision: str,
+    per_replica: bool = False,
+    checked: bool = False,
+    **params: Any,
 ) -> Iterator[Program]:
     """The programs of all drivers."""
-    spec = gpu_envs.spec(env_id)
+    spec = gpu_envs.spec(env) if isinstance(env, str) else env
     names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
     config = Config(spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked)
-    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), names)
+    layout = layout_of(config, H200, names)
     for module in layout.modules:
         yield layout.generate(module)
 
@@ -104,7 +113,7 @@ def check(program: Program, architecture: str, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_compiles(env_id: str, architecture: str, precision: str) -> None:
     for program in programs(env_id, "SameStep", precision):
         check(program, architecture, precision)
@@ -112,14 +121,14 @@ def test_compiles(env_id: str, architecture: str, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("mode", [mode for mode in AUTORESET_MODES if mode != "SameStep"])
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_compiles_in_every_autoreset_mode(env_id: str, mode: str, precision: str) -> None:
     for program in programs(env_id, mode, precision):
         check(program, "sm_90", precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_compiles_with_parameters_per_replica(env_id: str, precision: str) -> None:
     for program in programs(env_id, "SameStep", precision, per_replica=True):
         check(program, "sm_90", precision)
@@ -136,7 +145,7 @@ def double_arithmetic(ptx: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", AUTORESET_MODES)
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_float32_means_no_doubles_and_sums_and_products_rounded_one_by_one(env_id: str, mode: str) -> None:
     for program in programs(env_id, mode, "float32"):
         ptx = compile_with_nvrtc(program.source, "compute_90", "ptx").decode()
@@ -172,7 +181,7 @@ def strings(ptx: str) -> set[bytes]:
     return {bytes(map(int, codes.split(","))).rstrip(b"\0") for codes in found}
 
 
-@pytest.mark.parametrize("env_id", gpu_envs.ids())
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_a_build_that_looks_at_every_index_compiles(env_id: str) -> None:
     for program in programs(env_id, "SameStep", "float32", checked=True):
         compile_with_nvrtc(program.source, "sm_90")

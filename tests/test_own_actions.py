@@ -4,17 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from digger import forgotten
 from gymnasium.spaces import Box
 from harness import Place, assert_same_bits, moved, numpy_of
-from test_nvrtc import compile_with_nvrtc, nvrtc_missing
-from trainers import small
+from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
 import gpu_envs
 from gpu_envs import EnvSpec, Param, VectorEnv
-from gpu_envs.codegen import Config, Device, layout_of
-from gpu_envs.training.trainer import Trainer
 
 RULES = """
 FN void reset(State& s, const Params& p, Random& random) { s.x = random.uniform(real(-1), real(1)); }
@@ -106,19 +101,22 @@ def test_recorded_actions_replay(spec: EnvSpec, place: Place) -> None:
     assert_same_bits(numpy_of(again.observations), numpy_of(drawn.observations))
 
 
+@pytest.mark.usefixtures("forgets")
 def test_the_trainer_learns_from_them(spec: EnvSpec, device: str) -> None:
-    with forgotten():
-        gpu_envs.register(spec)
-        trainer = Trainer(small(device, spec.id))
-        before = trainer.learners["agent"].figures.clone()
-        trainer.iterate(2)
-        assert torch.isfinite(trainer.learners["agent"].figures[:6]).all()
-        assert not torch.equal(trainer.learners["agent"].figures, before)
+    torch = pytest.importorskip("torch")
+    from trainers import small
+
+    from gpu_envs.training.trainer import Trainer
+
+    gpu_envs.register(spec)
+    trainer = Trainer(small(device, spec.id))
+    before = trainer.learners["agent"].figures.clone()
+    trainer.iterate(2)
+    assert torch.isfinite(trainer.learners["agent"].figures[:6]).all()
+    assert not torch.equal(trainer.learners["agent"].figures, before)
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 def test_nvrtc_compiles(spec: EnvSpec) -> None:
-    config = Config(spec, 5000, "SameStep", "float32", 7, spec.check_params({}, 1))
-    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024))
-    for module in layout.modules:
-        assert compile_with_nvrtc(layout.generate(module).source, "sm_90")
+    for program in programs(spec, "SameStep", "float32"):
+        assert compile_with_nvrtc(program.source, "sm_90")

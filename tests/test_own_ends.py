@@ -1,16 +1,14 @@
 """Rules with arrays and tables are not asked about episodes that are over: an index may have run out with them."""
 
-import contextlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, assert_same_bits, moved, numpy_of
-from test_nvrtc import compile_with_nvrtc, nvrtc_missing
+from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
 from gpu_envs import EnvSpec, Field, Table, VectorEnv
-from gpu_envs.codegen import Config, Device, layout_of
 from gpu_envs.testing import check_environment
 
 RULES = """
@@ -49,8 +47,7 @@ def spec(tmp_path: Path, request: pytest.FixtureRequest) -> EnvSpec:
 
 def test_no_index_runs_out(spec: EnvSpec) -> None:
     """Every autoreset mode is played by builds that look at every index."""
-    with contextlib.redirect_stdout(None):
-        check_environment(spec, devices=["cpu"], steps=20)
+    check_environment(spec, devices=["cpu"], steps=20, report=lambda _: None)
 
 
 def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
@@ -82,7 +79,5 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 @pytest.mark.parametrize("mode", ["NextStep", "Disabled", "SameStep"])
 def test_nvrtc_compiles(spec: EnvSpec, mode: str) -> None:
-    config = Config(spec, 5000, mode, "float32", 7, spec.check_params({}, 1))
-    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024))
-    for module in layout.modules:
-        assert compile_with_nvrtc(layout.generate(module).source, "sm_90")
+    for program in programs(spec, mode, "float32"):
+        assert compile_with_nvrtc(program.source, "sm_90")

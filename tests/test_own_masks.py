@@ -7,14 +7,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from digger import ACTIONS, actions_of, digger, forgotten, observed, possible, state_of
+from digger import ACTIONS, actions_of, digger, observed, possible, state_of
 from gymnasium import spaces
-from harness import Place, address, assert_same_bits, empty, moved, numpy_of
-from test_nvrtc import compile_with_nvrtc, nvrtc_missing
+from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of
+from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
 import gpu_envs
 from gpu_envs import Step, VectorEnv
-from gpu_envs.codegen import Config, Device, layout_of
 
 REPLICAS = 150
 NOTHING_POSSIBLE = 13
@@ -214,8 +213,5 @@ def test_observations_are_those_without_masks(place: Place) -> None:
     ],
 )
 def test_nvrtc_compiles(kind: str, mode: str, precision: str, checked: bool) -> None:
-    spec = digger(kind, masked=True)
-    config = Config(spec, 5000, mode, precision, 500, spec.check_params({}, 1), checked)
-    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024))
-    for module in layout.modules:
-        assert compile_with_nvrtc(layout.generate(module).source, "sm_90")
+    for program in programs(digger(kind, masked=True), mode, precision, checked=checked):
+        assert compile_with_nvrtc(program.source, "sm_90")

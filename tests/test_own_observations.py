@@ -8,15 +8,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from digger import SPACES, actions_of, advance, digger, forgotten, observed, state_of
+from digger import SPACES, actions_of, advance, digger, observed, state_of
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
-from harness import Place, address, assert_same_bits, empty, moved, numpy_of
-from test_nvrtc import compile_with_nvrtc, nvrtc_missing
+from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of
+from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
 import gpu_envs
 from gpu_envs import Step, VectorEnv
-from gpu_envs.codegen import Config, Device, layout_of
 
 REPLICAS = 150
 KINDS = ("image", "long", "dict")
@@ -264,8 +263,5 @@ def test_wrappers_take_what_they_can_and_refuse_the_rest() -> None:
     [("SameStep", "float32", False), ("NextStep", "float64", False), ("Disabled", "float32", True)],
 )
 def test_nvrtc_compiles(kind: str, mode: str, precision: str, checked: bool) -> None:
-    spec = digger(kind)
-    config = Config(spec, 5000, mode, precision, 500, spec.check_params({}, 1), checked)
-    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024))
-    for module in layout.modules:
-        assert compile_with_nvrtc(layout.generate(module).source, "sm_90")
+    for program in programs(digger(kind), mode, precision, checked=checked):
+        assert compile_with_nvrtc(program.source, "sm_90")

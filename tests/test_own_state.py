@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from digger import CELLS, DIGGER, actions_of, advance, digger, forgotten, observed, state_of
-from harness import Place, address, assert_all_same, assert_same_bits, moved, numpy_of
-from test_nvrtc import compile_with_nvrtc, nvrtc_missing
+from digger import CELLS, DIGGER, actions_of, advance, digger, observed, state_of
+from harness import Place, address, assert_all_same, assert_same_bits, forgotten, moved, numpy_of
+from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
 import gpu_envs
 from gpu_envs import EnvSpec, Field, VectorEnv
-from gpu_envs.codegen import PRECISIONS, Config, Device, layout_of
+from gpu_envs.codegen import PRECISIONS
 
 REPLICAS = 150
 """Two whole tiles and a part of one."""
@@ -233,7 +233,5 @@ def test_an_impossible_length_is_refused(spec: EnvSpec) -> None:
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 @pytest.mark.parametrize(("mode", "precision"), [("SameStep", "float64"), ("NextStep", "float32")])
 def test_nvrtc_compiles(spec: EnvSpec, mode: str, precision: str) -> None:
-    config = Config(spec, 5000, mode, precision, 500, spec.check_params({}, 1))
-    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024))
-    for module in layout.modules:
-        assert compile_with_nvrtc(layout.generate(module).source, "sm_90")
+    for program in programs(spec, mode, precision):
+        assert compile_with_nvrtc(program.source, "sm_90")

@@ -21,15 +21,14 @@ from harness import (
     moved,
     numpy_of,
 )
-from test_nvrtc import check, nvrtc_missing
+from test_nvrtc import H200, check, nvrtc_missing
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, Step, TeamSpec, registry
-from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, Device, TeamLayout, layout_of
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, TeamLayout, layout_of
 
 HOST = Place("cpu", "numpy")
 REPLICAS, STEPS = 5, 40
-H200 = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
 
 
 class Variant(NamedTuple):
@@ -480,7 +479,8 @@ def test_masks_are_of_whole_actions(space: gymnasium.Space[Any]) -> None:
 
 def test_rules_without_allow_are_named(tmp_path: Path) -> None:
     header = tmp_path / "carriers.cuh"
-    header.write_text(Path(str(CARRIERS.header)).read_text().replace("allow(", "permit("))
+    text = Path(str(CARRIERS.header)).read_text().replace("allow(", "permit(")
+    header.write_text(f"// allow(...) is to follow\n{text}")
     with pytest.raises(ValueError, match=r"Carriers-v0: action_mask=True, but .*carriers\.cuh has no function allow"):
         made(spec=dataclasses.replace(CARRIERS, header=header))
 

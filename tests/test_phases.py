@@ -6,29 +6,19 @@ from typing import Any
 import pytest
 from carriers import CARRIERS
 from custom_envs.foragers import FORAGERS_V0
-from small_envs import CHASE, chase
+from small_envs import CHASE, chase, wrong
 
 import gpu_envs
 from gpu_envs.testing import builds
 from gpu_envs.testing.phases import demand_phases
 from gpu_envs.testing.report import FailedError
-from gpu_envs.testing.subject import Subject
-
-
-def wrong(spec: Any) -> str:
-    """What is found; empty where phases keep to their rules."""
-    try:
-        builds.phases(Subject(spec, 9, 40, 0, {}))
-    except FailedError as error:
-        return str(error)
-    return ""
 
 
 @pytest.mark.parametrize(
     "spec", [CARRIERS, FORAGERS_V0, gpu_envs.spec("TagGridWorld-v0"), gpu_envs.spec("TagContinuous-v0")]
 )
 def test_good_ones_pass(spec: Any) -> None:
-    assert wrong(spec) == ""
+    assert wrong(builds.phases, spec) == ""
 
 
 def test_counting_and_gathering_pass(tmp_path: Path) -> None:
@@ -40,7 +30,7 @@ def test_counting_and_gathering_pass(tmp_path: Path) -> None:
         "scratch": {"hits": gpu_envs.Field("int"), "listed": gpu_envs.Field("int")},
         "shared_scratch": {name: gpu_envs.Field("int") for name in ("least", "first", "near")},
     }
-    assert wrong(chase(tmp_path, more=more, step=step)) == ""
+    assert wrong(builds.phases, chase(tmp_path, more=more, step=step)) == ""
 
 
 BROKEN: dict[str, tuple[str, str]] = {
@@ -77,7 +67,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("step", "told"), BROKEN.values(), ids=BROKEN)
 def test_broken_ones_are_found(tmp_path: Path, step: str, told: str) -> None:
-    found = wrong(chase(tmp_path, step=f"{step}\n    {CHASE['step']}"))
+    found = wrong(builds.phases, chase(tmp_path, step=f"{step}\n    {CHASE['step']}"))
     assert found
     assert told in found
 

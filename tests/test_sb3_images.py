@@ -5,15 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from small_envs import walk
-from stable_baselines3 import PPO
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 import gpu_envs
-from gpu_envs import registry
-from gpu_envs.adapters.sb3 import VecEnv
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("stable_baselines3", minversion="2.9")
+
+from stable_baselines3 import PPO  # noqa: E402
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
+
+from gpu_envs.adapters.sb3 import VecEnv  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("forgets")
 
 
 class Flat(BaseFeaturesExtractor):  # type: ignore[misc]  # Stable-Baselines3 has no types
@@ -22,15 +27,9 @@ class Flat(BaseFeaturesExtractor):  # type: ignore[misc]  # Stable-Baselines3 ha
     def __init__(self, space: spaces.Dict) -> None:
         super().__init__(space, spaces.flatdim(space))
 
-    def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(self, observations: dict[str, Any]) -> Any:
         """Joins them."""
         return torch.cat([part.flatten(1) for part in observations.values()], 1)
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SPECS", "_ORIGINS"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
 def learn(folder: Path, side: int, most: int, shape: tuple[int, ...], **policy: Any) -> None:

@@ -16,11 +16,12 @@ from gpu_envs.cli import MISTAKE, OK, main
 KINDS = ((), ("--python",), ("--multi-agent",), ("--multi-agent", "--python"))
 
 
+pytestmark = pytest.mark.usefixtures("forgets")
+
+
 @pytest.fixture(autouse=True)
-def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("_SPECS", "_ORIGINS"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:

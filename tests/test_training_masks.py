@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from digger import forgotten
-from harness import assert_same_bits, numpy_of
+from harness import assert_same_bits, forgotten, numpy_of
 from masked_envs import CHOICES, LENGTH, PICTURED, registered
 from small_envs import walk
 from trainers import small, timeless
@@ -516,7 +515,10 @@ def test_a_single_number_is_a_row_of_one(name: str) -> None:
         }
         rows = flat.rows(given if name == "several" else given[""], len(lead)).reshape(math.prod(lead), -1)
         assert rows.shape[1] == flat.features == (7 if name == "several" else 1)
-        assert ((rows == 1) | (rows == 1 / 255)).all()
+        scales = [
+            1 / 255 if part.dtype == np.uint8 else 1.0 for part in parts.values() for _ in range(math.prod(part.shape))
+        ]
+        assert torch.equal(rows, torch.tensor(scales).expand_as(rows))
 
 
 @pytest.mark.parametrize("several", [False, True])

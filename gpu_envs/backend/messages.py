@@ -9,6 +9,7 @@ from typing import Final
 from gpu_envs.backend.findings import Finding, findings, members, part_of
 from gpu_envs.codegen import Program
 from gpu_envs.codegen.contract import Contract
+from gpu_envs.codegen.text import blanked
 from gpu_envs.errors import CompileError, did_you_mean
 from gpu_envs.importing import display
 
@@ -101,7 +102,7 @@ def check_library(program: Program, compiler: str) -> None:
     lines = [] if rules is None else _header_lines(rules, program.source)
     if rules is None or not lines:
         return
-    code, found = _blanked("\n".join(lines)), []
+    code, found = blanked("\n".join(lines)), []
     for number, line in enumerate(code.splitlines(), 1):
         for match in _DEVICE_ONLY.finditer(line):
             name = match["name"]
@@ -204,7 +205,7 @@ def _of_braces(rules: Contract, source: str) -> list[str]:
     """Says which brace has no other; compilers find the end of the rules in the middle of the code that follows."""
     lines = _header_lines(rules, source)
     opened: list[int] = []
-    for number, line in enumerate(_blanked("\n".join(lines)).splitlines(), 1):
+    for number, line in enumerate(blanked("\n".join(lines)).splitlines(), 1):
         for brace in re.findall("[{}]", line):
             if brace == "{":
                 opened.append(number)
@@ -222,7 +223,7 @@ def _of_functions(rules: Contract, source: str, found: Sequence[Finding]) -> lis
     text = "\n".join(_header_lines(rules, source))
     if not text:
         return []
-    code = _blanked(text)
+    code = blanked(text)
     where = display(rules.file)
     starts = {name: _definition(code, name) for name in rules.functions}
     missing = [name for name, start in starts.items() if start is None]
@@ -262,12 +263,3 @@ def _definition(code: str, name: str) -> int | None:
     """Where a function begins; None where it is not there."""
     match = re.search(rf"^[^\n;{{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{", code, re.MULTILINE)
     return None if match is None else match.start()
-
-
-def _blanked(text: str) -> str:
-    """C++ without its comments and strings, line for line."""
-
-    def spaces(match: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", " ", match[0])
-
-    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', spaces, text, flags=re.DOTALL)

@@ -16,6 +16,7 @@ import numpy as np
 from gpu_envs.arrays import Array, Arrays
 from gpu_envs.codegen.contract import Contract
 from gpu_envs.codegen.structs import Struct
+from gpu_envs.codegen.text import blanked
 from gpu_envs.errors import did_you_mean
 from gpu_envs.names import camel
 from gpu_envs.params import Param, Value
@@ -181,11 +182,11 @@ def rules_part(config: Config) -> tuple[str, str]:
 
         return spec.header.file, translated(spec, config.params)
     name, text = _found_header(spec, spec.header)
-    if spec.masked and not re.search(r"\ballow\s*\(", text):
+    code = blanked(text)
+    if spec.masked and not re.search(r"\ballow\s*\(", code):
         raise ValueError(
             f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
         )
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     if spec.action_mask is None and re.search(r"\bvoid\s+allow\s*\(", code):
         raise ValueError(
             f"{spec.id}: {name} has allow(...), but the spec has no action_mask=True: add it, or "

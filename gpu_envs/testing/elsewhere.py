@@ -7,11 +7,12 @@ from typing import Any
 from gpu_envs.backend.cuda import OPTIONS
 from gpu_envs.backend.messages import check_library, compile_error
 from gpu_envs.codegen import Device, layout_of, rules_part
+from gpu_envs.codegen.text import blanked
 from gpu_envs.errors import CompileError
 from gpu_envs.importing import display
 from gpu_envs.options import Options
 from gpu_envs.replicas import config_of
-from gpu_envs.testing.phases import blanked, closing
+from gpu_envs.testing.phases import closing
 from gpu_envs.testing.report import FailedError
 from gpu_envs.testing.subject import Subject
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from gpu_envs.codegen.text import blanked
 from gpu_envs.importing import display
 from gpu_envs.testing.report import FailedError
 
@@ -27,15 +28,6 @@ def demand_phases(file: str, text: str) -> None:
         line = code.count("\n", 0, position) + 1
         shown = text.splitlines()[line - 1].strip()
         raise FailedError(f"{display(file)}:{line}: {what}\n    {shown}")
-
-
-def blanked(text: str) -> str:
-    """C++ without its comments and strings, place for place."""
-
-    def spaces(match: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", " ", match[0])
-
-    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', spaces, text, flags=re.DOTALL)
 
 
 def closing(code: str, at: int) -> int:

@@ -10,6 +10,7 @@ from gpu_envs.translation.expressions import expression
 from gpu_envs.translation.lists import LIST, is_list, make_list, widen
 from gpu_envs.translation.locals import parts
 from gpu_envs.translation.races import note, note_copy
+from gpu_envs.translation.signatures import NUMBERS
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.things import PARAMETERS_STAY
 from gpu_envs.translation.values import (
@@ -28,9 +29,7 @@ from gpu_envs.translation.values import (
 )
 
 _SIGNS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-MOST_OF_A_BYTE = 255
-
-_ANNOTATED: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
+_MOST_OF_A_BYTE = 255
 
 
 def declare(body: Body, name: str, node: ast.AST) -> None:
@@ -84,7 +83,7 @@ def assign_annotated(body: Body, node: ast.stmt) -> None:
     assert isinstance(node, ast.AnnAssign)
     if not isinstance(node.target, ast.Name):
         raise body.error(node.target, "fields have their type in the spec", "Leave the annotation out")
-    kind = _ANNOTATED.get(ast.unparse(node.annotation))
+    kind = NUMBERS.get(ast.unparse(node.annotation))
     if node.value is None or is_list(node.value):
         if node.value is not None:
             make_list(body, node, node.target, node.value)
@@ -159,9 +158,9 @@ def _fitting(place: Value, value: Value) -> Value:
         how = "int(...), or make the field real" if place.type is INT else "a comparison, as in x != 0"
         kind = {"int": "int", "bool": "bool", "u8": "byte", "AgentNumber": "agent"}.get(place.stored, place.type.python)
         raise RefusedError(f"{described(value)} is assigned to {place.place}, which is of type {kind}", f"Write {how}")
-    if place.stored == "u8" and value.constant is not None and not 0 <= value.constant <= MOST_OF_A_BYTE:
+    if place.stored == "u8" and value.constant is not None and not 0 <= value.constant <= _MOST_OF_A_BYTE:
         raise RefusedError(
-            f"{value.constant} is no byte, which {place.place} is: 0 to {MOST_OF_A_BYTE}",
+            f"{value.constant} is no byte, which {place.place} is: 0 to {_MOST_OF_A_BYTE}",
             "Write a number that it holds, or give it another type in the spec: int",
         )
     return converted(value, place.type)
