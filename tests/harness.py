@@ -72,6 +72,15 @@ def numpy_of(array: Array) -> np.ndarray:
     return np.array(to_numpy(array))
 
 
+def on_host(value: Any) -> Any:
+    """The same with copies of all arrays, in NumPy."""
+    if isinstance(value, Mapping):
+        return {name: on_host(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [on_host(each) for each in value]
+    return value if value is None or isinstance(value, str | bool | int | float) else numpy_of(value)
+
+
 def is_discrete(env_id: str) -> bool:
     """Whether the actions are whole numbers."""
     return isinstance(env_spec(env_id).action_space(defaults(env_id)), gymnasium.spaces.Discrete)

@@ -11,7 +11,7 @@ import pytest
 from digger import SPACES, actions_of, advance, digger, observed, state_of
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
-from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of
+from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of, on_host
 from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
 import gpu_envs
@@ -29,13 +29,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def made(kind: str, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -> VectorEnv:
     return VectorEnv(digger(kind), num_envs, device=place.device, output=place.output, **kwargs)
-
-
-def on_host(observations: Any) -> Any:
-    """Copies in NumPy, of a Dict as a dict."""
-    if isinstance(observations, Mapping):
-        return {key: numpy_of(array) for key, array in observations.items()}
-    return numpy_of(observations)
 
 
 def rows(observations: Any, which: Any) -> Any:

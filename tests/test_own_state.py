@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from digger import CELLS, DIGGER, actions_of, advance, digger, observed, state_of
-from harness import Place, address, assert_all_same, assert_same_bits, forgotten, moved, numpy_of
+from digger import CELLS, DIGGER, State, actions_of, advance, digger, observed, state_of
+from harness import Place, Recorded, address, assert_all_same, assert_same_bits, forgotten, moved, numpy_of, record
 from test_nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
 import gpu_envs
@@ -30,10 +30,9 @@ def made(spec: EnvSpec, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -
     return VectorEnv(spec, num_envs, device=place.device, output=place.output, **kwargs)
 
 
-def played(env: VectorEnv, place: Place, actions: np.ndarray) -> list[Any]:
-    """Observations, rewards and flags of some steps, and the state after them."""
-    steps = [[numpy_of(part) for part in env.step(moved(action, place))[:4]] for action in actions]
-    return [steps, state_of(env)]
+def played(env: VectorEnv, place: Place, actions: np.ndarray) -> tuple[Recorded, State]:
+    """Some steps' results, and the state after them."""
+    return record(env, (moved(action, place) for action in actions)), state_of(env)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -169,7 +168,7 @@ def test_a_replica_is_the_same_in_any_batch(spec: EnvSpec, place: Place) -> None
         one = made(spec, place, 1, autoreset_mode="SameStep")
         one.reset(seed=11 + replica)
         own_steps, own_state = played(one, place, actions[:, replica : replica + 1])
-        assert_same_bits([[part[0] for part in step] for step in own_steps], [[p[replica] for p in s] for s in steps])
+        assert_same_bits([part[:, 0] for part in own_steps], [part[:, replica] for part in steps])
         assert_same_bits({n: v[0] for n, v in own_state.items()}, {n: v[replica] for n, v in state.items()})
 
 
@@ -180,8 +179,7 @@ def test_a_rollout_is_as_many_steps(spec: EnvSpec, place: Place) -> None:
     other.reset(seed=2)
     steps, state = played(one, place, actions)
     given = other.rollout(40, moved(actions, place), per_step=True)
-    stacked = [np.stack([step[j] for step in steps]) for j in range(4)]
-    assert_same_bits([numpy_of(part) for part in given[:4]], stacked)
+    assert_same_bits(Recorded(*given[:4]), steps)
     assert_same_bits(state_of(other), state)
 
 

@@ -15,7 +15,19 @@ import golden
 import gymnasium
 import numpy as np
 import pytest
-from harness import DEVICES, IDS, MODES, PLACES, TEAM_IDS, Place, assert_same_bits, moved, numpy_of, with_package
+from harness import (
+    DEVICES,
+    IDS,
+    MODES,
+    PLACES,
+    TEAM_IDS,
+    Place,
+    assert_same_bits,
+    moved,
+    numpy_of,
+    on_host,
+    with_package,
+)
 from harness import random_actions as actions_of_one
 
 import gpu_envs
@@ -305,15 +317,6 @@ def trajectory(
     state = on_host(env.get_state())
     env.close()
     return results, state
-
-
-def on_host(value: Any) -> Any:
-    """The same with copies of all arrays, in NumPy."""
-    if isinstance(value, dict):
-        return {name: on_host(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [on_host(each) for each in value]
-    return value if value is None or isinstance(value, str | bool | int | float) else numpy_of(value)
 
 
 def look_at_frames(env: Any) -> None:
