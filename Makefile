@@ -26,6 +26,13 @@ DEV := dev$(EXTRA)$(if $(DEV_EXTRA),$(comma)$(DEV_EXTRA))
 USER_STAMP := $(VENV)/.installed$(subst $(comma),-,$(EXTRA))
 DEV_STAMP  := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
 
+# Not --quiet: pip says what it fetches, and how far it is.
+define install
+@echo 'Setting up $(VENV), once: some minutes for what is fetched.'
+$(BIN)/python -m pip install --disable-pip-version-check '$(TORCH)'
+$(BIN)/python -m pip install --disable-pip-version-check --editable '$(1)'
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help train play tag test check format clean
 
@@ -34,6 +41,7 @@ help:  ## what can be made
 
 train: $(USER_STAMP)  ## set up for this machine, then train CartPole until it is solved
 	$(BIN)/gpu-envs train CartPole-v1 $(ARGS)
+	@echo; echo 'make play: a video of it, replay.mp4, and a page for any browser, replay.html'
 
 RUN ?= $(shell ls -td runs/*/ 2>/dev/null | head -n 1)
 
@@ -41,11 +49,24 @@ play: $(USER_STAMP)  ## a video and a page of the newest run, or of RUN=runs/...
 	@test -n '$(RUN)' || { echo 'there is no run to show yet: make train' >&2; exit 1; }
 	$(BIN)/gpu-envs play $(RUN) --video replay.mp4 --html replay.html $(ARGS)
 
-tag: $(USER_STAMP)  ## train taggers, for seconds on a GPU and long without, and show them in replay.html
+# Three taggers instead of ten, ten runners instead of a hundred, and 700,000 steps of four million.
+SMALL_TAG := --device cpu --num-envs 128 --horizon 16 --epochs 4 --hidden 64,64 --learning-rate 0:0.003,1:0.0003 \
+  --param num_taggers=3 --param num_runners=10 --param grid_length=10 --param episode_length=200 \
+  --param num_other_agents_observed=4 --param num_acceleration_levels=4 --param num_turn_levels=8 --total-steps 700000
+
+tag: $(USER_STAMP)  ## train taggers, in seconds on a GPU and minutes without, and show them in replay.html
+ifeq ($(CUDA_EXTRA),)
+	@echo 'There is no GPU here: a smaller game of tag is learnt, in one to three minutes on two cores.'
+	$(BIN)/gpu-envs train TagContinuous-v0 --preset taggers $(SMALL_TAG)
+else
+	@echo 'Taggers are trained for some seconds, then shown.'
 	$(BIN)/gpu-envs train TagContinuous-v0 --preset taggers
+endif
 	$(MAKE) --no-print-directory play ARGS='--replicas 2 $(ARGS)'
 
 test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name" chooses among them
+	@$(BIN)/python -c 'import os; n = os.cpu_count() or 1; \
+	  print(f"All tests take about {70 // n + 1} minutes on {n} cores; failures are named as they come.")'
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
 check: $(DEV_STAMP)  ## formatting, lint and types
@@ -68,11 +89,9 @@ $(BIN)/python:
 	  { rm -rf $(VENV); echo 'Python lacks its venv module; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 
 $(USER_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --editable '.[video$(EXTRA)]'
+	$(call install,.[video$(EXTRA)])
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --editable '.[$(DEV)]'
+	$(call install,.[$(DEV)])
 	@touch $@

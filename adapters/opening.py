@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, VectorEnv
-from gpu_envs.spec import Spec
+from gpu_envs.specs.base import Spec
 
 
 def opened(
@@ -52,3 +52,11 @@ def opened(
         if given != needed:
             raise ValueError(f"the environment has {name}={given!r}; make it with {name}={needed!r}")
     return env
+
+
+def check_mode_of_one(spec: Spec, render_mode: str | None) -> None:
+    """Raises a ValueError where one replica cannot be shown so; that a spec has no drawing is said elsewhere."""
+    if spec.drawing is not None and render_mode not in (None, "rgb_array", "human"):
+        raise ValueError(
+            f"render_mode is {render_mode!r}; one replica of {spec.id} can be shown by 'rgb_array' or 'human', or None"
+        )

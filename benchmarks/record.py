@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +21,10 @@ BYTES = {
 }
 """What one step must move: state, elapsed and running return read and written, action, observation, reward, flags."""
 
-COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0")
-"""Environments whose compilation is timed."""
-
 PACKAGES = (
     *("gpu_envs", "gymnasium", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc"),
     *("envpool", "jax", "stable-baselines3", "torchrl", "tensordict", "skrl", "rsl-rl-lib"),
 )
-
-COMPILE = """
-import sys, time
-import gpu_envs
-from gpu_envs.backend import open_backend
-from gpu_envs.codegen import Config, layout_of
-backend = open_backend(sys.argv[1])
-backend.arrays("cupy" if backend.device != "cpu" else "numpy").zeros((1,), "float32")
-for env_id in sys.argv[2:]:
-    spec = gpu_envs.spec(env_id)
-    config = Config(spec, 4096, "SameStep", "float32", 500, spec.check_params({}, 1))
-    layout = layout_of(config, backend.traits)
-    start = time.perf_counter()
-    backend.load(layout.generate(layout.modules[0]))
-    print(env_id, time.perf_counter() - start)
-"""
-"""Run in a new process with a device and ids: prints the seconds to have each environment's kernels."""
 
 
 def commit() -> str:
@@ -61,21 +42,10 @@ def commit() -> str:
     return head + ("+" if edited.strip() else "")
 
 
-def cpu_name() -> str:
-    """The processor's name."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
-
-
-def versions() -> dict[str, str]:
-    """The versions of what matters to speed, of those that are installed."""
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of Python and of those packages that are installed."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -96,7 +66,7 @@ def provenance(commit_given: str | None, gpu: str | None, module: str) -> dict[s
         gpu: The GPU's name.
         module: What was run, below ``benchmarks``.
     """
-    from gpu_envs.backend.toolchain import compiler_version, find_compiler
+    from gpu_envs.backend.toolchain import compiler_version, find_compiler, processor_name
     from gpu_envs.errors import NoCompilerError
 
     try:
@@ -105,12 +75,12 @@ def provenance(commit_given: str | None, gpu: str | None, module: str) -> dict[s
         compiler = "none"
     return {
         "machine": {
-            "cpu": cpu_name(),
+            "cpu": processor_name(),
             "cores": os.cpu_count(),
             "gpu": gpu,
             "system": f"{platform.system()} {platform.machine()}",
         },
-        "versions": versions() | {"compiler": compiler},
+        "versions": versions(PACKAGES) | {"compiler": compiler},
         "commit": commit_given or commit(),
         "command": " ".join([f"python -m benchmarks.{module}", *map(unplaced, sys.argv[1:])]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -137,12 +107,7 @@ def merge(
 ) -> Path:
     """Writes sections of results, each with its own provenance; other sections of the file stay as they are.
 
-    Args:
-        name: The file's name without its ending.
-        results: What was measured, by section.
-        commit_given: The commit, where the copy measured has no git.
-        gpu: The GPU's name.
-        module: What was run, below ``benchmarks``.
+    Arguments as of ``write``; ``results`` are by section.
     """
     path = RESULTS / f"{name}.json"
     document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"sections": {}}
@@ -157,3 +122,11 @@ def _save(name: str, document: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
     return path
+
+
+def short(value: float) -> str:
+    """A number in three digits at most, with a prefix: 41 G."""
+    for size, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g}{prefix}"
+    return f"{value:.3g}"

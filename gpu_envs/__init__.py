@@ -6,6 +6,7 @@
 Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it imports neither CuPy nor torch.
 """
 
+from gpu_envs.engine.results import Rollout, Step
 from gpu_envs.envs import ALL as _ALL
 from gpu_envs.errors import (
     ActionError,
@@ -16,15 +17,17 @@ from gpu_envs.errors import (
     TranslationError,
     UnknownEnvironmentError,
 )
-from gpu_envs.fields import Field, Table
+from gpu_envs.making import make
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.params import Param
-from gpu_envs.registry import add as _add
-from gpu_envs.registry import ids, make, register, spec
-from gpu_envs.results import Rollout, Step
-from gpu_envs.sources import Origin as _Origin
-from gpu_envs.spec import EnvSpec, Role, Spec, TeamSpec
-from gpu_envs.translation import Rules
+from gpu_envs.registry.known import add as _add
+from gpu_envs.registry.known import ids, register, spec
+from gpu_envs.registry.sources import Origin as _Origin
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.rules import Rules
+from gpu_envs.specs.single import EnvSpec
+from gpu_envs.specs.team import Role, TeamSpec
 from gpu_envs.vector_env import VectorEnv
 
 __version__ = "0.1.0"

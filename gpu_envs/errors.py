@@ -1,9 +1,11 @@
 """The exceptions of this package, and the help its messages give."""
 
+import contextlib
 import difflib
 import functools
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, final
 
 
 class CompileError(RuntimeError):
@@ -31,10 +33,10 @@ class NotFiniteError(ArithmeticError):
 
     Attributes:
         replica: Where.
-        agent: The agent's name, such as ``tagger_0``; None: it is none of an agent's.
+        agent: The agent's name, such as ``tagger_0``; None: it belongs to no agent.
         step: Of the replica's episode; 0: its beginning.
         source: ``state``, ``reward`` or ``observation``.
-        field: The field of the state, or the key of the observation; None: there is but one.
+        field: The field of the state, or the key of the observation; None: there is only one.
         element: Where in the field or observation; empty for a single number.
         value: NaN or an infinity.
     """
@@ -51,7 +53,6 @@ class NotFiniteError(ArithmeticError):
         element: tuple[int, ...],
         value: float,
     ) -> None:
-        """Keeps what the message says, part by part."""
         super().__init__(message)
         self.replica, self.agent, self.step = replica, agent, step
         self.source, self.field, self.element, self.value = source, field, element, value
@@ -67,7 +68,6 @@ class TranslationError(ValueError):
     """Rules written in Python use what cannot be translated; the message says where, why, and what to do instead."""
 
     def __init__(self, message: str, file: str = "", line: int = 0) -> None:
-        """Keeps where it is."""
         super().__init__(message)
         self.file = file
         self.line = line
@@ -82,7 +82,7 @@ class UnknownEnvironmentError(KeyError):
 
 
 class SourceError(ValueError):
-    """A file or module that is named for its spec cannot be imported, or has none of that name."""
+    """A file or module that should hold a spec cannot be imported, or has no spec of that name."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -91,5 +91,38 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f". Did you mean {close[0]!r}?" if close else "."
 
 
+class UntrustedError(ValueError):
+    """A run's folder names code that nobody has named here; the message says which file, and how to trust it."""
+
+
 class DivergedError(RuntimeError):
-    """A loss or an observation of a training run is not a number any more."""
+    """A loss or an observation of a training run is NaN or infinite."""
+
+
+def display(path: str | Path) -> str:
+    """A path as people read it: from the working folder where it lies therein."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(Path(path).relative_to(Path.cwd()))
+    return str(path)
+
+
+class NotWrittenError(OSError):
+    """A file could not be written; the message says which, and why."""
+
+    def __init__(self, number: int | None, why: str, path: str, *, advice: str = "") -> None:
+        super().__init__(number, why, path)
+        self.advice = advice
+
+    @classmethod
+    def of(cls, path: str | Path, error: OSError, advice: str = "") -> Self:
+        """What writing a file failed with, and what to do."""
+        return cls(error.errno, error.strerror or str(error), str(path), advice=advice)
+
+    def __str__(self) -> str:
+        """The message without the number of the error."""
+        return f"{display(self.filename)} could not be written: {self.strerror}{self.advice}"
+
+
+@final
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or belongs to something else; the message says which, and what to do."""

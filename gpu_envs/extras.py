@@ -14,7 +14,7 @@ def extra(name: str, *modules: str) -> Iterator[None]:
 
     Args:
         name: The extra's.
-        *modules: The top-level modules that it brings. Any other that is missing is no business of the extra's.
+        *modules: The top-level modules that it brings. An error about any other module passes through.
     """
     try:
         yield

@@ -1,15 +1,17 @@
 """Every test runs over the registered environments, the devices that are present, and the outputs that suit them."""
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness import DEVICES, IDS, MODES, PLACES, Make, Place, forgotten
+from harness import DEVICES, IDS, MODES, PLACES, TEAM_IDS, Make, Place, forgotten
+from registered import Variant
 
 import gpu_envs
-from gpu_envs import registry
 from gpu_envs.envs import ALL
+from gpu_envs.registry import known as registry
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,15 +26,52 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", r"ignore:Deprecated call to `pkg_resources:DeprecationWarning")
     # PettingZoo's own: its tests make one of its games in the old way, where pygame lets them.
     config.addinivalue_line("filterwarnings", r"ignore:The old environment creation API:DeprecationWarning")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs: tests press Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # windows that nobody sees
     # torch's own: that its mode that finds synchronisations is a prototype.
     config.addinivalue_line("filterwarnings", r"ignore:Synchronization debug mode is a prototype")
+
+    if not hasattr(config, "workerinput"):  # one of xdist's processes tells the first, which tells us
+        config.pluginmanager.register(NamesFailures(config))
+
+
+class NamesFailures:
+    """Says which test failed, and why, at once: a run of all tests is long, and pytest says it at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            why = getattr(getattr(report.longrepr, "reprcrash", None), "message", "").splitlines()
+            terminal.ensure_newline()
+            terminal.write_line(f"failed: {report.nodeid}: {why[0][:200] if why else report.when}", red=True)
 
 
 @pytest.fixture(params=IDS)
 def env_id(request: pytest.FixtureRequest) -> str:
     """The id of each registered environment."""
     return str(request.param)
+
+
+@pytest.fixture(params=TEAM_IDS)
+def team_id(request: pytest.FixtureRequest) -> str:
+    """The id of each environment with a team."""
+    return str(request.param)
+
+
+@pytest.fixture(params=[*IDS, *TEAM_IDS])
+def any_id(request: pytest.FixtureRequest) -> str:
+    """The id of each environment, of one agent or with a team."""
+    return str(request.param)
+
+
+@pytest.fixture(params=[*IDS, *TEAM_IDS])
+def variant(request: pytest.FixtureRequest) -> Variant:
+    """Each environment, small and with short episodes; ``registered.each_variant`` gives more."""
+    return Variant(request.param, {})
 
 
 @pytest.fixture(params=DEVICES)
@@ -92,3 +131,39 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def synchronising() -> Iterator[Callable[[str], None]]:
+    """Says what torch does where the host would wait for the device: ``default`` or ``error``."""
+    torch = pytest.importorskip("torch")
+    yield torch.cuda.set_sync_debug_mode
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line writes as where there is no terminal, wherever these tests run."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Windows do not wait for the time of the next picture; the rates at which they would have."""
+    pygame = pytest.importorskip("pygame")
+    rates: list[int] = []
+
+    class Clock:
+        def tick(self, rate: int) -> None:
+            rates.append(rate)
+
+    monkeypatch.setattr(pygame.time, "Clock", Clock)
+    return rates
+
+
+@pytest.fixture(scope="module")
+def replay() -> Any:
+    """A recording of a few pendulums."""
+    from gpu_envs.replays import record
+
+    return record("Pendulum-v1", replicas=4, steps=20, device="cpu")

@@ -38,7 +38,9 @@ def shipped() -> set[str]:
     found = set()
     for package in configuration()["tool"]["setuptools"]["packages"]:
         folder = ROOT / LINKS.get(package, package.replace(".", "/"))
-        found |= {f"{package.replace('.', '/')}/{path.name}" for path in folder.iterdir() if path.suffix in wanted}
+        files = folder.rglob("*") if package == "gpu_envs.kernels" else folder.iterdir()  # its folders are no packages
+        inside = (path.relative_to(folder) for path in files if path.suffix in wanted)
+        found |= {f"{package.replace('.', '/')}/{path}" for path in inside}
     return found
 
 
@@ -130,8 +132,8 @@ def contents(wheel: Path) -> dict[str, bytes]:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     files = {name for name in contents(wheel) if ".dist-info/" not in name}
     assert files == shipped()
-    assert {"gpu_envs/kernels/portable.cuh", "gpu_envs/backend/threads.cpp", "gpu_envs/py.typed"} <= files
-    assert "gpu_envs/adapters/gymnasium.py" in files
+    assert {"gpu_envs/kernels/dialect/portable.cuh", "gpu_envs/backend/threads.cpp", "gpu_envs/py.typed"} <= files
+    assert "gpu_envs/adapters/gymnasium/__init__.py" in files
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:

@@ -1,12 +1,17 @@
-"""Every block of Python in the README runs."""
+"""The pages: every block of Python runs, every link leads somewhere, and environments are as their specs say."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL) if README.is_file() else []
+from benchmarks.custom import tutorial
+from gpu_envs.envs import ALL
+from gpu_envs.specs.base import Spec
+
+ROOT = Path(__file__).parent.parent
+READ = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.is_file()]
+LINKING = [*READ, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "kernels/README.md"))]
 
 NEEDED = {
     "torch": "torch",
@@ -16,11 +21,29 @@ NEEDED = {
     "skrl": "skrl",
     "rsl_rl": "rsl_rl",
     "gpu_envs.wrappers": "torch",
+    "gpu_envs.training": "torch",
 }
 """By a word of a block: the library it cannot do without."""
 
+SECTIONS = ["Parameters", "Observations", "Actions", "Rewards", "Ends", "What differs", "Training", "Measured"]
+"""Of an environment's page, below what it is."""
 
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks() -> dict[str, str]:
+    """By page and number: the blocks of Python, except the tutorial's, which test_tutorial.py runs."""
+    others = {block.text for block in tutorial.blocks()}
+    found = ((path, re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)) for path in READ)
+    return {f"{named(path)}-{i}": text for path, texts in found for i, text in enumerate(texts) if text not in others}
+
+
+BLOCKS = blocks()
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, on whatever device is here."""
     for word, library in NEEDED.items():
@@ -33,5 +56,39 @@ def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_are_blocks() -> None:
-    """The README shows how each interface is used."""
-    assert len(BLOCKS) >= 5
+    """The pages show how each interface is used."""
+    assert len(BLOCKS) >= 19
+
+
+def anchors(path: Path) -> set[str]:
+    """What follows # in links to a page's headings, as GitHub makes it of them."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = (heading.lower() for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{named(page)} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{named(page)} links to {link}, a heading that is not there"
+
+
+@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.id)
+def test_an_environments_page_is_right(spec: Spec) -> None:
+    """Its sections in order, and every parameter and reset option with its default."""
+    text = (ROOT / "docs" / "environments" / f"{Path(str(spec.header)).stem}.md").read_text()
+    assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == SECTIONS
+    table = text.partition("## Parameters")[2].partition("\n## ")[0]
+    written = dict(re.findall(r"^\| `(\w+)` \*? ?\| `?([^|`]+?)`? \|", table, flags=re.MULTILINE))
+    params = {**spec.params, **getattr(spec, "options", {})}
+    assert written.keys() == params.keys()
+    for name, param in params.items():
+        if param.kind in ("bool", "choice"):
+            assert written[name] == str(param.default), name
+        else:
+            assert float(written[name]) == pytest.approx(param.default, rel=1e-4), name

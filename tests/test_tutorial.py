@@ -1,4 +1,4 @@
-"""The tutorial in ``kernels/README.md`` runs as it stands, and is as short as it says."""
+"""The tutorial in ``docs/your-own-environment.md`` runs as it stands, and is as short as it says."""
 
 import os
 import re
@@ -12,8 +12,8 @@ import pytest
 from harness import assert_all_same, assert_same_bits, with_package
 
 import gpu_envs
-from benchmarks.customs import tutorial
-from benchmarks.customs.tutorial import PAGE, Block
+from benchmarks.custom import tutorial
+from benchmarks.custom.tutorial import PAGE, CodeBlock
 
 BLOCKS = tutorial.blocks()
 MOST_LINES = 100
@@ -49,7 +49,7 @@ def run(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind != "cpp"], ids=lambda b: b.file or b.text.split()[1])
-def test_block_runs(folder: Path, block: Block) -> None:
+def test_block_runs(folder: Path, block: CodeBlock) -> None:
     for word, library in NEEDED.items():
         if word in block.text:
             pytest.importorskip(library)
@@ -93,7 +93,7 @@ def test_both_languages_give_the_same_bits(folder: Path, monkeypatch: pytest.Mon
 
 def test_the_port_is_as_short_as_the_page_says() -> None:
     """Lines of code: neither blank, nor comments, nor docstrings."""
-    source = Path(__file__).parent / "custom_envs" / "warp_drive_tag.py"
+    source = Path(__file__).parent / "environments" / "custom_envs" / "warp_drive_tag.py"
     ours, theirs = map(int, re.findall(r"Numba:\s+(\d+)\s+lines.*?have\s+(\d+)", PAGE.read_text(), re.DOTALL)[0])
     assert code_lines(source.read_text()) == ours
     assert ours < theirs / 4

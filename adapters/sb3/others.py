@@ -7,53 +7,38 @@ import gymnasium
 import numpy as np
 import torch
 
-from gpu_envs import MultiAgentEnv
+from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.random_actions import choices, drawn_among
 from gpu_envs.errors import did_you_mean
-from gpu_envs.masks import choices, drawn_among
-from gpu_envs.resets import derived_seed
+from gpu_envs.seeds import derived_seed
 
-Policy: TypeAlias = Callable[[Any], Any]
+OthersPolicy: TypeAlias = Callable[[Any], Any]
 """From a role's observations, torch's ``[num_envs, agents, ...]``, to its actions: any array of the right shape."""
 
-Other: TypeAlias = str | Policy
+Other: TypeAlias = str | OthersPolicy
 """``random``, ``still`` or a policy."""
-
-KINDS = ("random", "still")
 
 
 @final
 class Others:
     """The roles that are not trained, and what each of them does."""
 
-    def __init__(self, env: MultiAgentEnv, role: str, asked: Other | Mapping[str, Other]) -> None:
+    def __init__(self, by_role: ByRole, role: str, asked: Other | Mapping[str, Other]) -> None:
         """Finds an actor for each.
 
         Args:
-            env: The environment.
+            by_role: The environment.
             role: The role that is trained.
             asked: What all others do, or what each does, those left out acting randomly.
         """
-        roles = [name for name in env.roles if name != role]
+        roles = [name for name in by_role.roles if name != role]
         given = dict(asked) if isinstance(asked, Mapping) else dict.fromkeys(roles, asked)
         for name in given:
             if name not in roles:
                 hint = did_you_mean(name, roles)
                 raise ValueError(f"others names {name!r}, which is no other role{hint} There are: {', '.join(roles)}")
-        self._env = env
-        self._policies: dict[str, Policy] = {}
-        for name in roles:
-            self._policies[name] = self._policy(env, name, given.get(name, "random"))
-
-    def _policy(self, env: MultiAgentEnv, role: str, asked: Other) -> Policy:
-        if callable(asked):
-            return asked
-        space, rows = env.single_action_spaces[role], (env.num_envs, env.counts[role])
-        if asked == "still":
-            return Still(space, rows, env.device)
-        if asked == "random":
-            return RandomPolicy(space, rows, env.device)
-        hint = did_you_mean(asked, KINDS) if isinstance(asked, str) else ""
-        raise ValueError(f"others has {asked!r} for {role!r}; give 'random', 'still' or a callable{hint}")
+        self._env = by_role.env
+        self._policies = {name: _policy(by_role, name, given.get(name, "random")) for name in roles}
 
     def seed(self, seed: int) -> None:
         """Begins the random numbers anew."""
@@ -99,13 +84,7 @@ class RandomPolicy:
     """Uniformly random actions, drawn where the environment is."""
 
     def __init__(self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str) -> None:
-        """Begins with random numbers of its own.
-
-        Args:
-            space: Of one agent's actions.
-            rows: Replicas, and agents in each.
-            device: Where.
-        """
+        """Begins with random numbers of its own; arguments as of ``Still``."""
         self._space, self._shape = space, (*rows, *(space.shape or ()))
         self._device = device
         self._generator = torch.Generator(device)
@@ -151,7 +130,16 @@ class RandomPolicy:
         return {**vars(self), "_generator": self._generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Goes on where the other was."""
         self.__dict__.update(state)
         self._generator = torch.Generator(self._device)
         self._generator.set_state(state["_generator"])
+
+
+def _policy(by_role: ByRole, role: str, asked: Other) -> OthersPolicy:
+    if callable(asked):
+        return asked
+    known: dict[str, type[RandomPolicy] | type[Still]] = {"random": RandomPolicy, "still": Still}
+    if not isinstance(asked, str) or asked not in known:
+        hint = did_you_mean(asked, known) if isinstance(asked, str) else ""
+        raise ValueError(f"others has {asked!r} for {role!r}; give 'random', 'still' or a callable{hint}")
+    return known[asked](by_role.roles[role].action, by_role.rows(role), by_role.env.device)

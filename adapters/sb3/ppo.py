@@ -29,17 +29,7 @@ class PPO(stable_baselines3.PPO):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
-        """Fills the buffer with ``n_rollout_steps`` steps of every environment.
-
-        Args:
-            env: The environments.
-            callback: Called at each step, with this function's variables, named as in the base class.
-            rollout_buffer: What to fill.
-            n_rollout_steps: How many steps.
-
-        Returns:
-            Whether to go on: False where the callback wants to stop.
-        """
+        # the callback sees this function's variables: they have the names of the base class's
         assert self._last_obs is not None, "learn() resets the environments before the first rollout"
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
@@ -92,11 +82,8 @@ class PPO(stable_baselines3.PPO):
         if not cut:
             return
         rows = [infos[k]["terminal_observation"] for k in cut]
-        together = (
-            {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-            if isinstance(rows[0], dict)
-            else (np.stack(rows))
-        )
+        by_key = isinstance(rows[0], dict)
+        seen = {key: np.stack([row[key] for row in rows]) for key in rows[0]} if by_key else np.stack(rows)
         with torch.no_grad():
-            values = self.policy.predict_values(self.policy.obs_to_tensor(together)[0])
+            values = self.policy.predict_values(self.policy.obs_to_tensor(seen)[0])
         rewards[ended[cut]] += self.gamma * values.flatten().cpu().numpy()

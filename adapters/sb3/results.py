@@ -12,7 +12,8 @@ import torch
 from gymnasium.spaces import Dict
 
 from gpu_envs import MultiAgentEnv, Step, VectorEnv
-from gpu_envs.arrays import to_numpy
+from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.engine.by_role import ALONE, ByRole
 
 Shapes: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
 
@@ -36,15 +37,9 @@ _ALIGNMENT = 256
 
 
 def shapes_of(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each result of a step, those of one role where there are several."""
-    n = env.num_envs
-    if isinstance(env, VectorEnv):
-        rows: tuple[int, ...] = (n,)
-        space = env.single_observation_space
-    else:
-        assert role is not None
-        rows = (n, env.counts[role])
-        space = env.single_observation_spaces[role]
+    """Shape and dtype of each result of a step, of a team those of one role."""
+    by_role = ByRole(env)
+    rows, space = by_role.rows(role or ALONE), by_role.roles[role or ALONE].observation
     found = {
         **_seen("observations", rows, space),
         "rewards": (rows, env.precision),
@@ -54,7 +49,7 @@ def shapes_of(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tup
         "episode_return": (rows, env.precision),
         "episode_length": (rows, "int32"),
     }
-    return found if role is None else found | {"alive": (rows, "bool"), "finished": ((n,), "bool")}
+    return found if by_role.alone else found | {"alive": (rows, "bool"), "finished": (rows[:1], "bool")}
 
 
 def _seen(name: str, rows: tuple[int, ...], space: gymnasium.Space[Any]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -112,7 +107,6 @@ class HostResults(Results):
         """The environment's own memory will do."""
 
     def fetch(self, live: Live) -> dict[str, np.ndarray]:
-        """Copies of what is new in every row."""
         first = live(self._names[0])
         if first is not self._first:  # otherwise all results are where they were
             self._first = first
@@ -145,11 +139,9 @@ class DeviceResults(Results):
         self._step = _step({name: joined(self._views, name, keys if name in SEEN else ()) for name in WRITTEN}, role)
 
     def prepare(self) -> Step:
-        """The same places each time."""
         return self._step
 
     def fetch(self, live: Live) -> dict[str, np.ndarray]:
-        """Copies all there is, and waits for it."""
         for name in self._unwritten:
             self._views[name].copy_(torch.as_tensor(live(name)))
         self._pinned.copy_(self._block)
@@ -157,11 +149,9 @@ class DeviceResults(Results):
         return {name: fresh[place].view(dtype).reshape(shape) for name, (place, shape, dtype) in self._places.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it is made of: a copy has memory of its own."""
-        return {"made_of": self._made_of}
+        return {"made_of": self._made_of}  # a copy has memory of its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes an equal one."""
         self.__init__(*state["made_of"])
 
 

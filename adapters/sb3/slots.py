@@ -1,27 +1,29 @@
 """What Stable-Baselines3 takes for environments: replicas, or the agents of one role in each of them."""
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
-import gymnasium
 import numpy as np
 
-from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.sb3.others import Others
 from gpu_envs.adapters.sb3.results import WRITTEN, Live, joined, keys_of, results_for, settle
-from gpu_envs.arrays import to_numpy
+from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.engine.by_role import ALONE, ByRole
 
-Seen: TypeAlias = np.ndarray | dict[str, np.ndarray]
+SlotObservations: TypeAlias = np.ndarray | dict[str, np.ndarray]
 """Observations ``[slots, ...]``; of a Dict space by key."""
 
 Last: TypeAlias = np.ndarray | list[dict[str, np.ndarray]]
 """Observations of some slots, one after another."""
 
+EVERY: Final = slice(None)
+"""All replicas."""
+
 
 class Stepped(NamedTuple):
     """What a step leaves of all slots."""
 
-    observations: Seen
+    observations: SlotObservations
     """Those of a new episode where one ended."""
     rewards: np.ndarray
     """``[slots]`` float32."""
@@ -42,61 +44,107 @@ class Stepped(NamedTuple):
 
 
 class Slots(ABC):
-    """The slots of an environment. An episode that began midway is never reported: it is not a whole one."""
+    """The slots of an environment. A staggered episode is never reported: it is not a whole one.
 
-    observation_space: gymnasium.Space[Any]
-    """Of one slot."""
-    action_space: gymnasium.Space[Any]
-    """Of one slot."""
-    of_replica: int
-    """How many a replica has; slot *i* belongs to replica ``i // of_replica``."""
+    Attributes:
+        observation_space: Of one slot.
+        action_space: Of one slot.
+        of_replica: How many slots a replica has; slot *i* belongs to replica ``i // of_replica``.
+    """
+
+    def __init__(self, by_role: ByRole, role: str) -> None:
+        """Prepares for the results.
+
+        Args:
+            by_role: The environment.
+            role: Whose agents the slots are.
+        """
+        self._env, self._by_role, self._role = by_role.env, by_role, role
+        self._results = results_for(self._env, None if by_role.alone else role)
+        self._midway = np.zeros(self._env.num_envs, bool)
+        own = by_role.roles[role]
+        self.observation_space, self.action_space = own.observation, own.action
+        self.of_replica = len(own.agents)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # 0.1.0 kept a role of teams only, and no choices of the others
+        self.__dict__.update({"_role": ALONE, "_chosen": None} | state)
+        self._by_role = ByRole(self._env)
 
     @abstractmethod
-    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> Seen:
+    def begin(
+        self,
+        observations: Any,
+        infos: dict[str, Any],
+        seed: int | None,
+        *,
+        midway: bool = False,
+        replicas: slice | np.ndarray = EVERY,
+    ) -> SlotObservations:
         """Takes over what a reset gave, and returns the observations of the slots.
 
         Args:
             observations: The reset's.
             infos: The reset's.
             seed: Of the random numbers of those who act beside the slots; None: they go on.
-            midway: The episodes have been moved to random steps of the time limit.
+            midway: The episodes are staggered.
+            replicas: Those whose episodes are new.
         """
 
     @abstractmethod
     def step(self, actions: Any) -> Stepped:
         """Steps every replica once, with an action for each slot."""
 
-    @abstractmethod
     def masks(self) -> np.ndarray:
         """Which actions each slot may choose now, bool ``[slots, choices]``: a copy."""
+        masks = np.array(to_numpy(self._by_role.action_masks[self._role]), bool)
+        return masks.reshape(-1, masks.shape[-1])
+
+    def _live(self, results: tuple[Any, ...]) -> Live:
+        """A step's results by name; of a Dict space by ``name.key``."""
+        infos, named = results[4], dict(zip(WRITTEN, results[:4], strict=False))
+        over = "_final_obs" in infos  # NumPy output has it only where an episode ended
+        named["final_obs"] = infos["final_obs"] if over else named["observations"]
+        alone, role = self._by_role.alone, self._role
+
+        def read(label: str) -> Any:
+            name, _, key = label.partition(".")
+            if name == "finished":
+                return infos["_final_obs"] if over else np.zeros(self._env.num_envs, bool)
+            given = named[name] if name in named else infos[name] if name == "alive" else getattr(self._env, name)
+            own = given if alone else given[role]
+            return own[key] if key else own
+
+        return read
 
 
 @final
 class Replicas(Slots):
     """A slot for each replica."""
 
-    def __init__(self, env: VectorEnv) -> None:
-        """Prepares for the results."""
-        self._env = env
-        self._results = results_for(env, None)
-        self._midway = np.zeros(env.num_envs, bool)
-        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+    def __init__(self, by_role: ByRole) -> None:
+        super().__init__(by_role, ALONE)
         self._keys = keys_of(self.observation_space)
-        self.of_replica = 1
 
-    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> Seen:
-        """A copy."""
+    def begin(
+        self,
+        observations: Any,
+        infos: dict[str, Any],
+        seed: int | None,
+        *,
+        midway: bool = False,
+        replicas: slice | np.ndarray = EVERY,
+    ) -> SlotObservations:
         del infos, seed
-        self._midway[:] = midway
+        self._midway[replicas] = midway
         if self._keys:
             return {key: np.array(to_numpy(observations[key])) for key in self._keys}
         return np.array(to_numpy(observations))
 
     def step(self, actions: Any) -> Stepped:
-        """Steps every replica once."""
         results = self._env.step(actions, out=self._results.prepare())
         settle(self._env)
-        got = self._results.fetch(_live(self._env, results))
+        got = self._results.fetch(self._live(results))
         terminated, truncated = got["terminations"], got["truncations"]
         dones = terminated | truncated
         ended = np.flatnonzero(dones)
@@ -107,16 +155,12 @@ class Replicas(Slots):
             got["rewards"].astype(np.float32, copy=False),
             dones,
             ended,
-            _rows(joined(got, "final_obs", self._keys), ended),
+            rows(joined(got, "final_obs", self._keys), ended),
             truncated.take(ended) & ~terminated.take(ended),
             reported,
             got["episode_return"][ended],
             got["episode_length"][ended],
         )
-
-    def masks(self) -> np.ndarray:
-        """Those of the replicas."""
-        return np.array(to_numpy(self._env.action_mask), bool)
 
 
 @final
@@ -127,46 +171,46 @@ class Agents(Slots):
     episode ends and it is done once more, never by the time limit. Return and length of the agent are reported then:
     together with those of the replica's other agents, so that short lives are not counted more often.
 
+    The others choose once for each step: one that is refused, and taken again with other actions, finds them as they
+    were.
+
     Attributes:
         alive: Whether each slot's agent is in the game.
     """
 
-    def __init__(self, env: MultiAgentEnv, role: str, others: Others) -> None:
-        """Prepares for the results.
-
-        Args:
-            env: The environment.
-            role: Whose agents the slots are.
-            others: Who acts for the other roles.
-        """
-        self._env, self._role, self._others = env, role, others
-        self._results = results_for(env, role)
-        self._midway = np.zeros(env.num_envs, bool)
+    def __init__(self, by_role: ByRole, role: str, others: Others) -> None:
+        super().__init__(by_role, role)
+        self._others = others
         self._seen: dict[str, Any] = {}
-        self.of_replica = env.counts[role]
-        self.observation_space = env.single_observation_spaces[role]
-        self.action_space = env.single_action_spaces[role]
-        self._rows = (env.num_envs, self.of_replica)
-        self.alive = np.ones(env.num_envs * self.of_replica, bool)
+        self._chosen: dict[str, Any] | None = None
+        self._rows = by_role.rows(role)
+        self.alive = np.ones(by_role.env.num_envs * self.of_replica, bool)
 
-    def begin(self, observations: Any, infos: dict[str, Any], seed: int | None, *, midway: bool) -> Seen:
-        """A copy of the role's."""
-        self._midway[:] = midway
-        self._seen = observations
+    def begin(
+        self,
+        observations: Any,
+        infos: dict[str, Any],
+        seed: int | None,
+        *,
+        midway: bool = False,
+        replicas: slice | np.ndarray = EVERY,
+    ) -> SlotObservations:
+        self._midway[replicas] = midway
+        self._seen, self._chosen = observations, None
         if seed is not None:
             self._others.seed(seed)
         self.alive = np.array(to_numpy(infos["alive"][self._role])).reshape(-1)
         return self._flat(np.array(to_numpy(observations[self._role])))
 
     def step(self, actions: Any) -> Stepped:
-        """Steps every replica once; the others act on what they saw last."""
         given = np.reshape(actions, (*self._rows, *(self.action_space.shape or ())))
-        everybody = self._others.act(self._seen) | {self._role: given}
+        if self._chosen is None:
+            self._chosen = self._others.act(self._seen)
         settle(self._env)
-        results = self._env.step(everybody, out=self._results.prepare())
+        results = self._env.step(self._chosen | {self._role: given}, out=self._results.prepare())
         settle(self._env)
-        self._seen = results[0]
-        got = self._results.fetch(_live_of_role(self._env, results, self._role))
+        self._seen, self._chosen = results[0], None
+        got = self._results.fetch(self._live(results))
         observations = self._flat(got["observations"])
         over = np.repeat(got["finished"], self.of_replica)
         alive = got["alive"].reshape(-1)
@@ -193,51 +237,13 @@ class Agents(Slots):
             got["episode_length"].reshape(-1)[ended],
         )
 
-    def masks(self) -> np.ndarray:
-        """Those of the role's agents; of one that is out: everything."""
-        masks = self._env.action_mask
-        assert masks is not None, "asked of environments that have masks"
-        return self._flat(np.array(to_numpy(masks[self._role]), bool))
-
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:])
 
 
-def _rows(seen: Seen, chosen: np.ndarray) -> Last:
+def rows(seen: SlotObservations, chosen: np.ndarray) -> Last:
     """Copies of some slots' observations: an array, or a dict of arrays for each."""
     if not isinstance(seen, dict):
         return np.asarray(seen[chosen])
     copies = {key: array[chosen] for key, array in seen.items()}
     return [{key: array[i] for key, array in copies.items()} for i in range(len(chosen))]
-
-
-def _live(env: VectorEnv, results: tuple[Any, ...]) -> Live:
-    """A step's results by name; of a Dict space by ``name.key``."""
-    named, infos = dict(zip(WRITTEN, results[:4], strict=False)), results[4]
-
-    def read(label: str) -> Any:
-        name, _, key = label.partition(".")
-        if name == "final_obs":
-            found = infos.get(name, named["observations"])  # NumPy output has none where no episode ended
-        else:
-            found = named[name] if name in named else getattr(env, name)
-        return found[key] if key else found
-
-    return read
-
-
-def _live_of_role(env: MultiAgentEnv, results: tuple[Any, ...], role: str) -> Live:
-    """A step's results of one role, by name."""
-    named, infos = dict(zip(WRITTEN, results[:4], strict=False)), results[4]
-    over = "_final_obs" in infos  # NumPy output has it only where an episode ended
-
-    def read(name: str) -> Any:
-        if name == "finished":
-            return infos["_final_obs"] if over else np.zeros(env.num_envs, bool)
-        if name == "alive":
-            return infos["alive"][role]
-        if name == "final_obs":
-            return infos["final_obs"][role] if over else named["observations"][role]
-        return (named[name] if name in named else getattr(env, name))[role]
-
-    return read

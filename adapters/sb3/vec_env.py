@@ -10,18 +10,21 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv as StableVecEnv
 
-import gpu_envs
 from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.adapters.opening import opened
 from gpu_envs.adapters.sb3.others import Other, Others
-from gpu_envs.adapters.sb3.slots import Agents, Replicas, Seen, Slots, Stepped
-from gpu_envs.arrays import to_numpy
+from gpu_envs.adapters.sb3.slots import Agents, Replicas, SlotObservations, Slots, Stepped, rows
+from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.engine.by_role import ByRole
 from gpu_envs.errors import did_you_mean
-from gpu_envs.resets import derived_seed, random_seed
-from gpu_envs.spec import Spec
+from gpu_envs.seeds import Seed, check_seed, derived_seed, random_seed
+from gpu_envs.specs.base import Spec
 
 MASKS = "action_masks"
 """The method that sb3-contrib looks for."""
+
+_READING = frozenset({"check", "get_attr", "get_state", "observe", "render"})
+"""Methods of the environment that change no replica."""
 
 
 @final
@@ -57,7 +60,7 @@ class VecEnv(StableVecEnv):
         role: str | None = None,
         others: Other | Mapping[str, Other] = "random",
         stagger: bool = False,
-        seed: int | None = None,
+        seed: Seed | None = None,
         **options: Any,
     ) -> None:
         """Makes the environment, or takes one.
@@ -68,7 +71,7 @@ class VecEnv(StableVecEnv):
             role: Of a team: whose agents are trained.
             others: What the other roles do, all or by name: ``random``, ``still``, or a function from the role's
                 observations ``[num_envs, agents, ...]`` (torch's, on the environment's device) to its actions.
-            stagger: First episodes begin at a random step of the time limit, so that not all replicas reach it at once.
+            stagger: First episodes are cut short at random steps, so that not all replicas reach the limit at once.
                 They are not reported. For training, not for evaluation.
             seed: Of the first reset; replica *i* gets ``seed + i``. None: a random one.
             **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
@@ -78,7 +81,7 @@ class VecEnv(StableVecEnv):
         self.env: Any = opened(env, num_envs, "SameStep", options)
         self._slots = _slots_of(self.env, role, others)
         self._stagger = stagger
-        self._first_seed = seed
+        self._first_seed = check_seed(seed)
         self._actions: Any = None
         self._began = time.time()
         count = self.env.num_envs * self._slots.of_replica
@@ -100,7 +103,12 @@ class VecEnv(StableVecEnv):
 
     # --- stepping ---
 
-    def reset(self) -> Seen:
+    def seed(self, seed: Seed | None = None) -> Sequence[int | None]:
+        """Chooses the seed of the next reset; None: a random one."""
+        seeds: Sequence[int | None] = super().seed(check_seed(seed))
+        return seeds
+
+    def reset(self) -> SlotObservations:
         """Begins new episodes everywhere, with the seeds and options that were set, which hold this once."""
         seed = self._seeds[0] if self._seeds[0] is not None else self._first_seed
         observations, infos = self._reset_env(seed)
@@ -112,19 +120,19 @@ class VecEnv(StableVecEnv):
         self._reset_options()
         return self._slots.begin(observations, infos, seed, midway=self._stagger)
 
-    def _reset_env(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
+    def _reset_env(self, seed: int | None) -> Any:
         """Resets all replicas; those with equal options together."""
         if len(self._options) != self.num_envs:
             raise ValueError(f"set_options was given {len(self._options)} options; expected {self.num_envs}, or one")
         if not any(self._options):
-            return self._reset_all(seed, None)
+            return self.env.reset(seed=seed)
         groups: dict[Any, list[int]] = {}
         for slot, options in enumerate(self._options):
             groups.setdefault(_key(options), []).append(slot)
         if len(groups) == 1:
-            return self._reset_all(seed, self._options[0])
+            return self.env.reset(seed=seed, options=self._options[0])
         known = random_seed() if seed is None else seed
-        result = self._reset_all(known, None)
+        result = self.env.reset(seed=known)
         seen = np.zeros(self.env.num_envs, bool)
         for slots in groups.values():
             mask = np.zeros(self.env.num_envs, bool)
@@ -137,15 +145,10 @@ class VecEnv(StableVecEnv):
             result = self.env.reset(seed=seeds, options={**self._options[slots[0]], "reset_mask": mask})
         return result
 
-    def _reset_all(self, seed: int | None, options: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        observations, infos = self.env.reset(seed=seed, options=options)
-        return observations, infos
-
     def step_async(self, actions: np.ndarray) -> None:
-        """Keeps the actions for ``step_wait``."""
         self._actions = actions
 
-    def step_wait(self) -> tuple[Seen, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[SlotObservations, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Steps every environment once.
 
         Returns:
@@ -184,7 +187,6 @@ class VecEnv(StableVecEnv):
             del infos[slot]["episode"]
 
     def close(self) -> None:
-        """Closes the environment underneath."""
         self.env.close()
 
     # --- what the replicas have ---
@@ -220,11 +222,44 @@ class VecEnv(StableVecEnv):
         self.env.set_attr(attr_name, values)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        """Calls a method of the environment, once for all replicas; the results of those chosen."""
+        """Calls a method of the environment, once for all replicas; the results of those chosen.
+
+        ``reset`` begins new episodes in the replicas of those chosen alone, and gives each its observation and infos.
+        Another method that changes something changes all replicas, and is refused where only some are chosen.
+        """
+        chosen = self._chosen(indices)
         if method_name == MASKS:
-            return list(self.action_masks()[self._chosen(indices)])
+            return list(self.action_masks()[chosen])
+        if method_name == "reset":
+            return self._begin_anew(chosen, *method_args, **method_kwargs)
+        some = len({i // self._slots.of_replica for i in chosen}) < self.env.num_envs
+        if some and method_name not in _READING and callable(getattr(self.env, method_name, None)):
+            raise ValueError(
+                f"{method_name}() acts on all replicas at once, and indices names some: leave indices out (parameters "
+                "and fields of the state are set by set_attr(name, value, indices))"
+            )
         results = self.env.call(method_name, *method_args, **method_kwargs)
-        return [results[i // self._slots.of_replica] for i in self._chosen(indices)]
+        return [results[i // self._slots.of_replica] for i in chosen]
+
+    def _begin_anew(
+        self, chosen: Sequence[int], *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        """Begins new episodes in some replicas: replica *i* with ``seed + i``; where others are it goes on."""
+        agents = np.bincount(np.unique(chosen) // self._slots.of_replica, minlength=self.env.num_envs)
+        mask, given = agents > 0, dict(options or {})
+        if (agents[mask] < self._slots.of_replica).any():
+            raise ValueError(
+                f"indices names some agents of a replica, and its episode is of all {self._slots.of_replica}: name all"
+            )
+        if "reset_mask" in given:
+            raise ValueError("indices says which replicas begin anew: leave 'reset_mask' out")
+        if mask.all():
+            observations, infos = self.env.reset(seed=seed, options=given)
+        else:
+            seeds = None if seed is None else [seed + i if mask[i] else None for i in range(len(mask))]
+            observations, infos = self.env.reset(seed=seeds, options={**given, "reset_mask": mask})
+        seen = self._slots.begin(observations, infos, seed if mask.all() else None, replicas=mask)
+        return [(observation, {}) for observation in rows(seen, np.array(chosen, np.intp))]
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
         """True of ``Monitor``, whose work is done here."""
@@ -239,7 +274,6 @@ class VecEnv(StableVecEnv):
         return [pictures[i // self._slots.of_replica] for i in range(self.num_envs)]
 
     def __repr__(self) -> str:
-        """Says what it is and where."""
         return f"VecEnv({self.env!r}, {self.num_envs} environments)"
 
 
@@ -251,12 +285,14 @@ def _key(options: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _slots_of(env: VectorEnv | MultiAgentEnv, role: str | None, others: Other | Mapping[str, Other]) -> Slots:
     """A slot for each replica, or for each agent of the role."""
-    if isinstance(env, gpu_envs.VectorEnv):
+    by_role = ByRole(env)
+    if by_role.alone:
         if role is not None or others != "random":
             raise ValueError("this environment has one agent: leave out role and others")
-        return Replicas(env)
+        return Replicas(by_role)
+    roles = ", ".join(by_role.roles)
     if role is None:
-        raise ValueError(f"this environment has a team: say with role= whose agents to train: {', '.join(env.roles)}")
-    if role not in env.roles:
-        raise ValueError(f"there is no role {role!r}{did_you_mean(role, env.roles)} There are: {', '.join(env.roles)}")
-    return Agents(env, role, Others(env, role, others))
+        raise ValueError(f"this environment has a team: say with role= whose agents to train: {roles}")
+    if role not in by_role.roles:
+        raise ValueError(f"there is no role {role!r}{did_you_mean(role, by_role.roles)} There are: {roles}")
+    return Agents(by_role, role, Others(by_role, role, others))

@@ -9,18 +9,19 @@ import torch
 from skrl.envs.wrappers.torch import MultiAgentEnvWrapper
 
 from gpu_envs.adapters.opening import opened
-from gpu_envs.adapters.skrl.wrapper import Beginning, chosen_seed, from_zero
-from gpu_envs.errors import ActionError, did_you_mean
+from gpu_envs.adapters.skrl.wrapper import Beginning, Underneath, from_zero
+from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.results import Step
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.results import Step
-from gpu_envs.spec import Spec
+from gpu_envs.seeds import Seed
+from gpu_envs.specs.base import Spec
 
 Tensors = dict[str, torch.Tensor]
 """A tensor for each agent, or for each role."""
 
 
 @final
-class MultiAgentWrapper(MultiAgentEnvWrapper):
+class MultiAgentWrapper(Underneath, MultiAgentEnvWrapper):
     """Replicas of a team as a multi-agent environment of skrl's: dicts by agent, in the order of ``possible_agents``.
 
     A step writes straight into fresh tensors, one for each role, of which agents get views; it waits for nothing.
@@ -47,7 +48,7 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
         env: str | Spec | MultiAgentEnv,
         num_envs: int | None = None,
         *,
-        seed: int | None = None,
+        seed: Seed | None = None,
         stagger: bool = False,
         shared_state: bool = False,
         **options: Any,
@@ -60,7 +61,7 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
             num_envs: With an id: how many replicas; None: one.
             seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
                 follows from what ``skrl.utils.set_seed`` was told, or a random one.
-            stagger: First episodes begin at a random step of the time limit, so that not all replicas reach it at once.
+            stagger: First episodes are cut short at random steps, so that not all replicas reach the limit at once.
                 For training, not for evaluation.
             shared_state: There is a state, the same for all agents: all their observations side by side. MAPPO's
                 critics look at it. False: the states are None.
@@ -70,13 +71,16 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
         if not isinstance(made, MultiAgentEnv):
             raise ValueError(f"{made!r} has one agent: use gpu_envs.adapters.skrl.Wrapper")
         super().__init__(made)
-        self._beginning = Beginning(made, chosen_seed() if seed is None else seed, stagger=stagger)
-        names = iter(made.possible_agents)
-        self._roles = {role: [next(names) for _ in range(count)] for role, count in made.counts.items()}
-        self._role_of = {name: role for role, members in self._roles.items() for name in members}
-        self._actions = {role: from_zero(space, self._device) for role, space in made.single_action_spaces.items()}
+        self._beginning = Beginning(made, seed, stagger=stagger)
+        self._by_role = by_role = ByRole(made)
+        self._role_of = {agent: role for role in by_role.roles.values() for agent in role.agents}
+        self._shapes = {
+            name: (by_role.rows(name), (*by_role.rows(name), *(role.observation.shape or ())))
+            for name, role in by_role.roles.items()
+        }
+        self._actions = {name: from_zero(role.action, self._device) for name, role in by_role.roles.items()}
         self._real = getattr(torch, made.precision)
-        self._state_space = _side_by_side(made) if shared_state else None
+        self._state_space = _side_by_side(by_role) if shared_state else None
         self._state: torch.Tensor | None = None
         self._live: dict[str, Any] = {}
 
@@ -87,23 +91,20 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
 
     @property
     def possible_agents(self) -> list[str]:
-        """All agents, role after role."""
         return list(self._env.possible_agents)
 
     @property
     def max_num_agents(self) -> int:
-        """How many there are."""
         return int(self._env.num_agents)
 
     @property
     def observation_spaces(self) -> dict[str, gymnasium.Space[Any]]:
-        """What each agent sees."""
-        return {name: self._env.single_observation_spaces[role] for name, role in self._role_of.items()}
+        return {agent: role.observation for agent, role in self._role_of.items()}
 
     @property
     def action_spaces(self) -> dict[str, gymnasium.Space[Any]]:
         """What each agent may do: whole numbers from 0 up, as skrl's policies give them."""
-        return {name: self._actions[role][0] for name, role in self._role_of.items()}
+        return {agent: self._actions[role.name][0] for agent, role in self._role_of.items()}
 
     @property
     def state_spaces(self) -> dict[str, gymnasium.Space[Any] | None]:
@@ -136,9 +137,7 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
         """
         env, device = self._env, self._device
         observations, rewards, terminated = {}, {}, {}
-        for role, count in env.counts.items():
-            rows = (env.num_envs, count)
-            seen = (*rows, *(env.single_observation_spaces[role].shape or ()))
+        for role, (rows, seen) in self._shapes.items():
             observations[role] = torch.empty(seen, dtype=torch.float32, device=device)
             rewards[role] = torch.empty(rows, dtype=self._real, device=device)
             terminated[role] = torch.empty(rows, dtype=torch.bool, device=device)
@@ -159,15 +158,8 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
 
     def _gathered(self, actions: Mapping[str, torch.Tensor]) -> Tensors:
         """The actions of the agents as those of the roles."""
-        try:
-            given = {role: [actions[name] for name in members] for role, members in self._roles.items()}
-        except KeyError as error:
-            raise ActionError(f"there is no action for {error}; every agent needs one, in the game or not") from None
-        if len(actions) > len(self._role_of):
-            unknown = str(next(name for name in actions if name not in self._role_of))
-            raise ValueError(f"there is no agent {unknown!r}{did_you_mean(unknown, self._role_of)}")
         gathered = {}
-        for role, arrays in given.items():
+        for role, arrays in self._by_role.gathered(actions).items():
             space, first = self._actions[role]
             together = torch.stack(arrays, 1) if space.shape else torch.cat(arrays, 1)
             if space.shape and len(space.shape) > 1:
@@ -178,9 +170,9 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
     def _by_agent(self, by_role: Mapping[str, torch.Tensor]) -> Tensors:
         """Views of the roles' ``[num_envs, agents, ...]`` for their agents, ``[num_envs, features]``."""
         views: Tensors = {}
-        for role, members in self._roles.items():
-            array = by_role[role]
-            views.update(zip(members, array.reshape(*array.shape[:2], -1).unbind(1), strict=True))
+        for name, role in self._by_role.roles.items():
+            array = by_role[name]
+            views.update(zip(role.agents, array.reshape(*array.shape[:2], -1).unbind(1), strict=True))
         return views
 
     def _described(self, infos: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,23 +183,11 @@ class MultiAgentWrapper(MultiAgentEnvWrapper):
             self._live = {"alive": alive, "final_obs": final_obs, "_final_obs": infos["_final_obs"]}
         return dict(self._live)
 
-    def render(self, *args: Any, **kwargs: Any) -> Any:
-        """A picture, where the environment was made to give any: skrl's trainers ask every step if not told not to."""
-        return None if self._env.render_mode is None else self._env.render(*args, **kwargs)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes over all there is: skrl's look-up of attributes needs some of it to look up others."""
-        self.__dict__.update(state)
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
-
-
-def _side_by_side(env: MultiAgentEnv) -> gymnasium.spaces.Box:
+def _side_by_side(by_role: ByRole) -> gymnasium.spaces.Box:
     """The space of all agents' observations, one after another."""
     bounds = []
-    for space in (env.single_observation_spaces[role] for role in env.roles for _ in range(env.counts[role])):
+    for space in (role.observation for role in by_role.roles.values() for _ in role.agents):
         if not isinstance(space, gymnasium.spaces.Box):
             raise ValueError(f"shared_state needs observations that are Boxes; this one is {space}: leave it out")
         bounds.append((space.low.ravel(), space.high.ravel()))

@@ -8,15 +8,33 @@ from skrl import config
 from skrl.envs.wrappers.torch import Wrapper as StockWrapper
 
 from gpu_envs.adapters.opening import opened
+from gpu_envs.engine.results import Step
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.resets import derived_seed, random_seed
-from gpu_envs.results import Step
-from gpu_envs.spec import Spec
+from gpu_envs.seeds import Seed, check_seed, derived_seed, random_seed
+from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
 
+class Underneath:
+    """What both wrappers do with the environment underneath."""
+
+    _env: Any
+
+    def render(self, *args: Any, **kwargs: Any) -> Any:
+        """A picture, where the environment was made to give any: skrl's trainers ask every step if not told not to."""
+        return None if self._env.render_mode is None else self._env.render(*args, **kwargs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes over all there is: skrl's look-up of attributes needs some of it to look up others."""
+        self.__dict__.update(state)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+
 @final
-class Wrapper(StockWrapper):
+class Wrapper(Underneath, StockWrapper):
     """Replicas with one agent as an environment of skrl's.
 
     A step writes straight into fresh tensors, so what an agent keeps stays as it is, and waits for nothing. Rewards,
@@ -40,7 +58,7 @@ class Wrapper(StockWrapper):
         env: str | Spec | VectorEnv,
         num_envs: int | None = None,
         *,
-        seed: int | None = None,
+        seed: Seed | None = None,
         stagger: bool = False,
         **options: Any,
     ) -> None:
@@ -52,7 +70,7 @@ class Wrapper(StockWrapper):
             num_envs: With an id: how many replicas; None: one.
             seed: Of the first reset; replica *i* gets ``seed + i``. None: one that
                 follows from what ``skrl.utils.set_seed`` was told, or a random one.
-            stagger: First episodes begin at a random step of the time limit, so that not all replicas reach it at once.
+            stagger: First episodes are cut short at random steps, so that not all replicas reach the limit at once.
                 For training, not for evaluation.
             **options: With an id: what ``gpu_envs.make`` takes, such as ``device``, and the environment's parameters.
         """
@@ -60,7 +78,7 @@ class Wrapper(StockWrapper):
         if not isinstance(made, VectorEnv):
             raise ValueError(f"{made!r} has a team of agents: use gpu_envs.adapters.skrl.MultiAgentWrapper")
         super().__init__(made)
-        self._beginning = Beginning(made, chosen_seed() if seed is None else seed, stagger=stagger)
+        self._beginning = Beginning(made, seed, stagger=stagger)
         count, space = made.num_envs, made.single_action_space
         self._count = count
         self._seen = Seen(made.single_observation_space, count, self._device)
@@ -70,7 +88,6 @@ class Wrapper(StockWrapper):
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """What a replica's agent sees."""
         return self._env.single_observation_space
 
     @property
@@ -79,12 +96,11 @@ class Wrapper(StockWrapper):
         return self._actions
 
     @property
-    def state_space(self) -> None:
-        """There is no state beside the observations."""
+    def state_space(self) -> None:  # there is no state beside the observations
         return
 
     def state(self) -> None:
-        """There is no state beside the observations."""
+        return
 
     def reset(self) -> tuple[torch.Tensor, dict[str, Any]]:
         """Begins new episodes.
@@ -122,18 +138,6 @@ class Wrapper(StockWrapper):
             {"final_obs": self._seen.rows(infos["final_obs"]), "_final_obs": infos["_final_obs"]},
         )
 
-    def render(self, *args: Any, **kwargs: Any) -> Any:
-        """A picture, where the environment was made to give any: skrl's trainers ask every step if not told not to."""
-        return None if self._env.render_mode is None else self._env.render(*args, **kwargs)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes over all there is: skrl's look-up of attributes needs some of it to look up others."""
-        self.__dict__.update(state)
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
-
 
 @final
 class Seen:
@@ -167,27 +171,23 @@ class Seen:
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
-def chosen_seed() -> int:
-    """The seed of environments that were given none: skrl's, which is 0 where nobody chose one."""
-    key = int(config.torch.key)
-    return derived_seed(key, "environments") if key else random_seed()
-
-
 @final
 class Beginning:
     """Begins the episodes of an environment, as skrl's trainers ask for it."""
 
-    def __init__(self, env: VectorEnv | MultiAgentEnv, seed: int, *, stagger: bool) -> None:
+    def __init__(self, env: VectorEnv | MultiAgentEnv, seed: Seed | None, *, stagger: bool) -> None:
         """Keeps what the first reset is to be.
 
         Args:
             env: The environment.
-            seed: Of its first reset.
-            stagger: First episodes begin midway.
+            seed: Of its first reset; None: one that follows from skrl's, which is 0 where nobody chose one.
+            stagger: First episodes are cut short.
         """
-        self._env = env
-        self._seed = seed
-        self._stagger = stagger
+        number = check_seed(seed)
+        if number is None:
+            key = int(config.torch.key)
+            number = derived_seed(key, "environments") if key else random_seed()
+        self._env, self._seed, self._stagger = env, number, stagger
         self._first = True
 
     def observations(self) -> Any:

@@ -8,11 +8,12 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from gpu_envs.adapters.opening import opened
-from gpu_envs.adapters.torchrl.kinds import Kind, Single, Team
+from gpu_envs.adapters.torchrl.grouped import Grouped
 from gpu_envs.adapters.torchrl.specs import allowed
+from gpu_envs.engine.by_role import ByRole
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.resets import Seeds
-from gpu_envs.spec import Spec
+from gpu_envs.seeds import Seed, Seeds, check_seed
+from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
 
@@ -50,7 +51,7 @@ class Env(EnvBase):
         env: str | Spec | VectorEnv | MultiAgentEnv,
         num_envs: int | None = None,
         *,
-        seed: int | None = None,
+        seed: Seed | None = None,
         categorical_actions: bool = True,
         **options: Any,
     ) -> None:
@@ -71,28 +72,26 @@ class Env(EnvBase):
         super().__init__(device=device, batch_size=(made.num_envs,))
         self.env: Final = made
         self.num_envs: Final = made.num_envs
-        self.group_map: Final = _group_map(made)
-        self._next_seed = seed
-        self._kind: Final[Kind] = (
-            Team(made, device, categorical=categorical_actions)
-            if isinstance(made, MultiAgentEnv)
-            else Single(made, device, categorical=categorical_actions)
-        )
-        self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = self._kind.specs()
+        by_role = ByRole(made)
+        groups = {} if by_role.alone else by_role.roles
+        self.group_map: Final = {name: list(role.agents) for name, role in groups.items()}
+        self._next_seed: Seeds = check_seed(seed)
+        self._grouped: Final = Grouped(by_role, device, categorical=categorical_actions)
+        self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = self._grouped.specs()
         specs = self.full_action_spec
-        self._masks: Final = [(key, specs[action], choices) for key, action, choices in self._kind.masks()]
+        self._masks: Final = [(key, specs[action], choices) for key, action, choices in self._grouped.masks()]
         self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chosen = tensordict.get("_step", None)
-        if chosen is not None:
-            _check_left_out(chosen, tensordict.get("done", None))
-            self.env.allow_frozen_steps()
-            try:
-                return self._narrowed(self._kind.step(tensordict))
-            finally:
-                self.env.allow_frozen_steps(False)
-        return self._narrowed(self._kind.step(tensordict))
+        if chosen is None:
+            return self._narrowed(self._grouped.step(tensordict))
+        _check_left_out(chosen, tensordict.get("done", None))
+        self.env.allow_frozen_steps()
+        try:
+            return self._narrowed(self._grouped.step(tensordict))
+        finally:
+            self.env.allow_frozen_steps(False)
 
     def _narrowed(self, present: TensorDictBase) -> TensorDictBase:
         """The same; from here on random actions are drawn among those that it says are possible."""
@@ -120,11 +119,11 @@ class Env(EnvBase):
         mask = None if tensordict is None else self._mask(tensordict)
         if mask is not None:
             if self.device.type == "cpu" and not bool(mask.any()):  # which the environment takes for a mistake there
-                return self._narrowed(self._kind.copied(self._kind.present()))
+                return self._narrowed(self._grouped.copied(self._grouped.present()))
             given["reset_mask"] = mask
         elif seed is None:
             seed, self._next_seed = self._next_seed, None
-        return self._narrowed(self._kind.reset(seed, given))
+        return self._narrowed(self._grouped.copied(self._grouped.begin(seed, given)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Resets what is done, as TorchRL's own does, but without asking the device whether anything is.
@@ -137,7 +136,7 @@ class Env(EnvBase):
         """
         done = tensordict.get("done", None)
         if done is not None and (self.device.type != "cpu" or bool(done.any())):
-            self._kind.restart(tensordict, done)
+            self._grouped.restart(tensordict, done)
             self._narrowed(tensordict)
         return tensordict
 
@@ -167,11 +166,7 @@ class Env(EnvBase):
         return self
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Ends the use of this and of ``env``.
-
-        Args:
-            raise_if_closed: A second time is an error.
-        """
+        """Ends the use of this and of ``env``; a second time is an error, unless ``raise_if_closed`` is False."""
         if self.is_closed and raise_if_closed:
             raise RuntimeError("this environment is closed already; close(raise_if_closed=False) lets that pass")
         self.is_closed = True
@@ -181,15 +176,7 @@ class Env(EnvBase):
         """Leaves ``env`` open, which others may hold; it has nothing that the garbage collector does not free."""
 
     def __repr__(self) -> str:
-        """Says what it is and where."""
         return f"torchrl.Env({self.env!r})"
-
-
-def _group_map(env: VectorEnv | MultiAgentEnv) -> dict[str, list[str]]:
-    if isinstance(env, VectorEnv):
-        return {}
-    names = iter(env.possible_agents)
-    return {role: [next(names) for _ in range(count)] for role, count in env.counts.items()}
 
 
 def _check_left_out(chosen: torch.Tensor, done: torch.Tensor | None) -> None:

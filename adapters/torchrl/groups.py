@@ -17,6 +17,7 @@ from gpu_envs.adapters.torchrl.specs import (
     flag_spec,
     observation_specs,
 )
+from gpu_envs.engine.by_role import RoleView
 
 ENDS = ("done", "terminated", "truncated")
 """TorchRL's names for the end of an episode; ``done`` is either of the others."""
@@ -56,8 +57,7 @@ class Group:
 
     def __init__(
         self,
-        observation: gymnasium.Space[Any],
-        action: gymnasium.Space[Any],
+        role: RoleView,
         lead: tuple[int, ...],
         precision: str,
         device: torch.device,
@@ -68,14 +68,14 @@ class Group:
         """Derives specs and shapes.
 
         Args:
-            observation: The space of one agent.
-            action: The space of one agent.
-            lead: The dimensions before it.
+            role: Whose group it is.
+            lead: The dimensions before one agent's.
             precision: Of rewards.
             device: Where all is.
             categorical: Discrete actions are numbers, not one-hot.
             masked: The rules say which actions are possible.
         """
+        observation, action = role.observation, role.action
         self.lead: Final = torch.Size(lead)
         self.masked: Final = masked
         self._device: Final = device
@@ -132,9 +132,10 @@ class Group:
         seen = dict(observations) if self._by_key else {OBSERVATION: observations}
         return seen if mask is None else seen | {MASK: mask.view(torch.bool)}
 
-    def written(self, fresh: Fresh) -> Any:
-        """Where the environment is to write observations: a tensor, or tensors by the keys of a Dict."""
-        return fresh.observations if self._by_key else fresh.observations[OBSERVATION]
+    def places(self, fresh: Fresh) -> tuple[Any, Any, Any, Any]:
+        """Where the environment is to write: observations, rewards, terminations, truncations."""
+        lead, seen = self.lead, fresh.observations if self._by_key else fresh.observations[OBSERVATION]
+        return seen, fresh.reward.view(lead), fresh.terminated.view(lead), fresh.truncated.view(lead)
 
     def stepped(self, fresh: Fresh) -> dict[str, torch.Tensor]:
         """What a step wrote, by TorchRL's keys."""

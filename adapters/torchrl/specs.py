@@ -1,4 +1,7 @@
-"""Gymnasium's spaces as TorchRL's specs."""
+"""Gymnasium's spaces as TorchRL's specs.
+
+Spaces are those of one agent; ``lead`` are the dimensions of values before the space's own, ``device`` is their place.
+"""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -33,17 +36,7 @@ class Choices(MultiCategorical):
         mask: torch.Tensor | None = None,
         remove_singleton: bool = True,
     ) -> None:
-        """Keeps how many there are to choose from.
-
-        Args:
-            nvec: How many, ``[numbers]``; with further dimensions before it, that all agree, as ``MultiCategorical``
-                hands it to its own class.
-            shape: That of values, ``[..., numbers]``; None: that of ``nvec``.
-            device: Where values are.
-            dtype: Of values.
-            mask: Which are allowed, as ``MultiCategorical`` takes it.
-            remove_singleton: As ``MultiCategorical`` takes it.
-        """
+        # MultiCategorical hands its own class an nvec with further dimensions before the numbers, in which all agree
         given = torch.as_tensor(nvec, device=device)
         one = given[(0,) * (given.ndim - 1)].clone()
         super().__init__(one, None, device, dtype, None, remove_singleton)
@@ -58,14 +51,7 @@ class Choices(MultiCategorical):
 
 
 def box_spec(space: gymnasium.Space[Any], what: str, lead: torch.Size, device: torch.device) -> TensorSpec:
-    """The spec of a Box.
-
-    Args:
-        space: Of one agent.
-        what: The space is of, for the message.
-        lead: The dimensions before its own.
-        device: Where the values are.
-    """
+    """The spec of a Box; the message says ``what`` it is a space of."""
     if not isinstance(space, Box):
         raise TypeError(f"the {what} space is {space}; TorchRL's interface is made for Box, Discrete and MultiDiscrete")
     shape, dtype = torch.Size((*lead, *space.shape)), getattr(torch, space.dtype.name)
@@ -77,13 +63,7 @@ def box_spec(space: gymnasium.Space[Any], what: str, lead: torch.Size, device: t
 
 
 def observation_specs(space: gymnasium.Space[Any], lead: torch.Size, device: torch.device) -> dict[str, TensorSpec]:
-    """The specs of observations by TorchRL's keys: ``observation``, or those of a Dict, as in TorchRL's own wrappers.
-
-    Args:
-        space: Of one agent.
-        lead: The dimensions before its own.
-        device: Where the values are.
-    """
+    """The specs by TorchRL's keys: ``observation``, or those of a Dict, as in TorchRL's own wrappers."""
     if not isinstance(space, Dict):
         return {OBSERVATION: box_spec(space, "observation", lead, device)}
     taken = [key for key in space if key in RESERVED]
@@ -114,12 +94,8 @@ def action_spec(
 ) -> TensorSpec:
     """The spec of the actions.
 
-    Args:
-        space: Of one agent.
-        lead: The dimensions before its own.
-        device: Where the values are.
-        categorical: Discrete actions are numbers, which count from 0 even where those of the space do not; otherwise
-            they are one-hot.
+    If ``categorical``, discrete ones are numbers, which count from 0 even where those of the space do not; otherwise
+    they are one-hot.
     """
     spec: TensorSpec
     if isinstance(space, Discrete):

@@ -7,11 +7,11 @@ sections of those named by --only replace their like in the file.
 import argparse
 import sys
 
-from benchmarks import record
+from benchmarks import command, record
+from benchmarks.command import log
 from benchmarks.peers import works
 from benchmarks.peers.outcome import Outcome, outcome, told, written
 from benchmarks.peers.works import PEERS, Peer, Work
-from gpu_envs.backend.cuda import device_count
 from gpu_envs.errors import did_you_mean
 
 OURS = Peer("gpu_envs", "ours", {"gpu_envs": "gpu_envs", "torch": "torch"}, works.own)
@@ -19,12 +19,8 @@ OURS = Peer("gpu_envs", "ours", {"gpu_envs": "gpu_envs", "torch": "torch"}, work
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        "python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    made = command.parser("peers", __doc__)
     made.add_argument("--only", nargs="+", choices=tuple(PEERS), metavar="NAME", help=f"of {', '.join(PEERS)}")
-    made.add_argument("--commit", help="the commit measured, where the copy has no git")
     made.add_argument("--seconds", type=float, default=0.3, help="of each measurement (default: 0.3)")
     made.add_argument("--limit", type=float, default=60, help="seconds until a process is stopped (default: 60)")
     made.add_argument("--replicas", type=int, help="at most so many, for a look: the file is not written")
@@ -58,23 +54,11 @@ def refuse_mistakes(options: argparse.Namespace) -> None:
             parser().error(f"--{name} is {value}; give a number above 0")
 
 
-def log(line: str) -> None:
-    """Prints a line at once."""
-    print(line, flush=True)
-
-
 def main() -> None:
     """Measures us and then each peer, prints, and writes after each."""
     options = parser().parse_args()
     refuse_mistakes(options)
-    device = options.device or ("cuda" if device_count() > 0 else "cpu")
-    gpu = None
-    if device == "cuda":
-        if device_count() == 0:
-            parser().error("there is no CUDA device here; --device cpu measures the CPU")
-        import torch
-
-        gpu = torch.cuda.get_device_name(0)
+    device, gpu = command.chosen_device(options, parser())
     pythons = dict(options.python)
     by_name = chosen_works(options, device)
     own = outcome(sys.executable, OURS, by_name["ours"], options.seconds, 5 * options.limit)

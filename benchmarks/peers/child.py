@@ -1,13 +1,15 @@
 """What a peer's process does: it measures pieces of work, and prints a line of JSON for each as soon as it is done."""
 
 import argparse
-import importlib.metadata
 import json
-import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from benchmarks.peers.works import Measured, Work
+from benchmarks.record import versions
+from benchmarks.timing import seconds_per_call
 
 Measure = Callable[[Work, float], Measured]
 
@@ -34,15 +36,18 @@ def serve(packages: Sequence[str], measure: Measure) -> None:
             said({"work": number, **found._asdict()})
 
 
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of Python and of the packages."""
-    found = {"python": sys.version.split()[0]}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+def stepped(env: Any, actions: Any, begin: float, seconds: float) -> Measured:
+    """Seconds of a step of an environment that has been reset, with these actions in turn.
+
+    Args:
+        env: Returns when a step is done.
+        actions: Of some steps, by their number.
+        begin: When getting ready began, by ``time.perf_counter``.
+        seconds: To measure for.
+    """
+    env.step(actions[0])
+    prepare = time.perf_counter() - begin
+    return Measured(seconds_per_call(lambda t: env.step(actions[t % len(actions)]), seconds=seconds), prepare)
 
 
 def said(line: object) -> None:

@@ -23,9 +23,7 @@ def measure(work: Work, seconds: float) -> Measured:
     try:
         if work.variant != "asynchronous":
             env.reset()
-            env.step(actions[0])
-            prepare = time.perf_counter() - begin
-            return Measured(seconds_per_call(lambda t: env.step(actions[t % 16]), seconds=seconds), prepare)
+            return child.stepped(env, actions, begin, seconds)
 
         def turn(t: int) -> None:
             infos = env.recv()[-1]

@@ -9,7 +9,6 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from benchmarks.peers import child
 from benchmarks.peers.works import Measured, Work
-from benchmarks.timing import seconds_per_call
 
 
 def one() -> gymnasium.Env[Any, Any]:
@@ -33,9 +32,7 @@ def measure(work: Work, seconds: float) -> Measured:
     try:
         assert env.metadata["autoreset_mode"].value == work.autoreset
         env.reset(seed=0)
-        env.step(actions[0])
-        prepare = time.perf_counter() - begin
-        return Measured(seconds_per_call(lambda t: env.step(actions[t % 16]), seconds=seconds), prepare)
+        return child.stepped(env, actions, begin, seconds)
     finally:
         env.close()
 

@@ -11,7 +11,7 @@ TIME_LIMIT = 500
 MASS = CART_MASS + POLE_MASS
 
 
-class World(NamedTuple):
+class CartPoles(NamedTuple):
     """All replicas."""
 
     state: Any
@@ -39,10 +39,10 @@ def move(state: Any, action: Any) -> tuple[Any, Any]:
     return jnp.stack((x, x_dot, theta, theta_dot), -1), fallen
 
 
-def step(world: World, action: Any, key: Any) -> tuple[World, Any, Any]:
+def step(world: CartPoles, action: Any, key: Any) -> tuple[CartPoles, Any, Any]:
     """The replicas a step later, [N] whether an episode ended with it, and [N] the steps that it had."""
     moved, fallen = move(world.state, action)
     elapsed = world.elapsed + 1
     done = fallen | (elapsed >= TIME_LIMIT)
     fresh = start(key, moved.shape[0])
-    return World(jnp.where(done[:, None], fresh, moved), jnp.where(done, 0, elapsed)), done, elapsed
+    return CartPoles(jnp.where(done[:, None], fresh, moved), jnp.where(done, 0, elapsed)), done, elapsed

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.peers import jax_cartpole
-from benchmarks.peers.jax_cartpole import TIME_LIMIT, World
+from benchmarks.peers.jax_cartpole import TIME_LIMIT, CartPoles
 
 LAST_EPISODES = 100
 MATMUL = {"float32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16"}
@@ -20,7 +20,7 @@ MATMUL = {"float32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16"}
 @final
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A run. The defaults solve cart-pole soon with many replicas; ``benchmarks.solving`` names other good ones."""
+    """A run. The defaults solve cart-pole soon with many replicas; ``training.solving`` names other good ones."""
 
     num_envs: int = 512
     """Replicas."""
@@ -60,7 +60,7 @@ class Settings:
         return -(-steps // self.horizon) * self.horizon
 
 
-class Learner(NamedTuple):
+class LearnerState(NamedTuple):
     """Everything that changes."""
 
     weights: Any
@@ -68,7 +68,7 @@ class Learner(NamedTuple):
     squares: Any
     count: Any
     """Steps of Adam."""
-    world: World
+    world: CartPoles
     key: Any
     ended: Any
     """[window, 2] float32: for each of the last steps, how many episodes ended, and the sum of their returns."""
@@ -108,20 +108,20 @@ def chosen(log_probs: Any, actions: Any) -> Any:
     return jnp.where(actions == 1, log_probs[:, 1], log_probs[:, 0])
 
 
-def begin(settings: Settings, key: Any) -> Learner:
+def begin(settings: Settings, key: Any) -> LearnerState:
     """New weights and new episodes."""
     actor_key, critic_key, world_key, key = jax.random.split(key, 4)
     weights = (layers(actor_key, 2, 0.01, settings.hidden), layers(critic_key, 1, 1.0, settings.hidden))
     zeros = jax.tree_util.tree_map(jnp.zeros_like, weights)
-    world = World(jax_cartpole.start(world_key, settings.num_envs), jnp.zeros(settings.num_envs, jnp.int32))
+    world = CartPoles(jax_cartpole.start(world_key, settings.num_envs), jnp.zeros(settings.num_envs, jnp.int32))
     ended = jnp.zeros((settings.window, 2))
-    return Learner(weights, zeros, zeros, jnp.int32(0), world, key, ended, jnp.int32(0))
+    return LearnerState(weights, zeros, zeros, jnp.int32(0), world, key, ended, jnp.int32(0))
 
 
-def rollout(settings: Settings, learner: Learner) -> tuple[World, Any, dict[str, Any]]:
+def rollout(settings: Settings, learner: LearnerState) -> tuple[CartPoles, Any, dict[str, Any]]:
     """The replicas a horizon later, [T, 2] the episodes ended, and what was seen and done, each [T, N, ...]."""
 
-    def one(world: World, key: Any) -> tuple[World, Any]:
+    def one(world: CartPoles, key: Any) -> tuple[CartPoles, Any]:
         act_key, step_key = jax.random.split(key)
         log_probs, values = act(settings, learner.weights, world.state)
         # with two choices, one uniform number decides
@@ -165,7 +165,7 @@ def loss(settings: Settings, weights: Any, batch: dict[str, Any]) -> Any:
     return policy + settings.value_weight * value - settings.entropy_weight * entropy
 
 
-def adam(settings: Settings, learner: Learner, gradients: Any) -> Learner:
+def adam(settings: Settings, learner: LearnerState, gradients: Any) -> LearnerState:
     """A step of Adam, of gradients that are no longer than the limit."""
     tree_map = jax.tree_util.tree_map
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree_util.tree_leaves(gradients)))
@@ -183,7 +183,7 @@ def adam(settings: Settings, learner: Learner, gradients: Any) -> Learner:
     return learner._replace(weights=weights, moments=moments, squares=squares, count=count)
 
 
-def improve(settings: Settings, learner: Learner) -> Learner:
+def improve(settings: Settings, learner: LearnerState) -> LearnerState:
     """One update: a rollout, and some epochs of minibatches."""
     act_key, shuffle_key, key = jax.random.split(learner.key, 3)
     world, ended, seen = rollout(settings, learner._replace(key=act_key))
@@ -191,11 +191,11 @@ def improve(settings: Settings, learner: Learner) -> Learner:
     samples = settings.horizon * settings.num_envs
     flat = {k: v.reshape(samples, *v.shape[2:]) for k, v in (seen | {"advantage": gain}).items() if k != "done"}
 
-    def minibatch(learner: Learner, rows: Any) -> tuple[Learner, None]:
+    def minibatch(learner: LearnerState, rows: Any) -> tuple[LearnerState, None]:
         batch = {k: v[rows] for k, v in flat.items()}
         return adam(settings, learner, jax.grad(lambda w: loss(settings, w, batch))(learner.weights)), None
 
-    def epoch(learner: Learner, key: Any) -> Any:
+    def epoch(learner: LearnerState, key: Any) -> Any:
         order = jnp.argsort(jax.random.bits(key, (samples,)))
         return jax.lax.scan(minibatch, learner, order.reshape(settings.minibatches, -1))
 
@@ -212,10 +212,10 @@ def mean_of_last(ended: Any) -> Any:
     return jnp.where(enough[at], sums[at] / counts[at], -jnp.inf)
 
 
-def train(settings: Settings, learner: Learner) -> Any:
+def train(settings: Settings, learner: LearnerState) -> Any:
     """The learner after updates until the target is reached, or there have been enough."""
 
-    def unsolved(learner: Learner) -> Any:
+    def unsolved(learner: LearnerState) -> Any:
         return (mean_of_last(learner.ended) < settings.target) & (learner.update < settings.updates)
 
     return jax.lax.while_loop(unsolved, lambda learner: improve(settings, learner), learner)
@@ -224,14 +224,14 @@ def train(settings: Settings, learner: Learner) -> Any:
 def evaluation(settings: Settings, weights: Any, key: Any) -> Any:
     """The mean return of 1,000 new episodes of the policy, which chooses at random as it did in training."""
     key, start_key = jax.random.split(key)
-    world = World(jax_cartpole.start(start_key, 1000), jnp.zeros(1000, jnp.int32))
+    world = CartPoles(jax_cartpole.start(start_key, 1000), jnp.zeros(1000, jnp.int32))
 
-    def one(carry: tuple[World, Any], key: Any) -> tuple[tuple[World, Any], None]:
+    def one(carry: tuple[CartPoles, Any], key: Any) -> tuple[tuple[CartPoles, Any], None]:
         world, alive = carry
         log_probs, _ = act(settings, weights, world.state)
         actions = jax.random.uniform(key, (1000,)) < jnp.exp(log_probs[:, 1])
         state, fallen = jax_cartpole.move(world.state, actions)
-        return (World(state, world.elapsed + alive), alive & ~fallen), None
+        return (CartPoles(state, world.elapsed + alive), alive & ~fallen), None
 
     alive = jnp.ones(1000, bool)
     (world, _), _ = jax.lax.scan(one, (world, alive), jax.random.split(key, TIME_LIMIT))

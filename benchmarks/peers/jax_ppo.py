@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from benchmarks.peers import jax_learner
-from benchmarks.peers.jax_learner import Learner, Settings
+from benchmarks.peers.jax_learner import LearnerState, Settings
 
 
 def compiled(function: Callable[..., Any], *examples: Any) -> tuple[Any, float]:
@@ -70,7 +70,7 @@ def once(settings: Settings, seed: int) -> dict[str, Any]:
 def throughput(settings: Settings, updates: int, repeats: int = 5) -> dict[str, Any]:
     """Steps per second of whole training, rollouts and updates: the median of some runs of some updates each."""
 
-    def several(learner: Learner) -> Any:
+    def several(learner: LearnerState) -> Any:
         after, _ = jax.lax.scan(lambda now, _: (jax_learner.improve(settings, now), None), learner, length=updates)
         return after
 

@@ -14,7 +14,7 @@ def measure(work: Work, seconds: float) -> Measured:
 
     def start(key: Any) -> Any:
         elapsed = jnp.zeros(work.num_envs, jnp.int32)
-        return jax_cartpole.World(jax_cartpole.start(key, work.num_envs), elapsed)
+        return jax_cartpole.CartPoles(jax_cartpole.start(key, work.num_envs), elapsed)
 
     def step(key: Any, world: Any, action: Any) -> tuple[Any, Any, Any]:
         world, done, _ = jax_cartpole.step(world, action, key)

@@ -1,7 +1,7 @@
-"""Timing of environments written in JAX, whoever wrote them: they are a state, and a function from one to the next."""
+"""Times environments written in JAX: a state, and a function from one state to the next."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,15 +42,7 @@ def single(start: Start, step: Step, draw: Start, seconds: float) -> Measured:
         state, *seen = step(now, state, action)
         return key, state, seen
 
-    latest = [jax.random.key(0), jax.jit(start)(jax.random.key(2)), None]
-
-    def call(t: int) -> None:
-        latest[:] = run(latest[0], latest[1], actions[t % 16])
-
-    call(0)
-    jax.block_until_ready(latest)
-    prepare = time.perf_counter() - begin
-    return Measured(seconds_per_call(call, lambda: jax.block_until_ready(latest), seconds=seconds), prepare)
+    return _measured(run, start, actions, begin, seconds, 64)
 
 
 def fused(start: Start, step: Step, draw: Start, seconds: float) -> Measured:
@@ -75,14 +67,23 @@ def fused(start: Start, step: Step, draw: Start, seconds: float) -> Measured:
         (state, *seen), _ = jax.lax.scan(one, (state, observations, sums), given)
         return key, state, seen
 
+    found = _measured(run, start, [actions], begin, seconds, 2)
+    return found._replace(seconds=found.seconds / FUSED_STEPS)
+
+
+def _measured(
+    run: Callable[..., Any], start: Start, actions: Sequence[Any], begin: float, seconds: float, warm_up: int
+) -> Measured:
+    """Times calls that lead from a key and a state to the next ones, and to what was seen."""
     latest = [jax.random.key(0), jax.jit(start)(jax.random.key(2)), None]
 
     def call(t: int) -> None:
-        del t
-        latest[:] = run(latest[0], latest[1], actions)
+        latest[:] = run(latest[0], latest[1], actions[t % len(actions)])
+
+    def wait() -> object:
+        return jax.block_until_ready(latest)
 
     call(0)
-    jax.block_until_ready(latest)
+    wait()
     prepare = time.perf_counter() - begin
-    spent = seconds_per_call(call, lambda: jax.block_until_ready(latest), seconds=seconds, warm_up=2)
-    return Measured(spent / FUSED_STEPS, prepare)
+    return Measured(seconds_per_call(call, wait, seconds=seconds, warm_up=warm_up), prepare)

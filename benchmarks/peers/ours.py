@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gpu_envs
-from benchmarks import teams
-from benchmarks.on_cpu import sample_actions
 from benchmarks.peers import child
 from benchmarks.peers.works import FUSED_STEPS, GRAPH_STEPS, GRID, HORIZON, SIMPLE_TAG, Measured, Work
-from benchmarks.timing import nothing, seconds_per_call
+from benchmarks.replicas import random_actions, tensors_of_actions
+from benchmarks.throughput import teams
+from benchmarks.timing import graph_of_steps, seconds_per_call, training_rate, waiting
 
 TURNS = 16
 """Steps whose actions are drawn beforehand, and taken in turn."""
@@ -45,33 +45,8 @@ def made(work: Work) -> Any:
 def actions_of(work: Work, env: Any) -> list[Any]:
     """Random ones for some steps: NumPy arrays for the host, else tensors of the device."""
     if work.way == "host":
-        return sample_actions(env.single_action_space, work.num_envs, TURNS)
-    import torch
-
-    if work.team is None:
-        return list(drawn_on_device(work, env.single_action_space, TURNS, torch.int64))
-    drawn = teams.random_actions(env, TURNS, "int64")
-
-    return [{role: torch.from_numpy(part).to(work.device) for role, part in step.items()} for step in drawn]
-
-
-def drawn_on_device(work: Work, space: Any, steps: int, whole: Any) -> Any:
-    """Random actions ``[steps, replicas, ...]`` of one agent, whole numbers of this kind."""
-    import torch
-
-    if hasattr(space, "n"):
-        return torch.randint(0, int(space.n), (steps, work.num_envs), device=work.device, dtype=whole)
-    low, high = float(space.low[0]), float(space.high[0])
-    return torch.empty((steps, work.num_envs, 1), device=work.device).uniform_(low, high)
-
-
-def waiting(work: Work) -> Callable[[], None]:
-    """What waits for the device; what comes out as NumPy is there already."""
-    if work.device == "cpu" or work.way == "host":
-        return nothing
-    import torch
-
-    return torch.cuda.synchronize
+        return random_actions(env.single_action_space, work.num_envs, TURNS)
+    return tensors_of_actions(env, TURNS) if work.team is None else teams.tensors_of_actions(env, TURNS, "int64")
 
 
 def measure(work: Work, seconds: float) -> Measured:
@@ -82,13 +57,14 @@ def measure(work: Work, seconds: float) -> Measured:
     env = made(work)
     ready = time.perf_counter() - begin
     actions = actions_of(work, env)
-    wait = waiting(work)
-    call, steps = fused(work, env) if work.way == "fused" else ((lambda t: env.step(actions[t % TURNS])), 1)
+    wait = waiting("cpu" if work.way == "host" else work.device)  # what comes out as NumPy is there already
+    call, steps = fused(env) if work.way == "fused" else ((lambda t: env.step(actions[t % TURNS])), 1)
     begin = time.perf_counter()
     call(0)
     wait()
     if work.way == "graph":
-        call, steps = graph(env, actions), GRAPH_STEPS
+        graph = graph_of_steps(env, actions, GRAPH_STEPS)
+        call, steps = (lambda _: graph.replay()), GRAPH_STEPS
     prepare = ready + time.perf_counter() - begin
     if work.team is not None:
         for t in range(600 // steps):  # until the share of agents in the game is stationary
@@ -98,29 +74,16 @@ def measure(work: Work, seconds: float) -> Measured:
     return Measured(spent / steps, prepare)
 
 
-def fused(work: Work, env: Any) -> tuple[Callable[[int], object], int]:
+def fused(env: Any) -> tuple[Callable[[int], object], int]:
     """Calls that take many given actions; they are 32-bit, as a JAX user's are."""
     import torch
 
-    block = drawn_on_device(work, env.single_action_space, FUSED_STEPS, torch.int32)
+    block = torch.stack(tensors_of_actions(env, FUSED_STEPS, "int32"))
     return lambda _: env.rollout(FUSED_STEPS, block), FUSED_STEPS
-
-
-def graph(env: Any, actions: list[Any]) -> Callable[[int], object]:
-    """Calls that replay several steps."""
-    import torch
-
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        for t in range(GRAPH_STEPS):
-            env.step(actions[t % TURNS])
-    return lambda _: captured.replay()
 
 
 def trained(work: Work, seconds: float) -> Measured:
     """PPO, as ``benchmarks.training`` measures it."""
-    from benchmarks.speed import steps_per_second
-
     updates = max(1, round(seconds * 2)) if work.device == "cpu" else 10
     settings = {
         "env": work.task,
@@ -134,7 +97,7 @@ def trained(work: Work, seconds: float) -> Measured:
         "hidden": (64, 64),
         "activation": "tanh",
     }
-    found = steps_per_second(settings, updates, updates, repeats=3)
+    found = training_rate(settings, updates, updates, repeats=3)
     return Measured(work.num_envs / found["steps_per_s"], found["prepare_s"])
 
 

@@ -5,17 +5,18 @@ from typing import Any, NamedTuple
 
 from benchmarks.peers import process
 from benchmarks.peers.works import Peer, Work
+from benchmarks.record import short
 
-Line = Mapping[str, Any]
+Answered = Mapping[str, Any]
 """What a peer's process said of a piece of work."""
 
 
 class Outcome(NamedTuple):
-    """What a peer did."""
+    """The results of a peer."""
 
     versions: dict[str, str]
-    lines: dict[Work, Line]
-    """Of the work that it came to."""
+    lines: dict[Work, Answered]
+    """Its answers, by the work that it came to."""
     trouble: list[str]
     """Why it did not come to the rest."""
 
@@ -46,7 +47,7 @@ def outcome(python: str, peer: Peer, works: Sequence[Work], seconds: float, limi
     return found
 
 
-def written(label: str, found: Outcome, ours: Mapping[Work, Line]) -> dict[str, Any]:
+def written(label: str, found: Outcome, ours: Mapping[Work, Answered]) -> dict[str, Any]:
     """A section of the results.
 
     Args:
@@ -58,7 +59,7 @@ def written(label: str, found: Outcome, ours: Mapping[Work, Line]) -> dict[str, 
     return {"label": label, "versions": found.versions, "rows": rows, "trouble": found.trouble}
 
 
-def row(work: Work, line: Line, ours: Line | None) -> dict[str, Any]:
+def row(work: Work, line: Answered, ours: Answered | None) -> dict[str, Any]:
     """What is written down of a piece of work; ``ours_env_steps_per_s`` is our rate in the same run, of the same."""
     fields: dict[str, Any] = {
         "task": work.task,
@@ -91,13 +92,5 @@ def told(fields: Mapping[str, Any]) -> str:
     if "failed" in fields:
         return f"  {name}, {count} ({where}): failed: {fields['failed']}"
     rate, ours = fields["env_steps_per_s"], fields["ours_env_steps_per_s"]
-    compared = f"; ours {amount(ours)}, {ours / rate:,.1f}x" if ours else ""
-    return f"  {name}, {count} ({where}): {amount(rate)} env-steps/s, ready in {fields['prepare_s']:.2f} s{compared}"
-
-
-def amount(rate: float) -> str:
-    """Three digits and a prefix."""
-    for size, prefix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if rate >= size:
-            return f"{rate / size:.3g}{prefix}"
-    return f"{rate:.3g}"
+    compared = f"; ours {short(ours)}, {ours / rate:,.1f}x" if ours else ""
+    return f"  {name}, {count} ({where}): {short(rate)} env-steps/s, ready in {fields['prepare_s']:.2f} s{compared}"

@@ -26,10 +26,10 @@ print(" ".join(name for name in sys.argv[1:] if importlib.util.find_spec(name) i
 
 
 class Answer(NamedTuple):
-    """What a peer's process said."""
+    """The output of a peer's process."""
 
     lines: list[dict[str, Any]]
-    """Those it printed."""
+    """The lines that it printed."""
     trouble: str | None
     """Why there are no more of them; None: it came to its end."""
 

@@ -11,16 +11,10 @@ FEATURES, ACTIONS = 3, 1
 
 
 @final
-class ConstantEnv(VecEnv):  # type: ignore[misc]  # rsl_rl's types are not followed
+class ConstantVecEnv(VecEnv):  # type: ignore[misc]  # rsl_rl's types are not followed
     """The pendulum's shapes, and the same tensors at every step."""
 
     def __init__(self, num_envs: int, device: str | torch.device) -> None:
-        """Allocates what all steps return.
-
-        Args:
-            num_envs: How many replicas.
-            device: Where.
-        """
         self.num_envs, self.num_actions, self.max_episode_length = num_envs, ACTIONS, 200
         self.device = torch.device(device)
         self.cfg: dict[str, Any] = {}
@@ -35,5 +29,5 @@ class ConstantEnv(VecEnv):  # type: ignore[misc]  # rsl_rl's types are not follo
         return self._observations
 
     def step(self, actions: torch.Tensor) -> tuple[Any, ...]:  # noqa: ARG002
-        """The same as ever."""
+        """The same tensors at every step."""
         return self._observations, *self._rest

@@ -6,18 +6,16 @@ stable-baselines3 alone.
 
 import argparse
 import json
-import sys
 import time
 from typing import Any
 
-import gymnasium
 import numpy as np
-import stable_baselines3
-import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+
+from benchmarks.record import versions
 
 ENV = "CartPole-v1"
 TARGET, LAST_EPISODES = 475.0, 100
@@ -68,13 +66,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=0, help="to evaluate afterwards, outside the seconds")
     options = parser.parse_args()
     found = solve(options.seed, options.episodes)
-    versions = {
-        "stable-baselines3": stable_baselines3.__version__,
-        "torch": torch.__version__,
-        "gymnasium": gymnasium.__version__,
-        "python": sys.version.split()[0],
-    }
-    print(json.dumps({"versions": versions, "runs": [found]}))
+    print(json.dumps({"versions": versions(("stable-baselines3", "torch", "gymnasium")), "runs": [found]}))
 
 
 if __name__ == "__main__":

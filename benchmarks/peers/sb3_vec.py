@@ -8,19 +8,17 @@ import argparse
 import json
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, final
-from unittest.mock import patch
 
-import gymnasium
-import stable_baselines3
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+from benchmarks.record import versions
+from benchmarks.timing import calls_timed
 
 ENV = "CartPole-v1"
 KINDS = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
@@ -110,24 +108,11 @@ class Collector:
         """The shares of the time that the policy and the environments' ``step_async`` and ``step_wait`` take."""
         places = {"policy": (self.model.policy, "forward")}
         places |= {name: (self.model.env, name) for name in ("step_async", "step_wait")}
-        spent = dict.fromkeys(places, 0.0)
-
-        def timed(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
-                begin = time.perf_counter()
-                result = inner(*args)
-                spent[name] += time.perf_counter() - begin
-                return result
-
-            return call
-
-        with ExitStack() as stack:
-            for name, (owner, method) in places.items():
-                stack.enter_context(patch.object(owner, method, timed(name, getattr(owner, method))))
+        with calls_timed(places) as spent:
             begin = time.perf_counter()
             self.rate(seconds)
             total = time.perf_counter() - begin
-        return {name: part / total for name, part in spent.items()}
+        return {name: sum(calls) / total for name, calls in spent.items()}
 
 
 def best_threads(collector: Collector, counts: Sequence[int], seconds: float) -> dict[str, float]:
@@ -176,13 +161,7 @@ def main() -> None:
     found = {
         kind: search(kind, options.sizes or SIZES[kind], options.threads, options.seconds) for kind in options.kinds
     }
-    versions = {
-        "stable-baselines3": stable_baselines3.__version__,
-        "torch": torch.__version__,
-        "gymnasium": gymnasium.__version__,
-        "python": sys.version.split()[0],
-    }
-    print(json.dumps({"versions": versions, **found}))
+    print(json.dumps({"versions": versions(("stable-baselines3", "torch", "gymnasium")), **found}))
 
 
 if __name__ == "__main__":

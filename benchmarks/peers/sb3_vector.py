@@ -1,20 +1,13 @@
 """Stable-Baselines3's vectorised environments around Gymnasium's cart-pole: in one process, and in several."""
 
 import time
-from typing import Any
 
-import gymnasium
 import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from benchmarks.peers import child
+from benchmarks.peers.gymnasium_vector import one
 from benchmarks.peers.works import Measured, Work
-from benchmarks.timing import seconds_per_call
-
-
-def one() -> gymnasium.Env[Any, Any]:
-    """A replica, without the checks that are meant for those who write environments."""
-    return gymnasium.make("CartPole-v1", disable_env_checker=True)
 
 
 def measure(work: Work, seconds: float) -> Measured:
@@ -26,9 +19,7 @@ def measure(work: Work, seconds: float) -> Measured:
     env = DummyVecEnv(replicas) if work.variant == "DummyVecEnv" else SubprocVecEnv(replicas, start_method="fork")
     try:
         env.reset()
-        env.step(actions[0])
-        prepare = time.perf_counter() - begin
-        return Measured(seconds_per_call(lambda t: env.step(actions[t % 16]), seconds=seconds), prepare)
+        return child.stepped(env, actions, begin, seconds)
     finally:
         env.close()
 

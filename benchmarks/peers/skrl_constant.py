@@ -12,7 +12,7 @@ FEATURES, ACTIONS = 4, 2
 
 
 @final
-class ConstantEnv(Wrapper):  # type: ignore[misc]  # skrl's types are not followed
+class ConstantWrapper(Wrapper):  # type: ignore[misc]  # skrl's types are not followed
     """Cart-pole's spaces, and the same tensors at every step."""
 
     observation_space = gymnasium.spaces.Box(-float("inf"), float("inf"), (FEATURES,))
@@ -20,12 +20,6 @@ class ConstantEnv(Wrapper):  # type: ignore[misc]  # skrl's types are not follow
     state_space = None
 
     def __init__(self, num_envs: int, device: str | torch.device) -> None:
-        """Allocates what all steps return.
-
-        Args:
-            num_envs: How many replicas.
-            device: Where.
-        """
         super().__init__(types.SimpleNamespace(num_envs=num_envs, device=str(device)))
         flags = torch.zeros(num_envs, 1, dtype=torch.bool, device=self.device)
         self._observations = torch.zeros(num_envs, FEATURES, device=self.device)
@@ -36,14 +30,14 @@ class ConstantEnv(Wrapper):  # type: ignore[misc]  # skrl's types are not follow
         return self._observations, {}
 
     def step(self, actions: torch.Tensor) -> tuple[Any, ...]:  # noqa: ARG002
-        """The same as ever."""
+        """The same tensors at every step."""
         return self._observations, *self._rest
 
     def state(self) -> None:
-        """There is none."""
+        """Returns no state."""
 
     def render(self, *args: Any, **kwargs: Any) -> None:
-        """There is no picture."""
+        """Draws nothing."""
 
     def close(self) -> None:
         """Nothing is held."""

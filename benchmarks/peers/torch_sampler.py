@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.distributions import Categorical
 
+from benchmarks.timing import graph_of, milliseconds
+
 Sampler = Callable[[torch.Tensor, Sequence[int]], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
@@ -39,22 +41,19 @@ def by_race(logits: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, t
 
 def eager(sampler: Sampler, logits: torch.Tensor, sizes: Sequence[int]) -> float:
     """Microseconds of a call."""
-    from benchmarks.on_cuda import milliseconds, void
-
-    return milliseconds(lambda: void(sampler(logits, sizes)), repeats=101) * 1e3
+    return milliseconds(lambda: sampler(logits, sizes), repeats=101) * 1e3
 
 
 def graphed(sampler: Sampler, logits: torch.Tensor, sizes: Sequence[int], calls: int = 10) -> float | str:
     """Microseconds of a call in a CUDA graph of some calls, or why it cannot be captured."""
-    from benchmarks.on_cuda import milliseconds
+
+    def several() -> None:
+        for _ in range(calls):
+            sampler(logits, sizes)
 
     sampler(logits, sizes)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
-            for _ in range(calls):
-                sampler(logits, sizes)
+        graph = graph_of(several)
     except RuntimeError as error:
         return f"not possible: {str(error).splitlines()[0]}"
     return milliseconds(graph.replay, repeats=101, inner=calls) * 1e3

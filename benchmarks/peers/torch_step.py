@@ -2,20 +2,21 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch._inductor.config
 
 from benchmarks.peers import child
 from benchmarks.peers.works import GRAPH_STEPS, Measured, Work
-from benchmarks.timing import nothing, seconds_per_call
+from benchmarks.timing import graph_of as captured
+from benchmarks.timing import seconds_per_call, waiting
 
 GRAVITY, POLE_MASS, MASS, HALF_LENGTH, FORCE, TAU = 9.8, 0.1, 1.1, 0.5, 10.0, 0.02
 X_LIMIT, THETA_LIMIT, TIME_LIMIT = 2.4, 0.20943951, 500
 
 
-class Seen(NamedTuple):
+class CartPoleStep(NamedTuple):
     """A step's results, and the state after it."""
 
     state: torch.Tensor
@@ -33,7 +34,7 @@ def start(num_envs: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return state, torch.zeros(num_envs, dtype=torch.int32, device=device)
 
 
-def step(state: torch.Tensor, elapsed: torch.Tensor, actions: torch.Tensor) -> Seen:
+def step(state: torch.Tensor, elapsed: torch.Tensor, actions: torch.Tensor) -> CartPoleStep:
     """All replicas a step later; those whose episode ended begin anew."""
     x, x_dot, theta, theta_dot = state.unbind(1)
     force = torch.where(actions == 1, FORCE, -FORCE)
@@ -48,7 +49,7 @@ def step(state: torch.Tensor, elapsed: torch.Tensor, actions: torch.Tensor) -> S
     truncated = elapsed >= TIME_LIMIT
     done = terminated | truncated
     fresh = torch.rand_like(state) * 0.1 - 0.05
-    return Seen(
+    return CartPoleStep(
         torch.where(done[:, None], fresh, moved),
         torch.where(done, 0, elapsed),
         torch.ones_like(x),
@@ -57,14 +58,9 @@ def step(state: torch.Tensor, elapsed: torch.Tensor, actions: torch.Tensor) -> S
     )
 
 
-def waiting(device: str) -> Callable[[], None]:
-    """What waits for the device."""
-    return torch.cuda.synchronize if device == "cuda" else nothing
-
-
 def graph_of(
-    stepped: Callable[..., Seen], state: torch.Tensor, elapsed: torch.Tensor, actions: list[torch.Tensor]
-) -> torch.cuda.CUDAGraph:
+    stepped: Callable[..., CartPoleStep], state: torch.Tensor, elapsed: torch.Tensor, actions: list[torch.Tensor]
+) -> Any:
     """Several steps, each of which writes the state back to where the first one reads it."""
 
     def several() -> None:
@@ -78,10 +74,7 @@ def graph_of(
     with torch.cuda.stream(side):
         several()
     side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        several()
-    return graph
+    return captured(several)
 
 
 @torch.no_grad()
@@ -95,7 +88,7 @@ def measure(work: Work, seconds: float) -> Measured:
     torch.compiler.reset()  # the sizes of earlier work would be taken for a sign that sizes vary
     torch._inductor.config.fallback_random = work.device == "cpu"  # there the compiler's own numbers are the slow ones
     begin = time.perf_counter()
-    stepped: Callable[..., Seen] = torch.compile(step) if work.variant == "torch.compile" else step
+    stepped: Callable[..., CartPoleStep] = torch.compile(step) if work.variant == "torch.compile" else step
     latest = stepped(state, elapsed, actions[0])
     if work.way == "graph":
         graph = graph_of(stepped, state, elapsed, actions)

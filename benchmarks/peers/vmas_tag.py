@@ -7,9 +7,8 @@ import torch
 import vmas
 
 from benchmarks.peers import child
-from benchmarks.peers.torch_step import waiting
 from benchmarks.peers.works import Measured, Work
-from benchmarks.timing import seconds_per_call
+from benchmarks.timing import seconds_per_call, waiting
 
 LIMIT = 25
 """Steps of an episode, as MPE has it. All replicas begin together, and end together."""

@@ -25,7 +25,7 @@ GRAPH_STEPS, FUSED_STEPS, HORIZON = 32, 128, 32
 @final
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is timed."""
+    """A piece of work that is timed."""
 
     task: str
     """An environment's id, or ``SIMPLE_TAG``."""
@@ -46,7 +46,7 @@ class Work:
 
     @property
     def agents(self) -> int:
-        """In a replica."""
+        """The number of agents in a replica."""
         return sum(self.team) if self.team else 1
 
     @property
@@ -55,7 +55,7 @@ class Work:
         return dataclasses.replace(self, variant="")
 
     def at_most(self, num_envs: int) -> "Work":
-        """The same with no more replicas than these."""
+        """The work with no more replicas than these."""
         return dataclasses.replace(self, num_envs=min(num_envs, self.num_envs))
 
     @classmethod
@@ -66,10 +66,10 @@ class Work:
 
 
 class Measured(NamedTuple):
-    """What came of it."""
+    """The result of a piece of work."""
 
     seconds: float
-    """Of a step of all replicas."""
+    """The seconds of a step of all replicas."""
     prepare_s: float
     """Seconds until the first step was done, the library being imported: compiling is in it."""
 

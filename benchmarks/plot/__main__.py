@@ -21,7 +21,7 @@ with extra("plot", "matplotlib", "PIL"):
 Documents = Mapping[str, Any]
 
 
-class Picture(NamedTuple):
+class Plot(NamedTuple):
     """A file to draw."""
 
     needs: Mapping[str, tuple[str, ...]]
@@ -40,25 +40,25 @@ def limit(documents: Documents) -> float | None:
     return None if measured is None else float(measured["results"]["copy_bytes_per_s"])
 
 
-PICTURES: Mapping[str, Picture] = {
-    "environments.png": Picture({}, "plot", lambda _: environments.draw()),
-    "scaling_cuda.png": Picture(
+PICTURES: Mapping[str, Plot] = {
+    "environments.png": Plot({}, "plot", lambda _: environments.draw()),
+    "scaling_cuda.png": Plot(
         {"scaling_cuda": ()},
         "throughput --device cuda",
         lambda found: scaling.draw("cuda", found["scaling_cuda"], limit(found)),
         also=("throughput_cuda",),
     ),
-    "scaling_cpu.png": Picture(
+    "scaling_cpu.png": Plot(
         {"scaling_cpu": ()}, "throughput --device cpu", lambda found: scaling.draw("cpu", found["scaling_cpu"], None)
     ),
-    "peers_cuda.png": Picture({"peers_cuda": ()}, "peers --device cuda", lambda found: peers.draw(found["peers_cuda"])),
-    "peers_cpu.png": Picture({"peers_cpu": ()}, "peers --device cpu", lambda found: peers.draw(found["peers_cpu"])),
-    "training_cuda.png": Picture(
+    "peers_cuda.png": Plot({"peers_cuda": ()}, "peers --device cuda", lambda found: peers.draw(found["peers_cuda"])),
+    "peers_cpu.png": Plot({"peers_cpu": ()}, "peers --device cpu", lambda found: peers.draw(found["peers_cpu"])),
+    "training_cuda.png": Plot(
         {"training_cuda": ("solve", "throughput")},
         "training --device cuda --only solve throughput",
         lambda found: training.solved_and_fast(found["training_cuda"]),
     ),
-    "tag_training.png": Picture(
+    "tag_training.png": Plot(
         {"training_cuda": ("tag_learning",)},
         "training --device cuda --only tag_learning",
         lambda found: training.survival(found["training_cuda"]),
@@ -66,8 +66,8 @@ PICTURES: Mapping[str, Picture] = {
 }
 
 
-def missing(picture: Picture, documents: Documents) -> list[str]:
-    """What it needs and is not there."""
+def missing(picture: Plot, documents: Documents) -> list[str]:
+    """The documents and sections that a plot needs and that are missing."""
     found = []
     for name, sections in picture.needs.items():
         if name not in documents:
@@ -78,7 +78,7 @@ def missing(picture: Picture, documents: Documents) -> list[str]:
     return found
 
 
-def digest(picture: Picture, documents: Documents) -> str:
+def digest(picture: Plot, documents: Documents) -> str:
     """Of all that it shows: a picture that has another one is out of date."""
     shown: list[Any] = [documents.get(name) for name in picture.also]
     for name, sections in picture.needs.items():

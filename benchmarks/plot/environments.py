@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 import gpu_envs
 from benchmarks.plot import style
-from gpu_envs.arrays import to_numpy
+from gpu_envs.backend.arrays import to_numpy
 
 SHOWN = {
     "CartPole-v1": 12,

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from benchmarks.plot import style
+from benchmarks.record import short
 
 Row = Mapping[str, Any]
 
 
-class Group(NamedTuple):
+class BarGroup(NamedTuple):
     """Bars that belong together."""
 
     heading: str
@@ -19,13 +20,15 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group("CartPole, NumPy in and out, a step a call", "CartPole-v1", ("host",)),
-    Group("CartPole, arrays of the device, a step a call or a CUDA graph of steps", "CartPole-v1", ("step", "graph")),
-    Group("CartPole, 128 steps a call", "CartPole-v1", ("fused",)),
-    Group("TagContinuous, 10 + 100 agents", "TagContinuous-v0", ("step", "graph")),
-    Group("TagGridWorld, 4 + 1 agents", "TagGridWorld-v0", ("step", "graph")),
-    Group("Tag with 3 + 1 agents: MPE's game, and ours, which is another", "simple tag", ("step",)),
-    Group("PPO on CartPole, all of training", "CartPole-v1", ("train",)),
+    BarGroup("CartPole, NumPy in and out, a step a call", "CartPole-v1", ("host",)),
+    BarGroup(
+        "CartPole, arrays of the device, a step a call or a CUDA graph of steps", "CartPole-v1", ("step", "graph")
+    ),
+    BarGroup("CartPole, 128 steps a call", "CartPole-v1", ("fused",)),
+    BarGroup("TagContinuous, 10 + 100 agents", "TagContinuous-v0", ("step", "graph")),
+    BarGroup("TagGridWorld, 4 + 1 agents", "TagGridWorld-v0", ("step", "graph")),
+    BarGroup("Tag with 3 + 1 agents: MPE's game, and ours, which is another", "simple tag", ("step",)),
+    BarGroup("PPO on CartPole, all of training", "CartPole-v1", ("train",)),
 )
 NAMES = {"graph": "CUDA graph", "asynchronous": "asynchronous"}
 
@@ -43,8 +46,7 @@ def draw(document: Mapping[str, Any]) -> Figure:
     """All groups, from the slowest of each to the fastest."""
     groups = [(group, bars) for group in GROUPS if len(bars := bars_of(document["sections"], group)) > 1]
     lines = sum(len(bars) + 1.5 for _, bars in groups)
-    figure = Figure(figsize=(style.WIDTH, 0.7 + 0.185 * lines), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0.015, 1, 0.985))  # type: ignore[union-attr, call-arg]  # the constrained one
+    figure = style.figure_of(0.7 + 0.185 * lines, 0.015)
     axes = figure.subplots()
     rates = [bar.rate for _, bars in groups for bar in bars]
     left, right = 10 ** (len(str(int(min(rates)))) - 1) / 10, max(rates) * 60
@@ -77,8 +79,8 @@ def draw(document: Mapping[str, Any]) -> Figure:
 def told(bar: Bar) -> str:
     """The rate, and of others how much faster ours is."""
     if bar.ratio is None:
-        return style.short(bar.rate)
-    return f"{style.short(bar.rate)}  ({short_ratio(bar.ratio)})"
+        return short(bar.rate)
+    return f"{short(bar.rate)}  ({short_ratio(bar.ratio)})"
 
 
 def short_ratio(ratio: float) -> str:
@@ -86,7 +88,7 @@ def short_ratio(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
 
 
-def bars_of(sections: Mapping[str, Any], group: Group) -> list[Bar]:
+def bars_of(sections: Mapping[str, Any], group: BarGroup) -> list[Bar]:
     """The best of each variant and way, ours among them; none where there are no others."""
     found: dict[str, Bar] = {}
     for name, section in sections.items():

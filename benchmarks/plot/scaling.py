@@ -26,8 +26,7 @@ def draw(device: str, scaling: Mapping[str, Any], bandwidth: float | None) -> Fi
         bandwidth: Bytes a second that a copy reads and writes; None: no limit is drawn.
     """
     results = scaling["results"]
-    figure = Figure(figsize=(style.WIDTH, 5.0), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0.02, 1, 0.98))  # type: ignore[union-attr, call-arg]  # the constrained one
+    figure = style.figure_of(5.0, 0.02)
     panels = figure.subplots(2, 3)
     rates = [point["steps_per_s"] for ways in results["single"].values() for way in ways.values() for point in way]
     bottom, top = min(rates) / 2, max(rates) * 4

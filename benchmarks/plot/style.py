@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from benchmarks.record import short
+
 OURS, PEER, SECOND, QUIET, INK = "#1f5fbf", "#a3a8b0", "#c8553d", "#8b9099", "#24292f"
 """Ours; others; what is set against ours where colour must tell; lines that help; words."""
 
@@ -69,14 +71,6 @@ def save(figure: Figure, path: Path, comment: str) -> None:
     figure.savefig(path, dpi=DPI, metadata={"Software": software(), "Comment": comment})
 
 
-def short(value: float) -> str:
-    """A number in three digits at most, with a prefix: 41 G."""
-    for size, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= 0.9995 * size:
-            return f"{value / size:.3g}{prefix}"
-    return f"{value:.3g}"
-
-
 def log_scale(axes: Axes, which: str) -> None:
     """A logarithmic axis, with a line for every third power of ten, for each where there are few, or between them."""
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -102,6 +96,14 @@ def say(axes: Axes, words: str, at: tuple[float, float], colour: str = INK, **ho
     halo = [withStroke(linewidth=3, foreground=STYLE["axes.facecolor"])]
     given = {"xytext": (0, 4), "ha": "right"} | how
     axes.annotate(words, at, textcoords="offset points", color=colour, fontsize=8, path_effects=halo, **given)
+
+
+def figure_of(height: float, left_below: float) -> Figure:
+    """An empty figure of the usual width, in inches, with a part of its height left below for ``source``."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    rect = (0, left_below, 1, 1 - left_below)
+    figure.get_layout_engine().set(rect=rect)  # type: ignore[union-attr, call-arg]  # the constrained one
+    return figure
 
 
 def source(figure: Figure, document: Any) -> None:

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.plot import style
+from benchmarks.record import short
 
 Document = Mapping[str, Any]
 TEAMS = {"taggers": style.SECOND, "runners": style.OURS}
@@ -16,8 +17,7 @@ MOST_POINTS = 200
 def solved_and_fast(document: Document) -> Figure:
     """CartPole: the share of seeds that have solved it by a time, and steps a second of all of PPO, beside JAX."""
     sections = document["sections"]
-    figure = Figure(figsize=(style.WIDTH, 3.0), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0.035, 1, 0.965))  # type: ignore[union-attr, call-arg]  # the constrained one
+    figure = style.figure_of(3.0, 0.035)
     left, right = figure.subplots(1, 2)
     solved(left, sections["solve"]["results"])
     fast(right, sections["throughput"]["results"])
@@ -61,14 +61,14 @@ def fast(axes: Axes, found: Mapping[str, Any]) -> None:
                 continue
             axes.barh(y + offset, rate, height=0.36, color=colour)
             name_of = f", {'JAX' if who == 'jax' else 'gpu_envs'}" if y == 0 else ""
-            axes.text(rate, y + offset, f" {style.short(rate)}{name_of}", va="center", fontsize=7.5)
+            axes.text(rate, y + offset, f" {short(rate)}{name_of}", va="center", fontsize=7.5)
         ticks.append(y)
         names.append(f"{precision}, {epochs} {'epoch' if epochs == '1' else 'epochs'}")
     axes.set_yticks(ticks, names)
     axes.invert_yaxis()
     axes.margins(x=0.16)
     axes.grid(visible=False, axis="y")
-    axes.xaxis.set_major_formatter(lambda value, _: style.short(value) if value else "0")
+    axes.xaxis.set_major_formatter(lambda value, _: short(value) if value else "0")
     replicas = next(iter(found.values()))["settings"]["num_envs"]
     axes.set_title(f"PPO on CartPole, {replicas:,} replicas")
     axes.set_xlabel("steps/s of rollouts and updates")
@@ -77,8 +77,7 @@ def fast(axes: Axes, found: Mapping[str, Any]) -> None:
 def survival(document: Document) -> Figure:
     """How long runners last while one team trains against the other, which acts at random."""
     section = document["sections"]["tag_learning"]
-    figure = Figure(figsize=(style.WIDTH, 3.0), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0.035, 1, 0.965))  # type: ignore[union-attr, call-arg]  # the constrained one
+    figure = style.figure_of(3.0, 0.035)
     for axes, (env_id, found) in zip(figure.subplots(1, 2), section["results"].items(), strict=True):
         game(axes, env_id, found)
     style.source(figure, section)

@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from gpu_envs.arrays import Arrays
-from gpu_envs.codegen import Device, Program
+from gpu_envs.backend.arrays import Arrays
+from gpu_envs.backend.program import Device, Program
 
 Launch: TypeAlias = Callable[[int], None]
 """Runs a kernel on its struct as it stands now, on the stream with this handle."""

@@ -2,12 +2,18 @@
 
 import ctypes
 import functools
+import locale
+import os
+import tempfile
+import warnings
+from pathlib import Path
 from typing import Any, final
 
-from gpu_envs.arrays import Arrays, CupyArrays, TorchArrays
+from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import check_library, compile_error
-from gpu_envs.codegen import Device, Grid, Program
+from gpu_envs.backend.program import Device, Grid, Program
+from gpu_envs.backend.toolchain import prepare, private_folder
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
 """CuPy adds ``-ftz=true``. Contraction (fmad) would give other bits than the CPU's."""
@@ -20,6 +26,7 @@ PLAIN_SHARED_BYTES = 46 * 1024
 
 def import_cupy() -> Any:
     """Imports CuPy, or says which extra brings it."""
+    _look_at_cache()
     try:
         import cupy
     except ImportError as error:
@@ -28,6 +35,34 @@ def import_cupy() -> Any:
             f"'gpu_envs[cuda12]' for CUDA 12, or use device='cpu' ({error})"
         ) from error
     return cupy
+
+
+def cupy_cache_folder() -> Path:
+    """Where CuPy keeps what it compiled."""
+    return Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache"))  # noqa: PTH111  # as it does
+
+
+@functools.cache
+def _look_at_cache() -> None:
+    """Where CuPy's cache will not do, CuPy keeps what it compiles in memory."""
+    folder = cupy_cache_folder()
+    try:
+        prepare(folder)
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(bytes(_ROOM))
+    except OSError as error:
+        os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
+        if not folder.is_dir():
+            os.environ["CUPY_CACHE_DIR"] = str(private_folder())  # to make it is what CuPy's import begins with
+        warnings.warn(
+            f"CuPy cannot keep what it compiles in {folder}: {error.strerror or error}. Every process compiles anew; "
+            "set CUPY_CACHE_DIR to a folder of your own that can be written",
+            stacklevel=3,
+        )
+
+
+_ROOM = 2**20
+"""Bytes that CuPy's cache must have room for: a few programs."""
 
 
 @functools.cache
@@ -149,6 +184,8 @@ class CudaBackend(Backend):
     def load(self, program: Program) -> Kernels:
         """Compiles with NVRTC; CuPy keeps the result on disk by the whole source, headers included."""
         check_library(program, "NVRTC")
+        if not program.source.isascii() and locale.getpreferredencoding(False).upper() != "UTF-8":
+            os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # on disk it is written in the locale's encoding
         with self._cupy.cuda.Device(self.index):
             module = self._cupy.RawModule(code=program.source, options=OPTIONS, backend="nvrtc")
             try:
@@ -161,6 +198,5 @@ class CudaBackend(Backend):
                 raise compile_error(program, str(error), "NVRTC") from error
 
     def memory(self) -> int:
-        """The device's memory."""
         with self._cupy.cuda.Device(self.index):
             return int(self._cupy.cuda.runtime.memGetInfo()[1])

@@ -8,19 +8,21 @@ import shlex
 from collections.abc import Sequence
 from typing import final
 
-from gpu_envs.arrays import Arrays, NumpyArrays, TorchArrays
+from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import compile_error
+from gpu_envs.backend.program import Device, Program
 from gpu_envs.backend.toolchain import build, find_compiler
-from gpu_envs.codegen import Device, Program
 from gpu_envs.errors import CompileError
 
 LEAST_PER_THREAD = 8192
 """Steps of one replica below which waking a further thread costs more than it saves."""
 
+MOST_THREADS = 1024
+"""Threads of a process that may share a step: ``kMostParts`` in ``threads.cpp``."""
 
 TILE = 64
-"""Replicas that a thread steps together: ``LANES`` in ``portable.cuh``. One with a team of agents is stepped alone."""
+"""Replicas that a thread steps together: ``LANES`` in ``cpu.cuh``. One with a team of agents is stepped alone."""
 
 
 def available_threads() -> int:
@@ -30,7 +32,7 @@ def available_threads() -> int:
 
 @functools.cache
 def _pool() -> ctypes.CDLL:
-    text = (importlib.resources.files("gpu_envs.backend") / "threads.cpp").read_text()
+    text = (importlib.resources.files("gpu_envs.backend") / "threads.cpp").read_text("utf-8")
     return build(text, "threads", ("-pthread",))
 
 
@@ -82,10 +84,8 @@ class HostBackend(Backend):
     traits = Device(on_gpu=False)
 
     def __init__(self, threads: int | None = None, extra_flags: Sequence[str] = ()) -> None:
-        """Chooses the number of threads; None: every core this process may use."""
-        if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise ValueError(f"threads is {threads!r}; give a whole number from 1 up, or None for all cores")
-        self.threads = threads or available_threads()
+        """Chooses the number of threads, at most MOST_THREADS; None: every core this process may use."""
+        self.threads = threads or min(available_threads(), MOST_THREADS)
         self._extra_flags = tuple(extra_flags)
 
     def arrays(self, library: str) -> Arrays:
@@ -93,7 +93,6 @@ class HostBackend(Backend):
         return TorchArrays("cpu") if library == "torch" else NumpyArrays()
 
     def load(self, program: Program) -> Kernels:
-        """Compiles with the machine's compiler."""
         try:
             library = build(program.source, program.name, self._extra_flags)
         except CompileError as error:
@@ -102,5 +101,4 @@ class HostBackend(Backend):
         return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile)
 
     def memory(self) -> int:
-        """The machine's memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

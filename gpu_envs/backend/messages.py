@@ -1,4 +1,4 @@
-"""What compilers say, for the author of an environment: his own lines first, the noise around them left out."""
+"""What compilers say, for the author of an environment: the author's own lines first, without the noise around them."""
 
 import difflib
 import linecache
@@ -6,12 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gpu_envs.backend.findings import Finding, findings, members, part_of
-from gpu_envs.codegen import Program
-from gpu_envs.codegen.contract import Contract
-from gpu_envs.codegen.text import blanked
-from gpu_envs.errors import CompileError, did_you_mean
-from gpu_envs.importing import display
+from gpu_envs.backend.contract import Contract
+from gpu_envs.backend.diagnostics import Diagnostic, diagnostics, members, part_of
+from gpu_envs.backend.program import Program
+from gpu_envs.backend.text import blanked
+from gpu_envs.errors import CompileError, did_you_mean, display
 
 MOST: Final = 5
 """Errors that are shown."""
@@ -55,21 +54,15 @@ _DEVICE_ONLY = re.compile(
 """Calls of what NVRTC has of its own, whose bits are other ones or which a CPU's compiler lacks."""
 _SHARED = frozenset({"sin", "cos", "exp", "log", "fma"})
 
-_DRIVERS = frozenset({"gain", "action", "pending", "finished"})
-"""Fields of ``World`` that are none of the rules' business."""
+_DRIVERS = frozenset({"_running_return", "action", "pending", "finished"})
+"""Fields of ``World`` that rules must not touch."""
 
 
 def compile_error(program: Program, output: str, compiler: str) -> CompileError:
-    """The error to raise where a program did not compile.
-
-    Args:
-        program: What was compiled.
-        output: All that the compiler said.
-        compiler: Its name.
-    """
+    """The error to raise where a program did not compile, and this is all that the compiler said."""
     name, rules = program.name, program.contract
     plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", output).replace("\u2018", "'").replace("\u2019", "'")
-    found = list(findings(plain, rules.file if rules is not None else ""))
+    found = list(diagnostics(plain, rules.file if rules is not None else ""))
     shown: list[str] = []
     if rules is not None:
         own = [each for each in found if _is_own(each.file, rules)]
@@ -108,7 +101,7 @@ def check_library(program: Program, compiler: str) -> None:
             name = match["name"]
             if name not in _SHARED and not re.search(rf"\b(?:FN|SELDOM)\b[^\n;{{}}()]*\b{name}\s*\(", code):
                 text = f"'{name}' was not declared in this scope"
-                found.append(_shown(Finding(rules.file, number, match.start() + 1, text), rules, program.source))
+                found.append(_shown(Diagnostic(rules.file, number, match.start() + 1, text), rules, program.source))
     if found:
         last = f"({rules.spec} did not compile with {compiler}, which has such functions, but not a CPU's, or its bits)"
         raise CompileError("\n".join([*found[:MOST], last]), "\n".join(found))
@@ -118,50 +111,51 @@ def _is_own(file: str, rules: Contract) -> bool:
     return file == rules.file or (rules.file.endswith(".py") and file.endswith(".py"))
 
 
-def _shown(finding: Finding, rules: Contract, source: str) -> str:
+def _shown(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
     """An error in the author's file: where, what, the line, and a mark under the place."""
-    lines = [f"{display(finding.file)}:{finding.line}: error: {_explained(finding, rules, source)}"]
-    text = _line(finding, source)
+    lines = [f"{display(diagnostic.file)}:{diagnostic.line}: error: {_explained(diagnostic, rules, source)}"]
+    text = _line(diagnostic, source)
     if text.strip():
         lines.append(f"    {text.strip()}")
         indent = len(text) - len(text.lstrip())
-        if indent < finding.column <= len(text) + 1 and not finding.file.endswith(".py"):  # where columns are its own
-            lines.append(" " * (4 + finding.column - 1 - indent) + "^")
+        generated = diagnostic.file.endswith(".py")  # so columns are not its own
+        if indent < diagnostic.column <= len(text) + 1 and not generated:
+            lines.append(" " * (4 + diagnostic.column - 1 - indent) + "^")
     return "\n".join(lines)
 
 
-def _line(finding: Finding, source: str) -> str:
+def _line(diagnostic: Diagnostic, source: str) -> str:
     """A line of the author's, with tabs as single columns."""
-    lines = part_of(source, finding.file)
-    if not lines or finding.file.endswith(".py"):
-        linecache.checkcache(finding.file)
-        lines = linecache.getlines(finding.file)
-    text = lines[finding.line - 1] if finding.line <= len(lines) else finding.excerpt
+    lines = part_of(source, diagnostic.file)
+    if not lines or diagnostic.file.endswith(".py"):
+        linecache.checkcache(diagnostic.file)
+        lines = linecache.getlines(diagnostic.file)
+    text = lines[diagnostic.line - 1] if diagnostic.line <= len(lines) else diagnostic.excerpt
     return text.rstrip().replace("\t", " ")
 
 
 # --- what is meant ---
 
 
-def _explained(finding: Finding, rules: Contract, source: str) -> str:
+def _explained(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
     """The compiler's words, or better ones."""
-    text = re.sub(r"\b(struct |class )?gpu_envs::| \[-f\w+\]$", "", finding.text)
+    text = re.sub(r"\b(struct |class )?gpu_envs::| \[-f\w+\]$", "", diagnostic.text)
     if re.search(r"""['"]std['"]|'::std'""", text):
         return "the standard library is not there in rules: sin, exp, square_root, minimum and the like are"
     if "without execution space annotations" in text:
         return "this function is not marked FN, so it is there on a CPU alone; write FN before it"
-    member = _NO_MEMBER.search(finding.text)
+    member = _NO_MEMBER.search(diagnostic.text)
     if member is not None:
         kind, name = (member[a] or member[b] or member[c] for a, b, c in ("ade", "bcf"))
         return _no_member(re.sub(r"^.*\W", "", kind), name, source) or text
-    unknown = _NO_NAME.search(finding.text)
+    unknown = _NO_NAME.search(diagnostic.text)
     if unknown is not None:
         return _no_name(unknown["a"] or unknown["b"] or unknown["c"] or unknown["d"], rules, source)
     return text
 
 
 def _no_member(kind: str, name: str, source: str) -> str:
-    """That a struct has no such member, and which it has; empty where nothing is known of the struct."""
+    """Says that a struct lacks a member, and which it has; empty where nothing is known of the struct."""
     what = "field" if kind in ("State", "Params", "World") else "function"
     known = [each for each in members(source, kind, functions=what == "function") if each not in _DRIVERS]
     if not known:
@@ -170,7 +164,7 @@ def _no_member(kind: str, name: str, source: str) -> str:
 
 
 def _no_name(name: str, rules: Contract, source: str) -> str:
-    """That there is no such name here, and where there is."""
+    """Says that a name is not known here, and where it is."""
     like = _LIKE.get(name) or _LIKE.get(name.strip("_").removesuffix("f"))
     if like is not None:
         return f"there is no {name!r} in rules; {like!r} is what you want"
@@ -218,7 +212,7 @@ def _of_braces(rules: Contract, source: str) -> list[str]:
     return [f"{display(rules.file)}:{n}: error: this '{{' has no '}}'\n    {lines[n - 1].strip()}" for n in opened[-1:]]
 
 
-def _of_functions(rules: Contract, source: str, found: Sequence[Finding]) -> list[str]:
+def _of_functions(rules: Contract, source: str, found: Sequence[Diagnostic]) -> list[str]:
     """What is wrong where errors lie in the code around the rules: a function that is missing, or its arguments."""
     text = "\n".join(_header_lines(rules, source))
     if not text:
@@ -244,9 +238,9 @@ def _of_functions(rules: Contract, source: str, found: Sequence[Finding]) -> lis
     return shown
 
 
-def _driver_line(finding: Finding, source: str) -> str:
-    lines = part_of(source, finding.file) if finding.file != "generated" else []
-    return lines[finding.line - 1] if 0 < finding.line <= len(lines) else finding.excerpt
+def _driver_line(diagnostic: Diagnostic, source: str) -> str:
+    lines = part_of(source, diagnostic.file) if diagnostic.file != "generated" else []
+    return lines[diagnostic.line - 1] if 0 < diagnostic.line <= len(lines) else diagnostic.excerpt
 
 
 def _signature(line: str) -> str:

@@ -2,7 +2,9 @@
 
 import atexit
 import ctypes
+import errno
 import functools
+import glob
 import hashlib
 import importlib.util
 import os
@@ -10,11 +12,14 @@ import platform
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from gpu_envs.errors import CompileError, NoCompilerError
 
@@ -23,6 +28,8 @@ NO_COMPILER = """no C++ compiler was found. The CPU backend compiles its kernels
   apt install g++                Debian, Ubuntu (or dnf install gcc-c++)
   xcode-select --install         macOS
   CXX=/path/to/compiler          one that is somewhere else"""
+
+MadeT = TypeVar("MadeT")
 
 _CPU_FLAG = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
 
@@ -43,18 +50,17 @@ FLAGS = (
 
 def cache_folder() -> Path:
     """Where compiled kernels are kept: ``GPU_ENVS_CACHE_DIR``, or the user's cache folder."""
-    chosen = os.environ.get("GPU_ENVS_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "gpu_envs"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gpu_envs"
+    caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.environ.get("GPU_ENVS_CACHE_DIR") or f"{caches}/gpu_envs")
+    try:
+        return folder.expanduser().absolute()
+    except RuntimeError:  # there is no such home
+        return private_folder()
 
 
 def cached() -> list[Path]:
     """What is kept in the cache folder and was made here: libraries, and what an interrupted compilation left."""
-    made = re.compile(r".*-[0-9a-f]{32}\.so|build-\w+")
+    made = re.compile(r".*-[0-9a-f]{32}(-[0-9a-f]{8})?\.so|build-\w+")
     try:
         return sorted(path for path in cache_folder().iterdir() if made.fullmatch(path.name))
     except OSError:
@@ -70,7 +76,7 @@ def find_compiler() -> tuple[str, ...]:
     try:
         chosen = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
-        raise NoCompilerError(f"CXX is {os.environ['CXX']!r}, which is no command ({error}); correct it") from None
+        raise NoCompilerError(f"CXX is {os.environ['CXX']!r}, which is not a command ({error}); correct it") from None
     if chosen:
         path = shutil.which(chosen[0])
         if path is None:
@@ -87,100 +93,164 @@ def find_compiler() -> tuple[str, ...]:
 
 @functools.cache
 def compiler_version(command: tuple[str, ...]) -> str:
-    """What the compiler says of itself."""
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    """What the compiler prints as its version."""
+    done = subprocess.run([*command, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=False)
     return done.stdout + done.stderr
 
 
 @functools.cache
 def cpu_features() -> str:
     """The processor's model and instruction sets: code compiled for this one may not run on another."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
     wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    return "\n".join(sorted({line for line in lines if line.partition("\t")[0].strip(": ") in wanted}))
+    found = {line for line in _cpu_lines() if line.partition("\t")[0].strip(": ") in wanted}
+    return "\n".join(sorted(found)) if _cpu_lines() else f"{platform.machine()} {platform.processor()}"
+
+
+def processor_name() -> str:
+    """The processor's name as its maker has it."""
+    names = (line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _cpu_lines() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDLL:
     """Compiles and loads a shared library, or loads the one made before from the same source, flags and machine.
 
-    Args:
-        source: The C++ text.
-        name: Begins the file's name, for people who look into the cache.
-        extra_flags: Added to ``FLAGS``.
-
-    Returns:
-        The loaded library.
+    Raises:
+        NoCompilerError: There is no compiler, and it was never made before.
+        CompileError: The compiler refuses it.
+        OSError: No folder will do; the message says why.
     """
+
+    def load(folder: Path) -> ctypes.CDLL:
+        library = _compiled(source, name, extra_flags, folder)
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError as error:
+            if "undefined symbol" in str(error):
+                raise CompileError(f"{name} uses a function that is not there: {error}", str(error)) from None
+            raise
+
+    return _in_a_folder(load)
+
+
+def compile_library(source: str, name: str, extra_flags: Sequence[str] = ()) -> Path:
+    """Compiles a shared library, or finds the one made before. The name begins its file's name, for people who look.
+
+    One with address sanitizers can be loaded only by a process that began with their library.
+    """
+    return _in_a_folder(lambda folder: _compiled(source, name, extra_flags, folder))
+
+
+def _in_a_folder(make: Callable[[Path], MadeT]) -> MadeT:
+    """What is made in the cache folder; where that will not do, which is said, in one for this process alone."""
+    folder = cache_folder()
     try:
-        return ctypes.CDLL(str(compile_library(source, name, extra_flags)))
-    except OSError as error:  # damaged, though whole
-        if "undefined symbol" in str(error):
-            raise CompileError(f"{name} uses a function that is not there: {error}", str(error)) from None
-        return ctypes.CDLL(str(compile_library(source, name, extra_flags, anew=True)))
+        prepare(folder)
+        return make(folder)
+    except OSError as error:
+        refused = f"compiled libraries cannot be kept in {folder}: {error.strerror or error}"
+    try:
+        made = make(private_folder())
+    except OSError as error:
+        nor = f"nor in {tempfile.gettempdir()}: {error.strerror or error}. Free some space, or set {_ELSEWHERE}"
+        raise OSError(error.errno or errno.EACCES, f"{refused}; {nor}") from None
+    warnings.warn(f"{refused}. Every process compiles anew; set {_ELSEWHERE}", stacklevel=4)
+    return made
 
 
-def compile_library(source: str, name: str, extra_flags: Sequence[str] = (), *, anew: bool = False) -> Path:
-    """Compiles a shared library, or finds the one made before; arguments as of ``build``.
+_ELSEWHERE = "GPU_ENVS_CACHE_DIR to a folder of your own that can be written and run from"
 
-    Returns:
-        Its file. One with address sanitizers can be loaded only by a process that began with their library.
+
+def prepare(folder: Path) -> None:
+    """Makes a cache folder, or raises why this one is not to be used."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if open_to_others(folder):
+        raise PermissionError("others can write to it, and what is in it is run; empty it and chmod 700 it")
+
+
+def open_to_others(folder: Path) -> bool:
+    """Whether somebody else may write there, who could then run code as this user.
+
+    A group with the user's own number has no other members where systems give each user one.
     """
-    command = find_compiler()
+    found = folder.stat()
+    by_group = found.st_mode & stat.S_IWGRP and found.st_gid != os.geteuid()
+    return bool(found.st_uid not in (0, os.geteuid()) or by_group or found.st_mode & stat.S_IWOTH)
+
+
+def _compiled(source: str, name: str, extra_flags: Sequence[str], folder: Path) -> Path:
+    """The library in this folder; without a compiler, the one that any compiler made there."""
     flags = [*FLAGS, *extra_flags]
-    ingredients = [source, *flags, *command, compiler_version(command), cpu_features()]
-    digest = hashlib.sha256("\0".join(ingredients).encode()).hexdigest()[:32]
-    folder = _usable_folder()
-    library = folder / f"{name}-{digest}.so"
-    if not anew and _is_whole(library):
+    stem = f"{name}-{_digest(source, *flags, cpu_features())[:32]}"
+    try:
+        command = find_compiler()
+    except NoCompilerError:
+        made_before = filter(_is_whole, sorted(folder.glob(f"{glob.escape(stem)}-*.so")))
+        library = None if os.environ.get("CXX") else next(made_before, None)
+        if library is None:
+            raise
+        return library
+    library = folder / f"{stem}-{_digest(*command, compiler_version(command))[:8]}.so"
+    if _is_whole(library):
         return library
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
         text, made = Path(scratch) / f"{name}.cpp", Path(scratch) / library.name
-        text.write_text(source)
+        text.write_text(source, "utf-8", _PATHS)
         done = subprocess.run(
             [*command, *flags, "-o", str(made), str(text)],
-            env={**os.environ, "LC_ALL": "C.UTF-8"},  # messages that can be read here too
+            env={**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": scratch},  # messages that can be read here too
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             check=False,
         )
+        said = done.stderr.strip()
+        full = re.search("No space left on device|Disk quota exceeded", said)
+        if done.returncode != 0 and full:
+            raise OSError(errno.ENOSPC, full[0])
         if done.returncode != 0:
-            said = done.stderr.strip()
+            said = said or f"it ended with code {done.returncode} and said nothing"
             raise CompileError(f"{name} did not compile with {shlex.join(command)}:\n{said}", said)
+        if not made.is_file():
+            raise NoCompilerError(f"{shlex.join(command)} is no C++ compiler: it made nothing. Correct CXX or unset it")
         with made.open("ab") as file:
-            file.write(_SEAL + file.tell().to_bytes(8, "little"))
+            file.write(_seal(made.read_bytes()))
         os.replace(made, library)  # whole or not at all, whoever else is compiling the same
     return library
 
 
-_SEAL = b"gpu_envs library"
-"""Ends a whole file, before its length: to load one that was cut off would end the process."""
+_PATHS = "surrogateescape"
+"""How paths, which may be any bytes, stand in sources."""
+
+
+def _digest(*ingredients: str) -> str:
+    return hashlib.sha256("\0".join(ingredients).encode(errors=_PATHS)).hexdigest()
+
+
+def _seal(content: bytes) -> bytes:
+    """Ends a whole file: to load one that was cut off or has a bit flipped could end the process."""
+    return b"gpu_envs library" + hashlib.sha256(content).digest()
 
 
 def _is_whole(library: Path) -> bool:
     try:
-        with library.open("rb") as file:
-            length = file.seek(-len(_SEAL) - 8, os.SEEK_END)
-            return file.read() == _SEAL + length.to_bytes(8, "little")
+        content = library.read_bytes()
     except OSError:
         return False
-
-
-def _usable_folder() -> Path:
-    """The cache folder; where it cannot be written, a private one for this process."""
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return _private_folder()
-    return folder if os.access(folder, os.W_OK | os.X_OK) else _private_folder()
+    length = len(content) - len(_seal(b""))
+    return length > 0 and content[length:] == _seal(content[:length])
 
 
 @functools.cache
-def _private_folder() -> Path:
+def private_folder() -> Path:
+    """A folder of this process, which is removed when it ends."""
     folder = Path(tempfile.mkdtemp(prefix="gpu_envs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

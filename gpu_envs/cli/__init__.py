@@ -7,8 +7,8 @@ Exit codes:
        1  something failed that no option could have prevented; Python's traceback says what. Of
           gpu-envs check: something is wrong with the environment
        2  a mistake in what was asked for; the message says which, --debug shows where
-     130  interrupted (Ctrl-C, SIGTERM); a training run has saved what it had, and --resume goes on
-     141  nobody reads standard error any more, so the command gave up
+     130  interrupted (Ctrl-C, SIGTERM, SIGHUP); a training run has saved what it had, and --resume goes on
+     141  standard error was closed, so the command gave up
     ====  =================================================================================
 """
 
@@ -18,10 +18,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import gpu_envs
-from gpu_envs.cli.commands import COMMANDS
+from gpu_envs.cli.commands import all_commands
 from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
-from gpu_envs.errors import CompileError, DivergedError, NoCompilerError, UnknownEnvironmentError, did_you_mean
+from gpu_envs.errors import (
+    CompileError,
+    DivergedError,
+    NoCompilerError,
+    NotWrittenError,
+    UnknownEnvironmentError,
+    did_you_mean,
+)
 from gpu_envs.extras import MissingExtraError
 
 _MISTAKES = (
@@ -31,6 +38,7 @@ _MISTAKES = (
     NoCompilerError,
     CompileError,
     DivergedError,
+    NotWrittenError,
     MemoryError,
     BlockingIOError,
     FileNotFoundError,
@@ -41,7 +49,7 @@ _MISTAKES = (
 )
 """What settings, environments and run directories raise where the user can mend it."""
 
-_FULL = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EROFS)
+_FULL = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What else a file system may say that the user can mend."""
 
 
@@ -62,8 +70,7 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     except _MISTAKES as error:
         if debug:
             raise
-        say(f"gpu-envs: error: {error}", error=True)
-        return MISTAKE
+        return _mistake(error)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             hush(sys.stdout)
@@ -71,27 +78,27 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
             return UNREAD
         if debug or error.errno not in _FULL:
             raise
-        say(f"gpu-envs: error: {error}", error=True)
-        return MISTAKE
+        return _mistake(error)
     except ImportError as error:
+        own_advice = isinstance(error, MissingExtraError) or "needs CuPy" in str(error)
         # Anything else that cannot be imported is a fault of the installation or of ours: its traceback helps.
-        if debug or not _is_optional(error):
+        if debug or not (own_advice or (error.name or "").partition(".")[0] == "torch"):
             raise
-        say(f"gpu-envs: error: {error}{_advice(error)}", error=True)
-        return MISTAKE
+        return _mistake(error, "" if own_advice else ". Training needs torch: pip install torch")
     except KeyboardInterrupt:
         say("gpu-envs: interrupted", error=True)
         return INTERRUPTED
 
 
 def _run(words: list[str], trainer: Any) -> int:
-    if words and words[0] in COMMANDS:
-        return COMMANDS[words[0]].run(words[1:], trainer)
+    known = all_commands(trainer)
+    if words and words[0] in known:
+        return known[words[0]].run(words[1:])
     if words and not words[0].startswith("-"):
         raise ValueError(
-            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)} There are: {', '.join(COMMANDS)}"
+            f"there is no command {words[0]!r}{did_you_mean(words[0], known)} There are: {', '.join(known)}"
         )
-    listed = "\n".join(f"  {name:8}{command.summary}" for name, command in COMMANDS.items())
+    listed = "\n".join(f"  {name:8}{command.summary}" for name, command in known.items())
     parser = Parser("gpu-envs", "gpu-envs COMMAND ...", f"commands:\n{listed}\n\ngpu-envs COMMAND --help says more.")
     parser.add_argument("--version", action="store_true", help="print the version")
     found, extras = parser.parse_known_args(words)
@@ -99,20 +106,15 @@ def _run(words: list[str], trainer: Any) -> int:
     if found.version:
         say(f"gpu_envs {gpu_envs.__version__}")
         return OK
-    say(parser.format_help().rstrip("\n"), error=not found.help)
-    return OK if found.help else MISTAKE
+    if found.help:
+        return parser.show_help()
+    say(parser.format_help().rstrip("\n"), error=True)
+    return MISTAKE
 
 
-def _is_optional(error: ImportError) -> bool:
-    if isinstance(error, MissingExtraError):
-        return True
-    return (error.name or "").partition(".")[0] == "torch" or "needs CuPy" in str(error)
-
-
-def _advice(error: ImportError) -> str:
-    if isinstance(error, MissingExtraError):
-        return ""
-    return "" if "needs CuPy" in str(error) else ". Training needs torch: pip install torch"
+def _mistake(error: Exception, advice: str = "") -> int:
+    say(f"gpu-envs: error: {error}{advice}", error=True)
+    return MISTAKE
 
 
 __all__ = ["INTERRUPTED", "MISTAKE", "OK", "main"]

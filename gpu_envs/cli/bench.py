@@ -5,18 +5,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 import gpu_envs
-from gpu_envs import registry
 from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.arrays import Array
 from gpu_envs.backend.cuda import device_count, import_cupy
 from gpu_envs.backend.toolchain import find_compiler
-from gpu_envs.cli.parser import OK, Pairs, Parser, add_debug, number, or_none, take_all, value, whole
+from gpu_envs.cli.parser import OK, Parser, number, take_all
 from gpu_envs.cli.report import say
+from gpu_envs.engine.by_role import ByRole
+from gpu_envs.engine.random_actions import chosen, elements
 from gpu_envs.errors import NoCompilerError
-from gpu_envs.spec import Spec, TeamSpec
+from gpu_envs.registry import known as registry
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.team import TeamSpec
 
 _BENCH = """Measure steps a second under random actions: with one step a launch and, of environments with one
 agent, with many. Of a team a step is that of all its agents. Compiling is not counted, and nothing
@@ -36,18 +39,15 @@ _ACTIONS = 16
 """Sets of actions, drawn beforehand."""
 
 
-def bench(words: Sequence[str], trainer: Any) -> int:
+def bench(words: Sequence[str]) -> int:
     """``gpu-envs bench [ID ...]``."""
-    del trainer
     parser = _parser()
     found, ids = take_all(parser, words)
     if found.help:
-        say(parser.format_help().rstrip("\n"))
-        return OK
+        return parser.show_help()
     if not (math.isfinite(found.seconds) and found.seconds > 0):
         parser.error(f"--seconds is {found.seconds:g}; give a number above 0")
-    if found.num_envs is not None and found.num_envs < 1:
-        parser.error(f"--num-envs is {found.num_envs}; give a whole number from 1 up")
+    parser.check_least(found, "num_envs", 1)
     specs = registry.specs(ids or registry.ids())
     for spec in specs:
         spec.check_params(found.params, 1)  # before anything is measured
@@ -111,7 +111,8 @@ def works(
     output = {"output": "numpy", "copy": False} if device == "cpu" else {"output": "cupy"}
     env = gpu_envs.make(spec.id, count, device=device, autoreset_mode="SameStep", **output, **params)
     env.reset(seed=0)
-    actions = [_on_device(random_actions(env), device) for _ in range(_ACTIONS)]
+    rng = np.random.default_rng(0)
+    actions = [random_actions(env, rng, device) for _ in range(_ACTIONS)]
 
     def step(times: int) -> None:
         for t in range(times):
@@ -123,42 +124,25 @@ def works(
     env.close()
 
 
-def random_actions(env: Any, rng: np.random.Generator | None = None) -> Any:
-    """Uniform actions for all replicas, in NumPy; of a team by role."""
-    rng = rng or np.random.default_rng(0)
-    if isinstance(env, gpu_envs.VectorEnv):
-        return _drawn(env.single_action_space, (env.num_envs,), rng)
-    return {
-        role: _drawn(space, (env.num_envs, env.counts[role]), rng) for role, space in env.single_action_spaces.items()
-    }
+def random_actions(env: Any, rng: np.random.Generator | None = None, device: str = "cpu") -> Any:
+    """Uniform actions for all replicas; of a team by role."""
+    rng, env = rng or np.random.default_rng(0), ByRole(env)
+    units = {name: rng.random((*env.rows(name), elements(role.action))) for name, role in env.roles.items()}
+    return env.join({n: _on_device(chosen(role.action, units[n], None), device) for n, role in env.roles.items()})
 
 
-def _drawn(space: gymnasium.Space[Any], rows: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return rng.integers(space.start, space.start + space.n, rows)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return rng.integers(0, space.nvec, (*rows, *space.shape))
-    assert isinstance(space, gymnasium.spaces.Box)
-    low, high = (np.where(np.isfinite(end), end, one) for end, one in ((space.low, -1), (space.high, 1)))
-    return rng.uniform(low, high, (*rows, *space.shape)).astype(np.float32)
-
-
-def _on_device(actions: Any, device: str) -> Any:
+def _on_device(array: np.ndarray, device: str) -> Array:
     if device == "cpu":
-        return actions
+        return array
     cupy = import_cupy()
     with cupy.cuda.Device(int(device.partition(":")[2])):
-        return {r: cupy.asarray(a) for r, a in actions.items()} if isinstance(actions, dict) else cupy.asarray(actions)
+        return cupy.asarray(array)
 
 
 def rate(work: Callable[[int], object], wait: Callable[[], None], steps: int, seconds: float) -> float:
     """Steps a second: warmed up, and measured for about so long.
 
-    Args:
-        work: Does it a number of times, perhaps without waiting for the end.
-        wait: Waits for it.
-        steps: That doing it once is worth.
-        seconds: How long.
+    ``work`` does a number of times what is worth so many ``steps``; ``wait`` waits for its end.
     """
     work(1)
     wait()
@@ -184,26 +168,13 @@ def amount(per_second: float) -> str:
 
 def _parser() -> Parser:
     parser = Parser("gpu-envs bench", "gpu-envs bench [ID ...] [options]", _BENCH, _EXAMPLES)
-    parser.add_argument(
-        "--device", default="all", metavar="WORD", help="all that are here, auto, cpu, cuda or cuda:N (default: all)"
-    )
+    parser.add_word("--device", "all", "all that are here, auto, cpu, cuda or cuda:N")
     parser.add_argument(
         "--seconds", type=number, default=0.5, metavar="X", help="of each measurement, about (default: 0.5)"
     )
-    parser.add_argument(
-        "--num-envs",
-        type=or_none(whole),
-        metavar="N",
-        help="replicas; none: so many that the device has enough to do (default: none)",
+    parser.add_whole(
+        "--num-envs", "replicas; none: so many that the device has enough to do (default: none)", none=True
     )
-    parser.add_argument(
-        "--param",
-        dest="params",
-        action=Pairs,
-        const=value,
-        metavar="NAME=VALUE",
-        default={},
-        help="a parameter of the environments. May be given several times.",
-    )
-    add_debug(parser)
+    parser.add_params("a parameter of the environments")
+    parser.add_debug()
     return parser

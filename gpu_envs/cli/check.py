@@ -1,12 +1,11 @@
 """``gpu-envs check``: whether an environment keeps what environments promise."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from gpu_envs import registry
 from gpu_envs.backend import resolve_device
-from gpu_envs.cli.parser import FAILED, OK, Pairs, Parser, add_debug, take_all, value, whole
+from gpu_envs.cli.parser import FAILED, OK, Parser, take_all
 from gpu_envs.cli.report import say
+from gpu_envs.registry import known as registry
 
 _CHECK = """Look for mistakes in an environment: whether the same seeds give the same bits, on all devices here
 and in batches of any size; whether replicas know nothing of one another; whether all numbers are
@@ -23,14 +22,12 @@ _EXAMPLES = """examples:
   gpu-envs check CartPole-v1 --device cpu --no-sanitize"""
 
 
-def check(words: Sequence[str], trainer: Any) -> int:
+def check(words: Sequence[str]) -> int:
     """``gpu-envs check ID ...``."""
-    del trainer
     parser = _parser()
     found, names = take_all(parser, words)
     if found.help:
-        say(parser.format_help().rstrip("\n"))
-        return OK
+        return parser.show_help()
     if not names:
         parser.error("which environment? Give an ID, or the place of a spec: path/to/my_env.py:MY_ENV")
     specs = registry.specs(names)
@@ -65,18 +62,10 @@ def _parser() -> Parser:
         metavar="WORD",
         help="cpu, cuda or cuda:N (default: the CPU and CUDA, as far as they are here). May be given several times.",
     )
-    parser.add_argument("--num-envs", type=whole, default=9, metavar="N", help="replicas, at least 4 (default: 9)")
-    parser.add_argument("--steps", type=whole, default=60, metavar="N", help="that most checks take (default: 60)")
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of environments and actions (default: 0)")
-    parser.add_argument(
-        "--param",
-        dest="params",
-        action=Pairs,
-        const=value,
-        metavar="NAME=VALUE",
-        default={},
-        help="a parameter of the environment. May be given several times.",
-    )
+    parser.add_whole("--num-envs", "replicas, at least 4 (default: 9)", 9)
+    parser.add_whole("--steps", "that most checks take (default: 60)", 60)
+    parser.add_whole("--seed", "of environments and actions (default: 0)", 0)
+    parser.add_params()
     parser.add_argument("--no-sanitize", action="store_true", help="leave out the builds with sanitizers")
-    add_debug(parser)
+    parser.add_debug()
     return parser

@@ -6,12 +6,14 @@ from typing import Any
 
 import gymnasium
 
-from gpu_envs import registry
-from gpu_envs.cli.parser import OK, Parser, add_debug, take_all
+from gpu_envs.cli.parser import OK, Parser, take_all
 from gpu_envs.cli.report import line_width, say, table, wrapped
-from gpu_envs.importing import display
-from gpu_envs.params import Param
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec
+from gpu_envs.errors import display
+from gpu_envs.registry import known as registry
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.single import EnvSpec
+from gpu_envs.specs.team import TeamSpec
 
 _LIST = """List the environments: how many agents they have, what those see and do, the step at which an
 episode is cut off, and the mean return from which on an environment counts as solved.
@@ -28,16 +30,14 @@ _EXAMPLES = """examples:
 _HEAD = ("environment", "agents", "observation", "action", "limit", "solved", "from")
 
 
-def list_environments(words: Sequence[str], trainer: Any) -> int:
+def list_environments(words: Sequence[str]) -> int:
     """``gpu-envs list [ID ...]``."""
-    del trainer
     parser = Parser("gpu-envs list", "gpu-envs list [ID ...] [--params]", _LIST, _EXAMPLES)
     parser.add_argument("--params", action="store_true", help="their parameters and reset options, with defaults")
-    add_debug(parser)
+    parser.add_debug()
     found, ids = take_all(parser, words)
     if found.help:
-        say(parser.format_help().rstrip("\n"))
-        return OK
+        return parser.show_help()
     specs = registry.specs(ids or registry.ids())
     say("\n\n".join(map(parameters, specs)) if found.params else overview(specs))
     return OK
@@ -73,7 +73,7 @@ def _row(spec: Spec) -> tuple[str, ...]:
 
 
 def _origin(spec: Spec) -> str:
-    """Whence it came; empty of those of this package."""
+    """Where a spec comes from; empty for those of this package."""
     shown = registry.origin_of(spec.id).shown
     return "" if shown == "gpu_envs" else display(shown)
 

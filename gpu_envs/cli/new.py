@@ -3,11 +3,10 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gpu_envs import scaffold
-from gpu_envs.cli.parser import OK, Parser, add_debug, take_one
-from gpu_envs.cli.report import say, wrapped
+from gpu_envs.cli.parser import OK, Parser, take_one
+from gpu_envs.cli.report import say, this_program, wrapped
 
 _NEW = """Write an environment of your own into a folder of its name: the rules, a spec that names all else,
 and a test. It is a small one that works, to be changed into yours: a boat that keeps its place in
@@ -21,17 +20,15 @@ _EXAMPLES = """examples:
   gpu-envs new envs/my_team --multi-agent --python"""
 
 
-def new(words: Sequence[str], trainer: Any) -> int:
+def new(words: Sequence[str]) -> int:
     """``gpu-envs new NAME``."""
-    del trainer
     parser = Parser("gpu-envs new", "gpu-envs new NAME [--multi-agent] [--python]", _NEW, _EXAMPLES)
     parser.add_argument("--multi-agent", action="store_true", help="one with a team of agents")
     parser.add_argument("--python", action="store_true", help="with rules in Python")
-    add_debug(parser)
+    parser.add_debug()
     found, word = take_one(parser, words, "name")
     if found.help:
-        say(parser.format_help().rstrip("\n"))
-        return OK
+        return parser.show_help()
     if word is None:
         parser.error("what is it called? Give a name, such as my_env")
     folder = Path(word)
@@ -46,10 +43,6 @@ def next_steps(folder: Path, *, team: bool) -> str:
     name = folder.name
     run, goal = Path("runs") / name, 150 if team else 190
     place = shlex.quote(f"{folder / name}.py:{name.upper()}")
-    return "\n".join(
-        [
-            f"  gpu-envs train {place} --target-return {goal} --run-dir {run}",
-            f"  gpu-envs play {run}",
-            f"  pytest {shlex.quote(str(folder))}",
-        ]
-    )
+    program = this_program()
+    train = f"  {program} train {place} --target-return {goal} --run-dir {run}"
+    return f"{train}\n  {program} play {run} --trust\n  pytest {shlex.quote(str(folder))}"

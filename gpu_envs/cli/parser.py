@@ -1,10 +1,12 @@
 """A parser that raises instead of leaving the process, and the ways to read what stands behind an option."""
 
 import argparse
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, final
 
+from gpu_envs.cli.report import say
 from gpu_envs.errors import did_you_mean
 
 OK: Final = 0
@@ -34,14 +36,73 @@ class Parser(argparse.ArgumentParser):
         """Raises what argparse would print."""
         raise ValueError(f"{message} ({self.prog} --help lists the options)")
 
+    def show_help(self) -> int:
+        """Prints the options; returns the exit code."""
+        say(self.format_help().rstrip("\n"))
+        return OK
+
+    def check_least(self, found: argparse.Namespace, name: str, least: int) -> None:
+        """Refuses an option, where it is given, whose number is below ``least``."""
+        given = getattr(found, name)
+        if given is not None and given < least:
+            self.error(f"--{name.replace('_', '-')} is {given}; give a whole number from {least} up")
+
     def flags(self) -> list[str]:
         """Every option's spelling."""
         return [flag for action in self._actions for flag in action.option_strings]
 
+    # --- options that several commands have ---
 
-def add_debug(parser: Parser) -> None:
-    """Adds ``--debug``, which the program itself takes from wherever it stands."""
-    parser.add_argument("--debug", action="store_true", help="show Python's traceback of a mistake")
+    def add_debug(self) -> None:
+        """Adds ``--debug``, which the program itself takes from wherever it stands."""
+        self.add_argument("--debug", action="store_true", help="show Python's traceback of a mistake")
+
+    def add_word(self, flag: str, default: str, what: str) -> None:
+        """Adds an option that is a word."""
+        self.add_argument(flag, default=default, metavar="WORD", help=f"{what} (default: {default})")
+
+    def add_whole(self, flag: str, what: str, default: int | None = None, *, none: bool = False) -> None:
+        """Adds an option that is a whole number or, where it may be, none."""
+        self.add_argument(flag, type=or_none(whole) if none else whole, default=default, metavar="N", help=what)
+
+    def add_device(self) -> None:
+        """Adds ``--device``."""
+        self.add_word("--device", "auto", "auto, cpu, cuda or cuda:N")
+
+    def add_greedy(self) -> None:
+        """Adds ``--greedy`` and ``--sampled``."""
+        kinds = self.add_mutually_exclusive_group()
+        kinds.add_argument("--greedy", action="store_true", default=True, help="take the likeliest action (default)")
+        kinds.add_argument("--sampled", dest="greedy", action="store_false", help="draw actions as in training")
+
+    def add_params(self, what: str = "a parameter of the environment") -> None:
+        """Adds ``--param``."""
+        self._add_pairs("--param", "params", "NAME=VALUE", value, what)
+
+    def add_policies(self, default: str) -> None:
+        """Adds ``--policy``."""
+        who = "a policy of the run, random, or frozen:RUN or frozen:RUN:POLICY"
+        what = f"who acts for a role or an agent instead: {who} (default: {default})"
+        self._add_pairs("--policy", "policies", "ROLE=NAME", str, what)
+
+    def _add_pairs(self, flag: str, name: str, form: str, read: Callable[[str], Any], what: str) -> None:
+        text = f"{what}. May be given several times."
+        self.add_argument(flag, dest=name, action=Pairs, const=read, metavar=form, default={}, help=text)
+
+    def add_trust(self) -> None:
+        """Adds ``--trust``."""
+        what = "import the environment's Python file that the run's folder names: that runs its code"
+        self.add_argument("--trust", action="store_true", help=what)
+
+    def add_progress(self) -> None:
+        """Adds ``--progress`` and ``--no-progress``."""
+        self.add_argument(
+            "--progress",
+            action="store_true",
+            default=None,
+            help="draw a progress bar on standard error (default: where that is a terminal)",
+        )
+        self.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="draw none")
 
 
 def refuse_extras(parser: Parser, extras: Sequence[str]) -> None:
@@ -51,16 +112,7 @@ def refuse_extras(parser: Parser, extras: Sequence[str]) -> None:
 
 
 def take_one(parser: Parser, words: Sequence[str], what: str) -> tuple[argparse.Namespace, str | None]:
-    """Parses options, and one word that may stand anywhere among them.
-
-    Args:
-        parser: Knows the options.
-        words: The command line.
-        what: What the word is called, for the message.
-
-    Returns:
-        The options, and the word or None.
-    """
+    """Parses options, and one word, called ``what`` in messages, that may stand anywhere among them."""
     found, others = take_all(parser, words)
     if len(others) > 1:
         parser.error(f"one {what} is expected; got {' and '.join(map(repr, others))}")
@@ -71,13 +123,6 @@ def take_all(parser: Parser, words: Sequence[str]) -> tuple[argparse.Namespace, 
     """Parses options, and any words that may stand among them.
 
     argparse takes an optional word for absent as soon as an option comes before it, so it is not told of the words.
-
-    Args:
-        parser: Knows the options.
-        words: The command line.
-
-    Returns:
-        The options, and the words.
     """
     found, extras = parser.parse_known_args(_joined(parser, words))
     unknown = [word for word in extras if word.startswith("-") and word != "--"]
@@ -101,17 +146,12 @@ def _joined(parser: Parser, words: Sequence[str]) -> list[str]:
 
 def whole(text: str) -> int:
     """Reads a whole number; 1_000_000 and 1e6 too."""
-    try:
+    with contextlib.suppress(ValueError):
         return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.5
-    if not number.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    return int(number)
+    with contextlib.suppress(ValueError):
+        if float(text).is_integer():
+            return int(float(text))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
 
 
 def number(text: str) -> float:
@@ -119,7 +159,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def wholes(text: str) -> tuple[int, ...]:
@@ -127,7 +167,7 @@ def wholes(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} are no whole numbers; give such as 64,64") from None
+        raise argparse.ArgumentTypeError(f"{text!r} are not whole numbers; give such as 64,64") from None
 
 
 def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -152,10 +192,8 @@ def value(text: str) -> bool | int | float | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for read in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return read(text)
-        except ValueError:
-            continue
     return text
 
 
@@ -170,13 +208,11 @@ class Pairs(argparse.Action):
         values: Any,
         _option_string: str | None = None,
     ) -> None:
-        """Adds one; a name that was given before gets the new value."""
         name, equals, text = str(values).partition("=")
         if not (name and equals):
-            raise argparse.ArgumentError(self, f"{values!r} is no {self.metavar}")
-        read = value if self.const is None else self.const
+            raise argparse.ArgumentError(self, f"{values!r} is not {self.metavar}")
         gathered = dict(getattr(namespace, self.dest, {}))
-        setattr(namespace, self.dest, gathered | {name: read(text)})
+        setattr(namespace, self.dest, gathered | {name: self.const(text)})
 
 
 @final
@@ -190,6 +226,5 @@ class Switch(argparse.Action):
         _values: Any,
         option_string: str | None = None,
     ) -> None:
-        """Keeps what the option's spelling says."""
         flag = option_string or ""
         setattr(namespace, self.dest, None if flag.endswith("=none") else not flag.startswith("--no-"))

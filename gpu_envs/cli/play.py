@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_envs.cli.parser import OK, Pairs, Parser, add_debug, or_none, take_one, value, whole
+from gpu_envs.cli.parser import OK, Parser, take_one, whole
 from gpu_envs.cli.report import say, table
 
 if TYPE_CHECKING:
@@ -22,20 +22,16 @@ _COUNTS = (("replicas", 1), ("steps", 1), ("episodes", 1), ("seed", 0), ("width"
 """Options that are whole numbers, and the least that each may be."""
 
 
-def play(words: Sequence[str], trainer: Any) -> int:
+def play(words: Sequence[str]) -> int:
     """``gpu-envs play RUN_OR_ID``."""
-    del trainer
     parser = _parser()
     found, word = take_one(parser, words, "run directory or environment ID")
     if found.help:
-        say(parser.format_help().rstrip("\n"))
-        return OK
+        return parser.show_help()
     if word is None:
         parser.error("what is to be played? Give a run's folder, or an environment's ID")
     for name, least in _COUNTS:
-        given = getattr(found, name)
-        if given is not None and given < least:
-            parser.error(f"--{name} is {given}; give a whole number from {least} up")
+        parser.check_least(found, name, least)
     if found.width is not None and not (found.video or found.window):
         parser.error("--width is that of a video or a window; a page is as wide as there is room. Leave it out")
     page, video = _outputs(word, found)
@@ -53,6 +49,7 @@ def play(words: Sequence[str], trainer: Any) -> int:
         params=found.params or None,
         device=found.device,
         progress=found.progress,
+        trust=found.trust,
     )
     if found.width is not None:
         replay.tile(found.width)  # too narrow a picture shows before anything is written
@@ -74,55 +71,22 @@ def _parser() -> Parser:
     parser.add_argument("--html", metavar="FILE", help="write a page, FILE.html")
     parser.add_argument("--video", metavar="FILE", help="write a video, FILE.mp4 or FILE.gif")
     parser.add_argument("--window", action="store_true", help="show it in a window")
-    parser.add_argument(
-        "--replicas", type=whole, metavar="N", help="how many are shown side by side, at most 64 (default: 9)"
-    )
+    parser.add_whole("--replicas", "how many are shown side by side, at most 64 (default: 9)")
     spans = parser.add_mutually_exclusive_group()
     spans.add_argument("--steps", type=whole, metavar="N", help="of every replica, whatever ends in them")
     spans.add_argument("--episodes", type=whole, metavar="N", help="of every replica (default: 1)")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument(
-        "--greedy", dest="greedy", action="store_true", default=True, help="take the likeliest action (default)"
+    parser.add_greedy()
+    parser.add_whole(
+        "--seed", "of the episodes; none: that of gpu-envs eval, and of an ID 0 (default: none)", none=True
     )
-    kinds.add_argument("--sampled", dest="greedy", action="store_false", help="draw actions as in training")
-    parser.add_argument(
-        "--seed",
-        type=or_none(whole),
-        metavar="N",
-        help="of the episodes; none: that of gpu-envs eval, and of an ID 0 (default: none)",
-    )
-    parser.add_argument(
-        "--policy",
-        dest="policies",
-        action=Pairs,
-        const=str,
-        metavar="ROLE=NAME",
-        default={},
-        help="who acts for a role or an agent instead: a policy of the run, random, or frozen:RUN or frozen:RUN:POLICY "
-        "(default: as in training, and of an ID random). May be given several times.",
-    )
-    parser.add_argument(
-        "--param",
-        dest="params",
-        action=Pairs,
-        const=value,
-        metavar="NAME=VALUE",
-        default={},
-        help="a parameter of the environment (default: as in training). May be given several times.",
-    )
-    parser.add_argument("--device", default="auto", metavar="WORD", help="auto, cpu, cuda or cuda:N (default: auto)")
+    parser.add_policies("as in training, and of an ID random")
+    parser.add_params("a parameter of the environment (default: as in training)")
+    parser.add_device()
     parser.add_argument("--width", type=whole, metavar="PX", help="of video and window (default: at most 1200)")
-    parser.add_argument(
-        "--fps", type=whole, metavar="N", help="steps shown in a second (default: so that time passes as in the world)"
-    )
-    parser.add_argument(
-        "--progress",
-        action="store_true",
-        default=None,
-        help="draw a progress bar on standard error (default: where that is a terminal)",
-    )
-    parser.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="draw none")
-    add_debug(parser)
+    parser.add_whole("--fps", "steps shown in a second (default: so that time passes as in the world)")
+    parser.add_trust()
+    parser.add_progress()
+    parser.add_debug()
     return parser
 
 
@@ -130,11 +94,11 @@ def _outputs(word: str, found: Any) -> tuple[Path | None, Path | None]:
     """The files of page and video, if they are wanted and can be written."""
     from gpu_envs.replays import page, video, window
     from gpu_envs.replays.files import check_folder
-    from gpu_envs.replays.stage import find
+    from gpu_envs.replays.source import find
 
     source = find(word)
     if isinstance(source, Path):
-        from gpu_envs.training.run_directory import RunDirectory
+        from gpu_envs.training.record.run_directory import RunDirectory
 
         RunDirectory.open(source)
     html = Path(found.html) if found.html is not None else None
@@ -148,7 +112,7 @@ def _outputs(word: str, found: Any) -> tuple[Path | None, Path | None]:
         video.check(film, found.fps, found.width)
         check_folder(film)
     if found.window:
-        window.check()
+        window.library()
     return html, film
 
 

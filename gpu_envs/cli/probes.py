@@ -59,14 +59,6 @@ def brief(error: BaseException | str) -> str:
     return lines[0][:160]
 
 
-def lines_of(path: str) -> list[str]:
-    """The lines of a file; none where it cannot be read."""
-    try:
-        return Path(path).read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
 def is_installed(module: str) -> bool:
     """Whether it would be found, without importing it."""
     try:
@@ -80,7 +72,6 @@ class Trials:
     """Libraries that are imported and tried in processes of their own, all at once: one that crashes ends only that."""
 
     def __init__(self) -> None:
-        """Starts them."""
         self._running: Final[dict[str, Any]] = {
             name: self._start(code) for name, code in (("cupy", _CUPY), ("torch", _TORCH)) if is_installed(name)
         }
@@ -149,10 +140,9 @@ class Gpu(NamedTuple):
 
     @property
     def text(self) -> str:
-        """In some words."""
-        return (
-            f"{self.name}, {self.memory / 2**30:.0f} GiB, compute capability {self.capability[0]}.{self.capability[1]}"
-        )
+        """A description in one line."""
+        major, minor = self.capability
+        return f"{self.name}, {self.memory / 2**30:.0f} GiB, compute capability {major}.{minor}"
 
 
 class Driver(NamedTuple):

@@ -1,6 +1,7 @@
-"""What is printed after a command."""
+"""What commands print."""
 
 import contextlib
+import errno
 import math
 import os
 import shlex
@@ -12,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from gpu_envs.errors import display
+
 _REASONS = {
     "total_steps": "all steps are done",
     "target_return": "the return that was aimed at is reached",
@@ -19,16 +22,16 @@ _REASONS = {
 }
 
 
-def training_report(result: Any) -> str:
-    """Returns, steps and times of a training run, how to evaluate it and how to watch it.
+def training_report(result: Any, *, trust: bool = False) -> str:
+    """Returns, steps and times of a training run's ``Result``, how to evaluate it and how to watch it.
 
-    Args:
-        result: The trainer's ``Result``.
+    ``trust``: its environment is a file or module of the user's own, which a run's folder alone does not vouch for.
     """
     speed = result.steps / result.seconds if result.seconds > 0 else 0.0
-    name = {role: "return" if len(result.returns) == 1 else f"return of {role}" for role in result.returns}
     rows = [("finished", _REASONS.get(result.reason, result.reason))]
-    rows += [(name[role], _shown(value)) for role, value in result.returns.items()]
+    for role, value in result.returns.items():
+        name = "return" if len(result.returns) == 1 else f"return of {role}"
+        rows.append((name, "no episode ended" if math.isnan(value) else f"{value:.6g}"))
     rows += [
         ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
         ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
@@ -37,25 +40,31 @@ def training_report(result: Any) -> str:
     if since_start is not None:
         rows.append(("since the start", f"{since_start:.2f} s, imports and compiling included"))
     if result.run_dir:
-        run = shlex.quote(str(result.run_dir))
+        run, program = shlex.quote(str(result.run_dir)) + " --trust" * trust, this_program()
         rows += [
             ("run directory", str(result.run_dir)),
-            ("evaluate it", f"gpu-envs eval {run}"),
-            ("watch it", f"gpu-envs play {run}"),
+            ("evaluate it", f"{program} eval {run}"),
+            ("watch it", f"{program} play {run}"),
         ]
         if result.reason == "interrupted":
-            rows.append(("go on", f"gpu-envs train --resume {run}"))
+            rows.append(("go on", f"{program} train --resume {run}"))
     return table(rows)
 
 
-def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
-    """How each role does.
+def this_program() -> str:
+    """What to write in a shell to start this program again: its name where that is found, or the way to it."""
+    name = Path(sys.argv[0]).name
+    if Path(sys.argv[0]).parts[-2:] == ("gpu_envs", "__main__.py"):
+        return f"{shlex.quote(display(sys.executable))} -m gpu_envs"
+    found = shutil.which("gpu-envs")
+    if name != "gpu-envs" or (found is not None and Path(found).samefile(sys.argv[0])):
+        return "gpu-envs"
+    return shlex.quote(display(sys.argv[0]))
 
-    Args:
-        results: The trainer's ``Evaluation`` by role.
-        greedy: Whether the likeliest actions were taken.
-    """
-    rows: list[tuple[str, ...]] = [("role", "mean return", "95 %", "deviation", "mean length", "episodes")]
+
+def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
+    """How each role does, by the trainer's ``Evaluation`` of it."""
+    rows = [("role", "mean return", "95 %", "deviation", "mean length", "episodes")]
     for role, found in results.items():
         numbers = (f"{found.mean:.6g}", f"+-{found.interval:.3g}", f"{found.std:.4g}", f"{found.length:.6g}")
         rows.append((role, *numbers, f"{found.episodes:,}"))
@@ -63,34 +72,27 @@ def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
     return f"{table(rows)}\n({kind})"
 
 
-def _shown(value: float) -> str:
-    return "no episode ended" if math.isnan(value) else f"{value:.6g}"
-
-
 def say(text: str, *, error: bool = False) -> None:
-    """Prints; where nobody reads any more, as behind ``| head``, it does not.
-
-    Args:
-        text: The lines.
-        error: On standard error.
-    """
+    """Prints, or does nothing where the reader is gone, as behind ``| head`` and in a closed terminal."""
     stream = sys.stderr if error else sys.stdout
     try:
         print(text, file=stream, flush=True)
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
         hush(stream)
 
 
 def hush(stream: TextIO) -> None:
     """Lets a stream end nowhere, so that Python can flush it when it leaves."""
-    with contextlib.suppress(OSError, ValueError):  # one that is no file has nothing to flush
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file has nothing to flush
         place = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, place)
         os.close(nowhere)
 
 
-def table(rows: list[tuple[str, ...]] | list[tuple[str, str]]) -> str:
+def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows with their columns under one another."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -99,12 +101,7 @@ def table(rows: list[tuple[str, ...]] | list[tuple[str, str]]) -> str:
 
 
 def wrapped(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
-    """Rows with their columns under one another; the last column is broken into lines where it is too long.
-
-    Args:
-        rows: Their cells.
-        indent: Begins each line.
-    """
+    """Rows with their columns under one another; the last column is broken into lines where it is too long."""
     widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
     hanging = " " * (len(indent) + sum(width + 2 for width in widths))
     below = line_width() - len(hanging) < _LEAST  # then the last column has lines of its own

@@ -42,7 +42,7 @@ class Setting:
     type: Any
     """The type without None."""
     optional: bool
-    """None is allowed."""
+    """Whether None is allowed."""
     default: Any
     """The value where nothing is given."""
     doc: str
@@ -54,41 +54,22 @@ class Setting:
         return _REPEATED[self.name][0] if self.name in _REPEATED else "--" + self.name.replace("_", "-")
 
     def add_to(self, options: argparse._ArgumentGroup, preset: str | None, values: Mapping[str, Any]) -> None:
-        """Adds the option; absent from what is parsed unless given.
-
-        Args:
-            options: Where to.
-            preset: The preset's name, for the help.
-            values: What the preset says.
-        """
+        """Adds the option, absent from what is parsed unless given; its help shows what the preset says."""
         shown = self.shown(values.get(self.name, self.default))
         source = f"preset {preset}" if self.name in values else "default"
         doc = re.sub(r"\bNone\b", "none", self.doc)
         text = f"{doc} ({source}: {shown})".replace("%", "%%")
+        common: dict[str, Any] = {"dest": self.name, "default": argparse.SUPPRESS, "help": text}
         if self.name in _REPEATED:
             _, form, read = _REPEATED[self.name]
-            options.add_argument(
-                self.flag,
-                dest=self.name,
-                action=Pairs,
-                const=read,
-                metavar=form,
-                default=argparse.SUPPRESS,
-                help=f"{text} May be given several times.",
-            )
+            common["help"] += " May be given several times."
+            options.add_argument(self.flag, action=Pairs, const=read, metavar=form, **common)
         elif self.type is bool:
             flags = [self.flag, f"--no-{self.flag[2:]}"] + [f"{self.flag}=none"] * self.optional
-            options.add_argument(*flags, dest=self.name, action=Switch, nargs=0, default=argparse.SUPPRESS, help=text)
+            options.add_argument(*flags, action=Switch, nargs=0, **common)
         else:
             read, form = _READERS[self.type]
-            options.add_argument(
-                self.flag,
-                dest=self.name,
-                type=or_none(read) if self.optional else read,
-                metavar=form,
-                default=argparse.SUPPRESS,
-                help=text,
-            )
+            options.add_argument(self.flag, type=or_none(read) if self.optional else read, metavar=form, **common)
 
     def shown(self, value: Any) -> str:
         """A value as one would write it behind the option."""
@@ -107,7 +88,7 @@ class Setting:
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """Every setting but the environment's id, which is no option, in the order of the dataclass."""
+    """Every setting in the order of the dataclass, without the environment's id, which is not an option."""
     hints = typing.get_type_hints(Config)
     docs = field_docs(Config)
     made = []

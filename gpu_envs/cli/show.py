@@ -4,16 +4,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_envs import registry
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.cuda import device_count
-from gpu_envs.cli.parser import OK, Pairs, Parser, add_debug, or_none, take_one, value, whole
+from gpu_envs.backend.program import Device
+from gpu_envs.cli.parser import OK, Parser, take_one
 from gpu_envs.cli.report import say
-from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Config, Device, Layout, layout_of, rules_part
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Layout, SimulationConfig, generate, layout_of
+from gpu_envs.codegen.header import rules_part
+from gpu_envs.engine.options import Options, with_limit
 from gpu_envs.errors import did_you_mean
-from gpu_envs.options import Options
-from gpu_envs.replicas import with_limit
-from gpu_envs.spec import Spec
+from gpu_envs.registry import known as registry
+from gpu_envs.specs.base import Spec
 
 _SHOW = """Print the C++ of an environment, as it is compiled: what is generated from its spec, and its
 header with the rules. Parameters may be compiled in, so that others give another text."""
@@ -27,29 +28,26 @@ _SOME_GPU = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
 """That for which code is shown where there is none: an H100 or H200."""
 
 
-def show(words: Sequence[str], trainer: Any) -> int:
+def show(words: Sequence[str]) -> int:
     """``gpu-envs show ID``."""
-    del trainer
     parser = _parser()
     found, env = take_one(parser, words, "environment ID")
     if found.help:
-        say(parser.format_help().rstrip("\n"))
-        return OK
+        return parser.show_help()
     if env is None:
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
     spec = registry.spec(env)
-    if found.num_envs < 1:
-        parser.error(f"--num-envs is {found.num_envs}; give a whole number from 1 up")
-    if found.header:
-        say(rules_part(layout_for(spec, found).config)[1].rstrip("\n"))
-        return OK
+    parser.check_least(found, "num_envs", 1)
     layout = layout_for(spec, found)
+    if found.header:
+        say(rules_part(layout.config)[1].rstrip("\n"))
+        return OK
     module = found.driver or layout.modules[0]
     if module not in layout.modules:
         parser.error(
             f"--driver is {module!r}{did_you_mean(module, layout.modules)} There are: {', '.join(layout.modules)}"
         )
-    source = layout.generate(module).source
+    source = generate(layout, module).source
     say((source if found.all else own_parts(source, rules_part(layout.config)[0])).rstrip("\n"))
     return OK
 
@@ -65,24 +63,22 @@ def layout_for(spec: Spec, found: Any) -> Layout:
     options.check(found.device)
     params, limit = with_limit(spec, options, found.params)
     checked = spec.check_params(params, found.num_envs)
-    config = Config(spec, found.num_envs, options.mode, options.precision, limit, checked)
+    config = SimulationConfig(spec, found.num_envs, options.mode, options.precision, limit, checked)
     return layout_of(config, _device(found.device))
 
 
 def _device(name: str) -> Device:
     """The device for which code is generated; where there is no GPU but its code is asked for, some GPU."""
     if name.partition(":")[0] == "cuda" and device_count() == 0:
-        resolve_device(name)  # says what is wrong with a name that is none
+        resolve_device(name)  # says what is wrong with the name
         return _SOME_GPU
     return open_backend(resolve_device(name)).traits
 
 
 def own_parts(source: str, header: str) -> str:
-    """Of a source those parts that are this environment's own: what was generated, and its header.
+    """Of a program's source those parts that are this environment's own: what was generated, and its header.
 
-    Args:
-        source: Of a program: parts that begin with a ``#line`` that names them.
-        header: The environment's.
+    Parts begin with a ``#line`` that names them.
     """
     _, *parts = re.split(r'^(?=#line 1 ")', source, flags=re.MULTILINE)
     names = ("generated", header)
@@ -95,39 +91,13 @@ def _parser() -> Parser:
     parser.add_argument("--header", action="store_true", help="only the header with the rules, as it is written")
     parser.add_argument("--all", action="store_true", help="everything that the compiler gets, drivers included")
     parser.add_argument("--driver", metavar="NAME", help="of which driver's program (default: the one that steps)")
-    parser.add_argument(
-        "--device",
-        default="auto",
-        metavar="WORD",
-        help="auto, cpu, cuda or cuda:N; without a GPU the code for an H100 is shown as that for cuda (default: auto)",
-    )
-    parser.add_argument(
-        "--param",
-        dest="params",
-        action=Pairs,
-        const=value,
-        metavar="NAME=VALUE",
-        default={},
-        help="a parameter of the environment. May be given several times.",
-    )
-    parser.add_argument("--num-envs", type=whole, default=4096, metavar="N", help="replicas (default: 4096)")
-    parser.add_argument(
-        "--max-episode-steps",
-        type=or_none(whole),
-        metavar="N",
-        help="the time limit; -1: there is none; none: the environment's own (default: none)",
-    )
-    parser.add_argument(
-        "--precision",
-        default=PRECISIONS[0],
-        metavar="WORD",
-        help=f"of state and reward: {' or '.join(PRECISIONS)} (default: {PRECISIONS[0]})",
-    )
-    parser.add_argument(
-        "--autoreset-mode",
-        default=AUTORESET_MODES[0],
-        metavar="WORD",
-        help=f"{', '.join(AUTORESET_MODES)} (default: {AUTORESET_MODES[0]})",
-    )
-    add_debug(parser)
+    known = "auto, cpu, cuda or cuda:N; without a GPU the code for an H100 is shown as that for cuda"
+    parser.add_word("--device", "auto", known)
+    parser.add_params()
+    parser.add_whole("--num-envs", "replicas (default: 4096)", 4096)
+    limit = "the time limit; -1: there is none; none: the environment's own (default: none)"
+    parser.add_whole("--max-episode-steps", limit, none=True)
+    parser.add_word("--precision", PRECISIONS[0], f"of state and reward: {' or '.join(PRECISIONS)}")
+    parser.add_word("--autoreset-mode", AUTORESET_MODES[0], ", ".join(AUTORESET_MODES))
+    parser.add_debug()
     return parser

@@ -2,28 +2,17 @@
 
 from collections.abc import Mapping
 
-from gpu_envs.codegen.layout import (
-    AUTORESET_MODES,
-    PRECISIONS,
-    RESULTS,
-    Config,
-    Device,
-    Grid,
-    Layout,
-    Program,
-    baked_values,
-    header_text,
-    param_values,
-    rules_part,
-    tables,
-)
-from gpu_envs.codegen.single import SingleLayout
-from gpu_envs.codegen.team import TeamLayout
-from gpu_envs.spec import TeamSpec
+from gpu_envs.backend.program import Device, Program
+from gpu_envs.codegen import single_source, team_source
+from gpu_envs.codegen.layout import AUTORESET_MODES, PRECISIONS, RESULTS, Layout, SimulationConfig
+from gpu_envs.codegen.params import baked_values, param_values, tables
+from gpu_envs.codegen.single_layout import SingleLayout
+from gpu_envs.codegen.team_layout import TeamLayout
+from gpu_envs.specs.team import TeamSpec
 
 
 def layout_of(
-    config: Config,
+    config: SimulationConfig,
     device: Device,
     per_replica: frozenset[str] = frozenset(),
     baked: Mapping[str, float | int] | None = None,
@@ -44,21 +33,25 @@ def layout_of(
     return SingleLayout(config, per_replica, baked)
 
 
+def generate(layout: Layout, module: str) -> Program:
+    """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
+    if isinstance(layout, TeamLayout):
+        return team_source.generate(layout, module)
+    assert isinstance(layout, SingleLayout)
+    return single_source.generate(layout, module)
+
+
 __all__ = [
     "AUTORESET_MODES",
     "PRECISIONS",
     "RESULTS",
-    "Config",
-    "Device",
-    "Grid",
     "Layout",
-    "Program",
+    "SimulationConfig",
     "SingleLayout",
     "TeamLayout",
     "baked_values",
-    "header_text",
+    "generate",
     "layout_of",
     "param_values",
-    "rules_part",
     "tables",
 ]

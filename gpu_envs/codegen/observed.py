@@ -7,8 +7,8 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
-from gpu_envs.codegen.structs import Struct
-from gpu_envs.names import check_name
+from gpu_envs.backend.structs import Struct
+from gpu_envs.specs.names import check_name
 
 MOST_STAGED = 64
 """Floats in a row of observations up to which a tile's rows are gathered and written together."""

@@ -14,7 +14,7 @@ class StateField(NamedTuple):
     cpp: str
     """Its type."""
     length: int
-    """Of an array; 0: it is none."""
+    """Of an array; 0 for a single number."""
 
 
 def state_structs(fields: Sequence[StateField], *, checked: bool) -> str:

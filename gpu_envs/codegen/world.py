@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpu_envs.codegen.layout import CPP_TYPES
+from gpu_envs.backend.program import CPP_TYPES
 
 
 class WorldField(NamedTuple):
@@ -14,7 +14,7 @@ class WorldField(NamedTuple):
     dtype: str
     length: int
     is_array: bool
-    """It has ``length`` elements, be it one; otherwise it has one, and no index for it."""
+    """It is indexed in the rules, even where ``length`` is 1."""
     team: bool
     """It is there for each agent; otherwise once for the replica."""
     kept: bool
@@ -55,7 +55,8 @@ def world_struct(
             group = f"buffers.{'state' if field.kept else 'scratch'}.{name}"
             base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
         if checked and field.array:
-            places.append(f'{name}{{{base} + {index}, {length}, "{name}"}}')
+            each = field.length if field.team and field.kept else 0
+            places.append(f'{name}{{{base} + {index}, {length}, "{name}", {each}}}')
         else:
             places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
         if field.kept and copied and name in offsets:
@@ -101,7 +102,7 @@ class _Copies:
         """Has a field copied."""
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(self._agents)
         source = f"buffers.state.{name}"
-        if field.is_array:  # neighbouring agents copy neighbouring elements, whosever they are
+        if field.is_array:  # neighbouring agents copy neighbouring elements, of any agent
             turns = f"        for (int k = i; k < {length}; k += {self._agents})"
             self._held.append(f"    const {kind}* {name};")
             self._fetch.append(f"{name}({source} + replica * {length})")

@@ -1,18 +1,16 @@
 """Acrobot, with the constants of Gymnasium's."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.params import Param
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, disc, line, own, placed, polygon
-from gpu_envs.spec import EnvSpec
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.single import EnvSpec
 
 
-def _observation(params: Mapping[str, Any]) -> Box:
+def _observation(params: Params) -> Box:
     speeds = [np.max(params["max_vel_1"]), np.max(params["max_vel_2"])]
     high = np.array([1.0, 1.0, 1.0, 1.0, *speeds], np.float32)
     return Box(-high, high, dtype=np.float32)

@@ -2,18 +2,16 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.params import Param
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, box, disc, line, own, placed, polygon, same
-from gpu_envs.spec import EnvSpec
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.single import EnvSpec
 
 
-def _observation(params: Mapping[str, Any]) -> Box:
+def _observation(params: Params) -> Box:
     """Twice the limits of a live episode, so that the observation that ends it lies within."""
     x, theta = (2 * np.max(params[name]) for name in ("x_threshold", "theta_threshold_radians"))
     high = np.array([x, np.inf, theta, np.inf], np.float32)

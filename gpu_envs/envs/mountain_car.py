@@ -1,14 +1,13 @@
 """Mountain car, with the constants of Gymnasium's."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.params import Param
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, own, placed, polygon
-from gpu_envs.spec import EnvSpec
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.single import EnvSpec
 
 ROAD = {
     "min_position": Param(-1.2, "the left wall"),
@@ -24,7 +23,7 @@ START = {
 ORDERED = (("min_position", "max_position"), ("low", "high"))
 
 
-def road_observation(params: Mapping[str, Any]) -> Box:
+def road_observation(params: Params) -> Box:
     """Position and velocity within their limits."""
     speed = np.max(params["max_speed"])
     low = np.array([np.min(params["min_position"]), -speed], np.float32)

@@ -1,17 +1,15 @@
 """Mountain car with a throttle, with the constants of Gymnasium's."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from gymnasium.spaces import Box
 
 from gpu_envs.envs.mountain_car import ORDERED, ROAD, ROAD_DRAWING, START, road_observation
-from gpu_envs.params import Param
-from gpu_envs.spec import EnvSpec
+from gpu_envs.pictures import Params
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.single import EnvSpec
 
 
-def _action(params: Mapping[str, Any]) -> Box:
+def _action(params: Params) -> Box:
     return Box(float(np.min(params["min_action"])), float(np.max(params["max_action"])), (1,), np.float32)
 
 

@@ -1,23 +1,21 @@
 """Pendulum, with the constants of Gymnasium's."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpu_envs.params import Param
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, own, same
-from gpu_envs.spec import EnvSpec
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.single import EnvSpec
 
 
-def _observation(params: Mapping[str, Any]) -> Box:
+def _observation(params: Params) -> Box:
     high = np.array([1.0, 1.0, np.max(params["max_speed"])], np.float32)
     return Box(-high, high, dtype=np.float32)
 
 
-def _action(params: Mapping[str, Any]) -> Box:
+def _action(params: Params) -> Box:
     torque = float(np.max(params["max_torque"]))
     return Box(-torque, torque, (1,), np.float32)
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Space
 
-from gpu_envs.fields import Field
-from gpu_envs.params import Param
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, discs, line, own, placed, polygon, same
-from gpu_envs.spec import Role, TeamSpec
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.team import Role, TeamSpec
 
 FEATURES = 7
 """What an agent sees of another: place, speed, acceleration, heading, kind, and whether it is in the game."""
@@ -18,15 +18,15 @@ POINTS_TOGETHER = 32
 """What ``in_groups`` in ``nearest.cuh`` rounds up to."""
 
 
-def _agents(params: Mapping[str, Any]) -> int:
+def _agents(params: Params) -> int:
     return int(params["num_taggers"] + params["num_runners"])
 
 
-def _columns(params: Mapping[str, Any]) -> int:
+def _columns(params: Params) -> int:
     return _agents(params) - 1 if params["use_full_observation"] else int(params["num_other_agents_observed"])
 
 
-def _observation(params: Mapping[str, Any]) -> Box:
+def _observation(params: Params) -> Box:
     """Bounds of what play brings about: an acceleration that lasts has not brought the speed to a limit."""
     skill = max(np.max(params["skill_level_tagger"]), np.max(params["skill_level_runner"]))
     rounding = 1 + 1e-5
@@ -35,7 +35,7 @@ def _observation(params: Mapping[str, Any]) -> Box:
     return Box(np.append(-least, 0).astype(np.float32), np.append(most, 1).astype(np.float32), dtype=np.float32)
 
 
-def _action(params: Mapping[str, Any]) -> Space[Any]:
+def _action(params: Params) -> Space[Any]:
     if params["actions"] == "continuous":
         low = [np.min(params["min_acceleration"]), np.min(params["min_turn"])]
         high = [np.max(params["max_acceleration"]), np.max(params["max_turn"])]
@@ -43,18 +43,18 @@ def _action(params: Mapping[str, Any]) -> Space[Any]:
     return MultiDiscrete([params["num_acceleration_levels"] + 1, params["num_turn_levels"] + 1])
 
 
-def _points(params: Mapping[str, Any]) -> int:
+def _points(params: Params) -> int:
     return -(-_agents(params) // POINTS_TOGETHER) * POINTS_TOGETHER
 
 
-def _room(params: Mapping[str, Any]) -> int:
+def _room(params: Params) -> int:
     """``room_for`` in ``nearest.cuh``, of the nearest and the agent itself."""
     if params["use_full_observation"]:
         return 1
     return max(POINTS_TOGETHER, min(int(params["num_other_agents_observed"]), _agents(params) - 1) + 1)
 
 
-def _layout_rule(name: str, values: np.ndarray, params: Mapping[str, Any]) -> str:
+def _layout_rule(name: str, values: np.ndarray, params: Params) -> str:
     if not np.isfinite(values).all():
         return "expected finite numbers"
     length = np.min(params["grid_length"])
@@ -89,6 +89,14 @@ def _draw(state: State, params: Params) -> Picture:
             polygon(arrows[:, :taggers], TAGGER, ~gone[:, :taggers]),
         ),
     )
+
+
+def _figures(returns: Mapping[str, float], lengths: Mapping[str, float], params: Params) -> dict[str, float]:
+    """Runners tagged in an episode, by what taggers get for it, and how long a runner stays in the game."""
+    reward = float(np.mean(params["tag_reward_for_tagger"]))
+    paid = returns["tagger"] - float(np.mean(params["step_penalty_for_tagger"])) * lengths["tagger"]
+    tags = paid / reward * float(params["num_taggers"]) if reward else float("nan")
+    return {"tags an episode": tags, "survival": lengths["runner"]}
 
 
 TAG_CONTINUOUS = TeamSpec(
@@ -141,5 +149,6 @@ TAG_CONTINUOUS = TeamSpec(
     layout_rule=_layout_rule,
     limit="episode_length",
     max_episode_steps=500,
+    figures=_figures,
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=20),
 )

@@ -1,26 +1,25 @@
 """Tag on a grid, with the parameters of WarpDrive's published run."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.fields import Field
-from gpu_envs.params import Param
 from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, box, discs, line, own, polygon
-from gpu_envs.spec import Role, TeamSpec
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.team import Role, TeamSpec
 
 LONGEST = 32767
 """The greatest grid whose squared distances are 32-bit integers."""
 
 
-def _observation(params: Mapping[str, Any]) -> Box:
+def _observation(params: Params) -> Box:
     size = 4 * (int(params["num_taggers"]) + 1) + 1 if params["use_full_observation"] else 6
     return Box(0.0, 1.0, (size,), np.float32)
 
 
-def _layout_rule(name: str, values: np.ndarray, params: Mapping[str, Any]) -> str:
+def _layout_rule(name: str, values: np.ndarray, params: Params) -> str:
     del name
     length = int(np.min(params["grid_length"]))
     wrong = (values < 0) | (values > length) | (values != np.floor(values))
@@ -64,6 +63,13 @@ def _grid(cells: np.ndarray) -> Shape:
     return line(np.concatenate([upright, upright[..., ::-1]], 1), 0.0025, LINES, np.concatenate([there, there], 1))
 
 
+def _figures(returns: Mapping[str, float], lengths: Mapping[str, float], params: Params) -> dict[str, float]:
+    """In how many episodes the runner is tagged, by what taggers get for it, and how long it stays in the game."""
+    reward = float(np.mean(params["tag_reward_for_tagger"]))
+    paid = returns["tagger"] + float(np.mean(params["step_cost_for_tagger"])) * lengths["tagger"]
+    return {"tags an episode": paid / reward if reward else float("nan"), "survival": lengths["runner"]}
+
+
 TAG_GRID_WORLD = TeamSpec(
     id="TagGridWorld-v0",
     header="tag_grid.cuh",
@@ -91,5 +97,6 @@ TAG_GRID_WORLD = TeamSpec(
     layout_rule=_layout_rule,
     limit="episode_length",
     max_episode_steps=100,
+    figures=_figures,
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=10),
 )

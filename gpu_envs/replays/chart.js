@@ -15,6 +15,11 @@ function shown(value) {
   return Object.is(rounded, -0) ? "0" : String(rounded);
 }
 
+/** A colour of the page, which may be a light or a dark one. */
+function styled(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name);
+}
+
 /** The return of a role's episodes against time. */
 class Chart {
   constructor(recording, role, parent, seek) {
@@ -28,11 +33,12 @@ class Chart {
     title.style.setProperty("--colour", colour);
     this.now = document.createElement("span");
     this.mean = document.createElement("span");
+    this.same = document.createElement("small");
     this.canvas = document.createElement("canvas");
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", `Return of ${name} against time`);
     this.curves = document.createElement("canvas");
-    caption.append(title, this.now, this.mean);
+    caption.append(title, this.now, this.mean, this.same);
     figure.append(caption, this.canvas);
     parent.append(figure);
     const follow = (event) => {
@@ -84,13 +90,24 @@ class Chart {
     this.right = 10;
     this.drawAxes(context);
     const all = this.recording.byReplica((replica) => replica);
-    for (const replica of all.filter((replica) => !replicas.includes(replica))) this.drawCurve(context, replica, 0.12);
-    for (const replica of replicas) this.drawCurve(context, replica, replicas.length > 1 ? 0.6 : 1);
+    const others = this.distinct(all.filter((replica) => !replicas.includes(replica)));
+    const drawn = this.distinct(replicas);
+    for (const replica of others) this.drawCurve(context, replica, 0.12);
+    for (const replica of drawn) this.drawCurve(context, replica, drawn.length > 1 ? 0.6 : 1);
+    this.alike = replicas.length > 1 && drawn.length === 1 ? `all ${replicas.length} alike` : "";
+  }
+
+  /** One of the replicas with each curve: where a step pays 1, many have the same. */
+  distinct(replicas) {
+    const { last } = this.recording.about;
+    const { totals, ends } = this.recording;
+    const curve = (replica) => [totals[this.role][replica], ends[replica], last[replica]].join(" ");
+    return [...new Map(replicas.map((replica) => [curve(replica), replica])).values()];
   }
 
   drawAxes(context) {
-    context.fillStyle = "#666";
-    context.strokeStyle = "#e3e3e3";
+    context.fillStyle = styled("--quiet");
+    context.strokeStyle = styled("--grid");
     context.textBaseline = "middle";
     context.textAlign = "right";
     for (const tick of this.ticks) {
@@ -141,7 +158,7 @@ class Chart {
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     context.drawImage(this.curves, 0, 0);
     context.scale(this.ratio, this.ratio);
-    context.strokeStyle = "#222";
+    context.strokeStyle = styled("--ink");
     context.beginPath();
     context.moveTo(this.x(frame), 4);
     context.lineTo(this.x(frame), this.height - 18);
@@ -149,6 +166,7 @@ class Chart {
     const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
     const now = mean(this.replicas.map((replica) => totals[replica][frame]));
     const finished = this.recording.finished(this.role, this.replicas, frame);
+    this.same.textContent = this.alike;
     this.now.textContent = `now ${shown(now)}`;
     const whose = finished.length === 1 ? "1 episode" : `mean of ${finished.length} episodes`;
     this.mean.textContent = finished.length ? `${whose} ${shown(mean(finished))}` : "";

@@ -20,8 +20,12 @@ def replacing(path: Path) -> Iterator[Path]:
     check_folder(path)
     partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     try:
+        partial.touch()  # what cannot be there is said in Python's words, not in a video encoder's
         yield partial
         os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(partial):
+            error.filename = str(path)
         raise

@@ -10,6 +10,7 @@ import dataclasses
 import html
 import importlib.resources
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any, Final, final
 import numpy as np
 
 from gpu_envs.pictures import Picture, Shape
-from gpu_envs.rendering import GAP, GAP_SHADE
+from gpu_envs.rendering.frames import GAP, GAP_SHADE
 from gpu_envs.replays.files import replacing
-from gpu_envs.replays.replay import FADED, Replay
+from gpu_envs.replays.recorded import FADED, Recorded
 
 FINENESS: Final = 2**14
 """So many places can be told apart across the view: several for each pixel of any screen."""
@@ -43,20 +44,14 @@ def check(path: Path) -> None:
         raise ValueError(f"a page cannot be {str(path)!r}; its name ends in .html")
 
 
-def write(replay: Replay, path: Path, fps: int | None) -> None:
-    """Writes the page.
-
-    Args:
-        replay: What it plays.
-        path: The file.
-        fps: Frames a second; None: the drawing's.
-    """
+def write(replay: Recorded, path: Path, fps: int | None) -> None:
+    """Writes the page; see ``Replay.save_html``."""
     check(path)
     with replacing(path) as partial:
         partial.write_text(text(replay, fps), encoding="utf-8")
 
 
-def text(replay: Replay, fps: int | None = None) -> str:
+def text(replay: Recorded, fps: int | None = None) -> str:
     """The page's text."""
     if fps is not None and fps < 1:
         raise ValueError(f"fps is {fps}; give a whole number from 1 up")
@@ -71,12 +66,7 @@ def text(replay: Replay, fps: int | None = None) -> str:
         "PLAYER": "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
     }
     page = (folder / "page.html").read_text(encoding="utf-8")
-    first, *rest = page.split("{{")
-    filled = [first]
-    for piece in rest:
-        name, _, after = piece.partition("}}")
-        filled += [parts[name], after]
-    return "".join(filled)
+    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], page)
 
 
 @final
@@ -84,7 +74,6 @@ class Block:
     """Bytes, one array after another."""
 
     def __init__(self) -> None:
-        """Is empty."""
         self._parts: list[bytes] = []
         self._size = 0
 
@@ -112,7 +101,7 @@ class Block:
         return b"".join(self._parts)
 
 
-def _described(replay: Replay, fps: int, block: Block) -> dict[str, Any]:
+def _described(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
     """The description; what has a value for each frame goes into the block."""
     pictures = [replay.picture(frame) for frame in range(replay.frames)]
     rewards = np.stack([values.T for values in replay.rewards.values()])
@@ -122,7 +111,7 @@ def _described(replay: Replay, fps: int, block: Block) -> dict[str, Any]:
         paid = rewards.astype(np.float32)
     return {
         "title": replay.title or replay.env,
-        "facts": [["Environment", replay.env], *([name, value] for name, value in replay.facts.items())],
+        "facts": _facts(replay),
         "fps": fps,
         "frames": replay.frames,
         "numbers": replay.numbers.tolist(),
@@ -143,6 +132,14 @@ def _described(replay: Replay, fps: int, block: Block) -> dict[str, Any]:
         "faded": FADED,
         "layers": [layer.described(block, pictures[0].view) for layer in layers],
     }
+
+
+def _facts(replay: Recorded) -> list[tuple[str, str]]:
+    """Names and values, save environment and run where the title names them."""
+    title = replay.title or replay.env
+    environment = {} if title.startswith(replay.env) else {"Environment": replay.env}
+    facts = {**environment, **replay.facts}
+    return [(name, value) for name, value in facts.items() if name != "Run" or not title.endswith(value)]
 
 
 _COPIES = 8

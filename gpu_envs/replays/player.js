@@ -96,6 +96,7 @@ class Player {
     document.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.refit()).observe(byId("stage"));
     window.addEventListener("resize", () => this.refit());
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.fit());
   }
 
   key(event) {
@@ -175,8 +176,10 @@ class Player {
 
   fit() {
     this.room = this.measured();
-    const height = Math.max(220, 0.72 * window.innerHeight);
-    this.picture.fit(this.replicas, { width: byId("stage").clientWidth - 2, height });
+    const stage = byId("stage");
+    const others = stage.offsetTop + stage.offsetHeight - this.picture.canvas.offsetHeight; // help is seen at once
+    const height = Math.max(220, window.innerHeight - others - 28);
+    this.picture.fit(this.replicas, { width: stage.clientWidth - 2, height });
     for (const chart of this.charts) chart.fit(this.replicas);
     this.draw();
   }
@@ -208,7 +211,9 @@ function tell(facts) {
     const row = document.createElement("div");
     for (const [kind, text] of [["dt", name], ["dd", value]]) {
       const cell = document.createElement(kind);
-      cell.textContent = text;
+      const long = /^\d{13,}$/.test(text); // the seed that follows from a run's own, say: whole where one points at it
+      cell.textContent = long ? `${text.slice(0, 4)}…${text.slice(-4)}` : text;
+      if (long) cell.title = text;
       row.append(cell);
     }
     byId("facts").append(row);

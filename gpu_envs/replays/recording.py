@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpu_envs.arrays import to_numpy
-from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.replays.policies import Env
-from gpu_envs.replays.replay import GOES_ON, Replay
-from gpu_envs.replays.stage import Stage, Wanted, open_stage
-from gpu_envs.replays.tape import ALONE, Tape
-from gpu_envs.training.progress import Progress
+from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.engine.by_role import ByRole
+from gpu_envs.replays.recorded import GOES_ON
+from gpu_envs.replays.recorder import Recorder
+from gpu_envs.replays.replay import Replay
+from gpu_envs.replays.source import ReplaySource, Wanted, open_source
+from gpu_envs.seeds import Seed, check_seed
+from gpu_envs.training.record.progress import Progress
 
 WITHOUT_LIMIT: Final = 10_000
 """Steps after which an episode that has no time limit is left as it is."""
@@ -23,9 +24,9 @@ _LOOK_EVERY: Final = 32
 
 def record(
     source: Any, *, policy: Callable[[Any], Any] | None = None, replicas: int | Sequence[int] | None = None,
-    steps: int | None = None, episodes: int | None = None, seed: int | None = None, greedy: bool = True,
+    steps: int | None = None, episodes: int | None = None, seed: Seed | None = None, greedy: bool = True,
     policies: Mapping[str, str] | None = None, params: Mapping[str, Any] | None = None, device: str = "auto",
-    modules: Mapping[str, Any] | None = None, progress: bool | None = False,
+    modules: Mapping[str, Any] | None = None, progress: bool | None = False, trust: bool = False,
 ) -> Replay:  # fmt: skip
     """Lets an environment play, and records some of its replicas.
 
@@ -47,65 +48,69 @@ def record(
         device: Of a run or an id: where they play.
         modules: Of a run: policies of your own, as the run had them.
         progress: Draw a progress bar; None: where standard error is a terminal.
+        trust: Of a run: import the environment's file, where the folder names one that this process was not given.
     """
     if steps is not None and episodes is not None:
         raise ValueError(f"steps is {steps} and episodes is {episodes}; give one of them")
     for name, given in (("steps", steps), ("episodes", episodes)):
-        if given is not None and given < 1:
-            raise ValueError(f"{name} is {given}; give a whole number from 1 up")
-    if seed is not None and seed < 0:
-        raise ValueError(f"seed is {seed}; give a whole number from 0 up, or None")
-    wanted = Wanted(policy, replicas, seed, greedy, policies, params, device, modules)
-    stage = open_stage(source, wanted)
+        whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+        if given is not None and not (whole and given >= 1):
+            raise ValueError(f"{name} is {given!r}; give a whole number from 1 up, or None")
+    if policy is not None and not callable(policy):
+        raise TypeError(f"policy is {policy!r}; give a function from observations to actions, or None: random actions")
+    for name, asked in (("policies", policies), ("params", params), ("modules", modules)):
+        if asked is not None and not isinstance(asked, Mapping):
+            raise TypeError(f"{name} is {asked!r}; give a mapping from names, or None")
+    wanted = Wanted(policy, replicas, check_seed(seed), greedy, policies, params, device, modules, trust)
+    opened = open_source(source, wanted)
     each = None if steps is not None else episodes or 1
-    limit = stage.env.max_episode_steps or WITHOUT_LIMIT
+    limit = opened.env.max_episode_steps or WITHOUT_LIMIT
     # (between two episodes lies a step that begins the next)
     most = steps if steps is not None else (limit + 1) * (episodes or 1) - 1
-    bar = Progress(most * len(stage.numbers), None if progress is None else not progress)
+    bar = Progress(most * len(opened.numbers), None if progress is None else not progress)
     try:
-        return _recorded(stage, most, each, bar)
+        return _recorded(opened, most, each, bar)
     finally:
         bar.close()
 
 
-def _recorded(stage: Stage, most: int, each: int | None, bar: Progress) -> Replay:
+def _recorded(opened: ReplaySource, most: int, each: int | None, bar: Progress) -> Replay:
     """Takes steps until there were so many, or each replica had so many episodes."""
-    env, count = stage.env, len(stage.numbers)
-    elapsed = to_numpy(env.elapsed)[stage.numbers].astype(np.int64)
-    params = {name: _own(value, stage.numbers) for name, value in env.params.items()}
-    tape = Tape(env, stage.numbers)
-    observations, began = stage.observations, time.perf_counter()
+    env, count = opened.env, len(opened.numbers)
+    elapsed = to_numpy(env.elapsed)[opened.numbers].astype(np.int64)
+    params = {name: _own(value, opened.numbers) for name, value in env.params.items()}
+    recorder = Recorder(env, opened.numbers)
+    observations, began = opened.observations, time.perf_counter()
     look_every = 1 if env.device == "cpu" else _LOOK_EVERY
-    with stage.policy.at_work():
+    with opened.settings:
         for step in range(1, most + 1):
-            observations, *results, _ = env.step(stage.policy.act(observations))
-            tape.add(*results)
+            observations, *results, _ = env.step(opened.act(observations))
+            recorder.add(*results)
             if step % look_every and step < most:
                 continue
-            tape.read()
+            recorder.read()
             bar.update(step * count, step * count / (time.perf_counter() - began), {})
-            if each is not None and ((tape.ends != GOES_ON).sum(0) >= each).all():
+            if each is not None and ((recorder.ends != GOES_ON).sum(0) >= each).all():
                 bar.update(most * count, step * count / (time.perf_counter() - began), {})
                 break
-    last = _last_frames(tape.ends, each)
+    last = _last_frames(recorder.ends, each)
     frames = int(last.max()) + 1
-    spec = stage.spec
-    assert spec.drawing is not None
+    spec = env.env_spec
     return Replay(
         env=spec.id,
         drawing=spec.drawing,
-        state=tape.state(frames),
+        state=recorder.state(frames),
         params=params,
-        rewards={role: _until(values, last, frames) for role, values in tape.rewards(frames).items()},
-        ends=_until(tape.ends, last, frames),
+        rewards={role: _until(values, last, frames) for role, values in recorder.rewards(frames).items()},
+        ends=_until(recorder.ends, last, frames),
         last=last,
-        agents=_agents(env),
-        numbers=stage.numbers,
+        agents={name: len(role.agents) for name, role in ByRole(env).roles.items()},
+        numbers=opened.numbers,
         elapsed=elapsed,
         pauses=env.autoreset_mode.value != "SameStep",
         device=env.device,
-        title=stage.title,
-        facts=stage.facts,
+        title=opened.title,
+        facts=opened.facts,
     )
 
 
@@ -125,7 +130,3 @@ def _until(values: np.ndarray, last: np.ndarray, frames: int) -> np.ndarray:
 def _own(value: Any, numbers: np.ndarray) -> Any:
     """A parameter as these replicas have it."""
     return to_numpy(value)[numbers] if getattr(value, "shape", ()) else value
-
-
-def _agents(env: Env) -> dict[str, int]:
-    return dict(env.counts) if isinstance(env, MultiAgentEnv) else {ALONE: 1}

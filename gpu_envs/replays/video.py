@@ -11,11 +11,11 @@ from typing import Any, Final, final
 import numpy as np
 
 from gpu_envs.extras import extra
-from gpu_envs.painter import Painter
-from gpu_envs.rendering import GAP, GAP_SHADE
+from gpu_envs.rendering.frames import GAP, GAP_SHADE
+from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays.files import replacing
-from gpu_envs.replays.replay import Replay
-from gpu_envs.training.progress import Progress
+from gpu_envs.replays.recorded import Recorded
+from gpu_envs.training.record.progress import Progress
 
 KINDS: Final = (".mp4", ".gif")
 GIF_RATE: Final = 50
@@ -54,16 +54,8 @@ def _library(module: str) -> Any:
         return importlib.import_module(module)
 
 
-def write(replay: Replay, path: Path, width: int | None, fps: int | None, progress: bool | None) -> None:
-    """Writes a video of all replicas side by side.
-
-    Args:
-        replay: What to show.
-        path: The file, ``.mp4`` or ``.gif``.
-        width: In pixels, about.
-        fps: Frames a second; None: the drawing's.
-        progress: Draw a progress bar; None: where standard error is a terminal.
-    """
+def write(replay: Recorded, path: Path, width: int | None, fps: int | None, progress: bool | None) -> None:
+    """Writes a video of all replicas side by side; see ``Replay.save_video``."""
     check(path, fps, width)
     size = replay.tile(width)
     columns = math.ceil(math.sqrt(replay.replicas))
@@ -82,14 +74,14 @@ def write(replay: Replay, path: Path, width: int | None, fps: int | None, progre
             bar.close()
 
 
-def _frames(replay: Replay, size: tuple[int, int], bar: Progress) -> Iterator[np.ndarray]:
+def _frames(replay: Recorded, size: tuple[int, int], bar: Progress) -> Iterator[np.ndarray]:
     painter, began = Painter(replay.device), time.perf_counter()
     for frame in range(replay.frames):
         yield replay.pixels(frame, painter, size)
         bar.update(frame + 1, (frame + 1) / max(1e-9, time.perf_counter() - began), {})
 
 
-def _write_mp4(replay: Replay, path: Path, size: tuple[int, int], fps: int, bar: Progress) -> None:
+def _write_mp4(replay: Recorded, path: Path, size: tuple[int, int], fps: int, bar: Progress) -> None:
     frames = (_even(frame) for frame in _frames(replay, size, bar))
     first = next(frames)
     height, width, _ = first.shape
@@ -110,7 +102,7 @@ def _even(frame: np.ndarray) -> np.ndarray:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), constant_values=GAP_SHADE)
 
 
-def _write_gif(replay: Replay, path: Path, size: tuple[int, int], fps: int, bar: Progress) -> None:
+def _write_gif(replay: Recorded, path: Path, size: tuple[int, int], fps: int, bar: Progress) -> None:
     image = _library("PIL.Image")
     painter = Painter(replay.device)
     looked_at = np.unique(np.linspace(0, replay.frames - 1, _LOOKED_AT).astype(int))

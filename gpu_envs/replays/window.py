@@ -4,30 +4,20 @@ import importlib
 from typing import Any
 
 from gpu_envs.extras import extra
-from gpu_envs.painter import Painter
-from gpu_envs.rendering import Window
-from gpu_envs.replays.replay import Replay
+from gpu_envs.rendering.painter import Painter
+from gpu_envs.rendering.window import Window
+from gpu_envs.replays.recorded import Recorded
 
 
-def check() -> None:
-    """Raises an error if the library that opens windows is missing."""
-    _library()
-
-
-def _library() -> Any:
+def library() -> Any:
+    """Pygame, which opens windows, or an error that says how to install it."""
     with extra("render", "pygame"):
         return importlib.import_module("pygame")
 
 
-def play(replay: Replay, width: int | None, fps: int | None) -> None:
-    """Shows every frame once, or those before the window is closed or Escape is pressed.
-
-    Args:
-        replay: What to show.
-        width: In pixels, about.
-        fps: Frames a second; None: the drawing's.
-    """
-    pygame = _library()
+def play(replay: Recorded, width: int | None, fps: int | None) -> None:
+    """Shows every frame once, or those before the window is closed or Escape is pressed; see ``Replay.show``."""
+    pygame = library()
     size = replay.tile(width)
     painter = Painter(replay.device)
     window = Window(replay.title or replay.env, fps or replay.drawing.frames_a_second)

@@ -4,24 +4,14 @@ import importlib.resources
 import keyword
 import re
 import sys
-from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from gpu_envs import registry
 from gpu_envs.errors import did_you_mean
+from gpu_envs.registry import known as registry
 
 NAME = "my_env"
 """What the environments here are called."""
-
-_KINDS: Mapping[tuple[bool, bool], str] = {
-    (False, False): "single",
-    (False, True): "single_python",
-    (True, False): "team",
-    (True, True): "team_python",
-}
-"""By whether it has a team, and rules in Python: the folder."""
-
-_FILES = (f"{NAME}.cuh", f"{NAME}.py", f"test_{NAME}.py")
 
 _LIBRARIES = frozenset({"cupy", "gpu_envs", "gymnasium", "numpy", "pettingzoo", "pytest", "torch"})
 
@@ -38,7 +28,7 @@ def write(folder: Path, *, team: bool = False, python: bool = False) -> list[Pat
         The files.
 
     Raises:
-        ValueError: The name is none, or is taken.
+        ValueError: The name is not valid, or is taken.
         FileExistsError: The folder holds something already.
     """
     name = folder.name
@@ -50,25 +40,31 @@ def write(folder: Path, *, team: bool = False, python: bool = False) -> list[Pat
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is there already, and not empty; choose another name, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    source = importlib.resources.files(f"{__name__}.{_KINDS[team, python]}")
     written = []
-    for file in _FILES:
-        if not (source / file).is_file():
-            continue
-        path = folder / file.replace(NAME, name)
-        path.write_text(_named((source / file).read_text(encoding="utf-8"), name), encoding="utf-8")
+    for source in _sources("team" if team else "single", python):
+        path = folder / source.name.replace(NAME, name)
+        path.write_text(_named(source.read_text(encoding="utf-8"), name), encoding="utf-8")
         written.append(path)
     return written
 
 
+def _sources(kind: str, python: bool) -> list[Traversable]:
+    """The files of an environment here; its test is the same whatever language the rules are in."""
+    here = importlib.resources.files(__name__)
+    test = here / kind / f"test_{NAME}.py"
+    if python:
+        return [here / f"{kind}_python" / f"{NAME}.py", test]
+    return [here / kind / f"{NAME}.cuh", here / kind / f"{NAME}.py", test]
+
+
 def check_name(name: str) -> None:
-    """Refuses a name that is none of a module, or another module's."""
+    """Refuses a name that a module cannot have, or that another module has."""
     suits = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     suits = re.sub(r"\W+", "_", suits).strip("_").lower()
     suits = f"env_{suits}" if suits[:1].isdigit() else suits
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         hint = did_you_mean(suits, [suits]) if suits and not keyword.iskeyword(suits) else "."
-        raise ValueError(f"{name!r} is no name for an environment: small letters, digits and '_'{hint}")
+        raise ValueError(f"{name!r} is not a name for an environment: small letters, digits and '_'{hint}")
     if name in sys.stdlib_module_names or name in _LIBRARIES or name.startswith("test_"):
         raise ValueError(f"{name!r} is the name of another module; choose one of its own, such as {name + '_env'!r}")
 

@@ -18,19 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from gpu_envs.backend.messages import compile_error
+from gpu_envs.backend.program import Device, Program
 from gpu_envs.backend.toolchain import compile_library, compiler_version, find_compiler
-from gpu_envs.codegen import Config, Device, Program, layout_of, rules_part
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+from gpu_envs.codegen.header import rules_part
+from gpu_envs.engine.options import Options, config_of
 from gpu_envs.errors import CompileError
-from gpu_envs.options import Options
-from gpu_envs.replicas import config_of
 from gpu_envs.testing.phases import demand_phases
 from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.probe import MODES, PLACE, VERDICT, Plan, builds_of
 from gpu_envs.testing.report import FailedError, SkippedError, UnsafeError
 from gpu_envs.testing.subject import Subject
 
-_REPLICAS, _STEPS = 3, 60
-"""What is played: little, since it is slow; every episode follows at once."""
+_REPLICAS = 3
+"""How much is played: little, since it is slow."""
+
+_TURNS_OF_A_LONG_RUN = 20_000
+"""Of all agents, where every access is followed, which is slow."""
 
 _LIMIT_S = 300
 """Seconds after which a process that plays is given up."""
@@ -51,12 +55,7 @@ _OWN_TURN = (
 
 
 def _accepted(flags: tuple[str, ...], library: str = "") -> bool:
-    """Whether the compiler knows these flags, and what it makes finds the libraries that it wants.
-
-    Args:
-        flags: More of the compiler's flags.
-        library: What a process must have loaded first, if anything.
-    """
+    """Whether the compiler knows these flags, and what it makes runs where ``library`` was loaded first."""
     try:
         made = compile_library('extern "C" int quotient(int a, int b) { return a / b; }', "flags", flags)
     except CompileError:
@@ -73,11 +72,7 @@ def _settings(library: str) -> dict[str, str]:
 
 
 def sanitizer(kind: str) -> str:
-    """The library that a process must have loaded first, if it runs code with this sanitizer; empty: none is needed.
-
-    Args:
-        kind: ``asan`` or ``ubsan``.
-    """
+    """What a process must have loaded first to run code with this sanitizer, asan or ubsan; empty: nothing."""
     if sys.platform != "linux":
         return ""
     command = find_compiler()
@@ -95,13 +90,11 @@ def sanitizer(kind: str) -> str:
 
 
 def undefined_values(subject: Subject) -> str:
-    """Compares builds that differ in what is left undefined: optimisation, and what memory holds beforehand."""
-    plain: tuple[str, ...] = _PLAIN
-    plainest: tuple[str, ...] = _PLAINEST
+    """Compares builds that differ where C++ defines nothing: in optimisation, and in what memory holds beforehand."""
     filled = [("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)]
-    if all(map(_accepted, filled)):
-        plain, plainest = (*_PLAIN, *filled[0]), (*_PLAINEST, *filled[1])
-    verdict = _play(subject, (plain, plainest, ()), "")  # first those that look at every index
+    pattern, zero = filled if all(map(_accepted, filled)) else ((), ())
+    # first those that look at every index
+    verdict = _play(subject, ((*_PLAIN, *pattern), (*_PLAINEST, *zero), ()))
     if verdict:
         raise FailedError(verdict)
     return f"{_played(subject)}; -O0, -O1 and other bytes in memory give the same as -O3"
@@ -113,9 +106,11 @@ def phases(subject: Subject) -> str:
         raise SkippedError("of teams only")
     demand_phases(*rules_part(config_of(subject.spec, 1, Options(), subject.params)))
     try:
-        verdict = _play(subject, ((*_TURNS, "-DTURNS"), ()), "")
-        if verdict:
-            _play(subject, ((*_TURNS, "-DTURNS", "-DSTRICT_TURNS"),), "")  # names the place, where it knows
+        agents = sum(len(role.agents) for role in subject.roles.values())
+        longest = _TURNS_OF_A_LONG_RUN // agents
+        verdict = _play(subject, ((*_TURNS, "-DTURNS"), ()), longest=longest)
+        if verdict:  # name the place, where it is known
+            _play(subject, ((*_TURNS, "-DTURNS", "-DSTRICT_TURNS"),), longest=longest)
     except UnsafeError as error:
         raise FailedError(str(error)) from None
     if verdict:
@@ -124,7 +119,7 @@ def phases(subject: Subject) -> str:
             " a turn reads or writes what another turn of its phase does, or something but World's fields is to last "
             "from one phase to the next; write in one phase, read in the next, and count with add(w.field, value)"
         )
-    return f"{_steps(subject)} steps with turns from the last to the first, each phase by itself, give the same"
+    return f"{subject.steps} steps with turns from the last to the first, each phase by itself, give the same"
 
 
 def sanitized(subject: Subject) -> str:
@@ -142,31 +137,29 @@ def on_cuda(subject: Subject, device: str) -> str:
     """Plays a build with every index looked at on CUDA; in compute-sanitizer, where that is there."""
     tool = shutil.which("compute-sanitizer")
     command = (tool, "--tool", "memcheck", "--error-exitcode", "98") if tool else ()
-    _play(subject, ((),), "", device, command)
+    _play(subject, ((),), device=device, command=command)
     told = "in compute-sanitizer" if tool else "without compute-sanitizer, which is not on PATH"
-    return f"{_played(subject)}, {told}"
-
-
-def _steps(subject: Subject) -> int:
-    return min(subject.steps, _STEPS)
+    return f"{subject.steps} steps in each autoreset mode, every index looked at, {told}"
 
 
 def _played(subject: Subject) -> str:
-    return f"{_steps(subject)} steps in each autoreset mode, every index looked at"
+    return f"{subject.steps} steps in each autoreset mode, {subject.long_told}, every index looked at"
 
 
 def _play(
     subject: Subject,
     builds: tuple[tuple[str, ...], ...],
-    library: str,
+    library: str = "",
     device: str = "cpu",
     command: tuple[str, ...] = (),
+    longest: int = sys.maxsize,
 ) -> str:
     """Has another process play some builds, and returns its verdict, or raises what ended it."""
     with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
         packed = to_bytes(subject.spec, subject.params, Path(folder))
         compare = len(builds) > 1
-        plan = Plan(packed, subject.params, _REPLICAS, _steps(subject), subject.seed, device, builds, compare)
+        steps = (subject.steps, min(subject.longest[0], longest) if device == "cpu" else 0)
+        plan = Plan(packed, subject.params, _REPLICAS, *steps, subject.seed, device, builds, compare)
         if device == "cpu":
             compile_all([(build.config, build.flags) for mode in MODES for build in builds_of(plan, mode)])
         file = Path(folder) / "plan"
@@ -182,8 +175,7 @@ def _play(
             )
         said = [line for line in stdout.splitlines() if line.startswith(VERDICT)]
         if code == 0 and said:
-            verdict: str = json.loads(said[-1].removeprefix(VERDICT))
-            return verdict
+            return str(json.loads(said[-1].removeprefix(VERDICT)))
         raise UnsafeError(explained(stdout + stderr, code))
 
 
@@ -195,7 +187,7 @@ def _ran(words: Sequence[str], env: Mapping[str, str], limit_s: float) -> tuple[
     """
     pipe, own_group = subprocess.PIPE, sys.platform != "win32"
     with subprocess.Popen(
-        words, env=env, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=own_group
+        words, env=env, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace", start_new_session=own_group
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=limit_s)
@@ -211,38 +203,33 @@ def _ran(words: Sequence[str], env: Mapping[str, str], limit_s: float) -> tuple[
         return process.returncode, stdout, stderr
 
 
-def compile_all(kinds: Sequence[tuple[Config, tuple[str, ...]]]) -> None:
-    """Compiles for the CPU, side by side, what will then be found in the cache.
+def compile_all(kinds: Sequence[tuple[SimulationConfig, tuple[str, ...]]]) -> None:
+    """Compiles for the CPU, side by side, what will then be found in the cache: each with further flags."""
 
-    Args:
-        kinds: What is simulated, each with the compiler's further flags.
-    """
-    work: list[tuple[Program, tuple[str, ...]]] = []
-    for config, flags in kinds:
-        layout = layout_of(config, Device(on_gpu=False))
-        work.append((layout.generate(layout.modules[0]), flags))  # of single steps
+    def compiled(work: tuple[Program, tuple[str, ...]]) -> Path:
+        program, flags = work
+        try:
+            return compile_library(program.source, program.name, flags)
+        except CompileError as error:
+            raise compile_error(program, error.output, shlex.join(find_compiler())) from None
+
+    layouts = [(layout_of(config, Device(on_gpu=False)), flags) for config, flags in kinds]
+    work = [(generate(layout, layout.modules[0]), flags) for layout, flags in layouts]  # of single steps
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda parts: _compiled(*parts), work))
-
-
-def _compiled(program: Program, flags: tuple[str, ...]) -> Path:
-    try:
-        return compile_library(program.source, program.name, flags)
-    except CompileError as error:
-        raise compile_error(program, error.output, shlex.join(find_compiler())) from None
+        list(pool.map(compiled, work))
 
 
 def explained(said: str, code: int) -> str:
     """What ended a process, in a sentence: of a long report what names the rules."""
     index = re.search(r"^(.+:\d+): (index -?\d+ of .+)$", said, re.MULTILINE)
     if index:
-        return f"{index[1]}: {index[2]}: mend the index, or give the field more elements in the spec"
+        return f"{index[1]}: {index[2]}: fix the index, or give the field more elements in the spec"
     phase = re.search(r"^(.+:\d+): phase: (.+)$", said, re.MULTILINE)
     if phase:
         return f"{phase[1]}: {phase[2]}: {_SAME_PHASES if 'goes through' in phase[2] else _OWN_TURN}"
     asserted = re.search(r"^(.+:\d+): index: .*Assertion `(.+)` failed", said, re.MULTILINE)
     if asserted:
-        return f"{asserted[1]}: an index outside {asserted[2]!r}: mend the index, or give the field more elements"
+        return f"{asserted[1]}: an index outside {asserted[2]!r}: fix the index, or give the field more elements"
     undefined = re.search(r"^(.+:\d+):\d+: runtime error: (.+)$", said, re.MULTILINE)
     if undefined:
         return f"{undefined[1]}: {undefined[2]}"

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.testing.report import FailedError
-from gpu_envs.testing.subject import Moment, Run, Subject, difference, ended, part
+from gpu_envs.testing.subject import Moment, Run, Subject, difference, ended, picked
 
 _LIMIT = 25
 """The time limit, where the environment has none."""
@@ -23,9 +24,8 @@ def ends(subject: Subject, device: str) -> str:
         if mode == "Disabled":
             run.env.allow_frozen_steps()
         _hurry(run, limit)
-        first = run.state()
+        started = np.array(to_numpy(run.env.offset))
         played[mode] = [run.step(draw) | run.state() for draw in numbers]
-    started = first["elapsed"]
     over = np.array([ended(moment) for moment in played["Disabled"]])
     last = np.where(over.any(0), over.argmax(0), len(over))  # the step, from 0, with which a replica's episode ends
     if subject.team:
@@ -50,11 +50,10 @@ def _limit(subject: Subject, device: str) -> tuple[int, dict[str, int]]:
 
 
 def _hurry(run: Run, limit: int) -> None:
-    """Moves every second replica near the time limit."""
-    state = run.env.get_state()
-    held = state["state"] if "elapsed" in state["state"] else state["episode"]
-    held["elapsed"][1::2] = max(0, limit - _BEFORE)
-    run.env.set_state(state)
+    """Brings the time limit near to every second replica: the clock that rules read stays."""
+    offsets = np.zeros(run.num_envs, np.int64)
+    offsets[1::2] = max(0, limit - _BEFORE)
+    run.env.stagger(offsets=offsets)
 
 
 def _terminated(moment: Moment, replica: int) -> bool:
@@ -63,7 +62,7 @@ def _terminated(moment: Moment, replica: int) -> bool:
 
 
 def _limits(moments: list[Moment], started: np.ndarray, limit: int, last: np.ndarray) -> None:
-    """Truncations come with the limit, and no other step."""
+    """Episodes are truncated at the limit, and at no other step."""
     for t, moment in enumerate(moments):
         for name, values in moment.items():
             if not name.startswith("truncations"):
@@ -74,34 +73,32 @@ def _limits(moments: list[Moment], started: np.ndarray, limit: int, last: np.nda
             for replica in np.flatnonzero(wrong | late)[:1]:
                 step, negation = started[replica] + t + 1, "" if wrong[replica] else "not "
                 raise FailedError(
-                    f"replica {replica} is {negation}truncated in step {step} of its episode; the limit is {limit}"
+                    f"replica {replica} is {negation}truncated in step {step} on its way to the limit of {limit}"
                 )
 
 
 def _agree(played: dict[str, list[Moment]], last: np.ndarray) -> None:
-    """Up to the end of an episode all modes are alike; with it, and after it, as each should be."""
+    """All modes agree up to the end of an episode; at the end and after it, each does what it should."""
     disabled, following, same = played["Disabled"], played["NextStep"], played["SameStep"]
     plain = ("observations", "rewards", "terminations", "truncations", "state")
     given = ("rewards", "terminations", "truncations")
     for t in range(len(disabled)):
         running, ending, after = np.flatnonzero(t < last), np.flatnonzero(t == last), np.flatnonzero(t == last + 1)
+        compared = (
+            ("NextStep", running, following, plain),
+            ("SameStep", running, same, plain),
+            ("NextStep", ending, following, plain),
+            ("SameStep", ending, same, given),
+        )
         pairs = [
-            ("Disabled and NextStep", running, part(disabled[t], running, plain), part(following[t], running, plain)),
-            ("Disabled and SameStep", running, part(disabled[t], running, plain), part(same[t], running, plain)),
-            ("Disabled and NextStep", ending, part(disabled[t], ending, plain), part(following[t], ending, plain)),
-            ("Disabled and SameStep", ending, part(disabled[t], ending, given), part(same[t], ending, given)),
-            (
-                "Disabled's observation and SameStep's final_obs",
-                ending,
-                _seen(disabled[t], ending),
-                _final(same[t], ending),
-            ),
-            (
-                "the beginning of the next episode in NextStep and in SameStep",
-                after,
-                part(following[t], after, ("observations", "state")),
-                part(same[t - 1], after, ("observations", "state")),
-            ),
+            (f"Disabled and {mode}", some, picked(disabled[t], some, names), picked(moments[t], some, names))
+            for mode, some, moments, names in compared
+        ]
+        seen, begun = picked(disabled[t], ending, ("observations",)), ("observations", "state")
+        one, other = picked(following[t], after, begun), picked(same[t - 1], after, begun)
+        pairs += [
+            ("Disabled's observation and SameStep's final_obs", ending, seen, _final(same[t], ending)),
+            ("the beginning of the next episode in NextStep and in SameStep", after, one, other),
         ]
         for what, replicas, one, other in pairs:
             found = difference(one, other) if len(replicas) else ""
@@ -110,17 +107,13 @@ def _agree(played: dict[str, list[Moment]], last: np.ndarray) -> None:
                     f"{what} differ in step {t + 1} (of replicas {replicas.tolist()}): {found}; step must depend on "
                     "state, parameters, action and random alone, and reset set every field"
                 )
-        for name, values in part(following[t], after, given).items():
+        for name, values in picked(following[t], after, given).items():
             if values.any():
                 raise FailedError(f"{name} of the step that restarts an episode, step {t + 1}, is not zero in NextStep")
 
 
-def _seen(moment: Moment, replicas: np.ndarray) -> Moment:
-    return part(moment, replicas, ("observations",))
-
-
 def _final(moment: Moment, replicas: np.ndarray) -> Moment:
-    return {n.replace("final_obs", "observations", 1): v for n, v in part(moment, replicas, ("final_obs",)).items()}
+    return {n.replace("final_obs", "observations", 1): v for n, v in picked(moment, replicas, ("final_obs",)).items()}
 
 
 def _frozen(moments: list[Moment], last: np.ndarray) -> None:
@@ -128,7 +121,7 @@ def _frozen(moments: list[Moment], last: np.ndarray) -> None:
     for t in range(1, len(moments)):
         over = np.flatnonzero(t > last)
         kept = ("observations", "terminations", "truncations", "state")
-        found = difference(part(moments[t - 1], over, kept), part(moments[t], over, kept)) if len(over) else ""
+        found = difference(picked(moments[t - 1], over, kept), picked(moments[t], over, kept)) if len(over) else ""
         rewarded = any(values[over].any() for name, values in moments[t].items() if name.startswith("rewards"))
         if found or rewarded:
             what = found or "there is a reward"
@@ -136,9 +129,9 @@ def _frozen(moments: list[Moment], last: np.ndarray) -> None:
 
 
 def _nobody(subject: Subject, moments: list[Moment]) -> None:
-    """Where nobody is left in the game the episode is over: in SameStep the next has begun, with somebody in it."""
+    """The episode is over when no agent is left in the game: in SameStep the next has begun, with agents in it."""
     for t, moment in enumerate(moments):
-        left = np.any([moment[f"alive.{role}"].any(1) for role in subject.counts], axis=0)
+        left = np.any([moment[f"alive.{role}"].any(1) for role in subject.roles], axis=0)
         for replica in np.flatnonzero(~left)[:1]:
             raise FailedError(
                 f"in step {t + 1} of replica {replica} nobody is left in the game, and its episode goes on: "
@@ -147,9 +140,9 @@ def _nobody(subject: Subject, moments: list[Moment]) -> None:
 
 
 def _out(subject: Subject, moments: list[Moment]) -> None:
-    """Who is out stays out: he has terminated, gets no reward, and observes zeros."""
+    """An agent that is out stays out: it is terminated, gets no reward, and observes zeros."""
     for t in range(1, len(moments)):
-        for role in subject.counts:
+        for role in subject.roles:
             out = ~moments[t - 1][f"alive.{role}"] & ~ended(moments[t - 1])[:, None]
             wrongs = {
                 "is in the game again": moments[t][f"alive.{role}"],
@@ -162,6 +155,6 @@ def _out(subject: Subject, moments: list[Moment]) -> None:
                 if len(wrong):
                     replica, agent = wrong[0]
                     raise FailedError(
-                        f"replica {replica}, {role}_{agent} went out of the game, and in step {t + 1} {what}: who is "
-                        "out stays out, so step must not set w.in_game[i] to true"
+                        f"replica {replica}, {role}_{agent} went out of the game, and in step {t + 1} {what}: agents "
+                        "that are out stay out, so step must not set w.in_game[i] to true"
                     )

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.registry import spec as find_spec
-from gpu_envs.spec import Spec
-from gpu_envs.testing import builds, elsewhere, ends, numbers, sameness, values
+from gpu_envs.registry.known import spec as find_spec
+from gpu_envs.specs.base import Spec
+from gpu_envs.testing import builds, cross_compile, ends, numbers, sameness, values
 from gpu_envs.testing.report import Report, Tell
 from gpu_envs.testing.subject import Subject, devices_here
 
@@ -41,7 +41,7 @@ def check_environment(
 
     Args:
         spec: The environment, or its id.
-        devices: Where to check; None: the CPU and CUDA, as far as they are here.
+        devices: Where to check; None: the CPU and CUDA, where available.
         num_envs: How many replicas most checks have; at least 4.
         steps: How many steps they take.
         seed: Of environments and actions.
@@ -76,14 +76,14 @@ def check_environment(
 def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool, alone: bool) -> None:
     """Makes the checks of one device.
 
-    Builds that find what is outside an array come first, in a process of their own: what they find could end this one.
+    Builds that find what is outside an array come first, in a process of their own: what they find could crash this.
     """
     if not told.make(f"{device}: compiles", partial(values.compiles, subject, device)):
         return
     if device == "cpu":
         told.make("cpu: numbers keep their types", partial(numbers.types, subject))
     if device == "cpu" and alone:
-        told.make("compiles for CUDA too", partial(elsewhere.for_cuda, subject))
+        told.make("compiles for CUDA too", partial(cross_compile.for_cuda, subject))
     if device != "cpu":
         told.make(f"{device}: nothing outside an array", partial(builds.on_cuda, subject, device))
     elif sanitize:
@@ -93,7 +93,7 @@ def _check_device(told: Report, subject: Subject, device: str, *, sanitize: bool
     if device == "cpu" and subject.team and told.safe:
         told.make("cpu: phases keep to their rules", partial(builds.phases, subject))
     if not told.safe:
-        told.leave_out(f"{device}: all else", "what was found could end this process: mend it first")
+        told.leave_out(f"{device}: all else", "what was found could crash this process: fix it first")
         return
     for title, check in _CHECKS:
         told.make(f"{device}: {title}", partial(check, subject, device))

@@ -1,4 +1,4 @@
-"""A check of the text of rules: no number becomes one of another type without a word."""
+"""A check of the text of rules: no number is silently converted to another type."""
 
 import os
 import re
@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_envs.backend.program import Device
 from gpu_envs.backend.toolchain import FLAGS, find_compiler
-from gpu_envs.codegen import Device, layout_of
-from gpu_envs.importing import display
-from gpu_envs.options import Options
-from gpu_envs.replicas import config_of
+from gpu_envs.codegen import generate, layout_of
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.errors import display
 from gpu_envs.testing.report import FailedError, SkippedError
 from gpu_envs.testing.subject import Subject
 
@@ -34,11 +34,11 @@ def types(subject: Subject) -> str:
     Clang does not see what ``x *= 0.5`` is computed in.
     """
     layout = layout_of(config_of(subject.spec, 2, Options(device="cpu"), subject.params), Device(on_gpu=False))
-    program = layout.generate(layout.modules[0])
+    program = generate(layout, layout.modules[0])
     own = program.contract.file if program.contract is not None else ""
-    found = list(dict.fromkeys(findings(_said(program.source), own)))
+    found = list(dict.fromkeys(conversions(_said(program.source), own)))
     if found:
-        texts = Path(own).read_text().splitlines() if Path(own).is_file() else []
+        texts = Path(own).read_text("utf-8", "replace").splitlines() if Path(own).is_file() else []
         shown = [
             f"{display(own)}:{line}: {what}" + (f"\n    {texts[line - 1].strip()}" if line <= len(texts) else "")
             for line, what in found[:_MOST]
@@ -52,13 +52,13 @@ def _said(source: str) -> str:
     """What the compiler says of a source when it is asked about conversions."""
     with tempfile.TemporaryDirectory(prefix="gpu_envs-") as folder:
         file = Path(folder) / "rules.cpp"
-        file.write_text(source)
+        file.write_text(source, "utf-8", "surrogateescape")
         flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
         done = subprocess.run(
             [*find_compiler(), *flags, "-fsyntax-only", *_WARNINGS, str(file)],
             env={**os.environ, "LC_ALL": "C.UTF-8"},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             check=False,
         )
@@ -67,13 +67,8 @@ def _said(source: str) -> str:
     return done.stderr
 
 
-def findings(said: str, own: str) -> Iterator[tuple[int, str]]:
-    """The lines that a compiler warns of, and what is wrong there.
-
-    Args:
-        said: All that g++ or clang said.
-        own: The author's file; of others nothing is told.
-    """
+def conversions(said: str, own: str) -> Iterator[tuple[int, str]]:
+    """The lines of the author's ``own`` file that g++ or clang warns of, and what is wrong there."""
     plain = said.replace("\u2018", "'").replace("\u2019", "'")
     for match in _WARNING.finditer(plain):
         if match["file"] != own:

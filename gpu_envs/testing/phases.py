@@ -1,27 +1,21 @@
-"""What a header's text says of its phases: none is left by `break` or `return`, none hangs on what may differ."""
+"""Checks the text of a header: no phase is left by `break` or `return`, or is under a condition that may differ."""
 
 import re
 from collections.abc import Iterator
 
-from gpu_envs.codegen.text import blanked
-from gpu_envs.importing import display
+from gpu_envs.backend.text import blanked
+from gpu_envs.errors import display
 from gpu_envs.testing.report import FailedError
 
 _PHASE = re.compile(r"\bFOR_EACH_AGENT(?:_NO_WAIT)?\s*\(")
-_WORD = re.compile(r"\b(?:if|else|for|while|do|switch|break|return)\b|\bFOR_EACH_AGENT(?:_NO_WAIT)?\b|[{}()\[\];]")
 _CONSTANT = frozenset(
     "int u8 bool real const constexpr auto unsigned true false role_of first_of count_of features_of".split()
 )
 
 
 def demand_phases(file: str, text: str) -> None:
-    """Refuses phases that are left early, or are under a condition.
-
-    Args:
-        file: The header; rules in Python are looked at where they are translated.
-        text: What it says.
-    """
-    if file.endswith(".py"):
+    """Refuses phases of a header that are left early, or are under a condition."""
+    if file.endswith(".py"):  # rules in Python are looked at where they are translated
         return
     code = blanked(text)
     for position, what in sorted({*_left(code), *_conditional(code)}):
@@ -42,7 +36,7 @@ def closing(code: str, at: int) -> int:
 
 def statement(code: str, at: int) -> int:
     """The place after the statement that begins at ``at``."""
-    at = _skipped(code, at)
+    at += len(code[at:]) - len(code[at:].lstrip())
     if code[at : at + 1] == "{":
         return closing(code, at)
     head = re.compile(r"(?:if(?:\s+constexpr)?|for|while|switch|FOR_EACH_\w+)\s*\(").match(code, at)
@@ -55,12 +49,6 @@ def statement(code: str, at: int) -> int:
     while at < len(code) and code[at] != ";":
         at = closing(code, at) if code[at] in "([{" else at + 1
     return at + 1
-
-
-def _skipped(code: str, at: int) -> int:
-    while at < len(code) and code[at].isspace():
-        at += 1
-    return at
 
 
 def _bodies(code: str) -> Iterator[tuple[int, int, int]]:
@@ -86,15 +74,12 @@ def _left(code: str) -> Iterator[tuple[int, str]]:
         for match in re.finditer(r"\b(break|return)\b", body):
             within = lambdas if match[1] == "return" else [*lambdas, *inner]
             if not any(first <= match.start() < last for first, last in within):
-                yield (
-                    begin + match.start(),
-                    f"{match[1]} in a phase ends the turns of others on a CPU, and on a GPU its own alone; write "
-                    "continue",
-                )
+                ends = "ends the turns of others on a CPU, and on a GPU its own alone; write continue"
+                yield begin + match.start(), f"{match[1]} in a phase {ends}"
 
 
 def _conditional(code: str) -> Iterator[tuple[int, str]]:
-    """Each phase under a condition, or in a loop, that is no constant of compilation."""
+    """Each phase under a condition, or in a loop, that is not a constant of compilation."""
     phases = [start for start, _, _ in _bodies(code)]
     constants = _CONSTANT | set(re.findall(r"\bconstexpr\s+\w+\s+(\w+)", code))
     for match in re.finditer(r"\b(if|for|while|switch|FOR_EACH_\w+)\s*\(", code):
@@ -104,10 +89,8 @@ def _conditional(code: str) -> Iterator[tuple[int, str]]:
         words = set(re.findall(r"\b[A-Za-z_]\w*", condition)) - constants - declared
         if all(word.isupper() for word in words) and not match[1].startswith("FOR_EACH_"):
             continue
-        for start in phases:
-            if after <= start < end:
-                yield (
-                    start,
-                    f"a phase under {match[1]} ({condition.strip()}), which may differ between replicas, and while "
-                    "other turns go on: all go through the same phases; put the condition inside the phase",
-                )
+        what = (
+            f"a phase under {match[1]} ({condition.strip()}), which may differ between replicas, and while "
+            "other turns go on: all go through the same phases; put the condition inside the phase"
+        )
+        yield from ((start, what) for start in phases if after <= start < end)

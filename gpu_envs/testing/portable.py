@@ -1,21 +1,22 @@
-"""A spec as bytes, for another process: its functions become what they give under these parameters."""
+"""A spec as bytes, for another process: its functions are replaced by the values that they return."""
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
 import gymnasium
 
-from gpu_envs.codegen import rules_part
-from gpu_envs.fields import Field, Table
-from gpu_envs.options import Options
-from gpu_envs.replicas import config_of
-from gpu_envs.spec import EnvSpec, Role, Spec, TeamSpec
-from gpu_envs.translation import Rules
+from gpu_envs.codegen.header import rules_part
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.rules import Rules
+from gpu_envs.specs.single import EnvSpec
+from gpu_envs.specs.team import Role, TeamSpec
 
-_LEFT_OUT = ("drawing", "layout_rule")
+_LEFT_OUT = ("drawing", "figures", "layout_rule")
 """What no simulation needs."""
 
 
@@ -24,23 +25,14 @@ class Always:
     """A function that gives one value, whatever it is asked."""
 
     def __init__(self, value: Any) -> None:
-        """Keeps the value."""
         self.value = value
 
-    def __call__(self, params: Mapping[str, Any]) -> Any:
-        """The value."""
-        del params
+    def __call__(self, _params: Mapping[str, Any]) -> Any:
         return self.value
 
 
 def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
-    """Packs a spec.
-
-    Args:
-        spec: The environment.
-        params: Its parameters, as a user gives them.
-        folder: Where rules that are no header yet are written as one.
-    """
+    """Packs a spec; rules in Python are written into the folder, as a header."""
     config = config_of(spec, 1, Options(), params)
     names = [field.name for field in dataclasses.fields(spec) if field.init and field.name not in _LEFT_OUT]
     values = {name: _packed(getattr(spec, name), config.params) for name in names}
@@ -48,7 +40,7 @@ def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
     values["header"] = name  # its own file, or one of this package's
     if isinstance(spec.header, Rules):
         values["header"] = folder / "rules.cuh"
-        (folder / "rules.cuh").write_text(f'#line 1 "{name}"\n{text}')
+        (folder / "rules.cuh").write_text(f'#line 1 "{name}"\n{text}', "utf-8")
     return pickle.dumps((type(spec).__name__, values))
 
 
@@ -72,8 +64,4 @@ def _packed(value: Any, params: Mapping[str, Any]) -> Any:
         return {name: _packed(entry, params) for name, entry in value.items()}
     if isinstance(value, tuple):
         return tuple(_packed(entry, params) for entry in value)
-    return Always(value(params)) if _is_function(value) else value
-
-
-def _is_function(value: object) -> bool:
-    return isinstance(value, Callable) and not isinstance(value, type | Rules)  # type: ignore[arg-type]  # an ABC
+    return Always(value(params)) if callable(value) and not isinstance(value, type | Rules) else value

@@ -4,25 +4,26 @@ It is started by ``gpu_envs.testing.builds`` and told in a file what to play; wh
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from gpu_envs.actions import ActionReader
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.base import Backend
 from gpu_envs.backend.host import HostBackend
-from gpu_envs.codegen import Config, TeamLayout
-from gpu_envs.options import Options
-from gpu_envs.replicas import config_of
-from gpu_envs.simulation import Simulation
-from gpu_envs.testing.draws import Draw, chosen
+from gpu_envs.codegen import SimulationConfig, TeamLayout
+from gpu_envs.engine.actions import ActionReader
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.engine.random_actions import chosen
+from gpu_envs.engine.simulation import Simulation
+from gpu_envs.testing.draws import KINDS, Draw, long_draws
 from gpu_envs.testing.portable import from_bytes
 from gpu_envs.testing.subject import Moment, Subject, difference, ended
 
@@ -51,20 +52,24 @@ class Plan:
     params: Mapping[str, Any]
     num_envs: int
     steps: int
+    longest: int
+    """Steps of a long run by the first two builds; 0: there is none."""
     seed: int
     device: str
     builds: tuple[tuple[str, ...], ...]
     """On the CPU, the compiler's flags of each build; all must give the same as the first. No flags: the users' own
     build; the others look at every index."""
     compare: bool = True
-    """Look for differences; otherwise it is enough that nothing ends the process."""
+    """Look for differences; otherwise only crashes count."""
+    limit: int | None = None
+    """The step at which episodes are truncated; None: the environment's own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Build:
     """A program, and how it is compiled."""
 
-    config: Config
+    config: SimulationConfig
     flags: tuple[str, ...]
 
 
@@ -73,7 +78,7 @@ def builds_of(plan: Plan, mode: str) -> list[Build]:
 
     Modes differ in what becomes of replicas that ended, and not in what compilers make of rules.
     """
-    options = Options(device=plan.device, autoreset_mode=mode)
+    options = Options(device=plan.device, autoreset_mode=mode, max_episode_steps=plan.limit)
     config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
     return [
         Build(dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu"), flags)
@@ -85,92 +90,77 @@ def builds_of(plan: Plan, mode: str) -> list[Build]:
 class Bare:
     """A simulation without an environment around it."""
 
-    def __init__(self, config: Config, backend: Backend, subject: Subject) -> None:
-        """Compiles, or finds what was compiled."""
+    def __init__(self, config: SimulationConfig, backend: Backend, subject: Subject) -> None:
         self.garbage: int | None = None
         self.sim = Simulation(config, backend, "numpy" if backend.device == "cpu" else "cupy")
         self._subject = subject
+        arrays, n = self.sim.arrays, config.num_envs
         self._readers = {
-            role: ActionReader(
-                space,
-                (config.num_envs, *((subject.counts[role],) if subject.team else ())),
-                backend.device,
-                self.sim.arrays,
-                config.precision,
-            )
-            for role, space in subject.spaces.items()
+            role.name: ActionReader(role.action, role.rows(n), backend.device, arrays, config.precision)
+            for role in subject.roles.values()
         }
 
     def spoil(self, byte: int) -> None:
-        """Fills what has to be written over: a team's state, which lies in place, and ever after the observations."""
+        """Fills a team's state, and before each call from here on the observations, with bytes to overwrite."""
         self.garbage = byte
-        if not isinstance(self.sim.layout, TeamLayout):
-            return
-        for name, array in self.sim.state.items():
+        for name, array in self.sim.state.items() if isinstance(self.sim.layout, TeamLayout) else ():
             if str(array.dtype) != "bool":
-                filled = np.full(array.nbytes, byte, np.uint8).view(str(array.dtype)).reshape(array.shape)
-                self.sim.state[name] = filled
+                self.sim.state[name] = _filled(array, byte)
 
-    def reset(self, seed: int) -> Moment:
-        """Begins anew, and returns everything."""
+    def reset(self, seed: int | None, which: np.ndarray | None = None) -> Moment:
+        """Begins new episodes, in some replicas or in all, and returns everything."""
         self._blot()
-        self.sim.reset(seed, None, self.sim.params)
-        return self._everything()
-
-    def restart(self, which: np.ndarray) -> Moment:
-        """Begins new episodes in some replicas, and returns everything."""
-        self._blot()
-        self.sim.reset(None, self.sim.arrays.full_of(which), self.sim.params)
+        self.sim.reset(seed, None if which is None else self.sim.arrays.full_of(which), {})
         return self._everything()
 
     def step(self, draw: Draw) -> Moment:
         """Steps with the actions that these numbers draw, and returns everything."""
         read = []
-        for role, space in self._subject.spaces.items():
-            mask = self.sim.buffers.get(f"action_mask.{role}" if role else "action_mask")
+        for name, role in self._subject.roles.items():
+            mask = self.sim.buffers.get(role.named("action_mask"))
             possible = None if mask is None else self.sim.arrays.read(mask)
-            read.append(self._readers[role].read(chosen(space, draw[role], possible)))
+            read.append(self._readers[name].read(chosen(role.action, draw[name], possible)))
         self._blot()
         self.sim.step([part[:2] for part in read])
         return self._everything()
 
     def _blot(self) -> None:
-        """Fills the observations with what observe has to write over."""
+        """Fills the observations with bytes that observe must overwrite."""
         for name, array in self.sim.buffers.items():
             if self.garbage is not None and name.partition(".")[0] == "observations":
-                array[...] = np.full(array.nbytes, self.garbage, np.uint8).view(str(array.dtype)).reshape(array.shape)
+                array[...] = _filled(array, self.garbage)
 
     def _everything(self) -> Moment:
         names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")
-        found = {
-            name: self.sim.arrays.read(array)
-            for name, array in self.sim.buffers.items()
-            if name.partition(".")[0] in names
-        }
-        return found | {f"state.{name}": self.sim.arrays.read(array) for name, array in self.sim.state.items()}
+        seen = {name: array for name, array in self.sim.buffers.items() if name.partition(".")[0] in names}
+        seen |= {f"state.{name}": array for name, array in self.sim.state.items()}
+        return {name: self.sim.arrays.read(array) for name, array in seen.items()}
+
+
+def _filled(array: Any, byte: int) -> np.ndarray:
+    """An array like this one, of equal bytes."""
+    return np.full(array.nbytes, byte, np.uint8).view(str(array.dtype)).reshape(array.shape)
 
 
 def play(plan: Plan) -> str:
-    """Plays all builds side by side, in each autoreset mode.
+    """Plays all builds side by side, in each autoreset mode; returns the first difference in words, or nothing."""
+    subject = Subject(from_bytes(plan.spec), plan.num_envs, plan.steps, plan.seed, plan.params)
+    short = (_play(plan, subject, mode, subject.draws()) for mode in MODES)
+    told = next(filter(None, short), "")
+    if told or not plan.longest:
+        return told
+    plan = dataclasses.replace(plan, num_envs=KINDS, limit=subject.longest[1], builds=plan.builds[:2])
+    return _play(plan, subject, MODES[0], long_draws(subject.roles, plan.longest, KINDS, plan.seed), " of a long run")
 
-    Returns:
-        The first difference, in words; empty where there is none.
-    """
-    told = ""
-    for mode in MODES:
-        told = told or _play(plan, mode)
-    return told
 
-
-def _play(plan: Plan, mode: str) -> str:
-    spec = from_bytes(plan.spec)
-    subject = Subject(spec, plan.num_envs, plan.steps, plan.seed, plan.params)
+def _play(plan: Plan, subject: Subject, mode: str, draws: Iterable[Draw], what: str = "") -> str:
+    """Plays an autoreset mode; returns the first difference in words, or nothing."""
     runs = []
     for build in builds_of(plan, mode):
         backend = HostBackend(1, build.flags) if plan.device == "cpu" else open_backend(plan.device)
         runs.append(Bare(build.config, backend, subject))
     found = []
-    for run, byte in zip(runs, _cycled(_GARBAGE, len(runs)), strict=True):
+    for run, byte in zip(runs, itertools.cycle(_GARBAGE), strict=False):
         if plan.compare:
             run.spoil(byte)
         _tell(f"the first reset ({mode})")
@@ -178,13 +168,13 @@ def _play(plan: Plan, mode: str) -> str:
     told = _different(found, plan, "after reset", "reset must set every field of the state")
     advice = "the rules read what is not set (a local variable, scratch), or do what C++ leaves undefined"
     over = np.zeros(plan.num_envs, bool)
-    for t, draw in enumerate(subject.draws(), start=1):
-        _tell(f"step {t} ({mode})")
+    for t, draw in enumerate(draws, start=1):
+        _tell(f"step {t}{what} ({mode})")
         found = [run.step(draw) for run in runs]
-        told = told or _different(found, plan, f"after step {t} ({mode})", advice)
+        told = told or _different(found, plan, f"after step {t}{what} ({mode})", advice)
         over |= ended(found[0])
         if mode == "Disabled" and t % _WAIT == 0 and over.any():
-            found = [run.restart(over) for run in runs]
+            found = [run.reset(None, over) for run in runs]
             told = told or _different(found, plan, f"after step {t} and a reset ({mode})", advice)
             over[:] = False
     return told
@@ -192,10 +182,6 @@ def _play(plan: Plan, mode: str) -> str:
 
 def _tell(what: str) -> None:
     print(f"{PLACE}{what}", flush=True)
-
-
-def _cycled(values: Sequence[int], count: int) -> list[int]:
-    return [values[i % len(values)] for i in range(count)]
 
 
 def _different(moments: Sequence[Moment], plan: Plan, when: str, advice: str) -> str:
@@ -217,7 +203,7 @@ def _unwritten(moments: Sequence[Moment]) -> str:
         if name.partition(".")[0] != "observations":
             continue
         left = np.ones(moments[0][name].shape, bool)
-        for moment, byte in zip(moments, _cycled(_GARBAGE, len(moments)), strict=True):
+        for moment, byte in zip(moments, itertools.cycle(_GARBAGE), strict=False):
             values = np.ascontiguousarray(moment[name])
             left &= (values.view(np.uint8).reshape(*values.shape, values.itemsize) == byte).all(-1)
         if left.any():
@@ -235,7 +221,7 @@ def main() -> None:
     os.environ.pop("LD_PRELOAD", None)  # it is for this process, and not for a compiler that it may start
     plan = pickle.loads(Path(sys.argv[1]).read_bytes())
     print(f"{VERDICT}{json.dumps(play(Plan(**plan)))}", flush=True)
-    os._exit(0)  # what sanitizers say of a process at its end is none of the rules' doing
+    os._exit(0)  # sanitizers would speak of the interpreter's own exit
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class FailedError(Exception):
 
 
 class UnsafeError(FailedError):
-    """What is wrong may end the process that plays the environment."""
+    """What is wrong may crash the process that plays the environment."""
 
 
 class SkippedError(Exception):
@@ -39,7 +39,6 @@ class Line:
     """How, with what, or why not."""
 
     def __str__(self) -> str:
-        """The line of a report."""
         return f"{self.outcome:7}  {self.title}: {self.detail}"
 
 
@@ -50,30 +49,19 @@ class Report:
     Attributes:
         env_id: The environment.
         lines: What became of each check.
-        safe: Nothing was found that may end this process.
+        safe: Nothing was found that may crash this process.
     """
 
     def __init__(self, env_id: str, tell: Tell) -> None:
-        """Begins a report.
-
-        Args:
-            env_id: The environment.
-            tell: Where its lines go.
-        """
         self.env_id = env_id
         self.lines: list[Line] = []
         self.safe = True
         self._tell = tell
 
     def make(self, title: str, check: Callable[[], str]) -> bool:
-        """Makes one check, and tells what it found.
+        """Makes one check, and tells what it found; returns whether nothing was found wrong.
 
-        Args:
-            title: What is checked.
-            check: Returns how it was checked, or raises a FailedError or a SkippedError.
-
-        Returns:
-            Whether nothing was found wrong.
+        ``check`` returns how it was checked, or raises a FailedError or a SkippedError.
         """
         try:
             line = Line(title, PASSED, check())
@@ -84,17 +72,16 @@ class Report:
             self.safe = self.safe and not isinstance(error, UnsafeError)
         except Exception as error:  # noqa: BLE001  # whatever the rules and the spec bring about is the author's to see
             line = Line(title, FAILED, f"{type(error).__name__}: {error}")
-        self.lines.append(line)
-        self._tell(str(line))
+        self._add(line)
         return line.outcome != FAILED
 
     def leave_out(self, title: str, why: str) -> None:
         """Tells of a check that is not made."""
+        self._add(Line(title, SKIPPED, why))
 
-        def skip() -> str:
-            raise SkippedError(why)
-
-        self.make(title, skip)
+    def _add(self, line: Line) -> None:
+        self.lines.append(line)
+        self._tell(str(line))
 
     @property
     def failures(self) -> list[Line]:
@@ -110,5 +97,4 @@ class Report:
             raise CheckError(f"{self.env_id} failed {len(self.failures)} of {len(self.lines)} checks:\n{listed}")
 
     def __str__(self) -> str:
-        """All lines."""
         return "\n".join(map(str, self.lines))

@@ -2,16 +2,15 @@
 
 import pickle
 
-import numpy as np
-
-from gpu_envs.arrays import to_numpy
+from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.host import LEAST_PER_THREAD, available_threads
-from gpu_envs.codegen import rules_part
-from gpu_envs.options import Options
-from gpu_envs.replicas import config_of
+from gpu_envs.codegen.header import rules_part
+from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.engine.random_actions import elements
 from gpu_envs.testing.draws import Draw
 from gpu_envs.testing.report import FailedError, SkippedError
-from gpu_envs.testing.subject import Moment, Run, Subject, difference, first_difference, flat, part
+from gpu_envs.testing.subject import Moment, Run, Subject, difference, first_difference, flat, picked
 
 _HIDDEN = (
     "the rules read what is not set: a local variable without a value, a field that reset left out, or scratch that no "
@@ -39,24 +38,23 @@ def seeds(subject: Subject, device: str) -> str:
     """Plays twice with the same seed, and once with another."""
     run, numbers = subject.run(device=device), subject.draws()
     first = _played(run, subject.seed, numbers)
-    _demand_same(
-        first, _played(run, subject.seed, numbers), "the same seed gave something else when played again", _HIDDEN
-    )
-    fresh = subject.run(device=device)
-    _demand_same(first, _played(fresh, subject.seed, numbers), "the same seed gave something else elsewhere", _HIDDEN)
+    for other, where in ((run, "when played again"), (subject.run(device=device), "in another environment")):
+        again = _played(other, subject.seed, numbers)
+        _demand_same(first, again, f"the same seed gave something else {where}", _HIDDEN)
     others = _played(run, subject.seed + 1000, numbers)
+    starts = "; all episodes start alike" if not difference(first[0], others[0]) else ""
     if not difference(first[0], others[0]) and not first_difference(first[1:], others[1:]):
         return f"{subject.steps} steps twice; another seed gives the same too: nothing here is random"
-    return f"{subject.steps} steps twice; another seed gives others"
+    return f"{subject.steps} steps twice; another seed gives others{starts}"
 
 
 def independence(subject: Subject, device: str) -> str:
-    """Plays batches of several sizes, single replicas, and beside others that act otherwise."""
+    """Plays batches of several sizes, single replicas, and replicas whose neighbours act otherwise."""
     n, numbers = subject.num_envs, subject.draws()
     batch = _played(subject.run(n, device=device), subject.seed, numbers)
     for size in sorted({1, 3, n - 2} - {0, n, -1}):
         few = _played(subject.run(size, device=device), subject.seed, numbers)
-        _demand_same([part(m, slice(size)) for m in batch], few, f"in batches of {n} and of {size}", _HIDDEN)
+        _demand_same([picked(m, slice(size)) for m in batch], few, f"in batches of {n} and of {size}", _HIDDEN)
     alone = "each is what it would be alone"
     if "shared_random" in rules_part(config_of(subject.spec, 1, Options(), subject.params))[1]:
         alone = "what they share is drawn from the first one's seed"
@@ -64,10 +62,9 @@ def independence(subject: Subject, device: str) -> str:
         for i in (1, n - 1):
             own = [{role: units[i : i + 1] for role, units in draw.items()} for draw in numbers]
             single = _played(subject.run(1, device=device), subject.seed + i, own)
-            what = (
-                f"replica {i} of a batch seeded {subject.seed} is not the single environment seeded {subject.seed + i}"
-            )
-            _demand_same([part(m, slice(i, i + 1)) for m in batch], single, what, _HIDDEN)
+            first = f"replica {i} of a batch seeded {subject.seed}"
+            what = f"{first} is not the single environment seeded {subject.seed + i}"
+            _demand_same([picked(m, slice(i, i + 1)) for m in batch], single, what, _HIDDEN)
     _beside_others(subject, device, batch)
     threads = _threads(subject) if device == "cpu" else "any launch"
     return f"batches of 1, 3, {n - 2} and {n}, {alone}; beside others that act otherwise; {threads}"
@@ -86,9 +83,9 @@ def _beside_others(subject: Subject, device: str, batch: list[Moment]) -> None:
         moments.append(run.step(changed) | run.state())
     one = slice(here, here + 1)
     _demand_same(
-        [part(m, one) for m in batch],
-        [part(m, one) for m in moments],
-        f"replica {here} is another beside neighbours of other seeds and actions (it is called 0 here)",
+        [picked(m, one) for m in batch],
+        [picked(m, one) for m in moments],
+        f"replica {here} changes with the seeds and actions of its neighbours (it has number 0 below)",
         "the rules write or read outside their replica: look at the indices",
     )
 
@@ -96,10 +93,11 @@ def _beside_others(subject: Subject, device: str, batch: list[Moment]) -> None:
 def _threads(subject: Subject) -> str:
     """A batch that several threads step, and the same by one."""
     most = available_threads()
-    agents = max(1, sum(subject.counts.values()))
+    agents = sum(len(role.agents) for role in subject.roles.values())
     count = 2 * LEAST_PER_THREAD // (32 * agents if subject.team else 1) + 3
     sizes = [
-        int(np.prod(s.shape or (1,))) * (subject.counts.get(r) or 1) for r, s in subject.observation_spaces.items()
+        elements(space) * (len(subject.roles[part].agents) if subject.team else 1)
+        for part, space in subject.observation_spaces.items()
     ]
     if most == 1 or 4 * count * sum(sizes) > _MOST_BYTES:
         return "one thread (this machine has one core, or observations are large)"
@@ -127,7 +125,7 @@ def resets(subject: Subject, device: str) -> str:
 
 
 def round_trip(subject: Subject, device: str) -> str:
-    """Saves the state in the midst of episodes, and goes on from it: at once, later, elsewhere, and out of a pickle."""
+    """Saves the state amid episodes, and goes on from it: there, in another environment, and out of a pickle."""
     numbers = subject.draws()
     half = len(numbers) // 2
     run = subject.run(device=device)
@@ -188,7 +186,7 @@ def rollouts(subject: Subject, device: str) -> str:
     actions = to_numpy(result.actions)
     names = ("observations", "rewards", "terminations", "truncations")
     for t in range(steps):
-        moment = part(single.act({"": actions[t]}), slice(None), names)
+        moment = picked(single.act({ALONE: actions[t]}), slice(None), names)
         both: Moment = {}
         for name in names:
             value = getattr(result, name)
@@ -206,10 +204,6 @@ def devices(subject: Subject, names: tuple[str, ...]) -> str:
     for mode in ("NextStep", "SameStep"):
         runs = [subject.run(device=device, autoreset_mode=mode) for device in names]
         one, other = (_played(run, subject.seed, subject.draws()) for run in runs)
-        _demand_same(
-            one,
-            other,
-            f"on {' and on '.join(names)}",
-            f"{_HIDDEN}; or phases read what other turns of the same phase write",
-        )
+        advice = f"{_HIDDEN}; or phases read what other turns of the same phase write"
+        _demand_same(one, other, f"on {' and on '.join(names)}", advice)
     return f"{subject.steps} steps on {' and on '.join(names)}, the same bits"

@@ -1,55 +1,52 @@
 """An environment under test: either kind, seen as arrays by name."""
 
+import functools
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import gymnasium
 import numpy as np
 
-from gpu_envs.arrays import to_numpy
+from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.toolchain import find_compiler
+from gpu_envs.engine.by_role import ALONE, ByRole, roles_of
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.engine.random_actions import chosen
+from gpu_envs.engine.simulation import NO_LIMIT
+from gpu_envs.errors import NoCompilerError
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.spaces import space_of
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec
-from gpu_envs.testing.draws import Draw, chosen, draws
+from gpu_envs.registry.known import registered
+from gpu_envs.specs.base import Spec
+from gpu_envs.testing.draws import KINDS, Draw, draws, long_draws
 from gpu_envs.vector_env import VectorEnv
 
 Moment: TypeAlias = dict[str, np.ndarray]
 """Arrays by name, ``[num_envs, ...]``: ``rewards``, of a role ``rewards.tagger``, of a key ``observations.image``."""
+
+_WITHOUT_LIMIT, _LONGEST = 1_000, 10_000
+"""Steps of a long run where there is no limit, and the most."""
+
+_LONG_NUMBERS = 10**8
+"""How many numbers a long run is to observe: of large observations, fewer replicas."""
 
 RESULTS = ("observations", "rewards", "terminations", "truncations")
 
 
 @final
 class Subject:
-    """What is checked, and how much."""
+    """The environment under test, and how much of it is played."""
 
     def __init__(self, spec: Spec, num_envs: int, steps: int, seed: int, params: Mapping[str, Any]) -> None:
-        """Keeps what the checks need.
-
-        Args:
-            spec: The environment.
-            num_envs: How many replicas.
-            steps: How many steps.
-            seed: Of environments and actions.
-            params: The environment's own parameters.
-        """
         self.spec, self.num_envs, self.steps, self.seed, self.params = spec, num_envs, steps, seed, dict(params)
         checked = spec.check_params(params, num_envs)
-        self.spaces: dict[str, gymnasium.Space[Any]]
-        self.observation_spaces: dict[str, gymnasium.Space[Any]]
-        self.counts: dict[str, int]
-        if isinstance(spec, TeamSpec):
-            self.team, self.counts = True, spec.counts(checked)
-            self.spaces = {role.name: space_of(role.action, checked) for role in spec.roles}
-            self.observation_spaces = {role.name: space_of(role.observation, checked) for role in spec.roles}
-        else:
-            assert isinstance(spec, EnvSpec)
-            self.team, self.counts = False, {"": 0}
-            self.spaces, seen = {"": spec.action_space(checked)}, spec.observation_space(checked)
-            own = isinstance(seen, gymnasium.spaces.Dict)
-            self.observation_spaces = (
-                dict(seen.spaces) if isinstance(seen, gymnasium.spaces.Dict) and own else {"": seen}
-            )
+        self.team = spec.has_team
+        self.roles = {role.name: role for role in roles_of(spec, checked)}
+        self.observation_spaces = {name: role.observation for name, role in self.roles.items()}
+        if not self.team:
+            seen = self.observation_spaces[ALONE]
+            self.observation_spaces = dict(seen.spaces) if isinstance(seen, gymnasium.spaces.Dict) else {"": seen}
 
     def run(self, num_envs: int | None = None, **options: Any) -> "Run":
         """Makes replicas of it; ``options`` are the constructor's."""
@@ -58,13 +55,39 @@ class Subject:
     def draws(self, steps: int | None = None, num_envs: int | None = None) -> list[Draw]:
         """Numbers to draw actions with."""
         n = self.num_envs if num_envs is None else num_envs
-        return draws(self.spaces, self.counts, self.steps if steps is None else steps, n, self.seed)
+        return draws(self.roles, self.steps if steps is None else steps, n, self.seed)
+
+    @functools.cached_property
+    def longest(self) -> tuple[int, int | None]:
+        """How many steps a long run has, one over the longest episode that there can be; and its time limit."""
+        config = config_of(self.spec, 1, Options(), self.params)
+        most = self.spec.most_steps(config.params)
+        limit = config.limit if most is None or self.spec.limit is not None else most
+        if limit == NO_LIMIT:
+            return _WITHOUT_LIMIT, None
+        return min(limit, _LONGEST), None if limit == config.limit else limit
+
+    @property
+    def long_told(self) -> str:
+        """Of a long run, in words."""
+        return f"and {self.longest[0]} with one action and others for long"
+
+    def long_run(self, device: str, **options: Any) -> "Iterator[tuple[Run, Moment]]":
+        """Plays many replicas over the longest episode: what they are, and what the reset and each step give."""
+        steps, limit = self.longest
+        sizes = sum(
+            int(np.prod(space.shape or ())) * (len(self.roles[part].agents) if self.team else 1)
+            for part, space in self.observation_spaces.items()
+        )
+        count = int(np.clip(_LONG_NUMBERS // (sizes * steps), KINDS, 12 * KINDS))
+        run = self.run(count, device=device, autoreset_mode="SameStep", max_episode_steps=limit, **options)
+        yield run, run.reset(self.seed)
+        for draw in long_draws(self.roles, steps, count, self.seed):
+            yield run, run.step(draw)
 
     @property
     def is_known(self) -> bool:
         """Whether its id leads to it."""
-        from gpu_envs.registry import registered
-
         return any(known == self.spec for known in registered())
 
 
@@ -73,15 +96,10 @@ class Run:
     """Replicas of the environment, whose results are moments."""
 
     def __init__(self, subject: Subject, num_envs: int, options: Mapping[str, Any]) -> None:
-        """Makes the replicas."""
-        self._subject, self.num_envs = subject, num_envs
-        spec, given = subject.spec, {"output": "numpy", **options, **subject.params}
-        self.env: Any
-        if isinstance(spec, TeamSpec):
-            self.env = MultiAgentEnv(spec, num_envs, **given)
-        else:
-            assert isinstance(spec, EnvSpec)
-            self.env = VectorEnv(spec, num_envs, **given)
+        self.num_envs = num_envs
+        kind: Any = MultiAgentEnv if subject.team else VectorEnv
+        self.env: Any = kind(subject.spec, num_envs, **{"output": "numpy", **options, **subject.params})
+        self._by_role = ByRole(self.env)
         self.last: Moment = {}
 
     def reset(self, seed: int | Sequence[int] | None = None, **options: Any) -> Moment:
@@ -96,7 +114,7 @@ class Run:
 
     def act(self, actions: Mapping[str, np.ndarray]) -> Moment:
         """Steps with these actions by role; returns all results."""
-        *results, infos = self.env.step(dict(actions) if self._subject.team else actions[""])
+        *results, infos = self.env.step(self._by_role.join(actions))
         self.last = self._noted(infos)
         for name, result in zip(RESULTS, results, strict=True):
             self.last |= flat(name, result)
@@ -109,8 +127,8 @@ class Run:
     def actions(self, draw: Draw) -> dict[str, np.ndarray]:
         """The actions that these numbers draw among those that are possible."""
         return {
-            role: chosen(space, draw[role][: self.num_envs], self.last.get(_named("action_mask", role)))
-            for role, space in self._subject.spaces.items()
+            name: chosen(role.action, draw[name][: self.num_envs], self.last.get(role.named("action_mask")))
+            for name, role in self._by_role.roles.items()
         }
 
     def follow(self, numbers: Sequence[Draw]) -> list[Moment]:
@@ -134,10 +152,6 @@ class Run:
         return found
 
 
-def _named(name: str, part: str) -> str:
-    return f"{name}.{part}" if part else name
-
-
 def flat(name: str, value: Any) -> Moment:
     """Copies of an array, or of those of a mapping, by name."""
     if isinstance(value, Mapping):
@@ -155,7 +169,7 @@ def ended(moment: Moment) -> np.ndarray:
     return np.asarray(np.all(over, axis=0))
 
 
-def part(moment: Moment, replicas: Any, names: Sequence[str] = ()) -> Moment:
+def picked(moment: Moment, replicas: Any, names: Sequence[str] = ()) -> Moment:
     """Some of the replicas; of the arrays whose names begin with one of ``names``, where there are any."""
     return {name: values[replicas] for name, values in moment.items() if not names or name.partition(".")[0] in names}
 
@@ -189,17 +203,11 @@ def first_difference(one: Sequence[Moment], other: Sequence[Moment]) -> str:
 
 def devices_here() -> Iterator[str]:
     """The devices that this machine could use."""
-    from gpu_envs.backend.cuda import device_count
-    from gpu_envs.backend.toolchain import find_compiler
-    from gpu_envs.errors import NoCompilerError
-
     try:
         find_compiler()
     except NoCompilerError:
         pass
     else:
         yield "cpu"
-    import importlib.util
-
     if device_count() > 0 and importlib.util.find_spec("cupy") is not None:
         yield "cuda"

@@ -1,19 +1,20 @@
 """Checks of single values: that it compiles, spaces, finite numbers, action masks, pictures."""
 
+import collections
+import itertools
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import gymnasium
 import numpy as np
 
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
-from gpu_envs.errors import NotFiniteError, did_you_mean
-from gpu_envs.importing import display
-from gpu_envs.masks import choices
-from gpu_envs.options import Options
+from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.engine.random_actions import choices
+from gpu_envs.errors import NotFiniteError, did_you_mean, display
 from gpu_envs.pictures import Drawing, Picture
-from gpu_envs.replicas import config_of
 from gpu_envs.testing.builds import compile_all
 from gpu_envs.testing.draws import at_bounds
 from gpu_envs.testing.report import FailedError, SkippedError
@@ -38,19 +39,25 @@ def spaces(subject: Subject, device: str) -> str:
     """Looks whether what is observed lies in the spaces that the spec declares."""
     for numbers, what in ((subject.draws(), "random"), ([at_bounds(d) for d in subject.draws()], "extreme")):
         run = subject.run(device=device, autoreset_mode="SameStep")
-        moment = run.reset(subject.seed)
-        present = _present(subject, moment)
-        _look_at(subject, moment, "observations", present, "after reset")
-        for t, draw in enumerate(numbers, start=1):
-            moment = run.step(draw)
-            before, present = present, _present(subject, moment)
-            over = ended(moment)[:, None] if subject.team else ended(moment)
-            last = {role: there & over for role, there in before.items()}
-            seen = {role: np.where(over, present[role], there) for role, there in before.items()}
-            _look_at(subject, moment, "final_obs", last, f"in step {t} of {what} actions, at the end of an episode")
-            _look_at(subject, moment, "observations", seen, f"in step {t} of {what} actions")
+        moments = itertools.chain([run.reset(subject.seed)], (run.step(draw) for draw in numbers))
+        _look_at_all(subject, moments, f"of {what} actions")
+    _look_at_all(subject, (moment for _, moment in subject.long_run(device)), "of a long run")
     named = [f"{part}: {_described(space)}".removeprefix(": ") for part, space in subject.observation_spaces.items()]
-    return f"{subject.steps} steps of random and of extreme actions stay in {', '.join(named)}"
+    return f"{subject.steps} steps of random and of extreme actions, {subject.long_told}, stay in {', '.join(named)}"
+
+
+def _look_at_all(subject: Subject, moments: Iterator[Moment], where: str) -> None:
+    """Looks at the observations of a reset and of the steps that follow it."""
+    moment = next(moments)
+    present = _present(subject, moment)
+    _look_at(subject, moment, "observations", present, "after reset")
+    for t, moment in enumerate(moments, start=1):
+        before, present = present, _present(subject, moment)
+        over = ended(moment)[:, None] if subject.team else ended(moment)
+        last = {role: there & over for role, there in before.items()}
+        seen = {role: np.where(over, present[role], there) for role, there in before.items()}
+        _look_at(subject, moment, "final_obs", last, f"in step {t} {where}, at the end of an episode")
+        _look_at(subject, moment, "observations", seen, f"in step {t} {where}")
 
 
 def _described(space: gymnasium.Space[Any]) -> str:
@@ -61,28 +68,28 @@ def _described(space: gymnasium.Space[Any]) -> str:
 
 
 def _present(subject: Subject, moment: Moment) -> dict[str, np.ndarray]:
-    """Who takes part from here on, by role; without roles every replica."""
+    """Who takes part from here on, by role; a single agent always does."""
     if not subject.team:
-        return {"": np.ones(subject.num_envs, bool)}
-    return {role: moment[f"alive.{role}"] for role in subject.counts}
+        return {ALONE: np.ones(len(next(iter(moment.values()))), bool)}
+    return {role: moment[f"alive.{role}"] for role in subject.roles}
 
 
 def _look_at(subject: Subject, moment: Moment, result: str, present: dict[str, np.ndarray], when: str) -> None:
     for part, space in subject.observation_spaces.items():
         values = moment[f"{result}.{part}" if part else result]
-        agents = (subject.counts[part],) if subject.team else ()
+        role = subject.roles[part if subject.team else ALONE]
         name = f"the observation{f' {part!r}' if part else ''}"
-        shape = (subject.num_envs, *agents, *(space.shape or ()))
+        there = present[role.name]
+        shape = (*role.rows(len(there)), *(space.shape or ()))
         if values.shape != shape or values.dtype != space.dtype:
             raise FailedError(f"{name} is {values.dtype} {values.shape} {when}; the space says {space.dtype} {shape}")
         assert isinstance(space, gymnasium.spaces.Box)
         wrong = ~((values >= space.low) & (values <= space.high))  # NaN too
-        there = present[part if subject.team else ""]
         wrong &= there.reshape(*there.shape, *(1,) * (values.ndim - there.ndim))
         if not wrong.any():
             continue
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        element, who = at[1 + len(agents) :], f", {part}_{at[1]}" if agents else ""
+        element, who = (at[2:], f", {role.agents[at[1]]}") if subject.team else (at[1:], "")
         low, high = space.low[element], space.high[element]
         raise FailedError(
             f"{name}{''.join(f'[{i}]' for i in element)} of replica {at[0]}{who} is {values[at]} {when}; its space "
@@ -94,17 +101,19 @@ def _look_at(subject: Subject, moment: Moment, result: str, present: dict[str, n
 
 
 def finite(subject: Subject, device: str) -> str:
-    """Steps in checking mode, with random actions and with such as lie at the bounds."""
-    for numbers in (subject.draws(), [at_bounds(d) for d in subject.draws()]):
-        run = subject.run(device=device, checking=True, autoreset_mode="SameStep")
-        try:
+    """Steps in checking mode, with random actions, with such as lie at the bounds, and for long."""
+    try:
+        for numbers in (subject.draws(), [at_bounds(d) for d in subject.draws()]):
+            run = subject.run(device=device, checking=True, autoreset_mode="SameStep")
             run.reset(subject.seed)
             run.follow(numbers)
-        except NotFiniteError as error:
-            raise FailedError(
-                f"{error}. Look for a division by zero, a root or logarithm of what is negative, or growth without end"
-            ) from None
-    return f"states, rewards and observations in {subject.steps} steps of random and of extreme actions"
+        collections.deque(subject.long_run(device, checking=True), maxlen=0)
+    except NotFiniteError as error:
+        raise FailedError(
+            f"{error}. Look for a division by zero, a root or logarithm of what is negative, or growth without end"
+        ) from None
+    steps = f"{subject.steps} steps of random and of extreme actions"
+    return f"states, rewards and observations in {steps}, {subject.long_told}"
 
 
 # --- action masks ---
@@ -127,12 +136,12 @@ def masks(subject: Subject, device: str) -> str:
 
 
 def _look_at_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
-    for role, space in subject.spaces.items():
-        name = f"action_mask.{role}" if role else "action_mask"
+    for role in subject.roles.values():
+        name = role.named("action_mask")
         if name not in moment:
             raise FailedError(f"infos has no {name!r} {when}, though the spec says action_mask=True")
-        mask, counts = moment[name], choices(space)
-        shape = (run.num_envs, *((subject.counts[role],) if subject.team else ()), sum(counts))
+        mask, counts = moment[name], choices(role.action)
+        shape = (*role.rows(run.num_envs), sum(counts))
         if mask.shape != shape or mask.dtype != np.int8:
             raise FailedError(f"{name} is {mask.dtype} {mask.shape} {when}; expected int8 {shape}")
         if ((mask != 0) & (mask != 1)).any():
@@ -143,7 +152,7 @@ def _look_at_masks(subject: Subject, moment: Moment, run: Run, when: str) -> Non
             first += count
             if none.any():
                 at = [int(i) for i in np.argwhere(none)[0]]
-                who = f"replica {at[0]}" + (f", {role}_{at[1]}" if len(at) > 1 else "")
+                who = f"replica {at[0]}" + (f", {role.agents[at[1]]}" if subject.team else "")
                 element = f" for element {j} of the action" if len(counts) > 1 else ""
                 raise FailedError(
                     f"{who} has no possible choice{element} {when}: allow must leave at least one of {count}"
@@ -186,7 +195,7 @@ def drawing(subject: Subject, device: str) -> str:
 
 def _drawn(drawing: Drawing, state: Moment, params: Mapping[str, Any]) -> Picture:
     """A picture, or where the author's code failed to draw it."""
-    known = _Known("the state", "field", state), _Known("the parameters", "parameter", params)
+    known = _Listing("the state", "field", state), _Listing("the parameters", "parameter", params)
     try:
         return drawing.draw(*known)
     except Exception as error:  # whatever the author's code raises
@@ -206,8 +215,8 @@ class _NoSuchError(KeyError):
 
 
 @final
-class _Known(dict[str, Any]):
-    """A mapping that says what it has, where it is asked for what it has not."""
+class _Listing(dict[str, Any]):
+    """A mapping whose KeyError lists the names that there are."""
 
     def __init__(self, what: str, of: str, values: Mapping[str, Any]) -> None:
         super().__init__(values)

@@ -9,15 +9,15 @@ Importing it does not import torch; what it names does.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpu_envs.errors import CheckpointError
 from gpu_envs.training.config import Config
 from gpu_envs.training.schedule import Schedule
 
 if TYPE_CHECKING:
-    from gpu_envs.training.checkpoint import CheckpointError as CheckpointError
-    from gpu_envs.training.evaluation import Evaluation as Evaluation
-    from gpu_envs.training.heads import Head as Head
-    from gpu_envs.training.policy import Policy as Policy
-    from gpu_envs.training.run_directory import RunDirectory as RunDirectory
+    from gpu_envs.training.operations.heads import Head as Head
+    from gpu_envs.training.policies.policy import Policy as Policy
+    from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
+    from gpu_envs.training.rollout.evaluation import Evaluation as Evaluation
     from gpu_envs.training.runs import evaluate as evaluate
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from gpu_envs.training.trainer import Trainer as Trainer
 
 _LATER = {
-    "CheckpointError": "checkpoint",
-    "Evaluation": "evaluation",
-    "Head": "heads",
-    "Policy": "policy",
+    "Evaluation": "rollout.evaluation",
+    "Head": "operations.heads",
+    "Policy": "policies.policy",
     "Result": "trainer",
-    "RunDirectory": "run_directory",
+    "RunDirectory": "record.run_directory",
     "Trainer": "trainer",
     "evaluate": "runs",
     "resume": "runs",
@@ -38,7 +37,7 @@ _LATER = {
 }
 """What needs torch, and the module it is in."""
 
-__all__ = ["Config", "Schedule", *sorted(_LATER)]  # noqa: PLE0604
+__all__ = ["CheckpointError", "Config", "Schedule", *sorted(_LATER)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

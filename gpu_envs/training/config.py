@@ -6,15 +6,22 @@ import numbers
 import operator
 import os
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, final, get_args
 
+from gpu_envs.backend.host import MOST_THREADS
 from gpu_envs.errors import did_you_mean
-from gpu_envs.registry import lasting
+from gpu_envs.registry.known import lasting
 from gpu_envs.training.schedule import Schedule
 
 ALGORITHMS = ("ppo", "a2c")
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
 PRECISIONS = ("float32", "tf32", "bf16")
+
+CHANGEABLE = (
+    *("device", "total_steps", "learning_rate", "entropy_weight", "target_return", "target_role", "log_interval"),
+    *("checkpoint_interval", "keep_checkpoints", "threads", "graphs", "fused"),
+)
+"""Settings that a run may be resumed with others of."""
 
 
 @final
@@ -46,7 +53,7 @@ class Config:
     epochs: int = 4
     """How many times an update goes through the horizon."""
     minibatches: int = 4
-    """In how many random parts it does so."""
+    """Into how many random parts the horizon is split in each epoch."""
 
     learning_rate: Schedule | str | float = dataclasses.field(default_factory=lambda: Schedule.of(1e-3))
     """Of Adam: a number, or points of progress and value, such as 0:0.001,1:0."""
@@ -82,7 +89,7 @@ class Config:
     shared_trunk: bool = False
     """Actor and critic share the hidden layers."""
     initial_std: float = 1.0
-    """Of a continuous action at first, where the bounds are -1 and 1."""
+    """Of a continuous action at first, where the bounds are -1 and 1: from 0.0068 to 7.38."""
     precision: str = "float32"
     """Of matrix products: float32, tf32 (CUDA), or bf16 (activations too)."""
     graphs: bool | None = None
@@ -107,6 +114,8 @@ class Config:
 
     def __post_init__(self) -> None:
         """Brings schedules, tuples and mappings into their form, and says which value is wrong, and what is allowed."""
+        if not isinstance(self.env, str):
+            raise ValueError(f"env is {self.env!r}; give an environment's id, or the place of its spec")
         for name in ("learning_rate", "entropy_weight"):
             value = getattr(self, name)
             try:
@@ -125,17 +134,21 @@ class Config:
             self._keep("run_dir", None if self.run_dir is None else os.fsdecode(self.run_dir))
         except TypeError:
             raise ValueError(f"run_dir is {self.run_dir!r}; give a path, '' for none, or None") from None
-        for name, least in _WHOLE.items():
+        kinds = {field.name: field.type for field in dataclasses.fields(self)}
+        optional = {name for name, kind in kinds.items() if type(None) in get_args(kind)}
+        for name, (least, most) in _WHOLE.items():
             value = getattr(self, name)
-            if value is None and name == "threads":
+            if value is None and name in optional:
                 continue
             number = _whole(value)
             if number is None or number < least:
                 raise ValueError(f"{name} is {value!r}; give a whole number from {least} up")
+            if number > most:
+                raise ValueError(f"{name} is {value!r}; give a whole number from {least} to {most:,}")
             self._keep(name, number)
         for name, (low, high, open_at_low) in _RANGES.items():
             value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
+            if value is None and name in optional:
                 continue
             real = _real(value)
             if real is None or not math.isfinite(real):
@@ -144,10 +157,10 @@ class Config:
                 above = f"above {low:g}" if open_at_low else f"from {low:g}"
                 raise ValueError(f"{name} is {value!r}; it must lie {above} to {high:g}")
             self._keep(name, real)
-        for name, absent in _SWITCHES.items():
+        for name in (name for name, kind in kinds.items() if kind in (bool, bool | None)):
             value = getattr(self, name)
-            if not isinstance(value, bool) and not (absent and value is None):
-                raise ValueError(f"{name} is {value!r}; give True or False{', or None' if absent else ''}")
+            if not isinstance(value, bool) and not (name in optional and value is None):
+                raise ValueError(f"{name} is {value!r}; give True or False{', or None' if name in optional else ''}")
         for name, allowed in (("algorithm", ALGORITHMS), ("activation", ACTIVATIONS), ("precision", PRECISIONS)):
             value = getattr(self, name)
             if value not in allowed:
@@ -158,7 +171,7 @@ class Config:
             widths = tuple(_whole(width) or 0 for width in self.hidden)
         except TypeError:
             widths = ()
-        if not widths or min(widths) < 1:
+        if not widths or not 1 <= min(widths) <= max(widths) <= _MOST:
             raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
         self._keep("hidden", widths)
         if min(value for _, value in Schedule.of(self.learning_rate).points) < 0:
@@ -168,10 +181,24 @@ class Config:
         """Sets a field to its value in the form that is kept."""
         object.__setattr__(self, name, value)
 
+    def changed(self, changes: Mapping[str, Any]) -> "Config":
+        """The run as it goes on with other settings, or says which of them has to stay."""
+        for name in changes:
+            if name not in CHANGEABLE:
+                raise ValueError(
+                    f"a run that goes on keeps its {name}{did_you_mean(name, CHANGEABLE)} Others may be given of: "
+                    f"{', '.join(CHANGEABLE)}"
+                )
+        return dataclasses.replace(self, **changes)
+
     @property
     def iterations(self) -> int:
         """How many updates there are: at least one."""
         return max(1, -(-self.total_steps // (self.num_envs * self.horizon)))
+
+    def steps_at(self, iteration: int) -> int:
+        """Steps of the environment after so many updates, all replicas together."""
+        return iteration * self.num_envs * self.horizon
 
     @property
     def cpu_threads(self) -> int | None:
@@ -200,14 +227,22 @@ class Config:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "Config":
-        """Makes the run that ``to_json`` described, or says which name is unknown."""
+        """Makes the run that ``to_json`` described, or says which name is unknown.
+
+        A deviation that was allowed once, and acted as the nearest that is allowed now, becomes that.
+        """
+        if "env" not in given:
+            raise ValueError("a training run has an environment: give env, such as CartPole-v1")
         known = [field.name for field in dataclasses.fields(cls)]
         for name in given:
             if name not in known:
                 raise ValueError(
                     f"a training run has no setting {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}"
                 )
-        return cls(**given)
+        std = _real(given.get("initial_std"))
+        low, high, _ = _RANGES["initial_std"]
+        held = {} if std is None or not 0.0 < std <= _ONCE_ALLOWED else {"initial_std": min(max(std, low), high)}
+        return cls(**(dict(given) | held))
 
 
 def _whole(value: Any) -> int | None:
@@ -230,19 +265,23 @@ def _real(value: Any) -> float | None:
         return math.inf
 
 
+_MOST = 2**31 - 1
+_LONGEST = 10**15
+"""Steps and updates are counted in doubles, too, which are exact so far."""
+
 _WHOLE = {
-    "seed": 0,
-    "total_steps": 1,
-    "num_envs": 1,
-    "horizon": 1,
-    "epochs": 1,
-    "minibatches": 1,
-    "log_interval": 1,
-    "checkpoint_interval": 0,
-    "keep_checkpoints": 1,
-    "threads": 1,
+    "seed": (0, math.inf),
+    "total_steps": (1, _LONGEST),
+    "num_envs": (1, _MOST),
+    "horizon": (1, _MOST),
+    "epochs": (1, _MOST),
+    "minibatches": (1, _MOST),
+    "log_interval": (1, _LONGEST),
+    "checkpoint_interval": (0, _LONGEST),
+    "keep_checkpoints": (1, _LONGEST),
+    "threads": (1, MOST_THREADS),
 }
-"""Settings that are whole numbers, and the least that each may be."""
+"""Settings that are whole numbers, and the least and the most that each may be."""
 
 _RANGES = {
     "gamma": (0.0, 1.0, False),
@@ -252,23 +291,13 @@ _RANGES = {
     "value_weight": (0.0, 1e6, False),
     "max_grad_norm": (0.0, 1e9, True),
     "target_kl": (0.0, 1e3, True),
-    "initial_std": (0.0, 100.0, True),
+    "initial_std": (0.0068, 7.38, False),  # within LOG_STD_RANGE of training/operations/heads.py
     "target_return": (-1e30, 1e30, False),
 }
 """Settings that are numbers: the least, the most, and whether the least itself is out."""
 
-_SWITCHES = {
-    "normalise_advantages": False,
-    "normalise_observations": False,
-    "normalise_rewards": False,
-    "stagger": False,
-    "shared_trunk": False,
-    "graphs": True,
-    "fused": True,
-}
-"""Settings that are on or off, and whether None may stand for neither."""
+_ONCE_ALLOWED = 100.0
+"""The largest ``initial_std`` of runs that were written before it was bounded."""
 
 _SMALL = 2**20
 """Samples of a minibatch times the width of a layer: so much is soon done by one thread."""
-
-_OPTIONAL = ("value_clip", "max_grad_norm", "target_kl", "target_return")

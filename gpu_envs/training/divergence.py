@@ -1,4 +1,4 @@
-"""Stops a run whose numbers are none any more, and says where that showed first."""
+"""Stops a run whose numbers are NaN or infinite, and says where that showed first."""
 
 import math
 from collections.abc import Mapping
@@ -7,18 +7,12 @@ import torch
 
 from gpu_envs.errors import DivergedError
 from gpu_envs.training.learner import Learner
-from gpu_envs.training.reports import Report
-from gpu_envs.training.run_directory import RunDirectory
+from gpu_envs.training.record.reports import IterationReport
+from gpu_envs.training.record.run_directory import RunDirectory
 
 
-def check_figures(report: Report, learners: Mapping[str, Learner], run: RunDirectory | None) -> None:
-    """Raises a DivergedError if the figures of an iteration are not finite.
-
-    Args:
-        report: What the device sent.
-        learners: By name, whose figures they are.
-        run: Where the last good checkpoint may be.
-    """
+def check_figures(report: IterationReport, learners: Mapping[str, Learner], run: RunDirectory | None) -> None:
+    """Raises a DivergedError if the figures of an iteration are not finite."""
     for name, figures in report.figures.items():
         wrong = [n for n, v in figures.items() if not math.isfinite(v) and n != "explained_variance"]
         if not wrong:
@@ -30,7 +24,7 @@ def check_figures(report: Report, learners: Mapping[str, Learner], run: RunDirec
 
 
 def check_weights(learners: Mapping[str, Learner], iteration: int, run: RunDirectory | None) -> None:
-    """Raises a DivergedError if some weights are not finite; arguments as of ``check_figures``."""
+    """Raises a DivergedError if some weights are not finite."""
     for name, learner in learners.items():
         if not all(bool(torch.isfinite(parameter).all()) for parameter in learner.module.parameters()):
             raise DivergedError(_message(name, "the parameters", iteration, run)) from None
@@ -40,4 +34,4 @@ def _message(policy: str, what: str, iteration: int, run: RunDirectory | None) -
     saved = run.checkpoints.latest() if run is not None else None
     rest = f"the last good checkpoint is {saved}" if saved else "there is no checkpoint"
     advice = "a lower learning_rate, or normalise_observations and normalise_rewards, often help"
-    return f"iteration {iteration}: {what} of the policy {policy!r} hold what is not a finite number; {rest}; {advice}"
+    return f"iteration {iteration}: {what} of the policy {policy!r} hold a NaN or an infinity; {rest}; {advice}"

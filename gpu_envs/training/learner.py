@@ -6,16 +6,16 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.resets import derived_seed
-from gpu_envs.training.advantage import Advantages
-from gpu_envs.training.arena import RoleStorage
+from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
-from gpu_envs.training.networks import TOTALS, Networks
-from gpu_envs.training.normalise import ObservationScale, RewardScale
-from gpu_envs.training.ops import Batch, LossSettings
-from gpu_envs.training.optimiser import Adam
-from gpu_envs.training.permutation import Permutation
-from gpu_envs.training.seats import Seats
+from gpu_envs.training.operations.advantage import Advantages
+from gpu_envs.training.operations.ops import LossSettings, Samples
+from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.operations.permutation import Permutation
+from gpu_envs.training.policies.networks import TOTALS, Networks
+from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
+from gpu_envs.training.rollout.horizon_env import RoleStorage
+from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 FIGURES = (
     *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "samples"),
@@ -32,31 +32,20 @@ class Learner:
     """One policy's storage, random numbers and update; everything on the device, nothing read back.
 
     Attributes:
-        seats: The agents it acts for.
+        policy_rows: The agents it acts for.
         module: Its weights.
         networks: How that is run.
         figures: What the last iteration was like: ``FIGURES``.
     """
 
     def __init__(
-        self, seats: Seats, module: nn.Module, networks: Networks, optimiser: Adam, scale: ObservationScale | None,
-        config: Config, device: str, limit: int | None,
+        self, policy_rows: PolicyRows, module: nn.Module, networks: Networks, optimiser: Adam,
+        scale: ObservationScale | None, config: Config, device: str, limit: int | None,
     ) -> None:  # fmt: skip
-        """Allocates.
-
-        Args:
-            seats: The agents it acts for.
-            module: Its weights.
-            networks: How that is run.
-            optimiser: Of the module's parameters.
-            scale: Of observations, where they are normalised.
-            config: The run.
-            device: Where.
-            limit: The step at which episodes are truncated; None: never.
-        """
-        self.seats, self.module, self.networks = seats, module, networks
+        """Allocates; episodes are truncated at step ``limit``, or never."""
+        self.policy_rows, self.module, self.networks = policy_rows, module, networks
         self._optimiser, self._scale, self._config = optimiser, scale, config
-        horizon, rows, head = config.horizon, seats.rows, seats.head
+        horizon, rows, head = config.horizon, policy_rows.rows, policy_rows.head
         box = head.kind == "box"
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -71,6 +60,7 @@ class Learner:
         self._limit = limit
         self._advantage = Advantages(device, config.cpu_threads)
         self._rewards = RewardScale(rows, device) if config.normalise_rewards else None
+        self._statistics = {"observations": self._scale, "rewards": self._rewards}
         if self._rewards is not None:
             self._sums = (made(rows), made(rows), made(rows))
         epochs, minibatches = config.passes
@@ -80,7 +70,7 @@ class Learner:
         self._permutation = Permutation(samples, device, config.cpu_threads) if shuffled else None
         if minibatches > samples:
             raise ValueError(
-                f"minibatches is {minibatches}; a horizon of the policy {seats.name!r} has {samples} samples"
+                f"minibatches is {minibatches}; a horizon of the policy {policy_rows.name!r} has {samples} samples"
             )
         # their sizes differ by one at most
         self._cuts = [number * samples // minibatches for number in range(minibatches + 1)]
@@ -88,7 +78,7 @@ class Learner:
             clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
         )
         self._streams = {
-            purpose: torch.tensor([derived_seed(config.seed, purpose, seats.name), 0], device=device)
+            purpose: torch.tensor([derived_seed(config.seed, purpose, policy_rows.name), 0], device=device)
             for purpose in ("actions", "minibatches")
         }
         self._scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
@@ -96,20 +86,20 @@ class Learner:
         self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
         self._totals = made(TOTALS)
         self._norm = made(1)
-        self._flat: tuple[torch.Tensor, Batch] | None = None
+        self._flat: tuple[torch.Tensor, Samples] | None = None
         self.figures = made(len(FIGURES))
 
     # --- the horizon ---
 
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
         """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
-        observations = self.seats.take({name: s.observations[t] for name, s in storage.items()}, 0)
+        observations = self.policy_rows.take({name: s.observations[t] for name, s in storage.items()}, 0)
         actions = self._actions[t]
         values = self._values[t] if self.networks.acts_with_value else None
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
         self.networks.act(
             observations, actions, self._log_probs[t], values, self._acted, self._streams["actions"], t, greedy=False,
-            action_mask=self.seats.take(masks, 0) if self.seats.masked else None,
+            action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
         )  # fmt: skip
         return actions if self._acted is None else self._acted
 
@@ -121,7 +111,8 @@ class Learner:
         rewards, terminations, truncations = (
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
         )
-        alive = self._taken(storage, "alive")[:horizon] if self._masked(storage) else None
+        dead_rows = storage[self.policy_rows.parts[0].role.name].alive is not None
+        alive = self._taken(storage, "alive")[:horizon] if dead_rows else None
         first = horizon if self.networks.acts_with_value else 0
         self.networks.values(observations[first:].flatten(0, 1), self._values[first:].view(-1))
         bootstrap = self._bootstrap(storage, terminations, truncations)
@@ -135,23 +126,22 @@ class Learner:
             self._advantages, self._returns, self._rewards.scale if self._rewards is not None else None,
         )  # fmt: skip
         self._measure(observations, alive)
-        flat = Batch(
-            actions=self._actions.view(-1, self.seats.head.width),
+        flat = Samples(
+            actions=self._actions.view(-1, self.policy_rows.head.width),
             log_probs=self._log_probs.view(-1),
             advantages=self._advantages.view(-1),
             returns=self._returns.view(-1),
             values=self._values[:horizon].view(-1),
             alive=None if alive is None else alive.reshape(-1),
-            action_mask=self._taken(storage, "action_mask")[:horizon].flatten(0, 1) if self.seats.masked else None,
+            action_mask=self._taken(storage, "action_mask")[:horizon].flatten(0, 1)
+            if self.policy_rows.masked
+            else None,
         )
         self._flat = observations[:horizon].flatten(0, 1), flat
         self._streams["actions"][1].add_(horizon)
 
     def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
-        return self.seats.take({role: getattr(s, name) for role, s in storage.items()}, 1)
-
-    def _masked(self, storage: Mapping[str, RoleStorage]) -> bool:
-        return storage[self.seats.parts[0].role.name].alive is not None
+        return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
 
     def _bootstrap(
         self, storage: Mapping[str, RoleStorage], terminations: torch.Tensor, truncations: torch.Tensor
@@ -213,7 +203,7 @@ class Learner:
         if self._scale is not None:
             self._scale.learn(observations, batch.alive)
 
-    def _step(self, observations: torch.Tensor, batch: Batch, number: int) -> None:
+    def _step(self, observations: torch.Tensor, batch: Samples, number: int) -> None:
         chosen = None
         if self._indices is not None:
             chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
@@ -230,7 +220,7 @@ class Learner:
     # --- what is kept ---
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What may show where a number that is none came from, in the order in which it would spread."""
+        """What may show where a NaN came from, in the order in which it would spread."""
         assert self._flat is not None
         observations = self._flat[0]
         return {
@@ -249,8 +239,7 @@ class Learner:
             "optimiser": self._optimiser.state(),
             "norm": self._norm.clone(),
             "streams": {name: stream.clone() for name, stream in self._streams.items()},
-            "observations": self._scale.state() if self._scale is not None else None,
-            "rewards": self._rewards.state() if self._rewards is not None else None,
+            **{name: kept if kept is None else kept.state() for name, kept in self._statistics.items()},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -260,10 +249,9 @@ class Learner:
         self._norm.copy_(state["norm"])
         for name, stream in self._streams.items():
             stream.copy_(state["streams"][name])
-        if self._scale is not None:
-            self._scale.load(state["observations"])
-        if self._rewards is not None:
-            self._rewards.load(state["rewards"])
+        for name, kept in self._statistics.items():
+            if kept is not None:
+                kept.load(state[name])
 
 
 def _moments(values: torch.Tensor, alive: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

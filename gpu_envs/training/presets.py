@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+_CLASSIC: Mapping[str, Any] = {"num_envs": 1024, "epochs": 4, "minibatches": 8, "precision": "tf32"}
+"""What the environments of a single agent have in common, unless they say otherwise."""
+
 _CARTPOLE: Mapping[str, Any] = {
+    **_CLASSIC,
     "num_envs": 512,
     "horizon": 32,
     "epochs": 2,
-    "minibatches": 8,
     "learning_rate": "0:0.004,1:0",
-    "precision": "tf32",
     "total_steps": 5_000_000,
     "target_return": 475.0,
 }
@@ -49,59 +51,48 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v1": {"default": _CARTPOLE},
     "MountainCar-v0": {
         "default": {
-            "num_envs": 1024,
+            **_CLASSIC,
             "horizon": 64,
-            "epochs": 4,
-            "minibatches": 8,
             "learning_rate": "0:0.002,1:0",
             "gae_lambda": 0.98,
             "normalise_observations": True,
             "normalise_rewards": True,
-            "precision": "tf32",
             "total_steps": 60_000_000,
             "target_return": -105.0,
         },
     },
     "MountainCarContinuous-v0": {
         "default": {
-            "num_envs": 1024,
+            **_CLASSIC,
             "horizon": 128,
-            "epochs": 4,
-            "minibatches": 8,
             "learning_rate": "0:0.001,1:0",
             "gamma": 0.999,
             "normalise_observations": True,
             "normalise_rewards": True,
-            "precision": "tf32",
             "total_steps": 60_000_000,
             "target_return": 92.0,
         },
     },
     "Pendulum-v1": {
         "default": {
+            **_CLASSIC,
             "num_envs": 512,
             "horizon": 32,
-            "epochs": 4,
-            "minibatches": 8,
             "learning_rate": "0:0.003,1:0",
             "gamma": 0.95,
             "normalise_observations": True,
             "normalise_rewards": True,
             "stagger": True,
-            "precision": "tf32",
             "total_steps": 5_000_000,
         },
     },
     "Acrobot-v1": {
         "default": {
-            "num_envs": 1024,
+            **_CLASSIC,
             "horizon": 64,
-            "epochs": 4,
-            "minibatches": 8,
             "learning_rate": "0:0.002,1:0",
             "gae_lambda": 0.94,
             "normalise_observations": True,
-            "precision": "tf32",
             "total_steps": 20_000_000,
             "target_return": -78.0,
         },

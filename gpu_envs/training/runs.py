@@ -8,18 +8,19 @@ from typing import Any, final
 from torch import nn
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.resets import derived_seed
-from gpu_envs.training.arena import Arena
-from gpu_envs.training.checkpoint import CheckpointError, iteration_of, load
+from gpu_envs.errors import CheckpointError
+from gpu_envs.seeds import derived_seed
+from gpu_envs.training.assembly import check_names, make_player, restored
 from gpu_envs.training.config import Config
-from gpu_envs.training.evaluation import Evaluation, play, replicated
-from gpu_envs.training.memory import explain_shortage
-from gpu_envs.training.networks import Networks, matmul_precision
-from gpu_envs.training.process import torch_threads
-from gpu_envs.training.reports import Window
-from gpu_envs.training.run_directory import RunDirectory
-from gpu_envs.training.seats import Part, Seats, assign, learns
-from gpu_envs.training.setup import make_player, restored
+from gpu_envs.training.policies.networks import Networks, matmul_precision
+from gpu_envs.training.process.memory import explain_shortage
+from gpu_envs.training.process.settings import alone, torch_threads
+from gpu_envs.training.record.checkpoint import iteration_of, load_run
+from gpu_envs.training.record.reports import EpisodeWindow
+from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.rollout.evaluation import Evaluation, play, replicated
+from gpu_envs.training.rollout.horizon_env import HorizonEnv
+from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers, assign, learns
 from gpu_envs.training.trainer import Result, Trainer
 
 
@@ -41,47 +42,50 @@ def train(config: Config, *, progress: bool | None = None, modules: Mapping[str,
 
 
 def resume(
-    run: str | Path | RunDirectory, *, total_steps: int | None = None, progress: bool | None = None,
-    modules: Mapping[str, nn.Module] | None = None,
+    run: str | Path | RunDirectory, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None,
+    trust: bool = False, **changes: Any,
 ) -> Result:  # fmt: skip
     """Goes on with a run from its last checkpoint, bit for bit as if it had never stopped.
 
     Args:
         run: Its folder.
-        total_steps: Train for so many steps in all; None: as many as were asked for. Schedules follow.
         progress: Draw a progress bar; None: where standard error is a terminal.
         modules: Policies of your own, as the run had them.
+        trust: Import the environment's file, where the folder names one that this process was not given.
+        **changes: Settings that are others from now on, of ``config.CHANGEABLE``: where it runs, for how many steps in
+            all, at which rates, and when it stops, logs and saves. Schedules follow ``total_steps``.
 
     Raises:
+        ValueError: A setting is to change that has to stay.
         BlockingIOError: Another process trains the run at this moment.
     """
     folder = RunDirectory.open(run)
     with folder.lock():
-        config = folder.config()
+        folder.spec(trust=trust)
+        config = folder.config().changed(changes)
         latest = folder.checkpoints.latest()
-        if total_steps is not None:
-            config = dataclasses.replace(config, total_steps=total_steps)
-            done = iteration_of(latest) if latest is not None else 0
-            if done > config.iterations:
-                raise ValueError(
-                    f"total_steps is {total_steps:,}, and the run {folder.path} has done "
-                    f"{done * config.num_envs * config.horizon:,} already: give more, or leave it out"
-                )
+        done = iteration_of(latest) if latest is not None else 0
+        if "total_steps" in changes and done > config.iterations:
+            raise ValueError(
+                f"total_steps is {config.total_steps:,}, and the run {folder.path} has done "
+                f"{config.steps_at(done):,} already: give more, or leave it out"
+            )
         with explain_shortage(config, resolve_device(config.device)):
-            state = load(latest) if latest is not None else None
+            state = load_run(latest) if latest is not None else None
             # frozen policies are of the checkpoint, so that their own runs need not exist any more
             trainer = Trainer(config, modules=modules, kept=state["players"] if state is not None else None)
             if state is not None:
                 trainer.load(state)
-        folder.amend(config)
+        folder.amend(config, done)
         trainer.keep_in(folder)
         return trainer.run(progress)
 
 
+@alone()
 def evaluate(
     run: str | Path | RunDirectory, *, episodes: int = 1000, greedy: bool = True, device: str = "auto",
     seed: int | None = None, num_envs: int | None = None, policies: Mapping[str, str] | None = None,
-    modules: Mapping[str, nn.Module] | None = None,
+    modules: Mapping[str, nn.Module] | None = None, trust: bool = False,
 ) -> dict[str, Evaluation]:  # fmt: skip
     """Plays full episodes with the policies of a run's last checkpoint.
 
@@ -94,6 +98,7 @@ def evaluate(
         num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
         policies: Others for some roles, such as ``{"runner": "random"}``.
         modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
+        trust: Import the environment's file, where the folder names one that this process was not given.
 
     Returns:
         By role.
@@ -101,7 +106,7 @@ def evaluate(
     Raises:
         MemoryError: The device has too little; the message says which setting to lower, and to what.
     """
-    loaded = load_policies(run, device=device, policies=policies, modules=modules)
+    loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
     config = loaded.config
     with matmul_precision(config.precision), torch_threads(loaded.device, config.cpu_threads):
         return play(
@@ -119,7 +124,7 @@ class Loaded:
     """The run, with what was asked for in place of its own."""
     device: str
     """``cpu`` or ``cuda:N``."""
-    parts: Mapping[str, tuple[Part, ...]]
+    parts: Mapping[str, tuple[RoleMembers, ...]]
     """By policy, the agents it acts for."""
     networks: Mapping[str, Networks | None]
     """By policy; None: random actions."""
@@ -131,25 +136,22 @@ class Loaded:
     """The mean return of each role's last 100 episodes by then; NaN where none had ended."""
 
 
+@alone()
 def load_policies(
     run: str | Path | RunDirectory, *, device: str = "auto", policies: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None, modules: Mapping[str, nn.Module] | None = None, purpose: str = "evaluate",
+    trust: bool = False,
 ) -> Loaded:  # fmt: skip
     """Reads the policies of a run's last checkpoint, and puts others in their place where that is asked for.
 
-    Args:
-        run: Its folder.
-        device: Where they are to act.
-        policies: Others for some roles, such as ``{"runner": "random"}``.
-        params: Parameters of the environment other than in training.
-        modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
-        purpose: What for, in one word, for messages.
+    Arguments are as of ``evaluate``, parameters of the environment other than in training, and the purpose in a word.
 
     Raises:
         CheckpointError: The run has no checkpoint, or not of what is asked for.
         MemoryError: The device has too little.
     """
     folder = RunDirectory.open(run)
+    folder.spec(trust=trust)
     trained = folder.config()
     config = dataclasses.replace(
         trained,
@@ -162,65 +164,55 @@ def load_policies(
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
     place = resolve_device(device)
     with explain_shortage(dataclasses.replace(config, num_envs=1, horizon=1), place):
-        roles = Arena(replicated(config, 1), place, 1, 1).roles  # whether the device is there, too
-        state: dict[str, Any] = load(latest)
+        roles = HorizonEnv(replicated(config, 1), place, 1, 1).roles  # whether the device is there, too
+        state = load_run(latest)
         parts = assign(roles, config.policies)
         own_modules = dict(modules or {})
-        unknown = [name for name in own_modules if name not in parts]
-        if unknown:
-            raise ValueError(f"modules names {unknown[0]!r}; the policies are {', '.join(parts)}")
+        check_names(own_modules, parts)
         networks: dict[str, Networks | None] = {}
         for name, own in parts.items():
-            seats = Seats(name, own, 1, place)
+            policy_rows = PolicyRows(name, own, 1, place)
             source = f"{folder.path}:{name}"
             if not learns(name):
                 asked_for = name.rpartition(" (")[0] in (policies or {}).values()
-                kept = None if asked_for else state["players"].get(name)  # its source need not exist any more
-                networks[name] = make_player(seats, config, place, kept)[1]
+                kept = None if asked_for else state["players"].get(name)  # its source may be gone
+                networks[name] = make_player(policy_rows, config, place, kept)[1]
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
                 learnt, module = state["learners"][name], own_modules.get(name)
-                networks[name] = restored(learnt, seats, trained, place, source, module)
+                networks[name] = restored(learnt, policy_rows, trained, place, source, module)
     return Loaded(
         config,
         place,
         parts,
         networks,
         derived_seed(trained.seed, "evaluation"),
-        iteration_of(latest) * trained.num_envs * trained.horizon,
+        trained.steps_at(iteration_of(latest)),
         {name: _mean_return(window) for name, window in state["windows"].items()},
     )
 
 
+@alone()
 def load_guests(
     env: str, policies: Mapping[str, str], *, device: str = "auto", params: Mapping[str, Any] | None = None
 ) -> Loaded:
-    """Policies of other runs in an environment that no run of its own is about.
-
-    Args:
-        env: The environment's id.
-        policies: Who acts for a role or an agent: ``frozen:RUN``, ``frozen:RUN:POLICY`` or ``random``, which is for
-            everybody who is not named.
-        device: Where they are to act.
-        params: Parameters of the environment.
-    """
+    """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
     config = Config(env=env, device=device, params=dict(params or {}))
-    roles = Arena(replicated(config, 1), place, 1, 1).roles
+    roles = HorizonEnv(replicated(config, 1), place, 1, 1).roles
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
     for name in parts:
         if learns(name):
             raise ValueError(
-                f"nothing is known of a policy {name!r}, for {env} is no run: give random, frozen:RUN or "
-                f"frozen:RUN:POLICY"
+                f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
             )
-    networks = {name: make_player(Seats(name, own, 1, place), config, place)[1] for name, own in parts.items()}
+    networks = {name: make_player(PolicyRows(name, own, 1, place), config, place)[1] for name, own in parts.items()}
     return Loaded(config, place, parts, networks, 0, 0, {})
 
 
 def _mean_return(kept: Sequence[Sequence[float]]) -> float:
-    window = Window()
+    window = EpisodeWindow()
     window.load(kept)
     return window.mean_return

@@ -16,7 +16,7 @@ class Schedule:
     """Pairs of fraction and value, by rising fraction. Before the first and after the last the value stays."""
 
     def __post_init__(self) -> None:
-        """Refuses what is no schedule."""
+        """Refuses points that do not make a schedule."""
         fractions = [at for at, _ in self.points]
         if not self.points or fractions != sorted(set(fractions)) or min(fractions) < 0 or max(fractions) > 1:
             raise ValueError(f"a schedule's fractions must rise within 0 to 1; got {fractions}")
@@ -40,9 +40,9 @@ class Schedule:
                 return cls(tuple((float(at), float(value)) for at, value in given))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{given!r} is no schedule ({error}); give a number, or fractions and values such as 0:0.001,1:0"
+                f"{given!r} is not a schedule ({error}); give a number, or fractions and values such as 0:0.001,1:0"
             ) from None
-        raise ValueError(f"{given!r} is no schedule; give a number, or fractions and values such as 0:0.001,1:0")
+        raise ValueError(f"{given!r} is not a schedule; give a number, or fractions and values such as 0:0.001,1:0")
 
     def at(self, fraction: float) -> float:
         """The value when so much of the training is done."""

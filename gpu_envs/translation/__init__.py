@@ -1,5 +1,1 @@
-"""Rules written in Python, and the C++ header that they are translated to."""
-
-from gpu_envs.translation.rules import Rules
-
-__all__ = ["Rules"]
+"""Rules written in Python are translated to a C++ header."""

@@ -102,14 +102,11 @@ def _bits(op: ast.operator, left: Value, right: Value, both: Type) -> Value:
     shift = isinstance(op, ast.LShift | ast.RShift)
     if shift and right.constant is not None and not 0 <= right.constant < 32:
         raise RefusedError(f"an int of 32 bits cannot be shifted by {right.constant}")
-    kind: Type = INT if shift else both
-    if kind is BOOL:
-        left, right, kind = converted(left, INT), converted(right, INT), INT
-        code = f"{left.within(Level.UNARY)} {_BITS[type(op)]} {right.within(Level.UNARY)}"
-        return Value(f"({code}) != 0", BOOL, Level.EQUALITY)
-    one, other = converted(left, kind), converted(right, kind)
+    one, other = converted(left, INT), converted(right, INT)
     code = f"{one.within(Level.UNARY)} {_BITS[type(op)]} {other.within(Level.UNARY)}"
-    return Value(code, kind, Level.BITS)
+    if both is BOOL and not shift:
+        return Value(f"({code}) != 0", BOOL, Level.EQUALITY)
+    return Value(code, INT, Level.BITS)
 
 
 def power(base: Value, exponent: Value) -> Value:
@@ -192,7 +189,7 @@ def _compared(sign: str, level: Level, left: Value, right: Value, kind: Type) ->
 
 def _membership(op: ast.cmpop, left: Value, right: Value) -> Value:
     if not isinstance(right.constant, tuple | list | set | frozenset | range) or not right.constant:
-        raise RefusedError("this looks into what is no tuple of constants", "Write a tuple of them, or comparisons")
+        raise RefusedError("'in' needs a tuple of constants", "Write a tuple of them, or comparisons")
     each = [compare(ast.Eq(), left, literal(word)) for word in right.constant]
     code = " || ".join(value.within(Level.AND) for value in each)
     found = Value(code, BOOL, Level.OR if len(each) > 1 else each[0].level)
@@ -217,7 +214,7 @@ def enumerator(kind: Choice, word: str) -> str:
     """A word of a choice in C++."""
     if word not in kind.words:
         known = ", ".join(map(repr, kind.words))
-        raise RefusedError(f"{word!r} is none of {known}{did_you_mean(word, kind.words)}".rstrip("."))
+        raise RefusedError(f"{word!r} is not one of {known}{did_you_mean(word, kind.words)}".rstrip("."))
     return f"{kind.cpp}::{word.replace('-', '_')}"
 
 
@@ -231,17 +228,9 @@ def conditional(condition: Value, yes: Value, no: Value) -> Value:
     return Value(code, kind, Level.CONDITIONAL)
 
 
-def every(values: list[Value]) -> Value:
-    """``a and b and ...``, of bools."""
-    return _logic(values, "&&", Level.AND, decisive=False)
-
-
-def some(values: list[Value]) -> Value:
-    """``a or b or ...``, of bools."""
-    return _logic(values, "||", Level.OR, decisive=True)
-
-
-def _logic(values: list[Value], sign: str, level: Level, *, decisive: bool) -> Value:
+def logic(op: ast.boolop, values: list[Value]) -> Value:
+    """``a and b and ...``, or ``a or b or ...``, of bools."""
+    decisive = isinstance(op, ast.Or)
     left: list[Value] = []
     for value in values:
         if value.constant is None:
@@ -253,5 +242,5 @@ def _logic(values: list[Value], sign: str, level: Level, *, decisive: bool) -> V
         return literal(not decisive)
     if left[0].constant is not None or len(left) == 1:
         return left[0]
-    code = f" {sign} ".join(v.within(Level(Level.EQUALITY if level is Level.OR else Level.BITS)) for v in left)
-    return Value(code, BOOL, level)
+    sign, level, inner = (" || ", Level.OR, Level.EQUALITY) if decisive else (" && ", Level.AND, Level.BITS)
+    return Value(sign.join(value.within(inner) for value in left), BOOL, level)

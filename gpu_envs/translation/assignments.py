@@ -12,7 +12,6 @@ from gpu_envs.translation.locals import parts
 from gpu_envs.translation.races import note, note_copy
 from gpu_envs.translation.signatures import NUMBERS
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.things import PARAMETERS_STAY
 from gpu_envs.translation.values import (
     BOOL,
     INT,
@@ -49,11 +48,11 @@ def declare(body: Body, name: str, node: ast.AST) -> None:
         body.emit(f"{body.declaration(name, kind.cpp)} = {zero};", node)
 
 
-def assign(body: Body, node: ast.stmt) -> None:
+def assign(body: Body, node: ast.Assign) -> None:
     """Translates ``a = b``, ``a, b = c, d`` and ``a = b = c``."""
-    assert isinstance(node, ast.Assign)
     if len(node.targets) == 1:
-        return _assign_to(body, node, node.targets[0], node.value)
+        _assign_to(body, node, node.targets[0], node.value)
+        return
     body.alone = node.value
     value = expression(body, node.value)
     if isinstance(value.type, Number) and not value.is_simple:
@@ -62,7 +61,6 @@ def assign(body: Body, node: ast.stmt) -> None:
         if isinstance(target, ast.Tuple | ast.List):
             raise body.error(target, "this unpacks what is assigned to several", "Write one assignment for each")
         store(body, target, value, node)
-    return None
 
 
 def _assign_to(body: Body, node: ast.stmt, target: ast.expr, given: ast.expr) -> None:
@@ -78,9 +76,8 @@ def _assign_to(body: Body, node: ast.stmt, target: ast.expr, given: ast.expr) ->
         note_copy(body, target, given)
 
 
-def assign_annotated(body: Body, node: ast.stmt) -> None:
+def assign_annotated(body: Body, node: ast.AnnAssign) -> None:
     """Translates ``a: float = b``."""
-    assert isinstance(node, ast.AnnAssign)
     if not isinstance(node.target, ast.Name):
         raise body.error(node.target, "fields have their type in the spec", "Leave the annotation out")
     kind = NUMBERS.get(ast.unparse(node.annotation))
@@ -96,10 +93,9 @@ def assign_annotated(body: Body, node: ast.stmt) -> None:
     store(body, node.target, value, node)
 
 
-def assign_in_place(body: Body, node: ast.stmt) -> None:
+def assign_in_place(body: Body, node: ast.AugAssign) -> None:
     """Translates ``a += b`` and its like."""
-    assert isinstance(node, ast.AugAssign)
-    target = expression(body, _loaded(node.target))
+    target = expression(body, node.target)
     value = expression(body, node.value)
     result = arithmetic.binary(node.op, target, value)
     sign = _SIGNS.get(type(node.op))
@@ -115,15 +111,9 @@ def assign_in_place(body: Body, node: ast.stmt) -> None:
         with body.at(node.value):
             result = _fitting(target, result)
     if sign is not None and plain and result.type == kind and kind is not BOOL:
-        return body.emit(f"{place} {sign}= {converted(value, kind).text};", node)
-    return body.emit(f"{place} = {_stored(converted(result, kind), target.stored)};", node)
-
-
-def _loaded(target: ast.expr) -> ast.expr:
-    """The same expression, to be read."""
-    if isinstance(target, ast.Name):
-        return ast.copy_location(ast.Name(target.id, ast.Load()), target)
-    return target
+        body.emit(f"{place} {sign}= {converted(value, kind).text};", node)
+    else:
+        body.emit(f"{place} = {_stored(converted(result, kind), target.stored)};", node)
 
 
 # --- one target ---
@@ -132,7 +122,8 @@ def _loaded(target: ast.expr) -> ast.expr:
 def store(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
     """Assigns a value to a local, or to a field."""
     if isinstance(target, ast.Name):
-        return _store_local(body, target, value, node)
+        _store_local(body, target, value, node)
+        return
     if not isinstance(target, ast.Attribute | ast.Subscript):
         raise body.error(target, "this cannot be assigned")
     widen(body, target, value, node)
@@ -148,11 +139,10 @@ def store(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> None:
     with body.at(getattr(node, "value", None) or node):
         text = _stored(_fitting(place, value), place.stored)
     body.emit(f"{place.place} = {text};", node)
-    return None
 
 
 def _fitting(place: Value, value: Value) -> Value:
-    """What a field of its type holds."""
+    """The value in the type of the field, or an error where it does not fit."""
     assert isinstance(place.type, Number)
     if isinstance(value.type, Number) and value.type.width > place.type.width:
         how = "int(...), or make the field real" if place.type is INT else "a comparison, as in x != 0"
@@ -160,7 +150,7 @@ def _fitting(place: Value, value: Value) -> Value:
         raise RefusedError(f"{described(value)} is assigned to {place.place}, which is of type {kind}", f"Write {how}")
     if place.stored == "u8" and value.constant is not None and not 0 <= value.constant <= _MOST_OF_A_BYTE:
         raise RefusedError(
-            f"{value.constant} is no byte, which {place.place} is: 0 to {_MOST_OF_A_BYTE}",
+            f"{value.constant} does not fit {place.place}, which is a byte: 0 to {_MOST_OF_A_BYTE}",
             "Write a number that it holds, or give it another type in the spec: int",
         )
     return converted(value, place.type)
@@ -176,12 +166,11 @@ def _stored(value: Value, cpp: str) -> str:
 
 def _check_place(body: Body, place: Value, target: ast.expr, value: Value | None = None) -> None:
     """Refuses what rules must not write here, and notes what is written; no value of what changes in place."""
-    if place.refusal or isinstance(place.type, Elements):
-        array = isinstance(place.type, Elements) and not place.type.refusal
-        what = "an array is not assigned as a whole" if array else place.refusal or PARAMETERS_STAY
-        if isinstance(place.type, Elements) and place.type.refusal:
-            what = place.type.refusal
-        raise body.error(target, what, "Assign its elements in a loop" if array else "")
+    refusal = place.type.refusal if isinstance(place.type, Elements) else place.refusal
+    if refusal:
+        raise body.error(target, refusal)
+    if isinstance(place.type, Elements):
+        raise body.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
     if not place.place:
         if not _roots(target) <= {*body.arguments, *(name for frame in body.frames for name in frame.stored)}:
             raise body.error(
@@ -205,21 +194,16 @@ def _check_place(body: Body, place: Value, target: ast.expr, value: Value | None
 
 def _note_element(body: Body, target: ast.expr, part: str) -> None:
     """Notes which element of an observation is written."""
-    single = isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Tuple)
-    before = list(body.pending)
-    index = expression(body, target.slice) if isinstance(target, ast.Subscript) and single else None
-    body.pending = before
-    if index is None or not isinstance(index.constant, int):
-        body.effects.anywhere.add(part)
-    else:
-        size = _length_of(body, target)
-        body.effects.written.add((part, index.constant % size if size else index.constant))
-
-
-def _length_of(body: Body, target: ast.expr) -> int | None:
-    assert isinstance(target, ast.Subscript)
-    of = expression(body, target.value).type
-    return of.sizes[0] if isinstance(of, Elements) else None
+    if isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Tuple):
+        before = list(body.pending)
+        index = expression(body, target.slice).constant
+        body.pending = before
+        if isinstance(index, int):
+            of = expression(body, target.value).type
+            size = of.sizes[0] if isinstance(of, Elements) else None
+            body.effects.written.add((part, index % size if size else index))
+            return
+    body.effects.anywhere.add(part)
 
 
 def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> None:
@@ -229,7 +213,7 @@ def _store_local(body: Body, target: ast.Name, value: Value, node: ast.stmt) -> 
     if value.write_only:
         raise body.error(node, "what is observed is written and not read", "Compute it in a local first")
     if not value.code and not isinstance(value.type, Number):
-        raise body.error(node, f"{described(value)} is nothing that a local holds")
+        raise body.error(node, f"{described(value)} cannot be held by a local")
     if isinstance(value.type, Several):
         raise body.error(node, f"{described(value)} are assigned to one name", f"Write {name}, other = ...")
     if isinstance(value.type, Thing) and (value.type != RANDOM or value.is_simple):

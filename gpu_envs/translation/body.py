@@ -1,20 +1,20 @@
 """What is known while a function is translated: its variables, where in it we are, and the lines so far."""
 
+import abc
 import ast
 import contextlib
 import dataclasses
 import re
+import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, final
 
 from gpu_envs.errors import TranslationError
-from gpu_envs.names import CPP_WORDS
+from gpu_envs.specs.names import CPP_WORDS
+from gpu_envs.translation.effects import Effects
 from gpu_envs.translation.locals import Frame
 from gpu_envs.translation.sources import RefusedError, Written
+from gpu_envs.translation.unit import Helper, SourceLine, Unit
 from gpu_envs.translation.values import Elements, Number, Type, Value, wider
-
-if TYPE_CHECKING:
-    from gpu_envs.translation.functions import Unit
 
 _DIALECT = frozenset(
     "real u8 u16 u32 i64 u64 sin cos sincos exp log square_root round_down quotient clip minimum maximum fma add lower "
@@ -28,71 +28,14 @@ Assigned = frozenset[str] | None
 """The variables that are set for certain; None where nothing is ever reached."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """A line of C++, and the line that it comes from (0: that of the one before)."""
+class Body(abc.ABC):
+    """A function on its way to C++; it is gone through until the types of its variables stay what they are.
 
-    number: int
-    text: str
+    Expressions hold calls, calls translate whole functions, and those hold statements and expressions: where a module
+    needs one that stands above it, it asks the body.
+    """
 
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Access:
-    """What a turn does with a field of the world."""
-
-    field: str
-    how: str
-    """``read``, ``write`` or ``add``."""
-    agent: str
-    """The variable with the number of the turn whose it is; ``""`` where it may be any turn's."""
-    element: str
-    """Which of several of that turn's."""
-    only: tuple[str, str] | None
-    """The single turn that does it: a variable, and what that must be."""
-    constant: str
-    """What is written, where that is a constant."""
-    asked: bool
-    """It is done under a condition."""
-
-
-@final
-@dataclasses.dataclass
-class Effects:
-    """What a function does beside computing what it returns."""
-
-    owners: set[str] = dataclasses.field(default_factory=set)
-    """The arguments that it changes."""
-    fields: set[str] = dataclasses.field(default_factory=set)
-    """The fields that it assigns."""
-    accesses: dict[Access, ast.AST] = dataclasses.field(default_factory=dict)
-    """What it does with the fields of the world, and where."""
-    written: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    """Elements of the observation that it writes: the part, ``""`` of one without, and the index."""
-    anywhere: set[str] = dataclasses.field(default_factory=set)
-    """Parts of the observation of which it writes elements, and it is not known which they are."""
-    certain: frozenset[str] = frozenset()
-    """The single numbers of the state that it sets on every way."""
-    phases: bool = False
-    """It has phases."""
-
-    def include(self, other: "Effects", *, phases: bool = False) -> None:
-        """Adds what a part of the function, or a function that it calls, does."""
-        self.owners |= other.owners
-        self.fields |= other.fields
-        self.accesses |= other.accesses
-        self.written |= other.written
-        self.anywhere |= other.anywhere
-        self.phases |= other.phases or phases
-
-
-@final
-class Body:
-    """A function on its way to C++; it is gone through until the types of its variables stay what they are."""
-
-    def __init__(self, unit: "Unit", written: Written, arguments: dict[str, Value], frozen: frozenset[str]) -> None:
-        """Begins with nothing known of the variables."""
+    def __init__(self, unit: Unit, written: Written, arguments: dict[str, Value], frozen: frozenset[str]) -> None:
         self.unit = unit
         self.written = written
         self.arguments = arguments
@@ -108,12 +51,12 @@ class Body:
         """Goes back to the function's first line, and keeps the types."""
         self.changed = False
         self.effects = Effects()
-        self.lines: list[Line] = []
+        self.lines: list[SourceLine] = []
         self.pending: list[str] = []
         self.frames: list[Frame] = []
         self.assigned: Assigned = frozenset()
         self.ends: list[Assigned] = []
-        """What is set at each return."""
+        """The variables that are set at each return."""
         self.breaks: list[list[Assigned]] = []
         self.continues: list[list[Assigned]] = []
         self.depth = 1
@@ -130,12 +73,26 @@ class Body:
         self.copies: dict[str, str] = {}
         """Variables that hold the number of a turn, and the one that held it first."""
         self.ranges: dict[str, range] = {}
-        """What counts a loop over constants."""
+        """The values of variables that count a loop over constants."""
         self.counters = 0
         self.declared: set[tuple[int, str]] = set()
         """Variables whose declaration is among the lines."""
         self.elsewhere: frozenset[str] = frozenset()
         """Variables of phases that came before."""
+
+    # --- what stands in it ---
+
+    @abc.abstractmethod
+    def expression(self, node: ast.expr) -> Value:
+        """Translates an expression."""
+
+    @abc.abstractmethod
+    def statements(self, nodes: list[ast.stmt]) -> None:
+        """Translates a block; what follows a return, a break or a continue is never reached, and left out."""
+
+    @abc.abstractmethod
+    def helper(self, function: types.FunctionType, node: ast.Call) -> Helper:
+        """The function that ``node`` calls, translated when it is first called."""
 
     # --- errors ---
 
@@ -158,7 +115,7 @@ class Body:
         number = getattr(node, "lineno", 0)
         waiting, self.pending = self.pending, []
         for line in (*waiting, text):
-            self.lines.append(Line(number, "    " * self.depth + line))
+            self.lines.append(SourceLine(number, "    " * self.depth + line))
 
     def fresh(self, what: str) -> str:
         """A name for something in between."""
@@ -179,7 +136,7 @@ class Body:
 
     def cpp_name(self, name: str) -> str:
         """A variable's name in C++."""
-        plain = "".join(c if c.isascii() else f"u{ord(c):04x}" for c in name)
+        plain = in_ascii(name)
         if plain in CPP_WORDS or plain in _DIALECT or not re.match(r"[a-z]|_[a-z]|_$", plain) or plain != name:
             plain += "_"
             while plain in self.names:
@@ -192,13 +149,10 @@ class Body:
 
     def frame_with(self, name: str) -> int | None:
         """The number of the frame that has a variable of that name."""
-        for number in reversed(range(len(self.frames))):
-            if name in self.frames[number].stored:
-                return number
-        return None
+        return next((n for n in reversed(range(len(self.frames))) if name in self.frames[n].stored), None)
 
     def key(self, name: str) -> tuple[int, str]:
-        """What a variable is known by."""
+        """A variable's key in ``types`` and ``declared``."""
         number = self.frame_with(name)
         assert number is not None
         return id(self.frames[number].owner), name
@@ -210,9 +164,8 @@ class Body:
         try:
             joined = kind if known is None else _joined(known, kind)
         except RefusedError:
-            raise self.error(
-                node, f"{name!r} is one thing here and another elsewhere", "Use a name for each of them"
-            ) from None
+            what = f"{name!r} is one thing here and another elsewhere"
+            raise self.error(node, what, "Use a name for each of them") from None
         if joined != known:
             self.types[key] = joined
             self.changed = True
@@ -238,13 +191,14 @@ class Body:
     def writes(self, value: Value, node: ast.AST) -> None:
         """Notes that an argument is changed, or refuses it."""
         if value.owner in self.frozen:
-            things = {"State": "state", "World": "world"}
-            raise self.error(
-                node,
-                f"{self.written.name} does not change the {things.get(value.owner, value.owner)}",
-                "Change it in step or reset",
-            )
+            what = f"{self.written.name} does not change the {value.owner.lower()}"
+            raise self.error(node, what, "Change it in step or reset")
         self.effects.owners.add(value.owner)
+
+
+def in_ascii(name: str) -> str:
+    """A name of Python's in letters that C++ takes."""
+    return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in name)
 
 
 def _joined(known: Type, kind: Type) -> Type:
@@ -255,7 +209,7 @@ def _joined(known: Type, kind: Type) -> Type:
 
 
 def both(one: Assigned, other: Assigned) -> Assigned:
-    """What is set where two ways meet."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+    """The variables that are set where two branches meet."""
+    if one is None:
+        return other
+    return one if other is None else one & other

@@ -2,8 +2,7 @@
 
 import ast
 import types
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
 from gpu_envs import rules
 from gpu_envs.errors import TranslationError, did_you_mean
@@ -28,8 +27,6 @@ from gpu_envs.translation.values import (
     literal,
 )
 
-Translate: TypeAlias = Callable[[Body, ast.expr], Value]
-
 _DRAWS: Mapping[str, tuple[tuple[Number, ...], Number, str]] = {
     "uniform": ((REAL, REAL), REAL, "{}"),
     "integer": ((INT,), INT, "{}"),
@@ -41,32 +38,32 @@ _DRAWS: Mapping[str, tuple[tuple[Number, ...], Number, str]] = {
 _ATOMIC = {rules.add: "add", rules.lower: "lower"}
 
 
-def called(body: Body, node: ast.Call, translate: Translate) -> Value:
+def called(body: Body, node: ast.Call) -> Value:
     """Translates a call."""
     if isinstance(node.func, ast.Attribute):
-        of = translate(body, node.func.value)
+        of = body.expression(node.func.value)
         if isinstance(of.type, Thing):
-            return _method(body, node, of, node.func.attr, translate)
-    function = translate(body, node.func)
+            return _method(body, node, of, node.func.attr)
+    function = body.expression(node.func)
     if function.type is not STATIC:
         raise RefusedError(f"{described(function)} is not called")
     target = function.constant
     if isinstance(target, types.FunctionType) and target not in KNOWN and target not in _ATOMIC:
         if target.__module__ == rules.__name__ or target.__module__.partition(".")[0] in ("numpy", "random"):
             raise refusal_of(target)
-        return _helper(body, node, target, translate)
+        return _helper(body, node, target)
     if target is len:
-        return _length(body, node, translate)
+        return _length(body, node)
     if target in _ATOMIC:
         raise RefusedError(f"{_ATOMIC[target]}(...) is a statement of its own", "It has no value")
     try:
         known = KNOWN.get(target)
-    except TypeError:  # cannot be looked up, so is none of them
+    except TypeError:  # it cannot be looked up, so it is not among them
         known = None
     if known is None:
         raise refusal_of(target)
     _plain(node)
-    arguments = [translate(body, argument) for argument in node.args]
+    arguments = [body.expression(argument) for argument in node.args]
     if not known.least <= len(arguments) <= known.most:
         _advise(node, target, arguments)
         wanted = f"{known.least}" if known.least == known.most else f"{known.least} or more"
@@ -84,9 +81,8 @@ def _advise(node: ast.Call, target: object, given: list[Value]) -> None:
             f"Write a loop: for k in range({size}): found = {name}(found, {of}[k])",
         )
     if target is round and len(given) == 2:
-        factor = f"10.0 ** {ast.unparse(node.args[1])}"
-        if isinstance(given[1].constant, int):
-            factor = str(10.0 ** given[1].constant)
+        digits = given[1].constant
+        factor = str(10.0**digits) if isinstance(digits, int) else f"10.0 ** {ast.unparse(node.args[1])}"
         raise RefusedError(
             "round gives whole numbers here", f"Write round({ast.unparse(node.args[0])} * {factor}) / {factor}"
         )
@@ -97,9 +93,9 @@ def _plain(node: ast.Call) -> None:
         raise RefusedError("this function's arguments have no names", "Give them in their order")
 
 
-def _length(body: Body, node: ast.Call, translate: Translate) -> Value:
+def _length(body: Body, node: ast.Call) -> Value:
     _plain(node)
-    of = translate(body, node.args[0]) if len(node.args) == 1 else literal(None)
+    of = body.expression(node.args[0]) if len(node.args) == 1 else literal(None)
     if isinstance(of.type, Elements) and of.type.sizes[0] is not None:
         return literal(of.type.sizes[0])
     if of.type is STATIC and hasattr(of.constant, "__len__"):
@@ -107,11 +103,11 @@ def _length(body: Body, node: ast.Call, translate: Translate) -> Value:
     raise RefusedError("this has no known length")
 
 
-def atomic(body: Body, node: ast.Call, translate: Translate) -> bool:
+def atomic(body: Body, node: ast.Call) -> bool:
     """Translates ``add(field, value)`` and ``lower(field, value)``, where the statement is one."""
     try:
         name = (
-            _ATOMIC.get(translate(body, node.func).constant) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+            _ATOMIC.get(body.expression(node.func).constant) if isinstance(node.func, ast.Name | ast.Attribute) else ""
         )
     except (RefusedError, TranslationError, TypeError):
         return False
@@ -122,8 +118,8 @@ def atomic(body: Body, node: ast.Call, translate: Translate) -> bool:
         if len(node.args) != 2:
             raise RefusedError(f"{name} got {len(node.args)} arguments; it takes a field and a number")
         before = dict(body.effects.accesses)
-        field = translate(body, node.args[0])
-        value = translate(body, node.args[1])
+        field = body.expression(node.args[0])
+        value = body.expression(node.args[1])
         if field.owner != "World" or field.stored != "int":
             raise RefusedError(
                 f"{name} changes a field of the world of type int", "Give it one: Field('int') in the spec"
@@ -139,44 +135,39 @@ def atomic(body: Body, node: ast.Call, translate: Translate) -> bool:
 # --- methods ---
 
 
-def _method(body: Body, node: ast.Call, of: Value, name: str, translate: Translate) -> Value:
+def _method(body: Body, node: ast.Call, of: Value, name: str) -> Value:
     thing = of.type
     assert isinstance(thing, Thing)
     if thing.name == "Random":
-        return _draw(body, node, of, name, translate)
+        return _draw(body, node, of, name)
     if thing.name == "Team" and name in ("random", "shared_random"):
-        return _stream(body, node, name, translate)
+        return _stream(body, node, name)
     if (thing.name, name) in (("Team", "agents"), ("Row", "columns")):
         raise RefusedError(f"{name}(...) stands in a for statement", f"Write for i in {ast.unparse(node)}:")
-    raise RefusedError(f"the {thing.name} has no method {name!r}{_methods(thing, name)}".rstrip("."))
+    meant = did_you_mean(name, ("agents", "random", "shared_random") if thing.name == "Team" else ())
+    raise RefusedError(f"the {thing.name} has no method {name!r}{meant}".rstrip("."))
 
 
-def _methods(thing: Thing, name: str) -> str:
-    return did_you_mean(name, {"Team": ("agents", "random", "shared_random")}.get(thing.name, ()))
-
-
-def _draw(body: Body, node: ast.Call, of: Value, name: str, translate: Translate) -> Value:
+def _draw(body: Body, node: ast.Call, of: Value, name: str) -> Value:
     if name not in _DRAWS:
-        known = ", ".join(_DRAWS)
-        raise RefusedError(
-            f"there is no random.{name}{did_you_mean(name, _DRAWS)}".rstrip("."), f"What can be drawn: {known}"
-        )
+        what = f"there is no random.{name}{did_you_mean(name, _DRAWS)}".rstrip(".")
+        raise RefusedError(what, f"What can be drawn: {', '.join(_DRAWS)}")
     kinds, result, form = _DRAWS[name]
     _plain(node)
     if len(node.args) != len(kinds):
         raise RefusedError(f"random.{name} got {len(node.args)} arguments; it takes {len(kinds)}")
-    given = [_given(body, argument, kind, translate) for argument, kind in zip(node.args, kinds, strict=True)]
+    given = [_given(body, argument, kind) for argument, kind in zip(node.args, kinds, strict=True)]
     drawn = Value(form.format(f"{of.within(Level.ATOM)}.{name}({', '.join(given)})"), result)
     return drawn if body.alone is node else body.hoisted(drawn, "drawn")
 
 
-def _given(body: Body, node: ast.expr, kind: Type, translate: Translate) -> str:
-    value = translate(body, node)
+def _given(body: Body, node: ast.expr, kind: Type) -> str:
+    value = body.expression(node)
     with body.at(node):
         return converted(value, kind).text
 
 
-def _stream(body: Body, node: ast.Call, name: str, translate: Translate) -> Value:
+def _stream(body: Body, node: ast.Call, name: str) -> Value:
     _plain(node)
     most = 3 if name == "random" else 2
     if not 2 <= len(node.args) <= most:
@@ -184,12 +175,12 @@ def _stream(body: Body, node: ast.Call, name: str, translate: Translate) -> Valu
             f"team.{name} got {len(node.args)} arguments",
             f"Write team.{name}(RESET, i)" + (", or in a step team.random(STEP, i, w.elapsed)" if most == 3 else ""),
         )
-    stream = translate(body, node.args[0])
+    stream = body.expression(node.args[0])
     if stream.type != STREAM:
         raise body.error(node.args[0], "a stream is RESET or STEP", "from gpu_envs.rules import RESET, STEP")
     if name == "random":
         _check_step(stream, node)
-    others = [_given(body, argument, INT, translate) for argument in node.args[1:]]
+    others = [_given(body, argument, INT) for argument in node.args[1:]]
     return Value(f"team.{name}({', '.join([stream.code, *others])})", RANDOM)
 
 
@@ -202,14 +193,14 @@ def _check_step(stream: Value, node: ast.Call) -> None:
             f"Write {team}(STEP, {agent}, w.elapsed)",
         )
     if stream.code == "RESET" and len(node.args) == 3:
-        raise RefusedError("a reset is no step, and this gives it the number of one", f"Write {team}(RESET, {agent})")
+        raise RefusedError("a reset has no step's number, and this gives it one", f"Write {team}(RESET, {agent})")
 
 
 # --- functions of the author's ---
 
 
-def _helper(body: Body, node: ast.Call, function: types.FunctionType, translate: Translate) -> Value:
-    helper = body.unit.helper(function, body, node)
+def _helper(body: Body, node: ast.Call, function: types.FunctionType) -> Value:
+    helper = body.helper(function, node)
     written, effects = helper.written, helper.effects
     given: dict[str, ast.expr] = dict(zip(helper.kinds, node.args, strict=False))
     takes = f"it takes {len(helper.kinds)}: {', '.join(helper.kinds)}".rstrip(": ")
@@ -228,7 +219,7 @@ def _helper(body: Body, node: ast.Call, function: types.FunctionType, translate:
     arguments = []
     for name, kind in helper.kinds.items():
         if name in given:
-            arguments.append(_argument(body, given[name], kind, translate, phases=effects.phases))
+            arguments.append(_argument(body, given[name], kind, phases=effects.phases))
         else:
             arguments.append(converted(literal(helper.defaults[name]), kind).text)
     for owner in effects.owners:
@@ -249,10 +240,10 @@ def _helper(body: Body, node: ast.Call, function: types.FunctionType, translate:
     return value
 
 
-def _argument(body: Body, node: ast.expr, kind: Type, translate: Translate, *, phases: bool) -> str:
+def _argument(body: Body, node: ast.expr, kind: Type, *, phases: bool) -> str:
     between, body.between = body.between, body.between and not phases
     try:
-        value = translate(body, node)
+        value = body.expression(node)
     finally:
         body.between = between
     with body.at(node):

@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterator, Mapping
 
 from gpu_envs.errors import TranslationError
-from gpu_envs.fields import Field
-from gpu_envs.spaces import space_of
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.single import EnvSpec
+from gpu_envs.specs.spaces import space_of
+from gpu_envs.specs.team import TeamSpec
+from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.signatures import names_of
-from gpu_envs.translation.things import Things
 from gpu_envs.translation.values import Elements, Thing
 
 
@@ -44,35 +46,30 @@ def _unset(
     )
 
 
-def check_observe(things: Things, spec: Spec, body: Body) -> None:
+def check_observe(arguments: Arguments, spec: Spec, body: Body) -> None:
     """Every number of an observation is written, as far as it is known which are."""
-    for part, size, what, whose in _parts(things, spec, body):
+    for part, size, what, whose in _parts(arguments, spec, body):
+        tree = body.written.tree
         if part and part not in body.effects.fields:
-            raise body.error(
-                body.written.tree,
-                f"observe does not write {what}",
-                f"Every part of {whose} is written: {what}[j] = ...",
-            )
+            every = f"Every part of {whose} is written: {what}[j] = ..."
+            raise body.error(tree, f"observe does not write {what}", every)
         if not size or part in body.effects.anywhere:
             continue
         missing = set(range(size)) - {index for of, index in body.effects.written if of == part}
         if missing:
-            raise body.error(
-                body.written.tree,
-                f"observe does not write {what}[{min(missing)}]",
-                f"{whose[0].upper()}{whose[1:]} has {size} numbers, and each of them is written",
-            )
+            each = f"{whose[0].upper()}{whose[1:]} has {size} numbers, and each of them is written"
+            raise body.error(tree, f"observe does not write {what}[{min(missing)}]", each)
 
 
-def _parts(things: Things, spec: Spec, body: Body) -> Iterator[tuple[str, int, str, str]]:
+def _parts(arguments: Arguments, spec: Spec, body: Body) -> Iterator[tuple[str, int, str, str]]:
     """The parts of an observation: name, elements (0: not known), what rules call it, what it belongs to."""
     own, whose = names_of(body.written)[-1], "the observation space"
     if isinstance(spec, TeamSpec):
-        for role, count in zip(spec.roles, spec.counts(things.params).values(), strict=True):
-            size = math.prod(space_of(role.observation, things.params).shape or (1,)) if count else 0
+        for role, count in zip(spec.roles, spec.counts(arguments.params).values(), strict=True):
+            size = math.prod(space_of(role.observation, arguments.params).shape or (1,)) if count else 0
             yield "", size, own, f"the observation space of {role.name!r}"
         return
-    seen = things.all["Observation"]
+    seen = arguments.all["Observation"]
     if isinstance(seen, Thing):
         for name, value in seen.fields.items():
             if isinstance(value.type, Elements):

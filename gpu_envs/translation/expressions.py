@@ -3,18 +3,17 @@
 import ast
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import arithmetic
+from gpu_envs.translation.arguments import field_of
 from gpu_envs.translation.body import Body
 from gpu_envs.translation.calls import called
-from gpu_envs.translation.names import indexed, known, of_constants, outside
+from gpu_envs.translation.outer_names import indexed, known, of_constants, outside
 from gpu_envs.translation.races import note
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.things import field_of
 from gpu_envs.translation.values import (
     BOOL,
     RANDOM,
@@ -42,8 +41,8 @@ REFUSED: Mapping[type, tuple[str, str]] = {
     ast.JoinedStr: ("there are no strings in rules", "Compare choices with words: p.start == 'fixed'"),
     ast.NamedExpr: ("there is no := in rules", "Assign in a statement of its own"),
     ast.Await: ("nothing is awaited in rules", ""),
-    ast.Yield: ("rules are no generators, and yield nothing", "Return the result"),
-    ast.YieldFrom: ("rules are no generators, and yield nothing", "Return the result"),
+    ast.Yield: ("rules are not generators, and yield nothing", "Return the result"),
+    ast.YieldFrom: ("rules are not generators, and yield nothing", "Return the result"),
     ast.Starred: ("there is no unpacking with * in rules", "Name each element"),
     ast.Slice: ("there are no slices in rules", "Write a loop over the indices: for j in range(n):"),
 }
@@ -54,7 +53,39 @@ def expression(body: Body, node: ast.expr) -> Value:
     if type(node) in REFUSED:
         raise body.error(node, *REFUSED[type(node)])
     with body.at(node):
-        return _TRANSLATED[type(node)](body, node)
+        return _translated(body, node)
+
+
+def _translated(body: Body, node: ast.expr) -> Value:
+    match node:
+        case ast.Constant():
+            return _constant(node)
+        case ast.Name():
+            return _name(body, node)
+        case ast.Attribute():
+            return _attribute(body, node)
+        case ast.Subscript():
+            return _subscript(body, node)
+        case ast.BinOp():
+            return arithmetic.binary(node.op, expression(body, node.left), expression(body, node.right))
+        case ast.UnaryOp(op=ast.Not()):
+            return condition(body, node)
+        case ast.UnaryOp():
+            return arithmetic.unary(node.op, expression(body, node.operand))
+        case ast.BoolOp():
+            return _logic(body, node, _bool)
+        case ast.Compare():
+            return _compare(body, node)
+        case ast.IfExp():
+            return _conditional(body, node)
+        case ast.Call():
+            return called(body, node)
+        case ast.Tuple() | ast.List():
+            raise RefusedError(
+                "a tuple or a list is not a number",
+                "Lists of a fixed size are made as in x = [0.0] * n, and then indexed",
+            )
+    raise RefusedError(f"{type(node).__name__} is not translated")
 
 
 def guarded(body: Body, node: ast.expr, translate: Callable[[Body, ast.expr], Value] = expression) -> Value:
@@ -72,8 +103,7 @@ def _closed(body: Body, node: ast.expr, translate: Callable[[Body, ast.expr], Va
         body.pending = outside
     if not inside:
         return value, False
-    code = f"[&] {{ {' '.join(inside)} return {value.text}; }}()"
-    return Value(code, value.type), True
+    return Value(f"[&] {{ {' '.join(inside)} return {value.text}; }}()", value.type), True
 
 
 def _in_turn(body: Body, node: ast.expr, value: Value, *, draws: bool) -> Value:
@@ -96,15 +126,13 @@ def condition(body: Body, node: ast.expr) -> Value:
         return truth(value)
 
 
-def _constant(_: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.Constant)
+def _constant(node: ast.Constant) -> Value:
     if isinstance(node.value, bool | int | float | str):
         return literal(node.value)
-    raise RefusedError(f"{node.value!r} is no number", "Rules know ints, floats and bools")
+    raise RefusedError(f"{node.value!r} is not a number", "Rules know ints, floats and bools")
 
 
-def _name(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.Name)
+def _name(body: Body, node: ast.Name) -> Value:
     name = node.id
     if body.frame_with(name) is not None:
         return body.variable(name, node)
@@ -124,8 +152,7 @@ def _name(body: Body, node: ast.expr) -> Value:
     return outside(body, name)
 
 
-def _attribute(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.Attribute)
+def _attribute(body: Body, node: ast.Attribute) -> Value:
     of = expression(body, node.value)
     if isinstance(of.type, Thing):
         found = field_of(of, node.attr)
@@ -148,8 +175,7 @@ def _attribute(body: Body, node: ast.expr) -> Value:
     raise RefusedError(f"{described(of)} has no {node.attr!r} in rules")
 
 
-def _subscript(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.Subscript)
+def _subscript(body: Body, node: ast.Subscript) -> Value:
     of = expression(body, node.value)
     entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     indices = [expression(body, entry) for entry in entries]
@@ -166,23 +192,6 @@ def _subscript(body: Body, node: ast.expr) -> Value:
             f"Take them apart in an assignment: {left} = {ast.unparse(node.value)}",
         )
     raise RefusedError(f"{described(of)} has no elements")
-
-
-def _binary(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.BinOp)
-    return arithmetic.binary(node.op, expression(body, node.left), expression(body, node.right))
-
-
-def _unary(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.UnaryOp)
-    if isinstance(node.op, ast.Not):
-        return condition(body, node)
-    return arithmetic.unary(node.op, expression(body, node.operand))
-
-
-def _boolean(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.BoolOp)
-    return _logic(body, node, _bool)
 
 
 def _bool(body: Body, node: ast.expr) -> Value:
@@ -202,17 +211,14 @@ def _logic(body: Body, node: ast.BoolOp, translate: Callable[[Body, ast.expr], V
         value, closed = _closed(body, part, translate)
         values.append(value)
         draws = draws or closed
-    joined = arithmetic.every(values) if isinstance(node.op, ast.And) else arithmetic.some(values)
-    return _in_turn(body, node, joined, draws=draws)
+    return _in_turn(body, node, arithmetic.logic(node.op, values), draws=draws)
 
 
-def _compare(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.Compare)
+def _compare(body: Body, node: ast.Compare) -> Value:
     if len(node.ops) == 1:
         return arithmetic.compare(node.ops[0], expression(body, node.left), _operand(body, node.comparators[0]))
-    chain, draws = _closed(
-        body, node, lambda inner, _: _chain(inner, expression(inner, node.left), node.ops, node.comparators)
-    )
+    left, ops, rights = node.left, node.ops, node.comparators
+    chain, draws = _closed(body, node, lambda inner, _: _chain(inner, expression(inner, left), ops, rights))
     return _in_turn(body, node, chain, draws=draws)
 
 
@@ -225,25 +231,22 @@ def _chain(body: Body, left: Value, ops: list[ast.cmpop], rights: list[ast.expr]
     if len(ops) == 1:
         return found
     others = guarded(body, rights[0], lambda inner, _: _chain(inner, right, ops[1:], rights[1:]))
-    return arithmetic.every([found, others])
+    return arithmetic.logic(ast.And(), [found, others])
 
 
 def _operand(body: Body, node: ast.expr) -> Value:
     """The right of a comparison: of ``in``, a tuple of constants."""
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return Value("", STATIC, constant=tuple(_listed(body, part) for part in node.elts))
+        listed = []
+        for part in node.elts:
+            listed.append(expression(body, part).constant)
+            if listed[-1] is None:
+                raise body.error(part, "what 'in' looks into is made of constants", "Join comparisons with 'or'")
+        return Value("", STATIC, constant=tuple(listed))
     return expression(body, node)
 
 
-def _listed(body: Body, node: ast.expr) -> Any:
-    value = expression(body, node)
-    if value.constant is None:
-        raise body.error(node, "what 'in' looks into is made of constants", "Join comparisons with 'or'")
-    return value.constant
-
-
-def _conditional(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.IfExp)
+def _conditional(body: Body, node: ast.IfExp) -> Value:
     test = condition(body, node.test)
     (yes, one_draws), (no, other_draws) = (_closed(body, part, expression) for part in (node.body, node.orelse))
     if isinstance(yes.type, Number) and isinstance(no.type, Number):
@@ -253,37 +256,3 @@ def _conditional(body: Body, node: ast.expr) -> Value:
         raise RefusedError(f"this is {described(yes)} or {described(no)}", "Give both sides the same type")
     code = f"{test.within(Level.OR)} ? {yes.within(Level.OR)} : {no.text}"
     return Value(code, yes.type, Level.CONDITIONAL)
-
-
-def _call(body: Body, node: ast.expr) -> Value:
-    assert isinstance(node, ast.Call)
-    return called(body, node, expression)
-
-
-def _sequence(body: Body, node: ast.expr) -> Value:
-    del body, node
-    raise RefusedError(
-        "a tuple or a list is no number", "Lists of a fixed size are made as in x = [0.0] * n, and then indexed"
-    )
-
-
-def _nothing(body: Body, node: ast.expr) -> Value:
-    del body
-    raise RefusedError(f"{type(node).__name__} is not translated")
-
-
-_TRANSLATED: Mapping[type, Callable[[Body, ast.expr], Value]] = {
-    ast.Constant: _constant,
-    ast.Name: _name,
-    ast.Attribute: _attribute,
-    ast.Subscript: _subscript,
-    ast.BinOp: _binary,
-    ast.UnaryOp: _unary,
-    ast.BoolOp: _boolean,
-    ast.Compare: _compare,
-    ast.IfExp: _conditional,
-    ast.Call: _call,
-    ast.Tuple: _sequence,
-    ast.List: _sequence,
-    ast.FormattedValue: _nothing,
-}

@@ -1,133 +1,46 @@
 """Whole functions: their arguments, their results, and the functions that they call."""
 
 import ast
-import dataclasses
+import functools
 import re
 import types
 from collections.abc import Mapping
-from typing import Any, final
-
-import numpy as np
+from typing import final
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.body import Body, Effects, Line, both
+from gpu_envs.translation.body import Body, both, in_ascii
+from gpu_envs.translation.effects import Effects
+from gpu_envs.translation.expressions import expression
 from gpu_envs.translation.locals import frame_of
 from gpu_envs.translation.loops import method_of
 from gpu_envs.translation.signatures import NUMBERS, PLACES, annotation, annotations_of, argument, names_of
-from gpu_envs.translation.sources import RefusedError, Written, read
+from gpu_envs.translation.sources import Written, read
 from gpu_envs.translation.statements import statements
-from gpu_envs.translation.things import Things
-from gpu_envs.translation.values import BOOL, INT, REAL, Elements, Number, Several, Thing, Type, Value, literal
-
-MOST_CONSTANTS = 4096
-"""Numbers in a tuple of the module's."""
+from gpu_envs.translation.unit import Helper, SourceLine, Unit
+from gpu_envs.translation.values import INT, Number, Several, Thing, Type, Value, literal
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class Helper:
-    """A function that rules call, translated."""
+class FunctionBody(Body):
+    """A body with all that can stand in it."""
 
-    written: Written
-    cpp: str
-    kinds: Mapping[str, Type]
-    """Its arguments."""
-    defaults: Mapping[str, Any]
-    result: Type
-    effects: Effects
+    def expression(self, node: ast.expr) -> Value:
+        return expression(self, node)
 
+    def statements(self, nodes: list[ast.stmt]) -> None:
+        statements(self, nodes)
 
-@final
-class Unit:
-    """All that becomes of the rules of one spec."""
-
-    def __init__(self, things: Things) -> None:
-        """Begins with nothing."""
-        self.things = things
-        self.parts: list[tuple[str, list[Line]]] = []
-        """Files and their lines, in the order in which they are needed."""
-        self._helpers: dict[types.FunctionType, Helper | None] = {}
-        self._tables: dict[str, Value] = {}
-        self._structs: dict[tuple[Number, ...], Several] = {}
-        self._phases: dict[types.FunctionType, bool] = {}
-
-    def helper(self, function: types.FunctionType, caller: Body, node: ast.Call) -> Helper:
-        """Translates a function when it is first called."""
-        if function in self._helpers:
-            found = self._helpers[function]
-            if found is None:
-                raise caller.error(node, f"{function.__name__} calls itself", "Write a loop")
-            return found
-        self._helpers[function] = None
-        # A name of C++ that no local has: theirs begin with a small letter, or end with an underscore.
-        written = read(function, ast.unparse(node.func))
-        made = _helper(self, written, f"Rule_{_ascii(function.__name__).strip('_')}_{len(self._helpers)}")
-        self._helpers[function] = made
-        return made
-
-    def has_phases(self, written: Written, name: str) -> bool:
-        """Whether a function of that name has a loop over a team's agents."""
-        try:
-            function = written.find(name)
-        except KeyError:
-            return False
-        if not isinstance(function, types.FunctionType):
-            return False
-        if function not in self._phases:
-            self._phases[function] = False
-            try:
-                self._phases[function] = self.has_phases_of(read(function, name))
-            except ValueError:
-                return False
-        return self._phases[function]
-
-    def has_phases_of(self, written: Written) -> bool:
-        """Whether a function has a loop over a team's agents, or calls one that has."""
-        calls = (n.func.id for n in ast.walk(written.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
-        return any(_over_agents(node) for node in ast.walk(written.tree)) or any(
-            self.has_phases(written, name) for name in calls
-        )
-
-    def several(self, kinds: tuple[Number, ...]) -> Several:
-        """The struct that holds numbers of these types."""
-        if kinds not in self._structs:
-            name = f"Results_{len(self._structs) + 1}"
-            self._structs[kinds] = Several(name, kinds)
-            fields = " ".join(f"{kind.cpp} value{n};" for n, kind in enumerate(kinds))
-            self.parts.append(("generated", [Line(1, f"struct {name} {{ {fields} }};")]))
-        return self._structs[kinds]
-
-    def constants(self, values: Any) -> Value:
-        """A table of the module's numbers, which the source holds."""
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf" or not 1 <= array.ndim <= 2 or not 1 <= array.size <= MOST_CONSTANTS:
-            raise RefusedError(
-                f"this has {array.dtype} elements of shape {array.shape}",
-                f"Tuples of up to {MOST_CONSTANTS} numbers are indexed; more of them belong in EnvSpec(tables=...)",
-            )
-        key = f"{array.dtype} {array.tolist()}"
-        if key not in self._tables:
-            kind = {"b": BOOL, "f": REAL}.get(array.dtype.kind, INT)
-            name = f"Constants_{len(self._tables) + 1}"
-            texts = ", ".join(literal(value).text for value in array.ravel().tolist())
-            code = f"static constexpr {kind.cpp} values[] = {{{texts}}}; return values[i];"
-            self.parts.append(("generated", [Line(1, f"FN {kind.cpp} {name}(int i) {{ {code} }}")]))
-            form = "{0}({1})" if array.ndim == 1 else f"{{0}}({{1}} * {array.shape[1]} + {{2}})"
-            self._tables[key] = Value(name, Elements(kind, array.shape, form))
-        return self._tables[key]
-
-
-def _over_agents(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.For)
-        and isinstance(node.iter, ast.Call)
-        and isinstance(node.iter.func, ast.Attribute)
-        and node.iter.func.attr == "agents"
-    )
-
-
-def _ascii(name: str) -> str:
-    return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in name)
+    def helper(self, function: types.FunctionType, node: ast.Call) -> Helper:
+        helpers = self.unit.helpers
+        if function not in helpers:
+            helpers[function] = None
+            # A name of C++ that no local has: theirs begin with a small letter, or end with an underscore.
+            cpp = f"Rule_{in_ascii(function.__name__).strip('_')}_{len(helpers)}"
+            helpers[function] = _helper(self.unit, read(function, ast.unparse(node.func)), cpp)
+        found = helpers[function]
+        if found is None:
+            raise self.error(node, f"{function.__name__} calls itself", "Write a loop")
+        return found
 
 
 # --- a function ---
@@ -165,8 +78,7 @@ def translate(
     if body.result is not None and body.assigned is not None:
         wanted = "return reward, terminated" if result == "Outcome" else "return ..."
         raise body.error(written.tree.body[-1], f"{written.name} may end without a result", f"End it with {wanted}")
-    for state in body.ends:
-        body.assigned = both(body.assigned, state)
+    body.assigned = functools.reduce(both, body.ends, body.assigned)
     body.effects.certain = frozenset(place for place in body.assigned or () if place.startswith("s."))
     declared = dict(heads)
     for argument_name in first:
@@ -181,9 +93,8 @@ def translate(
     arguments = ", ".join(
         made if re.search(rf"\b{cpp}\b", text) else made.removesuffix(f" {cpp}") for cpp, made in declared.items()
     )
-    line = written.tree.lineno
-    lines = [Line(line, f"FN {result} {name}({arguments}) {{"), *body.lines, Line(0, "}"), Line(0, "")]
-    body.unit.parts.append((written.file, lines))
+    head = SourceLine(written.tree.lineno, f"FN {result} {name}({arguments}) {{")
+    body.unit.parts.append((written.file, [head, *body.lines, SourceLine(0, "}"), SourceLine(0, "")]))
 
 
 # --- a function that rules call ---
@@ -192,7 +103,7 @@ def translate(
 def _helper(unit: Unit, written: Written, cpp: str) -> Helper:
     names = names_of(written)
     annotations = annotations_of(written)
-    known = {**NUMBERS, **{name: kind for name, kind in unit.things.all.items() if name in PLACES}}
+    known = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in PLACES}}
     kinds: dict[str, Type] = {}
     for node in (*written.tree.args.posonlyargs, *written.tree.args.args, *written.tree.args.kwonlyargs):
         word = annotations[node.arg]
@@ -209,17 +120,14 @@ def _helper(unit: Unit, written: Written, cpp: str) -> Helper:
     result = _result(unit, written)
     heads: dict[str, str] = {}
     arguments: dict[str, Value] = {}
-    body = Body(unit, written, arguments, frozenset())
+    body = FunctionBody(unit, written, arguments, frozenset())
     for name, kind in kinds.items():
         word = annotations[name]
-        if isinstance(kind, Number):
-            own = body.cpp_name(name)
-            heads[own], arguments[name] = f"{kind.cpp} {own}", Value(own, kind)
-        elif word == "Random":
-            own = body.cpp_name(name)
-            heads[own], arguments[name] = f"Random& {own}", Value(own, kind)
+        if isinstance(kind, Number) or word == "Random":
+            own, cpp_type = body.cpp_name(name), kind.cpp if isinstance(kind, Number) else "Random&"
+            heads[own], arguments[name] = f"{cpp_type} {own}", Value(own, kind)
         else:
-            declared, arguments[name] = argument(unit.things, word, frozen=False)
+            declared, arguments[name] = argument(unit.arguments, word, frozen=False)
             heads[arguments[name].code] = declared
     body.names |= set(names)
     body.result = result
@@ -242,7 +150,7 @@ def _freeze(unit: Unit, effects: Effects) -> None:
     for name in ("State", "World"):
         if name not in effects.owners and not effects.phases:
             head = re.sub(rf"\b{name}&", f"const {name}&", head)
-    unit.parts[-1] = (file, [Line(lines[0].number, head), *lines[1:]])
+    unit.parts[-1] = (file, [SourceLine(lines[0].number, head), *lines[1:]])
 
 
 def _result(unit: Unit, written: Written) -> Number | Several | None:

@@ -4,7 +4,6 @@ import ast
 import dataclasses
 
 from gpu_envs.translation.body import Body
-from gpu_envs.translation.expressions import expression
 from gpu_envs.translation.values import INT, Elements, Number, Type, Value, converted, described, wider
 
 LIST = "list"
@@ -25,7 +24,7 @@ def make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) -> 
     """``x = [a, b]`` or ``x = [a] * n``: an array, declared here."""
     listed, times = given, 1
     if isinstance(given, ast.BinOp):
-        count = expression(body, given.right)
+        count = body.expression(given.right)
         if count.type is not INT or count.constant is None:
             raise body.error(
                 given.right,
@@ -34,7 +33,7 @@ def make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) -> 
             )
         listed, times = given.left, count.constant
     assert isinstance(listed, ast.List)
-    values = [expression(body, part) for part in listed.elts]
+    values = [body.expression(part) for part in listed.elts]
     length = len(values) * times
     if not 1 <= length <= LONGEST_LIST:
         raise body.error(given, f"this list has {length} elements; 1 to {LONGEST_LIST} are possible")
@@ -43,13 +42,17 @@ def make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) -> 
         if not isinstance(value.type, Number):
             raise body.error(part, f"lists are of numbers, and this is {described(value)}")
         kind = wider(kind, value.type)
-    learned = body.learn(target.id, _list_of(kind, length), node)
+    stored = kind.cpp if isinstance(kind, Number) else ""
+    learned = body.learn(target.id, Elements(kind, (length,), stored=stored, cpp=LIST), node)
     frame = body.frames[body.frame_with(target.id) or 0]
     assert isinstance(learned, Elements)
     if target.id not in frame.at_first or body.key(target.id) in body.declared:
         raise body.error(node, f"the list {target.id!r} is made in several places", "Make it once, before, and fill it")
     assert isinstance(learned.kind, Number)
-    kept = [_kept(body, value, learned.kind, times) for value in values]
+    kept = []
+    for value in values:
+        made = converted(value, learned.kind)
+        kept.append(body.hoisted(made).text if times > 1 and not made.is_simple else made.text)
     zero = times > 1 and all(value.constant == 0 for value in values)
     filled = "{}" if zero else f"{{{', '.join(kept * times)}}}"
     body.declared.add(body.key(target.id))
@@ -57,22 +60,13 @@ def make_list(body: Body, node: ast.stmt, target: ast.Name, given: ast.expr) -> 
     body.set(target.id)
 
 
-def _list_of(kind: Type, length: int) -> Elements:
-    return Elements(kind, (length,), stored=kind.cpp if isinstance(kind, Number) else "", cpp=LIST)
-
-
 def widen(body: Body, target: ast.expr, value: Value, node: ast.stmt) -> Type | None:
     """Has a local list hold what one of its elements is assigned; returns the type of its elements."""
     if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)):
         return None
-    of = expression(body, target.value)
+    of = body.expression(target.value)
     if isinstance(of.type, Elements) and of.type.cpp == LIST and isinstance(value.type, Number):
         kind = wider(of.type.kind, value.type)
         body.learn(target.value.id, dataclasses.replace(of.type, kind=kind), node)
         return kind
     return None
-
-
-def _kept(body: Body, value: Value, kind: Number, times: int) -> str:
-    made = converted(value, kind)
-    return body.hoisted(made).text if times > 1 and not made.is_simple else made.text

@@ -19,9 +19,9 @@ class _Use:
     stored: bool
     path: Path
     loops: tuple[ast.For, ...]
-    """Those around it."""
+    """The loops around it."""
     counts: bool = False
-    """It is what a loop counts with."""
+    """A loop counts with it."""
 
 
 @final
@@ -43,16 +43,7 @@ class Frame:
 
 
 def frame_of(owner: ast.AST, body: list[ast.stmt], nested: Nested) -> Frame:
-    """Looks through a body.
-
-    Args:
-        owner: The function or loop that it is the body of.
-        body: Its statements.
-        nested: Which loops in it have variables of their own.
-
-    Returns:
-        Its variables.
-    """
+    """The variables of a function or of a loop, whose body this is."""
     uses: dict[str, list[_Use]] = {}
     for use in _block(body, (), (), nested):
         uses.setdefault(use.name, []).append(use)

@@ -1,17 +1,15 @@
 """Loops: over ranges, while something holds, and over the agents of a team."""
 
 import ast
-from collections.abc import Callable
-from typing import TypeAlias
+import functools
 
-from gpu_envs.translation.body import Body, Effects, both
+from gpu_envs.translation.body import Body, both
+from gpu_envs.translation.effects import Effects
 from gpu_envs.translation.expressions import condition, expression, guarded
 from gpu_envs.translation.locals import frame_of
 from gpu_envs.translation.races import refuse_races
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.values import INT, Level, Thing, Value, converted, literal
-
-Statements: TypeAlias = Callable[[Body, list[ast.stmt]], None]
 
 MOST_UNROLLED = 16
 """Turns of a loop that is written out by the compiler."""
@@ -19,17 +17,13 @@ MOST_UNROLLED = 16
 
 def method_of(body: Body, node: ast.AST) -> str:
     """``agents`` or ``columns``, where a loop goes over those."""
-    if not (
-        isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Attribute)
-    ):
-        return ""
-    of, name = node.iter.func.value, node.iter.func.attr
-    if not isinstance(of, ast.Name) or of.id not in body.arguments:
-        return ""
-    kind = body.arguments[of.id]
-    is_row = kind.owner == "Row"
-    is_team = isinstance(kind.type, Thing) and kind.type.name == "Team"
-    return name if (is_team and name == "agents") or (is_row and name == "columns") else ""
+    match node:
+        case ast.For(iter=ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=name))) if of in body.arguments:
+            kind = body.arguments[of]
+            is_team = isinstance(kind.type, Thing) and kind.type.name == "Team"
+            if (is_team and name == "agents") or (kind.owner == "Row" and name == "columns"):
+                return name
+    return ""
 
 
 def is_phase(body: Body, node: ast.AST) -> bool:
@@ -39,19 +33,18 @@ def is_phase(body: Body, node: ast.AST) -> bool:
     return method_of(body, node) == "agents"
 
 
-def loop(body: Body, node: ast.stmt, statements: Statements) -> None:
+def loop(body: Body, node: ast.For | ast.While) -> None:
     """Translates a loop."""
-    assert isinstance(node, ast.For | ast.While)
     if node.orelse:
         raise body.error(
             node.orelse[0], "there is no else of a loop in rules", "Set a bool in the loop, and ask it after"
         )
     if isinstance(node, ast.While):
-        return _while(body, node, statements)
-    method = method_of(body, node)
-    if method:
-        return _turns(body, node, method, statements)
-    return _range(body, node, statements)
+        _while(body, node)
+    elif method := method_of(body, node):
+        _turns(body, node, method)
+    else:
+        _range(body, node)
 
 
 def _refuse_phases(body: Body, node: ast.stmt) -> None:
@@ -62,41 +55,34 @@ def _refuse_phases(body: Body, node: ast.stmt) -> None:
             )
 
 
-def _while(body: Body, node: ast.While, statements: Statements) -> None:
+def _while(body: Body, node: ast.While) -> None:
     _refuse_phases(body, node)
     test = guarded(body, node.test, condition)
     body.emit(f"while ({test.text}) {{", node)
     before = body.assigned
-    _, exits = _turn(body, node.body, statements)
+    _, exits = _turn(body, node.body)
     body.emit("}")
-    body.assigned = None if test.constant is True else before
-    for state in exits:
-        body.assigned = both(body.assigned, state)
+    body.assigned = functools.reduce(both, exits, None if test.constant is True else before)
     if body.assigned is None and not any(isinstance(inner, ast.Return) for inner in ast.walk(node)):
         raise body.error(node, "this loop never ends", "Leave it with break, or give it a condition")
 
 
-def _turn(
-    body: Body, nodes: list[ast.stmt], statements: Statements
-) -> tuple[frozenset[str] | None, list[frozenset[str] | None]]:
+def _turn(body: Body, nodes: list[ast.stmt]) -> tuple[frozenset[str] | None, list[frozenset[str] | None]]:
     """Translates a loop's body; returns what is set after a turn, and where it was left."""
     body.breaks.append([])
     body.continues.append([])
     outside = body.only, body.asked
     body.depth += 1
-    statements(body, nodes)
+    body.statements(nodes)
     body.depth -= 1
     body.only, body.asked = outside
-    after = body.assigned
-    for state in body.continues.pop():
-        after = both(after, state)
-    return after, body.breaks.pop()
+    return functools.reduce(both, body.continues.pop(), body.assigned), body.breaks.pop()
 
 
 # --- ranges ---
 
 
-def _range(body: Body, node: ast.For, statements: Statements) -> None:
+def _range(body: Body, node: ast.For) -> None:
     if not isinstance(node.target, ast.Name):
         raise body.error(node.target, "a loop counts with one name", "Write for i in range(n):")
     bounds = _bounds(body, node.iter)
@@ -120,14 +106,12 @@ def _range(body: Body, node: ast.For, statements: Statements) -> None:
         body.depth += 1
         body.emit(f"{body.cpp_name(name)} = {counter};", node)
         body.depth -= 1
-    after, exits = _turn(body, node.body, statements)
+    after, exits = _turn(body, node.body)
     body.emit("}")
     body.ranges.pop(name, None)
     body.assigned = before
     if turns:
-        body.assigned = after
-        for state in exits:
-            body.assigned = both(body.assigned, state)
+        body.assigned = functools.reduce(both, exits, after)
         if own and body.assigned is not None:
             body.assigned -= {name}
 
@@ -175,7 +159,7 @@ def _head(body: Body, node: ast.For, counter: str, bounds: tuple[Value, Value, V
 # --- phases, and the columns of a row ---
 
 
-def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> None:
+def _turns(body: Body, node: ast.For, method: str) -> None:
     """``for i in team.agents(n)``, or ``for j in row.columns(n)``."""
     phase = method == "agents"
     if phase and not body.between:
@@ -209,7 +193,7 @@ def _turns(body: Body, node: ast.For, method: str, statements: Statements) -> No
     body.learn(name, INT, node)
     body.set(name)
     body.depth += 1
-    statements(body, node.body)
+    body.statements(node.body)
     body.depth -= 1
     body.emit("}")
     body.frames.pop()
@@ -231,7 +215,7 @@ def _count(body: Body, node: ast.For) -> Value:
     if not node.iter.args:
         if method_of(body, node) == "columns":
             raise body.error(node.iter, "row.columns takes the number of columns")
-        return body.unit.things.capitals["AGENTS"]
+        return body.unit.arguments.capitals["AGENTS"]
     between, body.between = body.between, False  # the number may be a field that an earlier phase wrote
     value = expression(body, node.iter.args[0])
     body.between = between

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -28,20 +29,12 @@ def _real(name: str, count: int = 1) -> Known:
     return Known(lambda *a: call(name, REAL, *(converted(x, REAL) for x in a)), count, count)
 
 
-def _extreme(name: str) -> Known:
-    def make(first: Value, *others: Value) -> Value:
-        found = first
-        for other in others:
-            kind = wider(number(found), number(other))
-            kind = INT if kind is BOOL else kind
-            found = call(name, kind, converted(found, kind), converted(other, kind))
-        return found
+def _extreme(name: str, most: int = 64) -> Known:
+    def greater(one: Value, other: Value) -> Value:
+        kind = wider(INT, wider(number(one), number(other)))
+        return call(name, kind, converted(one, kind), converted(other, kind))
 
-    return Known(make, 2, 64)
-
-
-def _two(name: str) -> Known:
-    return dataclasses.replace(_extreme(name), most=2)
+    return Known(lambda *values: functools.reduce(greater, values), 2, most)
 
 
 def _absolute(x: Value) -> Value:
@@ -49,27 +42,18 @@ def _absolute(x: Value) -> Value:
     return literal(abs(x.constant)) if x.constant is not None else call("python::absolute", kind, converted(x, kind))
 
 
-def _whole(x: Value, made: str) -> Value:
-    """A whole number, which ``made`` computes as a real."""
-    real = made.format(converted(x, REAL).text)
-    return Value(f"python::truncated({real})", INT, as_real=real)
-
-
 def _rounding(exact: Callable[[float], int], made: str) -> Known:
+    """To a whole number, which ``made`` computes as a real; empty: the fraction is cut off."""
+
     def make(x: Value) -> Value:
         if number(x) is not REAL:
             return converted(x, INT)
-        return literal(exact(x.constant)) if x.constant is not None else _whole(x, made)
+        if x.constant is not None:
+            return literal(exact(x.constant))
+        real = made.format(x.text)
+        return Value(f"python::truncated({real or x.text})", INT, as_real=real)
 
     return Known(make)
-
-
-def _int(x: Value) -> Value:
-    if number(x) is not REAL:
-        return converted(x, INT)
-    if x.constant is not None:
-        return literal(int(x.constant))
-    return call("python::truncated", INT, x)
 
 
 def _square_root(x: Value) -> Value:
@@ -88,20 +72,12 @@ def _log_of(base: float) -> Known:
 
 
 def _hypot(*sides: Value) -> Value:
-    total: Value | None = None
-    for side in sides:
-        square = power(converted(side, REAL), literal(2))
-        total = square if total is None else binary(ast.Add(), total, square)
-    assert total is not None
-    return call("square_root", REAL, total)
+    squares = (power(converted(side, REAL), literal(2)) for side in sides)
+    return call("square_root", REAL, functools.reduce(lambda a, b: binary(ast.Add(), a, b), squares))
 
 
 def _times(factor: float) -> Known:
     return Known(lambda x: binary(ast.Mult(), converted(x, REAL), literal(factor)))
-
-
-def _sign_of(x: Value, y: Value) -> Value:
-    return call("python::with_sign_of", REAL, converted(x, REAL), converted(y, REAL))
 
 
 def _clip(x: Value, low: Value, high: Value) -> Value:
@@ -114,13 +90,8 @@ def _whole_call(name: str) -> Known:
 
 
 def _nan(x: Value) -> Value:
-    real = converted(x, REAL)
-    same = real.within(Level.SUM)
+    same = converted(x, REAL).within(Level.SUM)
     return Value(f"{same} != {same}", BOOL, Level.EQUALITY)
-
-
-def _finite(x: Value) -> Value:
-    return call("python::finite", BOOL, converted(x, REAL))
 
 
 def _float(x: Value) -> Value:
@@ -134,7 +105,7 @@ KNOWN: Mapping[Any, Known] = {
     abs: Known(_absolute),
     min: _extreme("minimum"),
     max: _extreme("maximum"),
-    int: Known(_int),
+    int: _rounding(int, ""),
     float: Known(_float),
     bool: Known(truth),
     round: _rounding(round, "python::rounded({})"),
@@ -151,16 +122,16 @@ KNOWN: Mapping[Any, Known] = {
     math.fabs: Known(lambda x: _absolute(converted(x, REAL))),
     math.floor: _rounding(math.floor, "round_down({})"),
     math.ceil: _rounding(math.ceil, "-round_down(-({}))"),
-    math.trunc: Known(_int),
+    math.trunc: _rounding(math.trunc, ""),
     math.fmod: _real("python::remainder", 2),
     math.hypot: Known(_hypot, 1, 8),
-    math.copysign: Known(_sign_of, 2, 2),
+    math.copysign: _real("python::with_sign_of", 2),
     math.radians: _times(math.pi / 180),
     math.degrees: _times(180 / math.pi),
     math.isnan: Known(_nan),
-    math.isfinite: Known(_finite),
-    rules.minimum: _two("minimum"),
-    rules.maximum: _two("maximum"),
+    math.isfinite: Known(lambda x: call("python::finite", BOOL, converted(x, REAL))),
+    rules.minimum: _extreme("minimum", 2),
+    rules.maximum: _extreme("maximum", 2),
     rules.clip: Known(_clip, 3, 3),
     rules.fma: _real("fma", 3),
     rules.role_of: _whole_call("role_of"),
@@ -217,7 +188,7 @@ def refusal_of(function: Any) -> RefusedError:
     if name == "print":
         return RefusedError("rules cannot print: they run on the device", "Look at env.state from outside")
     if hasattr(function, "__wrapped__"):
-        return RefusedError(f"{name} has a decorator, and is no plain function of Python", "Remove the decorator")
+        return RefusedError(f"{name} has a decorator, and is not a plain function of Python", "Remove the decorator")
     known_names = [str(k.__name__) for k in KNOWN]
     whole = f"math.{name}" if module == "math" else name
     advice = _INSTEAD.get(name, f"Known are: {', '.join(sorted(set(known_names)))}")

@@ -4,9 +4,9 @@ import ast
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import final
 
-from gpu_envs.translation.body import Access, Body, Effects
+from gpu_envs.translation.body import Body
+from gpu_envs.translation.effects import Access, Effects
 from gpu_envs.translation.values import Value
 
 
@@ -30,7 +30,7 @@ def note(body: Body, node: ast.expr, how: str, given: Value | None = None) -> No
 
 
 def forget_read(body: Body, node: ast.expr, before: Mapping[Access, ast.AST]) -> None:
-    """What ``add`` changes it does not read."""
+    """Takes back the read that was noted of a field which ``add`` changes."""
     made = _access(body, node, "read", None)
     if made not in before:
         body.effects.accesses.pop(made, None)
@@ -40,7 +40,7 @@ def _access(body: Body, node: ast.expr, how: str, given: Value | None) -> Access
     constant = "" if given is None or given.constant is None else repr(float(given.constant))
     place = node.value if isinstance(node, ast.Subscript) else node
     field = place.attr if isinstance(place, ast.Attribute) else ast.unparse(place)
-    held = body.unit.things.held(field)
+    held = body.unit.arguments.held(field)
     agent = element = ""
     if isinstance(node, ast.Subscript):
         agent, element = _index(body, node.slice, held)
@@ -65,7 +65,7 @@ def _strided(body: Body, node: ast.expr, length: int | None) -> str:
             if not name or stride is None or len(stride) != 1 or stride[0] < 1 or length not in (None, stride[0]):
                 continue
             among = _known(body, more)
-            if among is None and length is not None and not _mentions(body, more):
+            if among is None and length is not None and not any(own_turn(body, part) for part in ast.walk(more)):
                 return name
             if among is not None and all(0 <= value < stride[0] for value in (among[0], among[-1])):
                 return name
@@ -79,23 +79,15 @@ def _apart(body: Body, node: ast.expr) -> str:
         return own_turn(body, node)
     for inner, other in (*_both_ways(node, ast.Add), *_both_ways(node, ast.Sub), *_both_ways(node, ast.Mult)):
         known, name = _known(body, other), _apart(body, inner)
-        if name and known is not None and len(known) == 1 and (known[0] or not _is(node, ast.Mult)):
+        if name and known is not None and len(known) == 1 and (known[0] or not _both_ways(node, ast.Mult)):
             return name
     return _strided(body, node, None)
-
-
-def _is(node: ast.expr, kind: type[ast.operator]) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, kind)
 
 
 def _both_ways(node: ast.expr, kind: type[ast.operator]) -> list[tuple[ast.expr, ast.expr]]:
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, kind):
         return []
     return [(node.left, node.right), (node.right, node.left)]
-
-
-def _mentions(body: Body, node: ast.expr) -> bool:
-    return any(own_turn(body, part) for part in ast.walk(node))
 
 
 def _known(body: Body, node: ast.expr) -> range | None:
@@ -108,12 +100,10 @@ def _known(body: Body, node: ast.expr) -> range | None:
 
 def _constant(body: Body, node: ast.expr) -> object:
     """What a constant expression is; nothing is drawn or noted by looking."""
-    from gpu_envs.translation.expressions import expression  # which notes what is read
-
     names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
     if any(not _is_fixed(body, part.id) for part in names):
         return None
-    return None if any(isinstance(part, ast.Call) for part in ast.walk(node)) else expression(body, node).constant
+    return None if any(isinstance(part, ast.Call) for part in ast.walk(node)) else body.expression(node).constant
 
 
 # --- whose turn it is ---
@@ -182,29 +172,21 @@ def refuse_races(body: Body, effects: Effects, turn: str) -> None:
             _refuse_both(body, effects, one, other, turn)
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Turn:
-    name: str
-
-    def owns(self, access: Access) -> bool:
-        return access.agent == self.name
-
-    def is_single(self, access: Access) -> bool:
-        return access.only is not None and access.only[0] == self.name
+def _is_single(access: Access, turn: str) -> bool:
+    return access.only is not None and access.only[0] == turn
 
 
 def _refuse_write(body: Body, access: Access, node: ast.AST, turn: str) -> None:
-    field, mine = access.field, _Turn(turn)
-    if mine.owns(access):
+    field = access.field
+    if access.agent == turn:
         return
-    if body.unit.things.held(field):
+    if body.unit.arguments.held(field):
         raise body.error(
             node,
             f"the turn of agent {turn!r} writes a field of another's",
             f"Write w.{field}[{turn}]; ints of others are changed by add(...) and lower(...)",
         )
-    if not mine.is_single(access) and not (access.constant and access.asked):
+    if not _is_single(access, turn) and not (access.constant and access.asked):
         raise body.error(
             node,
             f"every turn writes {field!r}, of which the replica has one",
@@ -213,10 +195,9 @@ def _refuse_write(body: Body, access: Access, node: ast.AST, turn: str) -> None:
 
 
 def _refuse_both(body: Body, effects: Effects, one: Access, other: Access, turn: str) -> None:
-    mine = _Turn(turn)
-    if mine.is_single(one) and one.only == other.only:
+    if _is_single(one, turn) and one.only == other.only:
         return
-    if mine.owns(one) and mine.owns(other) and one.element == other.element:
+    if one.agent == other.agent == turn and one.element == other.element:
         return
     if one.how == other.how == "write" and one.constant and one.constant == other.constant:
         return

@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Mapping
 
+from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.sources import Written
-from gpu_envs.translation.things import Things
 from gpu_envs.translation.values import BOOL, INT, REAL, Elements, Number, Thing, Value
 
 NUMBERS: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
@@ -24,14 +24,14 @@ PLACES = {
 """How arguments are passed, and their names in C++."""
 
 
-def argument(things: Things, kind: str, *, frozen: bool) -> tuple[str, Value]:
-    """An argument that is no plain number: its declaration in C++, and what it is in the rules."""
+def argument(arguments: Arguments, kind: str, *, frozen: bool) -> tuple[str, Value]:
+    """An argument other than a plain number: its declaration in C++, and what it is in the rules."""
     cpp, code = PLACES[kind]
-    if kind == "Mask" and "World" in things.all:
+    if kind == "Mask" and "World" in arguments.all:
         cpp = "const Mask&"
     if frozen and kind in ("State", "World"):
         cpp = f"const {cpp}"
-    found = things.all[kind]
+    found = arguments.all[kind]
     owner = found.owner if isinstance(found, Thing | Elements) else ""
     return f"{cpp} {code}", Value(code, found, owner=owner)
 
@@ -39,9 +39,8 @@ def argument(things: Things, kind: str, *, frozen: bool) -> tuple[str, Value]:
 def names_of(written: Written) -> list[str]:
     """The names of a function's arguments."""
     given = written.tree.args
-    if given.vararg or given.kwarg:
-        extra = given.vararg or given.kwarg
-        assert extra is not None
+    extra = given.vararg or given.kwarg
+    if extra:
         raise written.error(extra, "the arguments of rules are listed by name", "Name each of them")
     return [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
 

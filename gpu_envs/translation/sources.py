@@ -11,10 +11,9 @@ from gpu_envs.errors import TranslationError
 
 
 class RefusedError(Exception):
-    """Something cannot be translated; whoever knows where it stands makes a ``TranslationError`` of it."""
+    """Something cannot be translated; the caller that knows where it stands makes a ``TranslationError`` of it."""
 
     def __init__(self, what: str, instead: str = "") -> None:
-        """Says what is wrong, and what to do instead."""
         super().__init__(what)
         self.what = what
         self.instead = instead
@@ -30,9 +29,9 @@ class Written:
     """With the line numbers of the file."""
     file: str
     lines: tuple[str, ...]
-    """Its own."""
+    """The function's own lines."""
     first: int
-    """The number of the first."""
+    """The number of the first of them in the file."""
 
     @property
     def name(self) -> str:
@@ -56,7 +55,7 @@ class Written:
         """What a name means outside the function: in what encloses it, in its module, or in Python itself.
 
         Raises:
-            KeyError: Nothing.
+            KeyError: The name means nothing there.
         """
         code, cells = self.function.__code__, self.function.__closure__ or ()
         enclosing = dict(zip(code.co_freevars, cells, strict=True))
@@ -71,15 +70,7 @@ class Written:
 
 
 def read(function: Any, what: str) -> Written:
-    """Reads the source of a function.
-
-    Args:
-        function: The function.
-        what: What it is, for messages.
-
-    Returns:
-        The function with its tree.
-    """
+    """Reads the source of a function; messages say ``what`` it is."""
     if not isinstance(function, types.FunctionType):
         raise _no_function(function, what)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
@@ -92,7 +83,7 @@ def read(function: Any, what: str) -> Written:
     source = "".join(lines)
     tree = _parsed(source)
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
-        kind = "a lambda" if function.__name__ == "<lambda>" else "no function that begins with def"
+        kind = "a lambda" if function.__name__ == "<lambda>" else "not a function that begins with def"
         raise TranslationError(f'{what} is {kind}\n  File "{file}", line {first}\nWrite it with def', file, first)
     ast.increment_lineno(tree, first - 1 - _is_nested(source))
     written = Written(function, tree, file, tuple(source.splitlines()), first)

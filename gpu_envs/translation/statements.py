@@ -1,7 +1,7 @@
 """Statements: from Python's tree to lines of C++."""
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from gpu_envs.translation.assignments import assign, assign_annotated, assign_in_place, declare
 from gpu_envs.translation.body import Body, both
@@ -10,14 +10,7 @@ from gpu_envs.translation.expressions import condition, expression, guarded
 from gpu_envs.translation.loops import is_phase, loop
 from gpu_envs.translation.races import only_turn
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.values import (
-    BOOL,
-    Number,
-    Several,
-    Value,
-    converted,
-    described,
-)
+from gpu_envs.translation.values import BOOL, Number, Several, converted, described
 
 REFUSED: Mapping[type, tuple[str, str]] = {
     ast.Assert: ("there is no assert in rules", "Look for what must not be in a test of the environment"),
@@ -55,15 +48,36 @@ def statement(body: Body, node: ast.stmt) -> None:
     """Translates a statement."""
     if type(node) in REFUSED:
         raise body.error(node, *REFUSED[type(node)])
-    if type(node) not in _TRANSLATED:
-        raise body.error(node, f"{type(node).__name__} is not translated")
     with body.at(node):
-        _TRANSLATED[type(node)](body, node)
+        _translate(body, node)
     body.alone = None
 
 
-def _expression(body: Body, node: ast.stmt) -> None:
-    assert isinstance(node, ast.Expr)
+def _translate(body: Body, node: ast.stmt) -> None:
+    match node:
+        case ast.AnnAssign():
+            assign_annotated(body, node)
+        case ast.Assign():
+            assign(body, node)
+        case ast.AugAssign():
+            assign_in_place(body, node)
+        case ast.Break() | ast.Continue():
+            _leave(body, node)
+        case ast.Expr():
+            _expression(body, node)
+        case ast.For() | ast.While():
+            loop(body, node)
+        case ast.If():
+            _branch(body, node, "if")
+        case ast.Pass():
+            pass
+        case ast.Return():
+            _return(body, node)
+        case _:
+            raise RefusedError(f"{type(node).__name__} is not translated")
+
+
+def _expression(body: Body, node: ast.Expr) -> None:
     value = node.value
     if isinstance(value, ast.Constant) and (isinstance(value.value, str) or value.value is ...):
         return
@@ -71,20 +85,11 @@ def _expression(body: Body, node: ast.stmt) -> None:
         expression(body, value)  # is refused
     if not isinstance(value, ast.Call):
         raise body.error(value, "this has no effect", "Assign it, or leave it out")
-    if atomic(body, value, expression):
+    if atomic(body, value):
         return
     body.alone = value
     result = expression(body, value)
     body.emit(f"{result.text};", node)
-
-
-def _pass(body: Body, node: ast.stmt) -> None:
-    del body, node
-
-
-def _if(body: Body, node: ast.stmt) -> None:
-    assert isinstance(node, ast.If)
-    _branch(body, node, "if")
 
 
 def _branch(body: Body, node: ast.If, word: str) -> None:
@@ -145,11 +150,7 @@ def _inside(body: Body, nodes: list[ast.stmt], assigned: frozenset[str] | None, 
     return body.assigned
 
 
-def _loop(body: Body, node: ast.stmt) -> None:
-    loop(body, node, statements)
-
-
-def _leave(body: Body, node: ast.stmt) -> None:
+def _leave(body: Body, node: ast.Break | ast.Continue) -> None:
     word = "break" if isinstance(node, ast.Break) else "continue"
     if body.turn is not None and not body.breaks:
         if word == "break":
@@ -161,8 +162,7 @@ def _leave(body: Body, node: ast.stmt) -> None:
     body.assigned = None
 
 
-def _return(body: Body, node: ast.stmt) -> None:
-    assert isinstance(node, ast.Return)
+def _return(body: Body, node: ast.Return) -> None:
     if body.turn is not None:
         raise body.error(node, "a turn of a phase returns nothing", "Write continue, which ends this turn")
     if body.between:
@@ -172,7 +172,8 @@ def _return(body: Body, node: ast.stmt) -> None:
     name, kind = body.written.name, body.result
     if kind is None:
         if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
-            raise body.error(node, f"{name} returns nothing", "Write return alone" + _annotation(body))
+            annotate = ", or annotate what it returns: -> float" if body.written.tree.returns is None else ""
+            raise body.error(node, f"{name} returns nothing", f"Write return alone{annotate}")
         body.emit("return;", node)
     elif node.value is None:
         raise body.error(node, f"{name} returns {_words(kind)}, and this returns nothing")
@@ -185,10 +186,6 @@ def _return(body: Body, node: ast.stmt) -> None:
             body.emit(f"return {converted(value, kind).text};", node)
     body.ends.append(body.assigned)
     body.assigned = None
-
-
-def _annotation(body: Body) -> str:
-    return ", or annotate what it returns: -> float" if body.written.tree.returns is None else ""
 
 
 def _words(kind: object) -> str:
@@ -209,26 +206,8 @@ def _elements(body: Body, node: ast.Return, kind: Several) -> list[str]:
     for part, wanted in zip(node.value.elts, kind.kinds, strict=True):
         value = expression(body, part)
         with body.at(part):
-            found.append(_returned(value, wanted, outcome=kind.cpp == "Outcome").text)
+            if kind.cpp == "Outcome" and wanted is BOOL and value.type is not BOOL:
+                what = f"terminated is a bool, and this is {described(value)}"
+                raise RefusedError(what, "Write a comparison, as in x > 0")
+            found.append(converted(value, wanted).text)
     return found
-
-
-def _returned(value: Value, wanted: Number, *, outcome: bool) -> Value:
-    if outcome and wanted is BOOL and value.type is not BOOL:
-        raise RefusedError(f"terminated is a bool, and this is {described(value)}", "Write a comparison, as in x > 0")
-    return converted(value, wanted)
-
-
-_TRANSLATED: Mapping[type, Callable[[Body, ast.stmt], None]] = {
-    ast.AnnAssign: assign_annotated,
-    ast.Assign: assign,
-    ast.AugAssign: assign_in_place,
-    ast.Break: _leave,
-    ast.Continue: _leave,
-    ast.Expr: _expression,
-    ast.For: _loop,
-    ast.If: _if,
-    ast.Pass: _pass,
-    ast.Return: _return,
-    ast.While: _loop,
-}

@@ -3,19 +3,22 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpu_envs.codegen.layout import header_text
+from gpu_envs.backend.program import header_text
 from gpu_envs.errors import TranslationError
-from gpu_envs.spec import EnvSpec, Spec, TeamSpec
-from gpu_envs.translation.body import Body, Line
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.rules import Rules
+from gpu_envs.specs.single import EnvSpec
+from gpu_envs.specs.team import TeamSpec
+from gpu_envs.translation.arguments import Arguments
+from gpu_envs.translation.body import Body
 from gpu_envs.translation.completeness import check_observe, check_reset
-from gpu_envs.translation.functions import Unit, translate
-from gpu_envs.translation.rules import Rules
+from gpu_envs.translation.functions import FunctionBody, translate
 from gpu_envs.translation.signatures import annotations_of, argument, names_of
 from gpu_envs.translation.sources import Written, read
-from gpu_envs.translation.things import Things
+from gpu_envs.translation.unit import SourceLine, Unit
 from gpu_envs.translation.values import BOOL, INT, REAL, Number, Several, Value
 
-PRELUDE = "python.cuh"
+PRELUDE = "dialect/python.cuh"
 """The header with Python's arithmetic."""
 
 ONE = {
@@ -33,7 +36,7 @@ TEAM = {
     "observe": ("World", "Params", "int", "Row"),
     "allow": ("World", "Params", "int", "Mask"),
 }
-"""Those of a team."""
+"""The arguments of the functions of a team."""
 
 NAMES = {"State": "s", "World": "w", "Params": "p", "int": "i", "TeamActions": "actions"}
 
@@ -56,7 +59,7 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
     """
     rules = spec.header
     assert isinstance(rules, Rules)
-    unit = Unit(Things(spec, params))
+    unit = Unit(Arguments(spec, params))
     wanted = TEAM if isinstance(spec, TeamSpec) else ONE
     _check(spec, rules, wanted)
     bodies = {}
@@ -67,9 +70,9 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
         written = read(function, f"{spec.id}: {name}")
         bodies[name] = _entry(unit, spec, name, written, kinds)
     check_reset(spec, bodies["reset"])
-    check_observe(unit.things, spec, bodies["observe"])
+    check_observe(unit.arguments, spec, bodies["observe"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
-    parts = [(PRELUDE, [Line(1, header_text(PRELUDE))]), *unit.parts]
+    parts = [("python.cuh", [SourceLine(1, header_text(PRELUDE))]), *unit.parts]
     return "\n".join([*_joined(parts), *empty, ""])
 
 
@@ -100,15 +103,15 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
     arguments: dict[str, Value] = {}
     heads: dict[str, str] = {}
     first: dict[str, Number] = {}
-    body = Body(unit, written, arguments, frozenset({"State", "World"}) if name in _FROZEN else frozenset())
+    body = FunctionBody(unit, written, arguments, frozenset({"State", "World"}) if name in _FROZEN else frozenset())
     body.names |= set(given)
     for own, kind in zip(given, kinds, strict=True):
         _check_annotation(written, own, annotations[own], kind, unit)
-        if kind == "int" or unit.things.all[kind] is INT:
+        if kind == "int" or unit.arguments.all[kind] is INT:
             cpp = body.cpp_name(own)
             heads[cpp], arguments[own], first[own] = f"int {cpp}", Value(cpp, INT), INT
         else:
-            head, arguments[own] = argument(unit.things, kind, frozen=name in _FROZEN)
+            head, arguments[own] = argument(unit.arguments, kind, frozen=name in _FROZEN)
             heads[arguments[own].code] = head
     outcome = name == "step" and isinstance(spec, EnvSpec)
     body.result = _OUTCOME if outcome else None
@@ -131,14 +134,14 @@ def _check_order(written: Written, name: str, given: Mapping[str, str], usual: s
 
 def _check_annotation(written: Written, name: str, given: str, wanted: str, unit: Unit) -> None:
     """Arguments in another order would be taken for one another."""
-    if given in (*unit.things.all, "float", "int", "bool") and given != wanted:
-        if wanted == "Action" and unit.things.all["Action"] is INT and given == "int":
+    if given in (*unit.arguments.all, "float", "int", "bool") and given != wanted:
+        if wanted == "Action" and unit.arguments.all["Action"] is INT and given == "int":
             return
         node = next(a for a in (*written.tree.args.posonlyargs, *written.tree.args.args) if a.arg == name)
         raise written.error(node, f"{name!r} is the {wanted} here, and not the {given}", "Mind the arguments' order")
 
 
-def _joined(parts: Iterable[tuple[str, list[Line]]]) -> Iterable[str]:
+def _joined(parts: Iterable[tuple[str, list[SourceLine]]]) -> Iterable[str]:
     """The lines of all parts, with the lines of the author's that they come from, for the compilers' messages."""
     for file, lines in parts:
         name, at = file.replace("\\", "\\\\").replace('"', '\\"'), 0

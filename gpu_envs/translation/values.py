@@ -1,4 +1,4 @@
-"""What an expression of the rules is in C++: a text, and what is known of its value."""
+"""Expressions of the rules in C++: a text, its type, and what is known of its value."""
 
 import dataclasses
 import enum
@@ -18,7 +18,7 @@ class Number:
     cpp: str
     python: str
     width: int
-    """Of two that meet, the wider one is the result's."""
+    """Where two types meet, the result has the wider one."""
 
 
 BOOL, INT, REAL = Number("bool", "bool", 0), Number("int", "int", 1), Number("real", "float", 2)
@@ -36,10 +36,10 @@ class Choice:
 @final
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """What is indexed."""
+    """The type of an array."""
 
     kind: "Type"
-    """Of an element."""
+    """The type of an element."""
     sizes: tuple[int | None, ...]
     """For each index, the number of elements, where it is known."""
     form: str = "{0}[{1}]"
@@ -47,16 +47,16 @@ class Elements:
     stored: str = ""
     """The C++ type of an element that may be assigned."""
     refusal: str = ""
-    """Why none may be."""
+    """Why elements may not be assigned; empty where they may."""
     owner: str = ""
-    """What a function that assigns changes."""
+    """The argument that an assignment to it changes."""
     write_only: bool = False
     flat: str = ""
     """Another form, of one index that counts all elements."""
     cpp: str = ""
     """The C++ type, of what a local may name."""
     partly: str = ""
-    """How an element is written, of what has some of its indices."""
+    """How an element is written in Python, of an array that has been given some of its indices."""
     agents: bool = False
     """The first index is an agent."""
 
@@ -64,7 +64,7 @@ class Elements:
 @final
 @dataclasses.dataclass(frozen=True)
 class Thing:
-    """What has fields and methods: an argument of the rules."""
+    """An argument of the rules, with fields and methods."""
 
     name: str
     cpp: str
@@ -115,21 +115,21 @@ class Value:
     """An expression."""
 
     code: str
-    """In C++; empty where it has none."""
+    """The C++ text; empty where C++ has none."""
     type: Type
     level: Level = Level.ATOM
     constant: Any = None
-    """What it is, where that is known."""
+    """Its value, where that is known."""
     as_real: str = ""
     """The same whole number as a ``real``, where that is nearer at hand."""
     place: str = ""
-    """What may be assigned to."""
+    """The C++ expression that may be assigned to."""
     stored: str = ""
     """The C++ type of the place."""
     refusal: str = ""
     """Why it cannot be assigned."""
     owner: str = ""
-    """What a function that assigns changes."""
+    """The argument that an assignment to it changes."""
     write_only: bool = False
 
     def __post_init__(self) -> None:
@@ -140,8 +140,8 @@ class Value:
         """The text, in parentheses where it holds together less tightly than ``level``."""
         if not self.code:
             if isinstance(self.constant, int):
-                raise RefusedError(f"{self.constant} is no int of 32 bits", "Write a float, or a smaller number")
-            raise RefusedError(f"{self.constant!r} is no number")
+                raise RefusedError(f"{self.constant} does not fit 32 bits", "Write a float, or a smaller number")
+            raise RefusedError(f"{self.constant!r} is not a number")
         return self.code if self.level >= level else f"({self.code})"
 
     @property
@@ -169,7 +169,7 @@ def literal(value: Any) -> Value:
 
 def _real(value: float) -> str:
     if math.isnan(value):
-        raise RefusedError("NaN is no number that a simulation can go on with", "Leave it out")
+        raise RefusedError("a simulation cannot go on with NaN", "Leave it out")
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}infinity<real>()"
     return f"real({value!r})"
@@ -181,7 +181,7 @@ def number(value: Value) -> Number:
         raise RefusedError("what is observed is written and not read", "Compute it in a local first")
     if not isinstance(value.type, Number):
         instead = value.type.partly if isinstance(value.type, Elements) else ""
-        raise RefusedError(f"this is {described(value)} and no number", f"Write {instead}" if instead else "")
+        raise RefusedError(f"this is {described(value)} and not a number", f"Write {instead}" if instead else "")
     return value.type
 
 

@@ -8,8 +8,8 @@ from gymnasium import spaces
 from gymnasium.error import InvalidBound
 from gymnasium.wrappers.utils import rescale_box
 
-from gpu_envs.arrays import library_of, to_numpy
-from gpu_envs.results import Step
+from gpu_envs.backend.arrays import library_of, to_numpy
+from gpu_envs.engine.results import Step
 from gpu_envs.vector_env import VectorEnv
 from gpu_envs.wrappers.base import Results, TorchWrapper
 
@@ -18,11 +18,7 @@ class ActionWrapper(TorchWrapper):
     """A wrapper that changes what the environment is given, in memory of its own."""
 
     def __init__(self, env: VectorEnv | TorchWrapper) -> None:
-        """Takes the environment.
-
-        Args:
-            env: Made with ``output="torch"``, or wrapped already, with actions in a ``Box``.
-        """
+        """Takes an environment made with ``output="torch"``, or wrapped already, with actions in a ``Box``."""
         super().__init__(env)
         self._bounds: Final = self._box(env.single_action_space, "actions")
         self._shape: Final = (self.num_envs, *self._bounds.shape)
@@ -56,11 +52,7 @@ class ClipAction(ActionWrapper):
     """Clips actions to the bounds of the environment's action space, and takes any. As Gymnasium's."""
 
     def __init__(self, env: VectorEnv | TorchWrapper) -> None:
-        """Takes the environment.
-
-        Args:
-            env: Made with ``output="torch"``, or wrapped already, with actions in a ``Box``.
-        """
+        """Takes an environment made with ``output="torch"``, or wrapped already, with actions in a ``Box``."""
         super().__init__(env)
         self._low: Final = self._on_device(self._bounds.low)
         self._high: Final = self._on_device(self._bounds.high)

@@ -1,5 +1,6 @@
 """What all wrappers share: which environments they take, whose memory they return, what ``out`` and masks mean."""
 
+import abc
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -10,15 +11,17 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from gpu_envs.arrays import library_of
+from gpu_envs.backend.arrays import library_of
+from gpu_envs.engine.results import Step, as_step
 from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.resets import Seeds
-from gpu_envs.results import Step
-from gpu_envs.torch_kernels import address
+from gpu_envs.seeds import Seeds
 from gpu_envs.vector_env import VectorEnv
 
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
 """Observations, rewards, terminations, truncations and infos."""
+
+Begun = tuple[torch.Tensor, dict[str, Any]]
+"""Observations and infos."""
 
 
 class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -38,11 +41,7 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
     _simulator: VectorEnv
 
     def __init__(self, env: "VectorEnv | TorchWrapper") -> None:
-        """Takes the environment, or says which ones can be wrapped.
-
-        Args:
-            env: Made with ``output="torch"``, or wrapped already.
-        """
+        """Takes an environment made with ``output="torch"``, or wrapped already."""
         name = type(self).__name__
         if isinstance(env, TorchWrapper):
             simulator = env._simulator
@@ -65,29 +64,17 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         super().__init__(env)
         self._env: Final = env
         self._simulator = simulator
-        self._backend: Final = simulator._sim.backend
-        self._fresh: Final = simulator._copy
-        self._torch_device: Final = torch.device(simulator.device)
-        self._mode: Final = simulator.autoreset_mode.value
-        self._same_step: Final = simulator.autoreset_mode is AutoresetMode.SAME_STEP
-
-    @property
-    def device(self) -> str:
-        """``cpu`` or ``cuda:N``."""
-        return self._simulator.device
-
-    @property
-    def output(self) -> str:
-        """``torch``."""
-        return self._simulator.output
-
-    @property
-    def autoreset_mode(self) -> AutoresetMode:
-        """When an episode that ended is followed by the next."""
-        return self._simulator.autoreset_mode
+        self._backend: Final = simulator.backend
+        self._fresh: Final = simulator.gives_copies
+        self.device: Final = simulator.device
+        self.output: Final = simulator.output
+        self.autoreset_mode: Final = simulator.autoreset_mode
+        self._torch_device: Final = torch.device(self.device)
+        self._mode: Final = self.autoreset_mode.value
+        self._same_step: Final = self.autoreset_mode is AutoresetMode.SAME_STEP
 
     def check(self) -> None:
-        """Raises the first offence of the steps whose actions came from the device, as of ``VectorEnv``."""
+        """Raises the first ActionError of the steps whose actions came from the device, as of ``VectorEnv``."""
         self._simulator.check()
 
     def step(self, actions: Any, *, out: Step | None = None) -> Results:
@@ -102,9 +89,7 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """
         return self._env.step(actions, out=out)
 
-    def reset(
-        self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> Begun:
         """Begins new episodes in all replicas, or in those of ``options["reset_mask"]``; as of ``VectorEnv``."""
         return self._env.reset(seed=seed, options=options)
 
@@ -143,12 +128,12 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def _given(self, out: Step | None, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
         """The tensor that the caller gave for a result, once it fits; None: there is none."""
-        given = getattr(out, name) if out is not None else None
+        given = getattr(as_step(out), name) if out is not None else None
         if given is None:
             return None
         if not isinstance(given, torch.Tensor):
             raise TypeError(f"out.{name} is {type(given).__name__}; {type(self).__name__} writes into torch tensors")
-        address(f"out.{name}", given, shape, dtype, self._torch_device)
+        self._simulator._sim.arrays.checked_address(f"out.{name}", given, tuple(shape), (dtype,))
         return given
 
     def _place(self, out: Step | None, name: str, live: torch.Tensor) -> torch.Tensor:
@@ -169,9 +154,44 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         return mask.to(self._torch_device).contiguous()
 
 
+class ObservationWrapper(TorchWrapper, abc.ABC):
+    """A wrapper that writes observations, and those that end episodes, into memory of its own."""
+
+    _written: torch.Tensor
+    _written_final: torch.Tensor
+
+    @abc.abstractmethod
+    def _write(self, results: Results, target: torch.Tensor, final: tuple[int | None, ...]) -> None:
+        """Writes what the wrapper makes of a step.
+
+        Args:
+            results: Of the environment inside.
+            target: Where observations go.
+            final: For the kernel in SameStep: addresses of the mask of ends and of the final observations, the stride
+                of their rows, the address where they go, and whether the other rows become zeros.
+        """
+
+    def step(self, actions: Any, *, out: Step | None = None) -> Results:
+        """Steps every replica once; ``out.observations`` and ``out.final_obs`` receive what the wrapper makes."""
+        target = self._place(out, "observations", self._written)
+        if not self._same_step:
+            results = self._env.step(actions, out=without(out, "observations"))
+            self._write(results, target, (None, None, 0, None, 0))
+            return target, *results[1:]
+        final_target = self._place(out, "final_obs", self._written_final)
+        results = self._env.step(actions, out=without(out, "observations", "final_obs"))
+        infos = results[4]
+        fill = self._fresh and (out is None or out.final_obs is None)
+        raw = infos["final_obs"]  # rows of a record of the simulator's: they need not touch
+        final = (infos["_final_obs"].data_ptr(), raw.data_ptr(), raw.stride(0), final_target.data_ptr(), int(fill))
+        self._write(results, target, final)
+        infos["final_obs"] = final_target
+        return target, *results[1:]
+
+
 def without(out: Step | None, *names: str) -> Step | None:
     """What is left for the environment inside when a wrapper writes some of the results itself."""
     if out is None:
         return None
-    rest = dataclasses.replace(out, **dict.fromkeys(names))
+    rest = dataclasses.replace(as_step(out), **dict.fromkeys(names))
     return rest if any(getattr(rest, field.name) is not None for field in dataclasses.fields(rest)) else None

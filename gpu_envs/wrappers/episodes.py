@@ -6,15 +6,21 @@ from typing import Any, Final, final
 
 import torch
 
-from gpu_envs.codegen.structs import Struct
-from gpu_envs.resets import Seeds
-from gpu_envs.results import Step
+from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.structs import Struct
+from gpu_envs.engine.results import Step
+from gpu_envs.seeds import Seeds
 from gpu_envs.vector_env import VectorEnv
-from gpu_envs.wrappers.base import Results, TorchWrapper
-from gpu_envs.wrappers.launches import ROWS, Launches, blocks_of, program, rows_of_block
-from gpu_envs.wrappers.rewards import reward_type
+from gpu_envs.wrappers.base import Begun, Results, TorchWrapper
+from gpu_envs.wrappers.blocks import ROWS, blocks_of, program, rows_of_block
+from gpu_envs.wrappers.rewards import REWARD_TYPES
 
-_RUNNING = (("double*", "returns"), ("int*", "lengths"), ("Index*", "starts"), ("u8*", "ended"))
+_RUNNING = (
+    ("double*", "returns", ("rows",)),
+    ("int*", "lengths", ("rows",)),
+    ("Index*", "starts", ("rows",)),
+    ("u8*?", "ended", ("rows",)),
+)
 _FINISHED = (("double*", "r"), ("int*", "l"), ("float*", "t"), ("u8*", "finished"))
 
 RECORD_CALL = Struct.of(
@@ -22,8 +28,8 @@ RECORD_CALL = Struct.of(
     "float",
     *ROWS,
     *_RUNNING,
-    ("int*", "counts"),
-    ("Index*", "seen"),
+    ("int*", "counts", ("blocks",)),
+    ("Index*", "seen", (2,)),
     ("Index", "now"),
     ("const Reward*", "rewards"),
     ("const u8*", "terminations"),
@@ -37,17 +43,17 @@ ENQUEUE_CALL = Struct.of(
     *ROWS,
     ("Index", "blocks"),
     ("int", "length"),
-    ("const int*", "counts"),
-    ("Index*", "seen"),
-    ("double*", "return_queue"),
-    ("int*", "length_queue"),
-    ("float*", "time_queue"),
+    ("const int*", "counts", ("blocks",)),
+    ("Index*", "seen", (2,)),
+    ("double*", "return_queue", ("length",)),
+    ("int*", "length_queue", ("length",)),
+    ("float*", "time_queue", ("length",)),
     *_FINISHED,
 )
 
 BEGIN_CALL = Struct.of("BeginCall", "float", *ROWS, *_RUNNING, ("Index", "now"), ("const u8*", "mask"))
 
-HEADERS = ("wrappers_episodes.cuh",)
+HEADERS = ("wrappers/episodes.cuh",)
 CALLS = {"record": RECORD_CALL, "enqueue": ENQUEUE_CALL, "begin": BEGIN_CALL}
 
 CLOCKS = {
@@ -106,12 +112,13 @@ class RecordEpisodeStatistics(TorchWrapper):
                     f"there is a RecordEpisodeStatistics inside already; give stats_key, not {stats_key!r}"
                 )
             inner = inner.env
-        rows, precision = self.num_envs, self._simulator.precision
+        rows = self.num_envs
         each = rows_of_block(rows)
         blocks = blocks_of(rows, each)
         self._on_host: Final = self._torch_device.type == "cpu"
-        prologue = f"{reward_type(precision)}\n{CLOCKS[self._torch_device.type]}"
-        launches = Launches(self._backend, program(HEADERS, CALLS, self._mode, 1, 4 * each, prologue))
+        clock, types = CLOCKS[self._torch_device.type], {"Reward": REWARD_TYPES[self._simulator.precision]}
+        made = program(HEADERS, CALLS, self._mode, 1, 4 * each, clock, types)
+        record, enqueue, begin = load_kernels(self._backend, made)
         running = {
             "returns": self._empty(rows, dtype=torch.float64),
             "lengths": self._empty(rows, dtype=torch.int32),
@@ -130,13 +137,12 @@ class RecordEpisodeStatistics(TorchWrapper):
             "time_queue": self._empty(buffer_length),
         }
         self._seen: Final = self._empty(2, dtype=torch.int64)
-        both = {"rows": rows, "rows_of_block": each}
-        shared = {"counts": self._empty(blocks, dtype=torch.int32), "seen": self._seen}
-        self._record: Final = launches.of("record", blocks, **both, **running, **shared)
-        self._enqueue: Final = launches.of(
-            "enqueue", blocks, **both, **shared, **self._queues, blocks=blocks, length=buffer_length
-        )
-        self._begin: Final = launches.of("begin", blocks, **both, **running)
+        shared = {"blocks": blocks, "counts": self._empty(blocks, dtype=torch.int32), "seen": self._seen}
+        for kernel in (record, enqueue, begin):
+            kernel.fill(rows=rows, rows_of_block=each)
+        self._record: Final = record.fill(**running, **shared).bind(blocks)
+        self._enqueue: Final = enqueue.fill(length=buffer_length, **self._queues, **shared).bind(blocks)
+        self._begin: Final = begin.fill(**running).bind(blocks)
 
     @property
     def episode_count(self) -> torch.Tensor:
@@ -158,9 +164,7 @@ class RecordEpisodeStatistics(TorchWrapper):
         """Durations of the last episodes in seconds, the oldest first."""
         return self._oldest_first("time_queue")
 
-    def reset(
-        self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> Begun:
         """Begins new episodes in all replicas, or in those of ``options["reset_mask"]``; what they had is forgotten."""
         observations, infos = self._env.reset(seed=seed, options=options)
         mask = self._mask(options)
@@ -168,15 +172,7 @@ class RecordEpisodeStatistics(TorchWrapper):
         return observations, infos
 
     def step(self, actions: Any, *, out: Step | None = None) -> Results:
-        """Steps every replica once, and sums up.
-
-        Args:
-            actions: One for each replica.
-            out: Tensors to write into: the environment's own results go there.
-
-        Returns:
-            Observations, rewards, terminations, truncations and infos.
-        """
+        """Steps every replica once, and sums up; the environment's own results go into ``out``."""
         results = self._env.step(actions, out=out)
         finished = self._finished
         if self._fresh:

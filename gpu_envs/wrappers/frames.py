@@ -11,24 +11,25 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.utils import create_zero_array
 
+from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.observed import ELEMENT_TYPES
-from gpu_envs.codegen.structs import Struct
+from gpu_envs.engine.results import Step
 from gpu_envs.errors import did_you_mean
-from gpu_envs.resets import Seeds
-from gpu_envs.results import Step
+from gpu_envs.seeds import Seeds
 from gpu_envs.vector_env import VectorEnv
-from gpu_envs.wrappers.base import Results, TorchWrapper, without
-from gpu_envs.wrappers.launches import ROWS, Launches, blocks_of, program
+from gpu_envs.wrappers.base import Begun, ObservationWrapper, Results, TorchWrapper
+from gpu_envs.wrappers.blocks import ROWS, blocks_of, program
 
 STACK_CALL = Struct.of(
     "StackCall",
     "float",
     *ROWS,
-    ("const Frame*", "padding"),
-    ("Frame*", "frames"),
-    ("int*", "slots"),
-    ("int*", "depths"),
-    ("u8*", "ended"),
+    ("const Frame*?", "padding", ("features",)),
+    ("Frame*", "frames", ("rows", "stack", "features")),
+    ("int*", "slots", ("rows",)),
+    ("int*", "depths", ("rows",)),
+    ("u8*?", "ended", ("rows",)),
     ("int", "resets"),
     ("const u8*", "mask"),
     ("const Frame*", "observations"),
@@ -41,19 +42,14 @@ STACK_CALL = Struct.of(
     ("int", "fill"),
 )
 
-HEADERS = ("wrappers_frames.cuh",)
+HEADERS = ("wrappers/frames.cuh",)
 CALLS = {"stack": STACK_CALL}
 ELEMENTS_OF_BLOCK = 2048
 """A block stacks about so many numbers."""
 
 
-def stack_shape(stack_size: int, dtype: str = "float32") -> str:
-    """What is compiled in."""
-    return f"constexpr int STACK = {stack_size};\nusing Frame = {ELEMENT_TYPES[dtype]};"
-
-
 @final
-class FrameStackObservation(TorchWrapper):
+class FrameStackObservation(ObservationWrapper):
     """Gives the last observations of each replica, ``[num_envs, stack_size, ...]``, from the oldest to the newest.
 
     As Gymnasium's for a single environment, which has none for vectors; observations are in a Box of float32, uint8 or
@@ -91,60 +87,35 @@ class FrameStackObservation(TorchWrapper):
         rows, features = self.num_envs, math.prod(space.shape)
         each = max(1, ELEMENTS_OF_BLOCK // (self.stack_size * features))
         elements = each * self.stack_size * features
-        made = program(HEADERS, CALLS, self._mode, features, elements, stack_shape(self.stack_size, space.dtype.name))
-        self._stacked: Final = self._empty(rows, self.stack_size, *space.shape, dtype=dtype)
+        prologue, types = f"constexpr int STACK = {self.stack_size};", {"Frame": ELEMENT_TYPES[space.dtype.name]}
+        (stack,) = load_kernels(self._backend, program(HEADERS, CALLS, self._mode, features, elements, prologue, types))
+        self._written = self._empty(rows, self.stack_size, *space.shape, dtype=dtype)
         ending = rows if self._same_step else 0
-        self._stacked_final: Final = self._empty(ending, self.stack_size, *space.shape, dtype=dtype)
-        self._stack: Final = Launches(self._backend, made).of(
-            "stack",
-            blocks_of(rows, each),
+        self._written_final = self._empty(ending, self.stack_size, *space.shape, dtype=dtype)
+        stack.fill(
             rows=rows,
             rows_of_block=each,
+            stack=self.stack_size,
             padding=padding,
             frames=self._empty(rows, self.stack_size, features, dtype=dtype),
             slots=self._empty(rows, dtype=torch.int32),
             depths=self._empty(rows, dtype=torch.int32),
             ended=None if self._same_step else self._empty(rows, dtype=torch.uint8),
         )
+        self._stack: Final = stack.bind(blocks_of(rows, each))
 
-    def reset(
-        self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Begins new episodes in all replicas, or in those of ``options["reset_mask"]``."""
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> Begun:
         observations, infos = self._env.reset(seed=seed, options=options)
         mask = self._mask(options)
-        target = self._place(None, "observations", self._stacked)
+        target = self._place(None, "observations", self._written)
         only = None if mask is None else mask.data_ptr()
         self._stack(1, only, observations.data_ptr(), target.data_ptr(), None, None, None, 0, None, 0)
         return target, infos
 
-    def step(self, actions: Any, *, out: Step | None = None) -> Results:
-        """Steps every replica once, and stacks what is observed.
-
-        Args:
-            actions: One for each replica.
-            out: Tensors to write into; ``observations`` and ``final_obs`` receive the stacks.
-
-        Returns:
-            Observations, rewards, terminations, truncations and infos.
-        """
-        target = self._place(out, "observations", self._stacked)
-        if self._same_step:
-            final_target = self._place(out, "final_obs", self._stacked_final)
-            inner = without(out, "observations", "final_obs")
-        else:
-            inner = without(out, "observations")
-        observations, rewards, terminations, truncations, infos = self._env.step(actions, out=inner)
-        ends: tuple[int | None, ...] = (None, 0, None, 0)
-        if self._same_step:
-            fill = self._fresh and (out is None or out.final_obs is None)
-            raw = infos["final_obs"]  # rows of a record of the simulator's: they need not touch
-            ends = (raw.data_ptr(), raw.stride(0), final_target.data_ptr(), int(fill))
-        flags = (terminations.data_ptr(), truncations.data_ptr())
-        self._stack(0, None, observations.data_ptr(), target.data_ptr(), *flags, *ends)
-        if self._same_step:
-            infos["final_obs"] = final_target
-        return target, rewards, terminations, truncations, infos
+    def _write(self, results: Results, target: torch.Tensor, final: tuple[int | None, ...]) -> None:
+        observations, _, terminations, truncations, _ = results
+        flags = terminations.data_ptr(), truncations.data_ptr()
+        self._stack(0, None, observations.data_ptr(), target.data_ptr(), *flags, *final[1:])
 
     def _padding(self, space: spaces.Box, given: Any) -> torch.Tensor | None:
         """What stands for frames before the first, on the device; None: the first."""
@@ -160,7 +131,7 @@ class FrameStackObservation(TorchWrapper):
         padding = np.asarray(given, space.dtype)
         if padding not in space:
             raise ValueError(f"padding_type is {given!r}, which is no observation of {space}")
-        return torch.from_numpy(padding.copy()).to(self._torch_device).contiguous()
+        return torch.from_numpy(padding.flatten()).to(self._torch_device)
 
 
 @final
@@ -171,11 +142,7 @@ class FlattenObservation(TorchWrapper):
     """
 
     def __init__(self, env: VectorEnv | TorchWrapper) -> None:
-        """Takes the environment.
-
-        Args:
-            env: Made with ``output="torch"``, or wrapped already.
-        """
+        """Takes an environment made with ``output="torch"``, or wrapped already."""
         super().__init__(env)
         space = self._box(env.single_observation_space, "observations")
         self._dtype: Final[torch.dtype] = getattr(torch, space.dtype.name)
@@ -183,23 +150,12 @@ class FlattenObservation(TorchWrapper):
         self._flat: Final = (self.num_envs, math.prod(space.shape))
         self._observe_in(spaces.flatten_space(space))
 
-    def reset(
-        self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Begins new episodes in all replicas, or in those of ``options["reset_mask"]``."""
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> Begun:
         observations, infos = self._env.reset(seed=seed, options=options)
         return observations.view(self._flat), infos
 
     def step(self, actions: Any, *, out: Step | None = None) -> Results:
-        """Steps every replica once.
-
-        Args:
-            actions: One for each replica.
-            out: Tensors to write into; ``observations`` and ``final_obs`` are ``[num_envs, features]``.
-
-        Returns:
-            Observations, rewards, terminations, truncations and infos.
-        """
+        """Steps every replica once; ``out.observations`` and ``out.final_obs`` are ``[num_envs, features]``."""
         observations, rewards, terminations, truncations, infos = self._env.step(actions, out=self._unflat(out))
         if self._same_step:
             infos["final_obs"] = infos["final_obs"].view(self._flat)

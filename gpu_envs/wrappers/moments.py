@@ -2,24 +2,34 @@
 
 import math
 import os
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
 from gymnasium.error import InvalidBound
 
-from gpu_envs.codegen.structs import Struct
+from gpu_envs.backend.launcher import Kernel, load_kernels
+from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.vector_env import VectorEnv
 from gpu_envs.wrappers.base import TorchWrapper
-from gpu_envs.wrappers.launches import ROWS, Launch, Launches, blocks_of, groups_of, rows_of_block
+from gpu_envs.wrappers.blocks import ROWS, blocks_of, groups_of, program, rows_of_block
 
-PARTS = (("int*", "counts"), ("double*", "means"), ("double*", "squares"))
+PARTS = (
+    ("int*", "counts", ("blocks",)),
+    ("double*", "means", ("blocks", "features")),
+    ("double*", "squares", ("blocks", "features")),
+)
 """What each block leaves: how many rows counted, their mean, and the sum of squares about it."""
 
 MERGE_CALL = Struct.of(
-    "MergeCall", "float", *ROWS, *PARTS, ("double*", "mean"), ("double*", "var"), ("double*", "count")
+    "MergeCall",
+    "float",
+    *ROWS,
+    *PARTS,
+    ("double*", "mean", ("features",)),
+    ("double*", "var", ("features",)),
+    ("double*", "count", ("features",)),
 )
 
 
@@ -51,8 +61,8 @@ class RunningMeanStd:
         return self._counts[0]
 
     def members(self) -> dict[str, torch.Tensor]:
-        """The memory that kernels work on."""
-        return {"mean": self.mean, "var": self.var, "count": self._counts}
+        """The memory that kernels work on: rows of numbers."""
+        return {"mean": self.mean.view(-1), "var": self.var.view(-1), "count": self._counts}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of ``mean``, ``var`` and ``count``."""
@@ -78,46 +88,28 @@ class RunningMeanStd:
 class Normalizer(TorchWrapper):
     """A wrapper with running statistics that can be frozen, saved and shared."""
 
-    def __init__(self, env: VectorEnv | TorchWrapper, epsilon: float) -> None:
-        """Takes the environment.
+    _applied: tuple[str, ...]
+    """Which of the statistics what it gives depends on."""
 
-        Args:
-            env: Made with ``output="torch"``, or wrapped already.
-            epsilon: Added to the variance.
-        """
+    def __init__(self, env: VectorEnv | TorchWrapper, epsilon: float) -> None:
         super().__init__(env)
         if epsilon <= 0:
             raise InvalidBound(f"epsilon is {epsilon}; give what is above 0: it keeps the division away from zero")
         self._epsilon: Final = float(epsilon)
-        self._updates = True
-        self._merge: Launch
+        self.update_running_mean = True
 
     @property
     def epsilon(self) -> float:
         """What is added to the variance."""
         return self._epsilon
 
-    @property
-    def update_running_mean(self) -> bool:
-        """Whether the statistics go on changing. A CUDA graph keeps what this was when it was captured."""
-        return self._updates
-
-    @update_running_mean.setter
-    def update_running_mean(self, setting: bool) -> None:
-        self._updates = bool(setting)
-
-    @property
-    @abstractmethod
-    def _statistics(self) -> RunningMeanStd:
-        """The statistics."""
-
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of the statistics: ``mean``, ``var`` and ``count``. What replicas are midway in is not among them."""
-        return self._statistics.state_dict()
+        return self._rms.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies in what ``state_dict`` gave, of a wrapper around any number of replicas on any device."""
-        self._statistics.load_state_dict(state)
+        self._rms.load_state_dict(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the statistics to a file."""
@@ -129,22 +121,41 @@ class Normalizer(TorchWrapper):
 
     # --- for those who derive from it ---
 
-    def _partial_sums(self, features: int) -> dict[str, torch.Tensor]:
-        """Memory for what each block leaves."""
-        chunks = blocks_of(self.num_envs, rows_of_block(self.num_envs))
-        return {
-            "counts": self._empty(chunks, dtype=torch.int32),
-            "means": self._empty(chunks, features, dtype=torch.float64),
-            "squares": self._empty(chunks, features, dtype=torch.float64),
-        }
+    def _load(
+        self,
+        headers: Sequence[str],
+        calls: Mapping[str, Struct],
+        shape: tuple[int, ...],
+        types: Mapping[str, str] | None = None,
+    ) -> tuple[Kernel, int]:
+        """Compiles the kernels that measure samples of this shape, merge what each block found, and apply it.
 
-    def _merging(
-        self, launches: Launches, features: int, parts: Mapping[str, torch.Tensor], statistics: RunningMeanStd
-    ) -> Launch:
-        """The launch that takes in what the blocks left."""
-        chunks = len(parts["counts"])
-        whole = {"rows": chunks, "rows_of_block": chunks}
-        return launches.of("merge", groups_of(features), **whole, **parts, **statistics.members())
+        Returns:
+            The one that measures, and how many blocks it and the one that applies have.
+        """
+        rows, features = self.num_envs, math.prod(shape)
+        each, groups = rows_of_block(rows), groups_of(features)
+        blocks = blocks_of(rows, each)
+        made = program(headers, calls, self._mode, features, each * features, types=types)
+        measuring, self._merging, self._applying = load_kernels(self._backend, made)
+        parts = {
+            "blocks": blocks,
+            "counts": self._empty(blocks, dtype=torch.int32),
+            "means": self._empty(blocks, features, dtype=torch.float64),
+            "squares": self._empty(blocks, features, dtype=torch.float64),
+        }
+        measuring.fill(rows=rows, rows_of_block=each, **parts)
+        self._merging.fill(rows=blocks, rows_of_block=blocks, **parts)
+        self._applying.fill(rows=rows, rows_of_block=each, epsilon=self.epsilon)
+        self._adopt(RunningMeanStd(shape=shape, device=self._torch_device))
+        self._merge = self._merging.bind(groups)
+        return measuring, blocks * groups
+
+    def _adopt(self, statistics: RunningMeanStd) -> None:
+        """Makes its kernels work on these statistics."""
+        self._rms, members = statistics, statistics.members()
+        self._merging.fill(**members)
+        self._applying.fill(**{name: members[name] for name in self._applied})
 
     def _check_shared(self, name: str, given: object, own: RunningMeanStd) -> RunningMeanStd:
         """What is to be shared, once it fits."""

@@ -6,12 +6,12 @@ from typing import Any, Final, final
 import torch
 from gymnasium.error import InvalidBound
 
-from gpu_envs.codegen.structs import Struct
-from gpu_envs.resets import Seeds
-from gpu_envs.results import Step
+from gpu_envs.backend.structs import Struct
+from gpu_envs.engine.results import Step
+from gpu_envs.seeds import Seeds
 from gpu_envs.vector_env import VectorEnv
-from gpu_envs.wrappers.base import Results, TorchWrapper, without
-from gpu_envs.wrappers.launches import ROWS, Launches, blocks_of, program, rows_of_block
+from gpu_envs.wrappers.base import Begun, Results, TorchWrapper, without
+from gpu_envs.wrappers.blocks import ROWS
 from gpu_envs.wrappers.moments import MERGE_CALL, PARTS, Normalizer, RunningMeanStd
 
 ACCUMULATE_CALL = Struct.of(
@@ -19,8 +19,8 @@ ACCUMULATE_CALL = Struct.of(
     "float",
     *ROWS,
     ("float", "gamma"),
-    ("float*", "discounted"),
-    ("u8*", "ended"),
+    ("float*", "discounted", ("rows",)),
+    ("u8*?", "ended", ("rows",)),
     ("const Reward*", "rewards"),
     ("const u8*", "terminations"),
     ("const u8*", "truncations"),
@@ -31,21 +31,16 @@ SCALE_CALL = Struct.of(
     "ScaleCall",
     "float",
     *ROWS,
-    ("const double*", "var"),
+    ("const double*", "var", ("features",)),
     ("double", "epsilon"),
     ("const Reward*", "rewards"),
     ("Reward*", "scaled"),
 )
 
-HEADERS = ("wrappers_moments.cuh", "wrappers_rewards.cuh")
+HEADERS = ("wrappers/moments.cuh", "wrappers/rewards.cuh")
 CALLS = {"accumulate": ACCUMULATE_CALL, "merge": MERGE_CALL, "scale": SCALE_CALL}
 
 REWARD_TYPES = {"float32": "float", "float64": "double"}
-
-
-def reward_type(precision: str) -> str:
-    """The C++ type of rewards, for kernels that read them."""
-    return f"using Reward = {REWARD_TYPES[precision]};"
 
 
 @final
@@ -60,9 +55,11 @@ class NormalizeReward(Normalizer):
     Attributes:
         return_rms: The statistics of the discounted return. To evaluate with those of training, assign them
             (``evaluation.return_rms = training.return_rms``), or copy them with ``load_state_dict``.
-        update_running_mean: Set it to False to freeze them.
+        update_running_mean: Set it to False to freeze them. A CUDA graph keeps what this was when it was captured.
         accumulated_reward: The discounted return of each replica so far: live.
     """
+
+    _applied = ("var",)
 
     def __init__(self, env: VectorEnv | TorchWrapper, gamma: float = 0.99, epsilon: float = 1e-8) -> None:
         """Takes the environment, and compiles.
@@ -77,25 +74,13 @@ class NormalizeReward(Normalizer):
             raise InvalidBound(f"gamma is {gamma}; give 0 to 1")
         self._gamma: Final = float(gamma)
         rows, precision = self.num_envs, self._simulator.precision
-        each = rows_of_block(rows)
-        launches = Launches(self._backend, program(HEADERS, CALLS, self._mode, 1, each, reward_type(precision)))
-        parts = self._partial_sums(1)
-        both, blocks = {"rows": rows, "rows_of_block": each}, blocks_of(rows, each)
         self.accumulated_reward: Final = self._empty(rows)
         self._ended: Final = None if self._same_step else self._empty(rows, dtype=torch.uint8)
         self._scaled: Final = self._empty(rows, dtype=getattr(torch, precision))
-        self._rms = RunningMeanStd(device=self._torch_device)
-        self._accumulate: Final = launches.of(
-            "accumulate",
-            blocks,
-            **both,
-            **parts,
-            gamma=self._gamma,
-            discounted=self.accumulated_reward,
-            ended=self._ended,
-        )
-        self._merge = self._merging(launches, 1, parts, self._rms)
-        self._scale: Final = launches.of("scale", blocks, **both, var=self._rms.var, epsilon=self.epsilon)
+        accumulate, blocks = self._load(HEADERS, CALLS, (), {"Reward": REWARD_TYPES[precision]})
+        accumulate.fill(gamma=self._gamma, discounted=self.accumulated_reward, ended=self._ended)
+        self._accumulate: Final = accumulate.bind(blocks)
+        self._scale: Final = self._applying.bind(blocks)
 
     @property
     def gamma(self) -> float:
@@ -109,18 +94,9 @@ class NormalizeReward(Normalizer):
 
     @return_rms.setter
     def return_rms(self, statistics: RunningMeanStd) -> None:
-        self._rms = self._check_shared("return_rms", statistics, self._rms)
-        self._merge.set(**statistics.members())
-        self._scale.set(var=statistics.var)
+        self._adopt(self._check_shared("return_rms", statistics, self._rms))
 
-    @property
-    def _statistics(self) -> RunningMeanStd:
-        return self._rms
-
-    def reset(
-        self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Begins new episodes in all replicas, or in those of ``options["reset_mask"]``."""
+    def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> Begun:
         observations, infos = self._env.reset(seed=seed, options=options)
         mask = self._mask(options)
         for kept in (self.accumulated_reward, self._ended):
@@ -129,19 +105,11 @@ class NormalizeReward(Normalizer):
         return observations, infos
 
     def step(self, actions: Any, *, out: Step | None = None) -> Results:
-        """Steps every replica once, and scales the rewards.
-
-        Args:
-            actions: One for each replica.
-            out: Tensors to write into; ``rewards`` receives what is scaled.
-
-        Returns:
-            Observations, rewards, terminations, truncations and infos.
-        """
+        """Steps every replica once; ``out.rewards`` receives what is scaled."""
         target = self._place(out, "rewards", self._scaled)
         observations, rewards, terminations, truncations, infos = self._env.step(actions, out=without(out, "rewards"))
         self._accumulate(rewards.data_ptr(), terminations.data_ptr(), truncations.data_ptr())
-        if self._updates:
+        if self.update_running_mean:
             self._merge()
         self._scale(rewards.data_ptr(), target.data_ptr())
         return observations, target, terminations, truncations, infos

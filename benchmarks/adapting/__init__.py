@@ -1,1 +1,0 @@
-"""What the adapters cost, section by section, for ``python -m benchmarks.adapters``."""

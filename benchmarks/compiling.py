@@ -1,0 +1,57 @@
+"""How long environments take to compile, each time in a new process."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+from benchmarks.record import BYTES
+
+COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0")
+"""Environments whose compilation is timed."""
+
+_COMPILE = """
+import sys, time
+import gpu_envs
+from gpu_envs.backend import open_backend
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+backend = open_backend(sys.argv[1])
+backend.arrays("cupy" if backend.device != "cpu" else "numpy").zeros((1,), "float32")
+for env_id in sys.argv[2:]:
+    spec = gpu_envs.spec(env_id)
+    config = SimulationConfig(spec, 4096, "SameStep", "float32", 500, spec.check_params({}, 1))
+    layout = layout_of(config, backend.traits)
+    start = time.perf_counter()
+    backend.load(generate(layout, layout.modules[0]))
+    print(env_id, time.perf_counter() - start)
+"""
+
+
+def compile_seconds(device: str, names: Sequence[str], cache: str, before: str = "") -> dict[str, float]:
+    """The seconds that a new process takes to have each environment's kernels.
+
+    Args:
+        device: Such as ``cpu`` or ``cuda:0``.
+        names: The environments' ids.
+        cache: The folder of the compilers' caches.
+        before: Python that the process runs first, to find environments that are not built in.
+    """
+    printed = in_new_process(before + _COMPILE, device, *names, GPU_ENVS_CACHE_DIR=cache, CUPY_CACHE_DIR=cache)
+    return {name: float(seconds) for name, seconds in (line.split() for line in printed.splitlines())}
+
+
+def cold_and_cached(device: str, log: Callable[[str], None]) -> dict[str, dict[str, float]]:
+    """Seconds to have each environment's kernels: with an empty cache, and then from that cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        cold, cached = (compile_seconds(device, COMPILED, cache) for _ in range(2))
+    for name in COMPILED:
+        log(f"{name}: compiled in {cold[name]:.2f} s, from cache in {cached[name] * 1e3:.0f} ms")
+    return {name: {"cold": cold[name], "cached": cached[name]} for name in COMPILED}
+
+
+def in_new_process(script: str, *arguments: str, **environment: str) -> str:
+    """What a Python script prints in a process of its own."""
+    command = [sys.executable, "-c", script, *arguments]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout

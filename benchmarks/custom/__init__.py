@@ -1,0 +1,1 @@
+"""Environments from outside the package beside the built-in ones."""

@@ -1,1 +1,0 @@
-"""Environments that the benchmarks bring along, as a user would."""

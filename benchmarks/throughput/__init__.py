@@ -1,0 +1,1 @@
+"""How many steps a second environments, teams and wrappers do."""

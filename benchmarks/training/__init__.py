@@ -1,0 +1,1 @@
+"""How soon training solves environments, and how many steps a second it does."""

@@ -1,0 +1,148 @@
+"""What presets learn: returns against thresholds, and how long runners of Tag survive with and without training."""
+
+import csv
+import dataclasses
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gpu_envs
+from benchmarks.training.plan import EPISODES, TrainingPlan, preset
+
+SOLVED: dict[str, float | None] = {
+    "Pendulum-v1": -172.2,
+    "MountainCarContinuous-v0": None,
+    "MountainCar-v0": None,
+    "Acrobot-v1": None,
+}
+"""The return that counts as learnt; None: the environment's own ``reward_threshold``. Pendulum has none: this is what
+RL-Zoo's table of trained agents says of its PPO (benchmark.md: -172.225, one run, 750 episodes)."""
+
+SEEDS = 5
+TEAMS = ("TagContinuous-v0", "TagGridWorld-v0")
+ROLES = ("tagger", "runner")
+
+
+Figures = Mapping[str, dict[str, float]]
+"""By role."""
+
+
+def figures(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """What evaluations found: mean return and length, each with half the width of its 95 % interval."""
+    return {role: dataclasses.asdict(found) for role, found in by_role.items()}
+
+
+def trained(
+    plan: TrainingPlan, env_id: str, name: str, seed: int, folder: Path | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """A preset trained to its end: the trainer, and how long that took; with a folder, its log is left there."""
+    from gpu_envs.training import Config, RunDirectory, Trainer
+
+    own = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
+    config = Config(**{"env": env_id} | dict(preset(env_id, name)) | own)
+    trainer = Trainer(config, RunDirectory.create(folder, config) if folder is not None else None)
+    begin = time.perf_counter()
+    trainer.prepare()
+    ready = time.perf_counter()
+    result = trainer.run(progress=False)
+    done = time.perf_counter()
+    return trainer, {
+        "seed": seed,
+        "prepare_s": ready - begin,
+        "seconds": done - ready,
+        "steps": result.steps,
+        "reason": result.reason,
+    }
+
+
+def presets(plan: TrainingPlan) -> dict[str, Any]:
+    """Each environment's default preset with several seeds, evaluated with actions drawn and with the likeliest."""
+    found = {}
+    for env_id, chosen in SOLVED.items():
+        threshold = gpu_envs.spec(env_id).reward_threshold if chosen is None else chosen
+        runs = []
+        for seed in range(min(SEEDS, plan.seeds)):
+            trainer, run = trained(plan, env_id, "default", seed)
+            for kind, greedy in (("drawn", False), ("greedy", True)):
+                (run[kind],) = figures(trainer.evaluate(episodes=EPISODES, greedy=greedy)).values()
+            runs.append(run)
+        reached = {kind: sum(run[kind]["mean"] >= threshold for run in runs) for kind in ("drawn", "greedy")}
+        found[env_id] = {
+            "threshold": threshold,
+            "settings": dict(preset(env_id)),
+            "reached": reached,
+            "runs": runs,
+        }
+        returns = ", ".join(f"{run['drawn']['mean']:.4g}" for run in runs)
+        plan.log(
+            f"{env_id}: {returns} with actions drawn; {reached['drawn']} of {len(runs)} seeds reach {threshold:g}, "
+            f"{reached['greedy']} greedily; median {statistics.median(run['seconds'] for run in runs):.1f} s, "
+            f"{statistics.median(run['steps'] for run in runs):,.0f} steps"
+        )
+    return found
+
+
+def tag(plan: TrainingPlan) -> dict[str, Any]:
+    """How long runners survive: random ones under trained taggers, trained ones under random ones, and all random."""
+    found = {}
+    for env_id in TEAMS:
+        at_random = play_at_random(plan, env_id)
+        teams: dict[str, Any] = {"random": {"evaluated": at_random}}
+        for name in ("taggers", "runners"):
+            with tempfile.TemporaryDirectory() as folder:
+                trainer, run = trained(plan, env_id, name, 0, Path(folder))
+                run["curve"] = survival(Path(folder) / "log.csv")
+            after = figures(trainer.evaluate(episodes=EPISODES))
+            change, interval = difference(after["runner"], at_random["runner"])
+            teams[name] = run | {
+                "settings": dict(preset(env_id, name)),
+                "evaluated": after,
+                "survival_change": change,
+                "survival_change_interval": interval,
+            }
+            plan.log(
+                f"{env_id}, trained {name} against random others: a runner lasts {spoken(after)} steps, "
+                f"{spoken(at_random)} where all are random; after {run['seconds']:.0f} s of training"
+            )
+        found[env_id] = teams
+    return found
+
+
+def survival(log: Path) -> list[list[float]]:
+    """How a run went: seconds of training, and steps that the last 100 runners lasted."""
+    with log.open() as file:
+        rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
+    return [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]
+
+
+def spoken(by_role: Figures) -> str:
+    """The runners' survival with its interval."""
+    runner = by_role["runner"]
+    return f"{runner['length']:.1f} +- {runner['length_interval']:.1f}"
+
+
+def difference(one: dict[str, float], other: dict[str, float]) -> tuple[float, float]:
+    """By how much the lengths differ, and half the width of the 95 % interval of that."""
+    return one["length"] - other["length"], math.hypot(one["length_interval"], other["length_interval"])
+
+
+def play_at_random(plan: TrainingPlan, env_id: str) -> dict[str, dict[str, float]]:
+    """The figures where everybody acts at random, in the environment as the presets have it."""
+    from gpu_envs.backend import resolve_device
+    from gpu_envs.training import Config
+    from gpu_envs.training.rollout.evaluation import play
+    from gpu_envs.training.rollout.horizon_env import HorizonEnv
+    from gpu_envs.training.rollout.policy_rows import assign
+
+    params, other = (preset(env_id, name).get("params", {}) for name in ("taggers", "runners"))
+    if params != other:
+        raise ValueError(f"{env_id}: the presets taggers and runners have different params, {params} and {other}")
+    config = Config(env=env_id, params=params, policies=dict.fromkeys(ROLES, "random"), device=plan.device, run_dir="")
+    device = resolve_device(plan.device)
+    parts = assign(HorizonEnv(config, device, 1, 1).roles, config.policies)
+    nobody = dict.fromkeys(parts)
+    return figures(play(config, parts, nobody, device, episodes=EPISODES, greedy=False, seed=0, num_envs=None))

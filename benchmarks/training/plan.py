@@ -1,0 +1,71 @@
+"""What the sections of ``benchmarks.training`` share: where to measure, and what a run of several seeds amounts to."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from gpu_envs.training.presets import PRESETS
+
+EPISODES = 1000
+"""Episodes of every evaluation."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TrainingPlan:
+    """What to measure with."""
+
+    device: str
+    """cpu or cuda."""
+    seeds: int
+    """Seeds of what is trained several times, at most."""
+    jax_python: str
+    """A Python that has jax."""
+    sb3_python: str
+    """A Python that has stable-baselines3."""
+    log: Callable[[str], None]
+    """Prints a line."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is a CUDA device."""
+        return self.device == "cuda"
+
+
+def preset(env_id: str, name: str = "default") -> Mapping[str, Any]:
+    """The fields of a preset, or which there are."""
+    known = PRESETS.get(env_id, {})
+    if name not in known:
+        raise ValueError(f"{env_id} has no preset {name!r}; it has {', '.join(known) or 'none'}")
+    return known[name]
+
+
+def summary(runs: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any]:
+    """How many runs reached the target by their own account and by evaluation, and the median of their seconds.
+
+    A run that did not counts as one that takes for ever; where that is the median, it is None.
+    """
+    solved = [run["last_100"] >= target and run["evaluated"] >= target for run in runs]
+    seconds = [run["seconds"] if good else math.inf for run, good in zip(runs, solved, strict=True)]
+    median = statistics.median(seconds)
+    return {
+        "median_s": median if math.isfinite(median) else None,
+        "solved": sum(solved),
+        "seeds": len(runs),
+        "runs": [finite(run) for run in runs],
+    }
+
+
+def finite(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a run, with None for NaN and infinities, which JSON does not have."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in run.items()}
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """A summary in a few words, or why there is none."""
+    if "skipped" in found:
+        return f"skipped: {found['skipped']}"
+    time = "not solved" if found["median_s"] is None else f"{found['median_s']:.3f} s"
+    return f"{time} (median of {found['seeds']} seeds, {found['solved']} of them solved)"

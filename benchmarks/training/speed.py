@@ -1,0 +1,106 @@
+"""How fast training is, end to end: PPO on CartPole beside JAX, A2C and PPO on Tag, and the sampler beside torch's."""
+
+import sys
+from typing import Any
+
+import gymnasium
+
+from benchmarks.peers import process
+from benchmarks.timing import graph_of, milliseconds, training_rate
+from benchmarks.training.plan import TrainingPlan
+from benchmarks.training.solving import jax_figures, options
+
+SAMPLED = (2000 * 110, (21, 21))
+"""Rows and choices: 2,000 replicas of Tag with 110 agents."""
+
+TAG_REPLICAS = 2000
+
+
+def throughput(plan: TrainingPlan) -> dict[str, Any]:
+    """PPO on CartPole for each precision and number of epochs."""
+    size: dict[str, float | str] = {
+        "num_envs": 65_536 if plan.on_gpu else 4096,
+        "horizon": 32,
+        "minibatches": 4,
+        "learning_rate": 3e-4,
+    }
+    updates = 20 if plan.on_gpu else 2
+    found: dict[str, Any] = {}
+    for precision in ("float32", "tf32", "bf16") if plan.on_gpu else ("float32",):
+        for epochs in (1, 4):
+            setting = size | {"precision": precision, "epochs": epochs}
+            own = setting | {"env": "CartPole-v1", "hidden": (64, 64), "activation": "tanh", "device": plan.device}
+            ours = training_rate(own, updates, updates)
+            peer = jax_figures(plan, "throughput", "--updates", updates, *options(setting))
+            found[f"{precision}_{epochs}"] = {"settings": setting, "ours": ours, "jax": peer}
+            other = f"skipped: {peer['skipped']}" if "skipped" in peer else f"{peer['steps_per_s'] / 1e6:,.1f} M"
+            plan.log(
+                f"CartPole PPO, {size['num_envs']:,} replicas, {precision}, {epochs} epochs: "
+                f"{ours['steps_per_s'] / 1e6:,.1f} M steps/s; JAX: {other}"
+            )
+    return found
+
+
+def tag(plan: TrainingPlan) -> dict[str, Any]:
+    """A2C with one epoch, and PPO, on TagContinuous with 10 taggers and 100 runners, all of them learning."""
+    env = "TagContinuous-v0"
+    shape = {"num_envs": TAG_REPLICAS, "horizon": 32, "hidden": (256, 256), "shared_trunk": True, "stagger": True}
+    found: dict[str, Any] = {}
+    for algorithm in ("a2c", "ppo"):
+        for precision in ("float32", "tf32", "bf16"):
+            setting = shape | {"algorithm": algorithm, "precision": precision, "epochs": 4, "minibatches": 4}
+            ours = training_rate(setting | {"env": env, "device": plan.device, "learning_rate": 3e-4}, 20, 5)
+            found[f"{algorithm}_{precision}"] = {"settings": setting, "agents": 110, "ours": ours}
+            rate = ours["steps_per_s"]
+            plan.log(
+                f"Tag, 10 + 100 agents, {algorithm}, {precision}: {rate / 1e3:,.1f} k env-steps/s, "
+                f"{rate * 110 / 1e6:,.1f} M agent-steps/s"
+            )
+    return found
+
+
+def sampler(plan: TrainingPlan) -> dict[str, Any]:
+    """Actions, log-probabilities and entropies of 21 + 21 choices: our kernel, and torch.distributions."""
+    rows, sizes = SAMPLED
+    ours = sampler_ours(rows, sizes)
+    peer = process.figures(sys.executable, "torch", "torch_sampler", "--rows", rows, "--sizes", *sizes)
+    for kind in ("eager", "graph"):
+        other = peer[f"{kind}_us"]
+        said = f"{other:,.1f} us" if isinstance(other, float) else other
+        race = peer[f"race_{kind}_us"]
+        told = f"{race:,.1f} us" if isinstance(race, float) else race
+        plan.log(
+            f"sampler, {rows:,} rows of 21 + 21, {kind}: {ours[f'{kind}_us']:,.1f} us; torch.distributions: {said}; "
+            f"with its sampling replaced by a race of exponentials: {told}"
+        )
+    return {"rows": rows, "sizes": list(sizes), "ours": ours, "torch": peer}
+
+
+def sampler_ours(rows: int, sizes: tuple[int, ...], calls: int = 10) -> dict[str, float]:
+    """Microseconds of a call, by itself and in a graph of several."""
+    import torch
+
+    from gpu_envs.training.operations.heads import Head
+    from gpu_envs.training.operations.ops import Ops
+
+    head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
+    ops = Ops(head, "cuda")
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = torch.randn((rows, head.parameters), device="cuda", generator=generator)
+    actions = torch.empty((rows, head.width), dtype=torch.int32, device="cuda")
+    log_probs, entropies = torch.empty(rows, device="cuda"), torch.empty(rows, device="cuda")
+    stream = torch.tensor([12345, 0], device="cuda")
+
+    def call(turn: int = 0) -> None:
+        ops.sample(logits, actions, log_probs, stream=stream, turn=turn, entropies=entropies)
+
+    eager = milliseconds(call, repeats=101)
+
+    def several() -> None:
+        for turn in range(calls):
+            call(turn)
+
+    graph = graph_of(several)
+    graphed = milliseconds(graph.replay, repeats=101, inner=calls)
+    moved = rows * (4 * head.parameters + 4 * head.width + 4 + 4)
+    return {"eager_us": eager * 1e3, "graph_us": graphed * 1e3, "graph_bytes_per_s": moved / (graphed / 1e3)}

@@ -1,0 +1,70 @@
+"""The headers that a program is made of: the dialect, and the author's rules."""
+
+import importlib.resources
+import re
+from pathlib import Path
+
+from gpu_envs.backend.program import NUMBERS, PORTABLE, headers
+from gpu_envs.backend.text import blanked
+from gpu_envs.codegen.layout import Layout, SimulationConfig
+from gpu_envs.errors import did_you_mean
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.rules import Rules
+
+
+def rules_part(config: SimulationConfig) -> tuple[str, str]:
+    """Name and text of the header with an environment's rules: the author's, or the translation of Python rules.
+
+    The name is that in compilers' messages: of an author's own file its absolute path.
+    """
+    spec = config.spec
+    if isinstance(spec.header, Rules):
+        from gpu_envs.translation.translate import translated
+
+        return spec.header.file, translated(spec, config.params)
+    name, text = _found_header(spec, spec.header)
+    code = blanked(text)
+    if spec.masked and not re.search(r"\ballow\s*\(", code):
+        raise ValueError(
+            f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
+        )
+    if spec.action_mask is None and re.search(r"\bvoid\s+allow\s*\(", code):
+        raise ValueError(
+            f"{spec.id}: {name} has allow(...), but the spec has no action_mask=True: add it, or "
+            "action_mask=False to do without"
+        )
+    return name, text
+
+
+def _found_header(spec: Spec, header: str | Path) -> tuple[str, str]:
+    """Name and text of an author's header: beside the file that has the spec, or one of this package's."""
+    bare = Path(header).parent == Path()
+    folders = [] if spec.written_in is None else [spec.written_in.parent]
+    own = [folder / header for folder in (*folders, *([] if bare and folders else [Path.cwd()]))]
+    for path in own:
+        if path.is_file():
+            return str(path.absolute()), path.read_text("utf-8", "replace")
+    ours = importlib.resources.files("gpu_envs.kernels") / "environments" / str(header)
+    if bare and ours.is_file():
+        return str(header), ours.read_text("utf-8")
+    beside = [path.name for folder in {path.parent for path in own} for path in folder.glob("*.cuh")]
+    raise FileNotFoundError(
+        f"{spec.id}: there is no header {str(header)!r}{did_you_mean(Path(header).name, beside)} "
+        f"Tried: {', '.join(map(str, dict.fromkeys(own)))}{', and the headers of gpu_envs/kernels' * bare}"
+    )
+
+
+def opening(layout: Layout) -> list[tuple[str, str]]:
+    """What every source begins with: in a checked build all arrays know their lengths."""
+    checked = layout.config.checked
+    return [
+        *([("generated", "#define CHECKED")] if checked else []),
+        *headers(*PORTABLE),
+        ("generated", f"using real = {layout.real};"),
+        *headers(
+            *NUMBERS,
+            "drivers/actions.cuh",
+            "drivers/limit.cuh",
+            "dialect/checked.cuh" if checked else "dialect/table.cuh",
+        ),
+    ]

@@ -1,0 +1,86 @@
+"""The parameters and tables of an environment, as the generated code has them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpu_envs.backend.program import CPP_TYPES
+from gpu_envs.backend.structs import Struct
+from gpu_envs.codegen.layout import Layout, SimulationConfig
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.names import camel
+from gpu_envs.specs.params import Param, ParamValue
+
+
+def _cpp_param(name: str, param: Param) -> str:
+    return {"bool": "bool", "choice": camel(name), "real": "real", "int": "int"}[param.kind]
+
+
+def _stored(param: Param) -> str:
+    return "real" if param.kind == "real" else "int"
+
+
+def _enumerators(param: Param) -> str:
+    return ", ".join(choice.replace("-", "_") for choice in param.choices)
+
+
+def _remark(text: str) -> str:
+    """A text as the end of a line of C++."""
+    return " ".join(text.replace("\\", " ").split())
+
+
+def params_struct(config: SimulationConfig) -> str:
+    """``Params``: what the rules see of the parameters of one replica, and of the tables."""
+    settings = config.spec.settings
+    enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
+    fields = [f"    {_cpp_param(n, p)} {n};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
+    for name, table in config.spec.tables.items():
+        sizes = ", ".join(map(str, config.spec.table(name, config.params).shape))
+        fields.append(f"    Table<{CPP_TYPES[table.type]}, {sizes}> {name};")
+    return "\n".join([*enums, "struct Params {", *fields, "};"])
+
+
+def params_buffers(layout: Layout) -> Struct:
+    """Where the parameters of all replicas are, and the tables."""
+    spec = layout.config.spec
+    fields = [(f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in spec.settings.items()]
+    fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
+    # (an empty struct takes a byte in C++, and none for ctypes)
+    return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
+
+
+def params_getter(layout: Layout) -> str:
+    """The member of ``ParamBuffers`` that gives one replica's ``Params``; no parameter has its argument's name."""
+    values = []
+    for name, param in layout.config.spec.settings.items():
+        value = f"this->{name}[_replica]" if name in layout.per_replica else f"this->{name}"
+        if name in layout.baked:
+            value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
+        values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
+    checked = layout.config.checked
+    values += [f'{{this->{n}, "{n}"}}' if checked else f"{{this->{n}}}" for n in layout.config.spec.tables]
+    return f"FN Params get([[maybe_unused]] Index _replica) const {{ return {{{', '.join(values)}}}; }}"
+
+
+def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
+    """Those of a program's parameters that are compiled in; of reset options none, since a reset may change them."""
+    return {
+        n: values[n]
+        for n, p in spec.params.items()
+        if n in values and (p.baked or p.kind != "real") and not isinstance(values[n], np.ndarray)
+    }
+
+
+def tables(config: SimulationConfig) -> dict[str, np.ndarray]:
+    """The tables as the kernels read them."""
+    arrays = {name: config.spec.table(name, config.params) for name in config.spec.tables}
+    return {n: a.astype(config.precision) if config.spec.tables[n].type == "real" else a for n, a in arrays.items()}
+
+
+def param_values(spec: Spec, values: Mapping[str, ParamValue]) -> dict[str, float | int | np.ndarray]:
+    """Parameters, some or all, as the structs hold them: switches and choices as integers."""
+    return {
+        n: v if isinstance(v, np.ndarray) else float(v) if p.kind == "real" else p.index(v)
+        for (n, p), v in ((item, values[item[0]]) for item in spec.settings.items() if item[0] in values)
+    }

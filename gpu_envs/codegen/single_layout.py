@@ -1,0 +1,181 @@
+"""Single-agent environments: their state, what is observed of it, and the memory of their replicas."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.backend.arrays import Array, Arrays
+from gpu_envs.backend.program import CPP_TYPES, ArrayShape
+from gpu_envs.codegen.layout import Layout, SimulationConfig, mask_entries
+from gpu_envs.codegen.observed import Part, is_staged, parts_of
+from gpu_envs.codegen.state import StateField
+from gpu_envs.specs.single import EnvSpec
+
+MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
+"""The drivers that are compiled, each when first needed, and their kernels."""
+
+_DTYPES = {"int": "int32", "u8": "uint8", "bool": "bool"}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SingleLayout(Layout):
+    """Memory of a single-agent environment."""
+
+    config: SimulationConfig
+    per_replica: frozenset[str]
+    baked: Mapping[str, float | int]
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The environment."""
+        assert isinstance(self.config.spec, EnvSpec)
+        return self.config.spec
+
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The boxes of one replica's observation."""
+        return parts_of(self.spec.observation_space(self.config.params), self.spec.id)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of an observation that is a Dict; none of a single box."""
+        return tuple(part.key for part in self.parts if part.key)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the observation is a short row of floats."""
+        return is_staged(self.parts)
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one replica."""
+        return self.spec.action_space(self.config.params)
+
+    @property
+    def choices(self) -> int:
+        """Entries in an action mask; 0 without one."""
+        if not self.spec.masked:
+            return 0
+        choices = mask_entries(self.action_space)
+        if not choices:
+            raise ValueError(
+                f"{self.spec.id}: action_mask=True, but the action space is {self.action_space}; "
+                "masks are for Discrete actions"
+            )
+        return choices
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The driver of single steps, and that of many."""
+        return tuple(MODULES)
+
+    @property
+    def record_words(self) -> int:
+        """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
+        kept = self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
+        return 8 + -(-kept // 8) * 8
+
+    @property
+    def state_fields(self) -> list[StateField]:
+        """The state's fields, as they are in C++."""
+        params, found = self.config.params, []
+        for name, field in self.spec.typed_state.items():
+            length = self.spec.length(name, field, params) if field.is_array else 0
+            found.append(StateField(name, CPP_TYPES[field.type], length))
+        return found
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the rules have something to index besides actions and observations."""
+        return bool(self.spec.tables) or any(field.length for field in self.state_fields)
+
+    def buffers(self) -> dict[str, ArrayShape]:
+        """The arrays of the simulation."""
+        n, real = self.config.num_envs, self.config.precision
+        fields: dict[str, ArrayShape] = {
+            f"state.{name}": ((length, n) if length else (n,), real if cpp == "real" else _DTYPES[cpp])
+            for name, cpp, length in self.state_fields
+        }
+        found = self.results()
+        if self.staged:
+            found.pop("final_obs", None)  # in the records
+        return fields | {
+            "running_return": ((n,), real),
+            "elapsed": ((n,), "int32"),
+            "offset": ((n,), "int32"),  # steps by which the time limit is nearer, until an episode begins
+            "staggered": ((1,), "int32"),  # how many of them are not zero
+            "ended": ((n,), "uint8"),  # how the episode ended: two flags
+            "finished": ((n,), "bool"),
+            "records": ((n, self.record_words), "int32"),
+            "offence": ((2,), "int64"),
+            **{name: shape for name, shape in found.items() if not name.startswith("episode_")},
+        }
+
+    def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
+        """Names the columns of the records, ``struct Record``; turns arrays of the state: ``[num_envs, length]``."""
+        for name, _, length in self.state_fields:
+            if length:
+                buffers[f"state.{name}"] = buffers[f"state.{name}"].T
+        records, viewed = buffers["records"], arrays.viewed
+        real = self.config.precision
+        wide = real == "float64"
+        buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
+        buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
+        buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
+        buffers["episode_length"] = records[:, 6 if wide else 5]
+        if self.config.autoreset_mode != "SameStep":
+            return
+        if self.staged:
+            buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + self.parts[0].size]
+        else:
+            buffers |= {f"kept_final{part.affix}": buffers[f"final_obs{part.affix}"] for part in self.parts}
+
+    def results(self) -> dict[str, ArrayShape]:
+        """What a step writes."""
+        n, real = self.config.num_envs, self.config.precision
+        seen: dict[str, ArrayShape] = {part.affix: ((n, *part.space.shape), part.dtype) for part in self.parts}
+        found: dict[str, ArrayShape] = {f"observations{affix}": shape for affix, shape in seen.items()}
+        found |= {"rewards": ((n,), real), "terminations": ((n,), "bool"), "truncations": ((n,), "bool")}
+        if self.config.autoreset_mode == "SameStep":
+            found |= {f"final_obs{affix}": shape for affix, shape in seen.items()}
+        if self.choices:
+            found["action_mask"] = ((n, self.choices), "int8")
+        return found | {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
+
+    @property
+    def episode(self) -> Mapping[str, str]:
+        """What a snapshot holds beside the state."""
+        names = ("running_return", "elapsed", "offset", "ended", "finished")
+        return {name: name for name in (*names, "episodes", "seeds", "episode_return", "episode_length")}
+
+    def places(self, call: Any) -> list[tuple[str, Any]]:
+        """The call itself names actions and results; each box of a Dict has its own place."""
+        return [("", call), *((f".{key}", call.part[k]) for k, key in enumerate(self.keys))]
+
+    def where(self, place: int) -> tuple[int, int, int]:
+        """Unpacks replica and step."""
+        replica, step = divmod(place, 2**31)
+        return replica, 0, step
+
+    def who(self, agent: int) -> str:
+        """No name: there is one agent."""
+        del agent
+        return ""
+
+    def given(self, hosts: Sequence[np.ndarray], replica: int, agent: int) -> str:
+        """The replica's action."""
+        del agent
+        return f" ({hosts[0][replica]})" if hosts else ""
+
+    def allowed(self, agent: int) -> str:
+        """The actions, in words."""
+        del agent
+        space = self.action_space
+        if isinstance(space, gymnasium.spaces.Discrete):
+            return f"{space.start} to {space.start + space.n - 1}"
+        return str(space)

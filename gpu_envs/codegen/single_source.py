@@ -1,0 +1,187 @@
+"""The source of single-agent environments: what the spec says, in C++, between the headers."""
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.backend.contract import contract
+from gpu_envs.backend.program import Program, headers, joined
+from gpu_envs.backend.structs import Struct
+from gpu_envs.codegen.header import opening, rules_part
+from gpu_envs.codegen.layout import mode_enum
+from gpu_envs.codegen.observed import observation_members, observation_rows, observation_type
+from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
+from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
+from gpu_envs.codegen.single_layout import MODULES, SingleLayout
+from gpu_envs.codegen.state import state_structs, stored
+
+_CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall", "rollout": "RolloutCall"}
+
+
+def generate(layout: SingleLayout, module: str) -> Program:
+    """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
+    declared = structs(layout)
+    seen = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
+    possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
+    rules = rules_part(layout.config)
+    parts = [
+        *opening(layout),
+        ("generated", _prologue(layout, declared)),
+        rules,
+        *headers("drivers/tile.cuh", seen, possible, f"drivers/{module}.cuh"),
+    ]
+    return Program(
+        name=f"{layout.spec.id}-{module}",
+        source=joined(parts),
+        calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
+        contract=contract(layout.spec.id, rules[0], team=False, masks=layout.spec.masked),
+        flush_denormals=layout.config.precision == "float32",
+        staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
+    )
+
+
+def _number(value: float) -> str:
+    return (
+        f"{np.float32(value)!s}f" if "." in str(np.float32(value)) or "e" in str(np.float32(value)) else f"{value}.0f"
+    )
+
+
+def _action(space: gymnasium.Space[Any], spec_id: str, choices: int) -> str:
+    if isinstance(space, gymnasium.spaces.Discrete):
+        flag = f", true>;\nconstexpr int CHOICES = {choices}" if choices else ">"
+        return f"using Actions = DiscreteActions<{space.n}, {space.start}{flag};\nusing Action = Actions::Action;"
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32:
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise ValueError(f"{spec_id}: the bounds of a Box of actions must be finite; got {space}")
+        low, high = (selection([_number(bound) for bound in bounds], "j") for bounds in (space.low, space.high))
+        return "\n".join(
+            [
+                "struct ActionBounds {",
+                f"    FN static constexpr float low([[maybe_unused]] int j) {{ return {low}; }}",
+                f"    FN static constexpr float high([[maybe_unused]] int j) {{ return {high}; }}",
+                "};",
+                f"using Actions = BoxActions<{space.shape[0]}, ActionBounds>;",
+                "using Action = Actions::Action;",
+            ]
+        )
+    raise ValueError(f"{spec_id}: an action space must be Discrete or a float32 Box of one dimension; got {space}")
+
+
+def structs(layout: SingleLayout) -> dict[str, Struct]:
+    """The structs that cross from Python to the kernels, in the order of declaration."""
+    real = layout.real
+
+    def of(name: str, *fields: MemberDeclaration) -> Struct:
+        return Struct.of(name, real, *fields)
+
+    state = of("StateBuffers", *((f"{stored(cpp)}*", n) for n, cpp, _ in layout.state_fields))
+    params = params_buffers(layout)
+    buffers = of(
+        "Buffers",
+        ("Index", "count"),
+        (state, "state"),
+        ("real*", "running_return"),
+        ("int*", "elapsed"),
+        ("int*", "offset"),
+        ("u32*", "staggered"),
+        ("u8*", "ended"),
+        ("u8*", "finished"),
+        ("Record*", "records"),
+        ("u64*", "offence"),
+    )
+    world: tuple[MemberDeclaration, ...] = ((buffers, "buffers"), (params, "params"))
+    stepping: tuple[MemberDeclaration, ...] = (
+        ("const void*", "actions"),
+        ("int", "action_kind"),
+        ("int", "limit"),
+        ("u64", "launch"),
+    )
+    seen, final = observation_members(layout.parts)
+    results: tuple[MemberDeclaration, ...] = (
+        *seen,
+        ("real*", "rewards"),
+        ("u8*", "terminations"),
+        ("u8*", "truncations"),
+    )
+    extras: tuple[MemberDeclaration, ...] = (  # arrays of the user's, or null
+        *final,
+        ("real*", "episode_return"),
+        ("int*", "episode_length"),
+    )
+    masks: tuple[MemberDeclaration, ...] = (("bool*", "action_mask"),) if layout.choices else ()
+    flags: tuple[MemberDeclaration, ...] = (("int", "report_frozen"), ("int", "clear_final"))
+    step = of("StepCall", *world, *stepping, *flags, *results, *extras, *masks)
+    reset = of(
+        "ResetCall",
+        *world,
+        *RESETTING,
+        *seen,
+        *masks,
+    )
+    rollout = of(
+        "RolloutCall",
+        *world,
+        *stepping,
+        ("int", "steps"),
+        ("int", "per_step"),
+        ("void*", "random_actions"),
+        *results,
+        ("real*", "reward_sum"),
+        ("int*", "episodes"),
+        ("int*", "terminated"),
+        ("int*", "truncated"),
+        ("real*", "return_sum"),
+        ("int*", "length_sum"),
+        *masks,
+    )
+    parts = [kind for kind, *_ in seen if isinstance(kind, Struct)]
+    return {s.name: s for s in (state, params, buffers, *parts, step, reset, rollout)}
+
+
+def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
+    """What the spec says, in C++."""
+    spec, config = layout.spec, layout.config
+    bodies = {"ParamBuffers": [params_getter(layout)]}
+    return "\n\n".join(
+        [
+            f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
+            mode_enum(config.autoreset_mode),
+            state_structs(layout.state_fields, checked=config.checked),
+            f"constexpr bool INDEXED = {str(layout.indexed).lower()};  // the rules have arrays or tables to index",
+            params_struct(config),
+            _action(layout.action_space, spec.id, layout.choices),
+            observation_type(layout.parts, checked=config.checked),
+            "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
+            "struct Outcome {\n    real reward;\n"
+            "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
+            _record(layout.record_words),
+            *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+            *([] if layout.staged else [observation_rows(layout.parts)]),
+        ]
+    )
+
+
+def _record(words: int) -> str:
+    return "\n".join(
+        [
+            "// What a replica's random numbers depend on.",
+            "struct alignas(16) Key {",
+            "    u64 seed;",
+            "    u32 episode;",
+            "    int padding = 0;",
+            "};",
+            "// What is touched only when an episode begins or ends, side by side: whole sectors of memory.",
+            f"struct alignas({64 if words % 16 == 0 else 32}) Record {{",
+            "    Key  key;",
+            "    real episode_return;",
+            "    int  episode_length;",
+            f"    alignas(32) float final_obs[{words - 8}];"
+            if words > 8
+            else "    float final_obs[1];  // unused in this mode",
+            "};",
+            f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");',
+        ]
+    )

@@ -1,0 +1,240 @@
+"""Environments with a team of agents: their roles, their ``World``, and the memory of their replicas."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.backend.arrays import Array, Arrays
+from gpu_envs.backend.program import ArrayShape, Device
+from gpu_envs.codegen.layout import Layout, SimulationConfig, mask_entries
+from gpu_envs.codegen.schedule import RoleRows, TeamSchedule, TeamSize, schedule_of
+from gpu_envs.codegen.world import WorldField
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.spaces import space_of
+from gpu_envs.specs.team import TeamSpec
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TeamLayout(Layout):
+    """Memory of an environment with a team of agents."""
+
+    config: SimulationConfig
+    per_replica: frozenset[str]
+    baked: Mapping[str, float | int]
+    device: Device
+
+    @property
+    def spec(self) -> TeamSpec:
+        """The environment."""
+        assert isinstance(self.config.spec, TeamSpec)
+        return self.config.spec
+
+    @functools.cached_property
+    def roles(self) -> tuple[RoleRows, ...]:
+        """The roles, with their agents and spaces."""
+        spec, params = self.spec, self.config.params
+        found, first = [], 0
+        for role in spec.roles:
+            what = f"{self.spec.id}: the role {role.name!r}:"
+            observation = space_of(role.observation, params, f"{what} observation")
+            action = space_of(role.action, params, f"{what} action")
+            if not (
+                isinstance(observation, gymnasium.spaces.Box)
+                and len(observation.shape) == 1
+                and observation.dtype == np.float32
+            ):
+                raise ValueError(
+                    f"{spec.id}: the observation space of the role {role.name!r} is {observation}; a team's must be "
+                    "float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
+                )
+            if spec.masked and not mask_entries(action):
+                raise ValueError(
+                    f"{spec.id}: action_mask=True, but the action space of the role {role.name!r} is {action}; masks "
+                    "are for Discrete and MultiDiscrete actions"
+                )
+            count = role.size(params)
+            found.append(RoleRows(role.name, first, count, observation, action))
+            first += count
+        return tuple(found)
+
+    @property
+    def agents(self) -> int:
+        """How many agents a replica has."""
+        return self.roles[-1].first + self.roles[-1].size
+
+    @property
+    def elements(self) -> int:
+        """How many elements the largest array has."""
+        return max(int(np.prod(shape, dtype=np.float64)) for shape, _ in self.buffers().values())
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """There is one driver."""
+        return ("multi_agent",)
+
+    # --- memory ---
+
+    def _dtype(self, field: Field) -> str:
+        return {"real": self.config.precision, "int": "int32", "agent": self.number, "byte": "uint8", "bool": "bool"}[
+            field.type
+        ]
+
+    @property
+    def number(self) -> str:
+        """The type of an agent's number."""
+        return "int8" if self.agents < 2**7 else "int16" if self.agents < 2**15 else "int32"
+
+    @functools.cached_property
+    def world(self) -> dict[str, WorldField]:
+        """Every field of ``World``: the spec's, and those that the driver keeps in every world."""
+        spec, params = self.spec, self.config.params
+        real, yes, whole = Field(), Field("bool"), Field("int")
+        groups = (
+            ({**spec.state, "in_game": yes}, True, True),
+            ({**spec.shared, "elapsed": whole}, False, True),
+            (
+                {
+                    "present": yes,
+                    "reward": real,
+                    "_running_return": real,
+                    "action": self._action_field(),
+                    **spec.scratch,
+                },
+                True,
+                False,
+            ),
+            ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
+        )
+        return {
+            name: WorldField(
+                name, field.type, self._dtype(field), spec.length(name, field, params), field.is_array, team, kept
+            )
+            for fields, team, kept in groups
+            for name, field in fields.items()
+        }
+
+    def _action_field(self) -> Field:
+        """What holds an agent's action from the first phase of a step on."""
+        spaces = [role.action for role in self.roles]
+        size = max(int(np.prod(space.shape or (1,))) for space in spaces)
+        if all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
+            return Field("real", size)
+        few = all(int(np.max(getattr(space, "nvec", getattr(space, "n", 0)))) <= 256 for space in spaces)
+        starts = all(int(np.min(getattr(space, "start", 0))) == 0 for space in spaces)
+        return Field("byte" if few and starts else "int", size)
+
+    def buffers(self) -> dict[str, ArrayShape]:
+        """The arrays of the simulation."""
+        n, team, real = self.config.num_envs, self.agents, self.config.precision
+        found: dict[str, ArrayShape] = {}
+        for field in self.world.values():
+            rows = (team,) if field.team else ()
+            if field.kept:
+                elements = (field.length,) if field.is_array else ()
+                found[f"state.{field.name}"] = ((n, *rows, *elements), field.dtype)
+            elif self.schedule.kind == "SPREAD":
+                found[f"scratch.{field.name}"] = (
+                    (n, *rows, *((field.length,) if field.length > 1 else ())),
+                    field.dtype,
+                )
+        found |= {
+            "just_left": ((n, team), "bool"),
+            "running_return": ((n, team), real),
+            "left_at": ((n, team), "int32"),
+            "episode_return": ((n, team), real),
+            "episode_length": ((n, team), "int32"),
+            "offset": ((n,), "int32"),  # steps by which the time limit is nearer, until an episode begins
+            "staggered": ((1,), "int32"),  # how many of them are not zero
+            "ended": ((n,), "uint8"),
+            "finished": ((n,), "bool"),
+            "seeds": ((n,), "int64"),
+            "episodes": ((n,), "int32"),
+            "shared_seed": ((2,), "int64"),  # and a zero, the episode of what all episodes share
+            "offence": ((2,), "int64"),
+        }
+        return found | {name: shape for name, shape in self.results().items() if not name.startswith("episode_")}
+
+    def results(self) -> dict[str, ArrayShape]:
+        """What a step writes, role by role."""
+        n, real = self.config.num_envs, self.config.precision
+        found: dict[str, ArrayShape] = {}
+        for role in self.roles:
+            of: dict[str, ArrayShape] = {
+                "observations": ((n, role.size, role.features), "float32"),
+                "rewards": ((n, role.size), real),
+                "terminations": ((n, role.size), "bool"),
+                "truncations": ((n, role.size), "bool"),
+            }
+            if self.config.autoreset_mode == "SameStep":
+                of["final_obs"] = of["observations"]
+            if self.spec.masked:
+                of["action_mask"] = ((n, role.size, role.choices), "int8")
+            of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
+            found |= {f"{name}.{role.name}": shape for name, shape in of.items()}
+        return found
+
+    def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
+        """Names what belongs to each role of the arrays that hold all agents."""
+        del arrays
+        buffers["elapsed"] = buffers["state.elapsed"]
+        for role in self.roles:
+            own = slice(role.first, role.first + role.size)
+            buffers[f"episode_return.{role.name}"] = buffers["episode_return"][:, own]
+            buffers[f"episode_length.{role.name}"] = buffers["episode_length"][:, own]
+            buffers[f"alive.{role.name}"] = buffers["state.in_game"][:, own]
+
+    @property
+    def episode(self) -> Mapping[str, str]:
+        """What a snapshot holds beside the state, by the names that version 0.1.0 gave."""
+        same = ("just_left", "running_return", "left_at", "offset", "finished", "seeds", "episodes")
+        return {name: name for name in same} | {
+            "last_return": "episode_return",
+            "last_length": "episode_length",
+            "over": "ended",
+            "layout_seed": "shared_seed",
+        }
+
+    # --- the launch ---
+
+    @functools.cached_property
+    def schedule(self) -> TeamSchedule:
+        """How the phases of a step are run on the device."""
+        columns = self.spec.columns
+        team = TeamSize(
+            self.roles,
+            tuple(self.world.values()),
+            None if columns is None else functools.partial(columns, self.config.params),
+        )
+        return schedule_of(team, self.config.num_envs, self.device)
+
+    # --- messages ---
+
+    def places(self, call: Any) -> list[tuple[str, Any]]:
+        """Each role's struct."""
+        return [(f".{role.name}", call.role[r]) for r, role in enumerate(self.roles)]
+
+    def where(self, place: int) -> tuple[int, int, int]:
+        """Unpacks replica, agent and step, of which the last two are cut to the greatest that fit."""
+        return place >> 36, place >> 20 & 0xFFFF, place & 0xFFFFF
+
+    def who(self, agent: int) -> str:
+        """The agent's name."""
+        role = self._role_of(agent)
+        return f"{role.name}_{agent - role.first}, "
+
+    def given(self, hosts: Sequence[np.ndarray], replica: int, agent: int) -> str:
+        """The agent's action."""
+        role = self._role_of(agent)
+        return f" ({hosts[self.roles.index(role)][replica, agent - role.first]})" if hosts else ""
+
+    def allowed(self, agent: int) -> str:
+        """The actions of an agent, in words."""
+        return str(self._role_of(agent).action)
+
+    def _role_of(self, agent: int) -> RoleRows:
+        return [role for role in self.roles if role.first <= agent][-1]

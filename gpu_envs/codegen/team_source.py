@@ -1,0 +1,291 @@
+"""The source of environments with a team of agents: what the spec says, in C++, between the headers."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.backend.contract import contract
+from gpu_envs.backend.program import CPP_TYPES, Grid, Program, headers, joined
+from gpu_envs.backend.structs import Struct
+from gpu_envs.codegen.header import opening, rules_part
+from gpu_envs.codegen.layout import SimulationConfig, mode_enum
+from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
+from gpu_envs.codegen.schedule import batch_floats, staged_floats
+from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
+from gpu_envs.codegen.team_layout import TeamLayout
+from gpu_envs.codegen.world import world_struct
+from gpu_envs.specs.names import camel
+from gpu_envs.specs.params import Param
+
+_CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
+"""The kernels, and their arguments."""
+
+_CHECKED_CALLS = """// Tells a row its length on the way from the driver to the rules.
+FN void observe_within(const World& w, const Params& p, int i, const Row& row) {
+    observe(w, p, i, Row{row.at, row.lane, features_of(role_of(i))});
+}
+#define observe observe_within"""
+
+_CHECKED_PHASES = """#ifdef TURNS
+#undef gather
+#undef add
+#undef lower
+FN void reset_in_turn(World& w, const Params& p, Team& team) {
+    launch_phases("reset", [&] { reset(w, p, team); });
+}
+FN void step_in_turn(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    launch_phases("step", [&] { step(w, p, team, actions); });
+}
+FN void look_in_turn(World& w, const Params& p, Team& team) {
+    launch_phases("look", [&] { look(w, p, team); });
+}
+#define reset(...) reset_in_turn(__VA_ARGS__)
+#define step(...) step_in_turn(__VA_ARGS__)
+#define look(...) look_in_turn(__VA_ARGS__)
+#endif"""
+"""What goes through the phases of the rules one by one."""
+
+
+def generate(layout: TeamLayout, module: str) -> Program:
+    """Writes the source of the driver: the dialect, what the spec says, the header with the rules, the driver."""
+    declared = structs(layout)
+    rules = rules_part(layout.config)
+    parts = [
+        *opening(layout),
+        ("generated", _constants(layout)),
+        *_team_headers(layout.config),
+        *headers("environments/nearest.cuh"),
+        ("generated", _prologue(layout, declared)),
+        *headers("drivers/team_actions.cuh"),
+        rules,
+        *_checked_calls(layout),
+        *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else []), f"drivers/{module}.cuh"),
+    ]
+    schedule = layout.schedule
+    tiles = -(-layout.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
+    return Program(
+        name=f"{layout.spec.id}-{module}",
+        source=joined(parts),
+        calls={kernel: declared[struct].ctype() for kernel, struct in _CALLS.items()},
+        contract=contract(layout.spec.id, rules[0], team=True, masks=layout.spec.masked),
+        flush_denormals=layout.config.precision == "float32",
+        grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
+        weight=32 * layout.agents,
+    )
+
+
+def _team_headers(config: SimulationConfig) -> list[tuple[str, str]]:
+    """The phases; in a checked build rows know their lengths."""
+    team = headers("drivers/team.cuh")
+    if not config.checked:
+        return team
+    return [
+        ("generated", "#define Row PlainRow\n#ifndef SCRATCH_FILL\n#define SCRATCH_FILL 0xfe\n#endif"),
+        *team,
+        ("generated", "#undef Row"),
+        *headers("drivers/checked_turns.cuh"),
+    ]
+
+
+def _checked_calls(layout: TeamLayout) -> list[tuple[str, str]]:
+    """What stands between the driver and the rules in a checked build."""
+    if not layout.config.checked:
+        return []
+    return [("generated", _CHECKED_CALLS if layout.device.on_gpu else f"{_CHECKED_CALLS}\n{_CHECKED_PHASES}")]
+
+
+def structs(layout: TeamLayout) -> dict[str, Struct]:
+    """The structs that cross from Python to the kernels, in the order of declaration."""
+    real = layout.real
+
+    def of(name: str, *fields: MemberDeclaration) -> Struct:
+        return Struct.of(name, real, *fields)
+
+    def world(name: str, *, kept: bool) -> Struct:
+        return of(name, *((f"{CPP_TYPES[f.type]}*", f.name) for f in layout.world.values() if f.kept == kept))
+
+    params = params_buffers(layout)
+    state, scratch = world("StateBuffers", kept=True), world("ScratchBuffers", kept=False)
+    spread = layout.schedule.kind == "SPREAD"
+    buffers = of(
+        "Buffers",
+        ("Index", "count"),
+        (state, "state"),
+        *([(scratch, "scratch")] if spread else []),
+        ("bool*", "just_left"),
+        ("real*", "running_return"),
+        ("int*", "left_at"),
+        ("int*", "offset"),
+        ("u32*", "staggered"),
+        ("real*", "episode_return"),
+        ("int*", "episode_length"),
+        ("u8*", "ended"),  # (the other flags are bools: compilers take a byte that is stored for a part of anything)
+        ("bool*", "finished"),
+        ("u64*", "seeds"),
+        ("u32*", "episodes"),
+        ("u64*", "shared_seed"),
+        ("u64*", "offence"),
+    )
+    role = of(
+        "RoleCall",
+        ("const void*", "actions"),
+        ("int", "action_kind"),
+        ("float*", "observations"),
+        ("real*", "rewards"),
+        ("bool*", "terminations"),
+        ("bool*", "truncations"),
+        ("float*", "final_obs"),
+        ("real*", "episode_return"),  # of the user's, or null
+        ("int*", "episode_length"),
+        *([("bool*", "action_mask")] if layout.spec.masked else []),
+    )
+    common: tuple[MemberDeclaration, ...] = (
+        (buffers, "buffers"),
+        (params, "params"),
+        ("int", "limit"),
+        ("int", "phase"),
+        ("int*", "phases"),
+    )
+    roles = (role, "role", len(layout.roles))
+    step = of("StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), roles)
+    reset = of("ResetCall", *common, *RESETTING, roles)
+    return {s.name: s for s in (state, *([scratch] if spread else []), params, buffers, role, step, reset)}
+
+
+def _constants(layout: TeamLayout) -> str:
+    """The size of the team, and how its phases are run."""
+    schedule = layout.schedule
+    number = {"int8": "signed char", "int16": "short", "int32": "int"}[layout.number]
+    blocks = schedule.blocks(layout.device, double=layout.real == "double")
+    return "\n".join(
+        [
+            "enum Schedule { HOST, BLOCK, SPREAD };",
+            f"constexpr Schedule SCHEDULE = {schedule.kind};",
+            f"constexpr int  AGENTS       = {layout.agents};",
+            f"constexpr int  TEAMS        = {schedule.replicas};  // replicas in a block",
+            f"constexpr int  THREADS      = {schedule.threads};  // in a block",
+            f"constexpr int  BLOCKS       = {blocks};  // on a multiprocessor at a time",
+            f"constexpr int  ROW_LANES    = {schedule.lanes};  // threads that write a row of observations",
+            "enum RowWriting { DIRECTLY, BY_BLOCK, BY_WARP };",
+            f"constexpr RowWriting ROW_WRITING = {schedule.writing};",
+            f"constexpr int  ROWS_TOGETHER = {schedule.together};  // that are copied out together",
+            f"constexpr int  WARP_FLOATS  = {batch_floats(schedule.together, max(r.features for r in layout.roles))};",
+            f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
+            f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
+            f"constexpr int  ROLES        = {len(layout.roles)};",
+            f"using AgentNumber = {number};",
+            f"using Element     = {'int' if layout.elements < 2**31 else 'Index'};  // counts the elements of an array",
+        ]
+    )
+
+
+def _by_role(name: str, values: Sequence[object]) -> str:
+    """A function from a role's number to a constant."""
+    return f"FN constexpr int {name}([[maybe_unused]] int role) {{ return {selection(values, 'role')}; }}"
+
+
+def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
+    """What the spec says, in C++."""
+    spec, config, schedule = layout.spec, layout.config, layout.schedule
+    *others, _ = layout.roles
+    chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(others))
+    names = ", ".join(role.name.upper() for role in layout.roles)
+    bodies = {"ParamBuffers": [params_getter(layout)]}
+    fixed = [_fixed(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
+    together = schedule.together
+    staged = [staged_floats(role, together, schedule.replicas) for role in layout.roles]
+    return "\n\n".join(
+        [
+            f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
+            mode_enum(config.autoreset_mode),
+            "\n".join(
+                [
+                    f"enum RoleNumber {{ {names} }};",
+                    f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(others)}; }}",
+                    _by_role("first_of", [role.first for role in layout.roles]),
+                    _by_role("count_of", [role.size for role in layout.roles]),
+                    _by_role("features_of", [role.features for role in layout.roles]),
+                    f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules say what is possible",
+                    *([_by_role("choices_of", [role.choices for role in layout.roles])] if spec.masked else []),
+                    _by_role("batches_before", _before(-(-role.size // together) for role in layout.roles)),
+                    _by_role("staged_before", _before(staged)[:-1]),
+                ]
+            ),
+            params_struct(config),
+            "\n".join(["// Parameters on which shapes depend.", *fixed]),
+            _actions(layout),
+            *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
+            world_struct(
+                layout.world.values(),
+                layout.agents,
+                schedule.offsets,
+                copied=schedule.kind == "BLOCK",
+                checked=config.checked,
+            ),
+        ]
+    )
+
+
+def _before(sizes: Iterable[int]) -> list[int]:
+    """How much comes before each of several sizes, and then all of it."""
+    return [0, *itertools.accumulate(sizes)]
+
+
+def _fixed(name: str, param: Param, value: Any) -> str:
+    """A parameter that is the same for all replicas, as a constant."""
+    if param.choices:
+        return f"constexpr {camel(name)} {name.upper()} = {camel(name)}({param.index(value)});"
+    kind = {"bool": "bool", "int": "int", "real": "real"}[param.kind]
+    return f"constexpr {kind} {name.upper()} = {kind}({value if param.kind == 'real' else param.index(value)});"
+
+
+def _by_element(name: str, rows: Iterable[Iterable[int]]) -> str:
+    """A function from a role's number and an action's element to a constant; 0 for what an action does not have."""
+    value = "0"
+    for r, row in enumerate(rows):
+        for j, entry in enumerate(row):
+            value = f"role == {r} && j == {j} ? {entry} : {value}"
+    return f"FN constexpr int {name}([[maybe_unused]] int role, [[maybe_unused]] int j) {{ return {value}; }}"
+
+
+def _actions(layout: TeamLayout) -> str:
+    """``Action``, and what is allowed of it."""
+    spaces = [role.action for role in layout.roles]
+    counts: list[list[int]] = []
+    starts: list[list[int]] = []
+    if all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
+        sizes = [int(np.prod(space.shape or ())) for space in spaces]
+    else:
+        for role, space in zip(layout.roles, spaces, strict=True):
+            if isinstance(space, gymnasium.spaces.Discrete):
+                counts.append([int(space.n)])
+                starts.append([int(space.start)])
+            elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+                counts.append([int(n) for n in space.nvec])
+                starts.append([int(n) for n in space.start])
+            else:
+                raise ValueError(
+                    f"{layout.spec.id}: the actions of all roles must be Discrete or MultiDiscrete, or of all roles "
+                    f"Boxes; a {role.name}'s are {space}"
+                )
+        sizes = [len(row) for row in counts]
+    kind = "int" if counts else "real"
+    size = max(sizes)
+    alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
+    return "\n".join(
+        [
+            f"constexpr bool WHOLE_ACTIONS = {str(bool(counts)).lower()};",
+            f"constexpr int  ACTION_SIZE   = {size};",
+            "struct Action {",
+            f"    {kind} value[ACTION_SIZE];",
+            f"    FN {kind} operator[](int j) const {{ return value[j]; }}",
+            *(["    FN operator int() const { return value[0]; }"] if alone else []),
+            "};",
+            _by_role("action_size", sizes),
+            _by_element("action_start", starts),
+            _by_element("action_count", counts),
+        ]
+    )

@@ -1,0 +1,1 @@
+"""The replicas of an environment: their memory, steps, resets, and what goes in and comes out."""

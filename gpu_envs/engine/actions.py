@@ -1,0 +1,167 @@
+"""Reads what a user hands to ``step``: any array of the right shape, from any library, copied only where it must be."""
+
+import sys
+from typing import Any, NamedTuple, final
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.backend.arrays import Array, Arrays, library_of
+
+_WHOLE = {"int64": 0, "int32": 1, "uint8": 2, "bool": 2}
+_REAL = {"float32": {"float32": 3}, "float64": {"float32": 3, "float64": 4}}
+"""The element types a kernel reads (real ones by its precision): numbers of ``ActionKind`` in ``actions.cuh``."""
+
+
+class Actions(NamedTuple):
+    """Actions as a kernel reads them."""
+
+    address: int
+    """Where they are, on the environment's device."""
+    kind: int
+    """Their element type."""
+    owner: Array
+    """Keeps the memory alive."""
+    host: np.ndarray | None
+    """They came from the host, so they can be looked at before the step."""
+
+
+@final
+class ActionReader:
+    """Turns arrays into addresses."""
+
+    def __init__(
+        self, space: gymnasium.Space[Any], rows: tuple[int, ...], device: str, arrays: Arrays, precision: str
+    ) -> None:
+        """Keeps what an action must look like: the space is one agent's, the rows are replicas and perhaps agents."""
+        self._space = space
+        self._shape = (*rows, *(space.shape or ()))
+        self._each = "one action for each of the replicas" if len(rows) == 1 else "one for each replica and agent"
+        self.discrete = isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
+        self._kinds = _WHOLE if self.discrete else _REAL[precision]
+        self._numpy_kinds = {np.dtype(name): kind for name, kind in self._kinds.items()}
+        self._torch_kinds: dict[Any, int] = {}
+        self._device = device
+        self._arrays = arrays
+        self._torch_device: Any = None
+        self._tensor: type[Any] | None = sys.modules["torch"].Tensor if arrays.name == "torch" else None
+
+    def read(self, actions: Any, steps: int | None = None) -> Actions:
+        """Returns where the actions are, or raises what is wrong with them.
+
+        Args:
+            actions: An array or a sequence, ``[num_envs, ...]``.
+            steps: Expect a block of this many steps, ``[steps, num_envs, ...]``.
+        """
+        if steps is None and actions.__class__ is self._tensor:  # the quickest way for the most frequent case
+            return self._read_torch(actions, self._shape)
+        shape = self._shape if steps is None else (steps, *self._shape)
+        library = library_of(actions)
+        if library == "torch":
+            return self._read_torch(actions, shape)
+        if library == "cupy":
+            return self._read_cupy(actions, shape)
+        if library == "dlpack":
+            return self._read_foreign(actions, steps)
+        return self._read_numpy(actions, shape)
+
+    def _check_shape(self, given: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        if given == shape:
+            return
+        if given == ():
+            raise TypeError(f"actions must be an array of shape {shape}, {self._each}; got one scalar")
+        raise ValueError(f"actions have shape {given}; expected {shape}: {self._each}")
+
+    def _refuse_dtype(self, dtype: object) -> TypeError:
+        wanted = "whole numbers (int64, int32, uint8, ...)" if self.discrete else "real numbers (float32 or float64)"
+        return TypeError(f"actions have dtype {dtype}; the action space {self._space} needs {wanted}")
+
+    def _read_numpy(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        array = actions
+        if not (type(array) is np.ndarray and array.dtype in self._numpy_kinds and array.flags.c_contiguous):
+            try:
+                array = np.asarray(actions)
+            except ValueError as error:
+                raise ValueError(f"actions must be an array of shape {shape}; got something else: {error}") from None
+            if array.dtype.kind == "O":
+                raise self._refuse_dtype(array.dtype)
+            self._check_shape(array.shape, shape)
+            array = np.ascontiguousarray(self._cast(array))
+        if array.shape != shape:
+            self._check_shape(np.shape(actions), shape)
+        if self._device == "cpu":
+            return Actions(int(array.__array_interface__["data"][0]), self._numpy_kinds[array.dtype], array, array)
+        moved = self._arrays.full_of(array)
+        return Actions(self._arrays.address(moved), self._numpy_kinds[array.dtype], moved, array)
+
+    def _cast(self, array: Any) -> Any:
+        """An array of NumPy or CuPy with elements of a type that kernels read."""
+        if array.dtype in self._numpy_kinds:
+            return array
+        if array.dtype.kind not in ("biu" if self.discrete else "fiu"):
+            raise self._refuse_dtype(array.dtype)
+        if self.discrete and array.dtype == np.uint64:
+            array = array.clip(None, np.iinfo(np.int64).max)  # huge, not negative after the cast
+        return array.astype(np.int64 if self.discrete else np.float32)
+
+    def _read_torch(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        if not self._torch_kinds:
+            torch = sys.modules["torch"]
+            self._torch_kinds = {getattr(torch, name): kind for name, kind in self._kinds.items()}
+            self._torch_device = torch.device(self._device)
+        kind = self._torch_kinds.get(actions.dtype)
+        if actions.shape != shape:
+            self._check_shape(tuple(actions.shape), shape)
+        if actions.device != self._torch_device:
+            if actions.device.type == "cpu":
+                return self._read_numpy(actions.detach().numpy(), shape)
+            raise ValueError(
+                f"actions are on {actions.device}; this environment is on {self._device}: actions.to({self._device!r})"
+            )
+        if kind is None:
+            torch = sys.modules["torch"]
+            floating = actions.dtype.is_floating_point
+            unfit = floating if self.discrete else actions.dtype == torch.bool
+            if unfit or actions.dtype.is_complex:
+                raise self._refuse_dtype(actions.dtype)
+            if self.discrete and actions.dtype == torch.uint64:
+                signed = actions.contiguous().view(torch.int64)
+                actions = torch.where(signed < 0, torch.iinfo(torch.int64).max, signed)  # huge, not negative
+            else:
+                actions = actions.to(torch.int64 if self.discrete else torch.float32)
+            kind = self._torch_kinds[actions.dtype]
+        if not actions.is_contiguous():
+            actions = actions.contiguous()
+        host = actions.detach().numpy() if self._device == "cpu" else None
+        return Actions(actions.data_ptr(), kind, actions, host)
+
+    def _read_cupy(self, actions: Any, shape: tuple[int, ...]) -> Actions:
+        if self._device != f"cuda:{actions.device.id}":
+            raise ValueError(
+                f"actions are on cuda:{actions.device.id}; this environment is on {self._device}: move them there"
+                + (", with actions.get()" if self._device == "cpu" else "")
+            )
+        actions = self._cast(actions)
+        if actions.shape != shape:
+            self._check_shape(actions.shape, shape)
+        if not actions.flags.c_contiguous:
+            actions = sys.modules["cupy"].ascontiguousarray(actions)
+        return Actions(int(actions.data.ptr), self._numpy_kinds[actions.dtype], actions, None)
+
+    def _read_foreign(self, actions: Any, steps: int | None) -> Actions:
+        """Any other library's array: through DLPack, into NumPy or CuPy."""
+        if int(actions.__dlpack_device__()[0]) == 1:  # on the host
+            return self.read(np.from_dlpack(actions), steps)
+        import cupy
+
+        return self.read(cupy.from_dlpack(actions), steps)
+
+    def first_wrong(self, host: np.ndarray) -> tuple[int, ...] | None:
+        """Where the first value is that no kernel would take; a look at the host's memory costs less than a launch."""
+        if self.discrete:
+            space: Any = self._space
+            size = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+            wrong = (host < space.start) | (host >= space.start + size)
+        else:
+            wrong = np.isnan(host)
+        return tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else None

@@ -1,0 +1,398 @@
+"""What a batch of replicas is to its user, with one agent or with a team: its making, state, parameters and pickles."""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from gpu_envs.backend import Backend, open_backend, resolve_device
+from gpu_envs.backend.arrays import Array, library_of, to_numpy
+from gpu_envs.engine.attributes import param_as_given, per_replica, set_param
+from gpu_envs.engine.number_check import NumberCheck
+from gpu_envs.engine.options import Options, check_num_envs, config_of
+from gpu_envs.engine.resets import Reset, read_offsets, read_reset
+from gpu_envs.engine.results import Step
+from gpu_envs.engine.simulation import NO_LIMIT, Simulation
+from gpu_envs.engine.snapshots import restore, snapshot
+from gpu_envs.engine.state import LiveParams, LiveState
+from gpu_envs.engine.turns import in_turn
+from gpu_envs.registry.known import again, lasting
+from gpu_envs.rendering.renderer import Renderer
+from gpu_envs.seeds import Seed, Seeds
+from gpu_envs.specs.base import Spec
+
+SpecT = TypeVar("SpecT", bound=Spec)
+ResultT = TypeVar("ResultT")
+"""What a result is: an array or, with a team, arrays by role."""
+
+
+class Batch(abc.ABC, Generic[SpecT, ResultT]):
+    """What ``VectorEnv`` and ``MultiAgentEnv`` share; each adds its spaces, ``reset`` and ``step``.
+
+    A step looks at attributes of the environment itself: an attribute of an attribute costs time.
+
+    Attributes:
+        num_envs: The number of replicas.
+        device: ``cpu`` or ``cuda:N``.
+        output: The library of the arrays that come out.
+        precision: Of state and reward.
+        gives_copies: Whether fresh arrays are returned.
+        autoreset_mode: Gymnasium's enum; in ``metadata`` too.
+        max_episode_steps: The step at which an episode is truncated; None: never.
+        metadata: What Gymnasium wants to know.
+        render_mode: As given.
+        closed: Whether ``close`` was called.
+    """
+
+    def __init__(
+        self,
+        spec: SpecT,
+        num_envs: int = 1,
+        *,
+        device: str = "auto",
+        output: str = "numpy",
+        autoreset_mode: str | AutoresetMode = "NextStep",
+        precision: str = "float32",
+        max_episode_steps: int | None = None,
+        copy: bool | None = None,
+        statistics: bool | None = None,
+        threads: int | None = None,
+        block_size: int | None = None,
+        checking: bool = False,
+        render_mode: str | None = None,
+        **params: Any,
+    ) -> None:
+        """Makes the replicas; ``gpu_envs.make`` is the usual way.
+
+        Args:
+            spec: What the environment is.
+            num_envs: How many replicas.
+            device: ``auto`` (CUDA where there is a CUDA device), ``cpu``, ``cuda`` or ``cuda:N``.
+            output: The arrays that come out: ``numpy``, ``torch`` or ``cupy``.
+            autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled``.
+            precision: Of state and reward: ``float32`` or ``float64``. Observations are float32 in both.
+            max_episode_steps: Truncates at this step; -1: never; None: the environment's default.
+            copy: Return fresh arrays. None: for NumPy only.
+            statistics: Give ``infos["episode"]`` where an episode ends. None: not for NumPy, where Gymnasium's
+                RecordEpisodeStatistics gives it of one agent.
+            threads: On the CPU: the most threads to use; None: one for each core.
+            block_size: On CUDA: threads per block, with a team the most; None: the default.
+            checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
+                waits for the device, so it is for finding mistakes, and never within a CUDA graph.
+            render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
+                (many replicas in one), ``human`` (that in a window, at each step), or None.
+            **params: The environment's own parameters: one value or, but for those on which shapes depend, an array
+                with one for each replica.
+        """
+        self.num_envs = check_num_envs(num_envs)
+        self._options = options = Options(
+            device=str(device),
+            output=output,
+            autoreset_mode=autoreset_mode,
+            precision=precision,
+            max_episode_steps=max_episode_steps,
+            copy=copy,
+            statistics=statistics,
+            threads=threads,
+            block_size=block_size,
+            checking=checking,
+        )
+        self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
+        options.check(self.device)
+        self._env_spec = spec
+        self.output, self.precision, self.gives_copies = output, precision, options.gives_copies
+        self.autoreset_mode = AutoresetMode(options.mode)
+        config = config_of(spec, self.num_envs, options, params)
+        backend = open_backend(self.device, threads, block_size)
+        self._sim = sim = Simulation(config, backend, options.library(self.device))
+        self._turn = sim.turn
+        self._params = LiveParams(lambda: sim.params, functools.partial(set_param, sim))
+        self._numbers = NumberCheck(sim) if checking else None
+        self._renderer = Renderer(spec.id, spec.drawing, render_mode, self.device)
+        self.max_episode_steps = None if config.limit == NO_LIMIT else config.limit
+        self.metadata = {"autoreset_mode": self.autoreset_mode, **self._renderer.metadata}
+        self.render_mode = render_mode
+        self.closed = False
+        self._followed = checking or render_mode == "human"  # so that a step looks at one attribute
+        self._live = output != "numpy" and not self.gives_copies
+        self._statistics, self._masked = options.gives_statistics, spec.masked
+        self._same_step, self._report_frozen = options.mode == "SameStep", options.mode == "Disabled"
+        sim.set_step_flags(report_frozen=self._report_frozen, clear_final=output == "numpy" and not self.gives_copies)
+        self._prepare()
+
+    # --- what each kind of environment adds ---
+
+    @abc.abstractmethod
+    def _prepare(self) -> None:
+        """Makes the spaces and what reads actions, once the simulation is there."""
+
+    @abc.abstractmethod
+    def _result(self, name: str, out: Step | None = None) -> ResultT:
+        """A result as the user gets it: itself, a copy, or the arrays of the user's that it was written into."""
+
+    @abc.abstractmethod
+    def _last(self, name: str) -> ResultT:
+        """A result as it stands: live, or with NumPy output on CUDA a copy."""
+
+    # --- what it is ---
+
+    @property
+    def env_spec(self) -> SpecT:
+        """What the environment is; ``spec`` of a ``VectorEnv`` is Gymnasium's."""
+        return self._env_spec
+
+    @property
+    def backend(self) -> Backend:
+        """What compiles and launches kernels on the environment's device."""
+        return self._sim.backend
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._env_spec.id!r}, num_envs={self.num_envs}, device={self.device!r}, "
+            f"output={self.output!r}, autoreset_mode={self._options.mode!r})"
+        )
+
+    # --- state and parameters ---
+
+    @property
+    def state(self) -> LiveState:
+        """The live state, field by field: ``[num_envs]``, of a team's agents ``[num_envs, num_agents]``.
+
+        Of arrays the elements come last: ``[num_envs, length]``, ``[num_envs, num_agents, length]``.
+        """
+        return self._sim.state
+
+    @property
+    def params(self) -> LiveParams:
+        """The parameters; those that replicas have their own of as live arrays, which may be written.
+
+        Assigning to one is ``set_attr``. What is written into an array and must not be raises a ValueError: on the CPU
+        at the next call that uses it; on CUDA, where no step reads it back, in ``check``, ``get_state`` and
+        ``set_attr``.
+        """
+        return self._params
+
+    @property
+    def elapsed(self) -> Array:
+        """How many steps each replica's episode has had, int32: live, to be assigned into (``env.elapsed[:] = 0``).
+
+        With NumPy output on CUDA it is a copy.
+        """
+        return self._to_output(self._sim.elapsed)
+
+    @property
+    def offset(self) -> Array:
+        """By how many steps each replica's time limit is nearer in this episode, int32: read only, ``stagger`` sets it.
+
+        With NumPy output on CUDA it is a copy.
+        """
+        return self._to_output(self._sim.buffers["offset"])
+
+    @property
+    def action_mask(self) -> ResultT | None:
+        """Which choices are possible in the state last observed, int8 ``[num_envs, choices]``: 1, or 0 for what is not.
+
+        With a team by role, ``[num_envs, agents, choices]``; agents that are out have ones only. Of MultiDiscrete
+        actions the choices of all elements, one after another. Live, or with NumPy output on CUDA a copy. None where
+        the rules forbid nothing: see ``allow``.
+        """
+        return self._last("action_mask") if self._masked else None
+
+    @property
+    def episode_return(self) -> ResultT:
+        """The return of each replica's last finished episode, with a team of each agent's, by role.
+
+        Live, or with NumPy output on CUDA a copy.
+        """
+        return self._last("episode_return")
+
+    @property
+    def episode_length(self) -> ResultT:
+        """The length of each replica's last finished episode, with a team of each agent's, by role.
+
+        Live, or with NumPy output on CUDA a copy.
+        """
+        return self._last("episode_length")
+
+    @in_turn
+    def observe(self) -> ResultT:
+        """The observations of the state as it stands, after assigning into ``state``."""
+        self._check_open()
+        self._sim.observe()
+        if self._numbers is not None:
+            self._numbers.look(stepped=False)
+        return self._result("observations")
+
+    @in_turn
+    def stagger(self, seed: Seed | None = None, *, offsets: Any = None) -> ResultT:
+        """Brings each replica's time limit nearer by random steps, for this episode, so that not all reach it at once.
+
+        States and ``elapsed`` stay as they are, and rules know nothing of it: these episodes are only cut short, so do
+        not evaluate on them.
+
+        Args:
+            seed: Of the random steps.
+            offsets: In their place, how many steps for each replica.
+
+        Returns:
+            The observations.
+        """
+        self._check_ready("stagger")
+        self._sim.stagger(read_offsets(self._sim, seed, offsets))
+        return self.observe()
+
+    @in_turn
+    def check(self) -> None:
+        """Raises the first ActionError of the steps whose actions came from the device, if there was any.
+
+        It raises a ValueError if what was written into a live array of a parameter must not be there.
+        """
+        self._sim.host_params()
+        self._sim.check()
+
+    @in_turn
+    def allow_frozen_steps(self, allow: bool = True) -> None:
+        """Whether in Disabled mode a replica may be stepped whose episode is over, which then changes nothing."""
+        self._report_frozen = self._options.mode == "Disabled" and not allow
+        self._sim.set_step_flags(report_frozen=self._report_frozen)
+
+    @in_turn
+    def render(self) -> Any:
+        """What the replicas look like now.
+
+        Returns:
+            With ``rgb_array`` a sequence of a frame ``[height, width, 3]`` for each replica, painted when it is looked
+            at; with ``tiled`` one such array, of at most 64 replicas; with ``human`` None: a window shows it.
+        """
+        self._renderer.check()
+        self._check_ready("render")
+        return self._renderer.render(self._sim.state, self.params)
+
+    # --- by name ---
+
+    @in_turn
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """A parameter, a state field, or an attribute, as a tuple of one for each replica."""
+        if name in self._sim.params:
+            value = param_as_given(self._sim, name)
+            return tuple(value) if isinstance(value, list) else per_replica(value, self.num_envs)
+        if name in self._sim.state:
+            return tuple(self._sim.arrays.read(self._sim.state[name]).tolist())
+        return per_replica(getattr(self, name), self.num_envs)
+
+    @in_turn
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets a parameter or a state field, to one value or to one for each replica.
+
+        Replicas that have their own values of a parameter keep having them: one value for all fills their array. A CUDA
+        graph keeps the value that all replicas share as it was; values of each replica's own stay live.
+        """
+        if name in self._sim.state:
+            self._sim.state[name] = values
+        else:
+            set_param(self._sim, name, values)
+
+    @in_turn
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method, or reads an attribute: a tuple of one result for each replica."""
+        if name in self._sim.params or name in self._sim.state:
+            return self.get_attr(name)
+        member = getattr(self, name)
+        return per_replica(member(*args, **kwargs) if callable(member) else member, self.num_envs)
+
+    # --- snapshots and pickles ---
+
+    @in_turn
+    def get_state(self) -> dict[str, Any]:
+        """Copies out everything a trajectory depends on: state, episodes, seeds and parameters."""
+        self._check_open()
+        kept = snapshot(self._sim)
+        return _on_host(kept) if self.output == "numpy" else kept
+
+    @in_turn
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Copies in what ``get_state`` gave, here or in another environment of the same kind and size."""
+        self._check_open()
+        restore(self._sim, state)
+
+    @in_turn
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments that made it, and where its trajectories are: ids, numbers and NumPy's arrays only."""
+        sim = self._sim
+        return {
+            "id": self._env_spec.id,
+            "place": lasting(self._env_spec.id),
+            "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
+            "params": {name: param_as_given(sim, name) for name in sim.params},
+            "snapshot": _on_host(snapshot(sim)) if sim.ready and not self.closed else None,
+            "closed": self.closed,
+            "frozen_steps": not self._report_frozen,
+            "render_mode": self.render_mode,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes an equal environment, on this machine, that goes on where the other was."""
+        spec: Any = again(state["id"], state.get("place", state["id"]))
+        Batch.__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
+        if state["snapshot"] is not None:
+            restore(self._sim, state["snapshot"])
+        self.closed = state["closed"]
+        self.allow_frozen_steps(state.get("frozen_steps", False))
+
+    # --- helpers ---
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise gymnasium.error.ClosedEnvironmentError(f"this {self._env_spec.id} is closed; make another")
+
+    def _check_ready(self, method: str) -> None:
+        """Raises an error if the environment is closed, or was never reset."""
+        self._check_open()
+        if not self._sim.ready:
+            raise gymnasium.error.ResetNeeded(f"call reset() before {method}()")
+
+    def _begin(self, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
+        """Begins new episodes at the starts asked for, or raises what is wrong with what ``reset`` was given."""
+        self._check_open()
+        sim = self._sim
+        asked = read_reset(sim, seed, options)
+        sim.reset(asked.seeds, asked.mask, asked.values)
+        for name, values in asked.starts.items():
+            mask = True if asked.mask is None else sim.arrays.read(asked.mask).reshape(-1, *(1,) * (values.ndim - 1))
+            sim.state[name] = np.where(mask, values, sim.arrays.read(sim.state[name]))
+        if asked.starts:
+            sim.observe()
+        if self._followed:
+            self._follow(stepped=False)
+        return asked
+
+    def _follow(self, *, stepped: bool, out: Step | None = None) -> None:
+        """In checking mode looks at the numbers; shows the window, if there is one."""
+        if self._numbers is not None:
+            self._numbers.look(stepped=stepped, out=out)
+        if self.render_mode == "human":
+            self.render()
+
+    def _to_output(self, array: Array) -> Array:
+        """One of the simulation's arrays in the output's library: itself, or a copy from the device."""
+        return to_numpy(array) if self.output == "numpy" else array
+
+    def _given_out(self, array: Array) -> Array:
+        """One of the simulation's arrays as the user gets it: itself, or a copy."""
+        if not self.gives_copies:
+            return array
+        if self.output == "numpy":
+            return self._sim.arrays.read(array)
+        return array.clone() if self.output == "torch" else array.copy()
+
+
+def _on_host(kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A snapshot whose arrays are NumPy's."""
+    return {
+        part: {n: v if library_of(v) == "" else to_numpy(v) for n, v in values.items()} for part, values in kept.items()
+    }

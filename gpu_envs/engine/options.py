@@ -1,0 +1,142 @@
+"""What an environment of either kind is made with, besides its own parameters, and the rules between its choices."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from gpu_envs.backend.host import MOST_THREADS
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig
+from gpu_envs.engine.simulation import NO_LIMIT
+from gpu_envs.errors import did_you_mean
+from gpu_envs.specs.base import Spec
+
+OUTPUTS = ("numpy", "torch", "cupy")
+
+
+def check_num_envs(given: object) -> int:
+    """Returns the number of replicas, or says what is wrong with it."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
+        raise ValueError(f"num_envs is {given!r}; a whole number from 1 up")
+    return int(given)
+
+
+def _check_choice(what: str, given: object, allowed: Sequence[str]) -> None:
+    if not isinstance(given, str) or given not in allowed:
+        hint = did_you_mean(str(given), allowed)
+        raise ValueError(f"{what} is {given!r}{hint} Allowed: {', '.join(repr(a) for a in allowed)}")
+
+
+def _check_switch(what: str, given: object, *, default: bool) -> None:
+    if not (isinstance(given, bool | np.bool_) or (default and given is None)):
+        raise ValueError(f"{what} is {given!r}; True or False{', or None for the default' if default else ''}")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The constructor's arguments as they were given: a pickle makes them anew, perhaps on another machine.
+
+    ``Batch.__init__`` says what each of them means.
+    """
+
+    device: str = "auto"
+    output: str = "numpy"
+    autoreset_mode: str | AutoresetMode = "NextStep"
+    precision: str = "float32"
+    max_episode_steps: int | None = None
+    copy: bool | None = None
+    statistics: bool | None = None
+    threads: int | None = None
+    block_size: int | None = None
+    checking: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses an unknown mode at once; the rest waits for the device, in ``check``."""
+        _check_choice("autoreset_mode", getattr(self.autoreset_mode, "value", self.autoreset_mode), AUTORESET_MODES)
+
+    @property
+    def mode(self) -> str:
+        """The word for the autoreset mode."""
+        return str(getattr(self.autoreset_mode, "value", self.autoreset_mode))
+
+    @property
+    def gives_copies(self) -> bool:
+        """Whether fresh arrays are returned."""
+        return self.output == "numpy" if self.copy is None else bool(self.copy)
+
+    @property
+    def gives_statistics(self) -> bool:
+        """Whether ``infos["episode"]`` is given."""
+        return self.output != "numpy" if self.statistics is None else bool(self.statistics)
+
+    def check(self, device: str) -> None:
+        """Raises a ValueError for what cannot be, or cannot be on this device, ``cpu`` or ``cuda:N``."""
+        _check_choice("output", self.output, OUTPUTS)
+        _check_choice("precision", self.precision, PRECISIONS)
+        _check_switch("copy", self.copy, default=True)
+        _check_switch("statistics", self.statistics, default=True)
+        _check_switch("checking", self.checking, default=False)
+        threads, sizes = range(1, MOST_THREADS + 1), range(32, 1025, 32)
+        for what, given, known, allowed in (
+            ("threads", self.threads, threads, f"a whole number from 1 to {MOST_THREADS}, or None for all cores"),
+            ("block_size", self.block_size, sizes, "a multiple of 32 from 32 to 1024, or None"),
+        ):
+            whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+            if given is not None and (not whole or given not in known):
+                raise ValueError(f"{what} is {given!r}; give {allowed}")
+        if device == "cpu" and self.output == "cupy":
+            raise ValueError("output='cupy' needs device='cuda'; on the CPU use output='numpy' or 'torch'")
+        if self.output == "numpy" and not self.gives_copies and device != "cpu":
+            raise ValueError("copy=False with output='numpy' cannot be on CUDA: use output='torch' or 'cupy'")
+
+    def library(self, device: str) -> str:
+        """The library of the simulation's own arrays on this device."""
+        if self.output != "numpy":
+            return self.output
+        return "numpy" if device == "cpu" else "cupy"
+
+    def limit(self, default: int | None) -> int:
+        """The step at which an episode is truncated, or ``NO_LIMIT``; ``default`` is the environment's own limit."""
+        given = self.max_episode_steps
+        if given is None:
+            return default or NO_LIMIT
+        if isinstance(given, bool) or not isinstance(given, int | np.integer) or (given < 1 and given != -1):
+            raise ValueError(
+                f"max_episode_steps is {given!r}; a whole number from 1 up, -1 for none, None for the default"
+            )
+        return NO_LIMIT if given == -1 else min(int(given), NO_LIMIT)
+
+
+def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> SimulationConfig:
+    """What is to be simulated, of what a user gave."""
+    named, limit = with_limit(spec, options, params)
+    checked = spec.check_params(named, num_envs, options.precision)
+    longest = spec.most_steps(checked)
+    if longest is not None and limit > longest:
+        if options.max_episode_steps is not None or spec.limit is not None:
+            asked = "max_episode_steps is -1, no limit" if limit == NO_LIMIT else f"max_episode_steps is {limit}"
+            raise ValueError(
+                f"{spec.id}: {asked}, and its rules are made for episodes of at most {longest} steps; give at most that"
+            )
+        limit = longest
+    return SimulationConfig(spec, num_envs, options.mode, options.precision, limit, checked)
+
+
+def with_limit(spec: Spec, options: Options, params: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """The parameters and the step at which episodes are truncated, where a parameter may be another name for it."""
+    named = dict(params)
+    given, name = options.max_episode_steps, spec.limit
+    if name is None:
+        return named, options.limit(spec.max_episode_steps)
+    if given is None:
+        checked = spec.params[name].check(name, named.get(name, spec.params[name].default), 1)
+        return named, int(checked)
+    limit = options.limit(None)
+    if given != -1 and named.setdefault(name, limit) != limit:
+        raise ValueError(
+            f"max_episode_steps is {given}, and {name}, which means the same, is {named[name]!r}; give one of them"
+        )
+    return named, limit

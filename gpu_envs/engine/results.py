@@ -1,0 +1,227 @@
+"""What stepping gives back, and memory of the user's own to step into."""
+
+import bisect
+import dataclasses
+import itertools
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from gpu_envs.backend.arrays import Array, library_of
+from gpu_envs.codegen import RESULTS
+from gpu_envs.engine.actions import Actions
+from gpu_envs.errors import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """Arrays that one step writes straight into, any of them: torch, CuPy or NumPy, on the environment's device.
+
+    A row of a larger array will do: ``storage[t]`` of ``[T, num_envs, ...]``, whatever its alignment. Of a team,
+    each is a mapping from roles, any of them, to arrays of ``[num_envs, agents, ...]``. Observations that are a Dict
+    are a mapping from its keys, any of them.
+    """
+
+    observations: Array = None
+    """``[num_envs, *observation]``, of the observation space's type."""
+    rewards: Array = None
+    """``[num_envs]``, of the environment's precision."""
+    terminations: Array = None
+    """``[num_envs]``, bool."""
+    truncations: Array = None
+    """``[num_envs]``, bool."""
+    final_obs: Array = None
+    """``[num_envs, *observation]``, of the same; rows are written where an episode ended (SameStep)."""
+    episode_return: Array = None
+    """``[num_envs]``, of the environment's precision; written where an episode ended."""
+    episode_length: Array = None
+    """``[num_envs]``, int32; written where an episode ended."""
+    action_mask: Array = None
+    """``[num_envs, choices]``, int8; of environments whose rules say what is possible."""
+
+
+class Rollout(NamedTuple):
+    """What many steps in one launch give back."""
+
+    observations: Array
+    """Per step ``[steps, num_envs, *observation]``; otherwise the last, ``[num_envs, *observation]``.
+
+    Of a Dict, a dict of them."""
+    rewards: Array
+    """Per step ``[steps, num_envs]``; otherwise their sums, ``[num_envs]``."""
+    terminations: Array
+    """Per step ``[steps, num_envs]`` bools; otherwise their counts, ``[num_envs]`` int32."""
+    truncations: Array
+    """Per step ``[steps, num_envs]`` bools; otherwise their counts, ``[num_envs]`` int32."""
+    actions: Array
+    """Per step, where they were drawn: ``[steps, num_envs, ...]``; otherwise None."""
+    episodes: Array
+    """How many episodes ended, ``[num_envs]`` int32."""
+    episode_returns: Array
+    """The sum of their returns, ``[num_envs]``."""
+    episode_lengths: Array
+    """The sum of their lengths, ``[num_envs]`` int32."""
+
+
+def given_for(given: Any, key: str) -> Array | None:
+    """The array of a role or of a Dict's key among those a user gave for one result; with neither, what was given."""
+    return given.get(key) if key and given is not None else given
+
+
+def only_finished(finished: np.ndarray, values: Any, given: Any) -> Any:
+    """Zeroes the replicas whose episode goes on, in NumPy arrays that the user did not give: one, or a mapping."""
+    if isinstance(values, Mapping):
+        return {key: only_finished(finished, array, given_for(given, key)) for key, array in values.items()}
+    if given is not None:
+        return values
+    return np.where(finished.reshape(-1, *(1,) * (values.ndim - 1)), values, values.dtype.type(0))
+
+
+def as_step(out: object) -> Step:
+    """What was given as ``out``, once it is a ``Step``."""
+    if not isinstance(out, Step):
+        raise TypeError(f"out is {type(out).__name__}; give a gpu_envs.Step of arrays to write into, or None")
+    return out
+
+
+Span: TypeAlias = tuple[int, int, str]
+"""Memory: its first address, the one after its last, and whose it is."""
+
+_MOST_KNOWN = 4096
+"""Sets of arrays that are known to lie apart."""
+
+
+@final
+class OutReader:
+    """Turns a ``Step`` of the user's arrays into addresses, after a look at each."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[tuple[int, ...], str]],
+        affixes: Sequence[str],
+        device: str,
+        kind: str = "role",
+        memory: Callable[[], Sequence[Span]] = tuple,
+    ) -> None:
+        """Keeps what each array must be.
+
+        Args:
+            shapes: Shape and dtype of every result.
+            affixes: What ends the names of each place's results: ``""``, or a point and the place's name.
+            device: ``cpu`` or ``cuda:N``.
+            kind: What such a name is, for messages.
+            memory: The simulation's own, in order.
+        """
+        self._memory, self._own = memory, memory()
+        self._apart: set[Any] = set()
+        self._known = [
+            (place, name, affix[1:], *shapes[name + affix])
+            for place, affix in enumerate(affixes)
+            for name in RESULTS
+            if name + affix in shapes
+        ]
+        self._kind = kind
+        self._keys: dict[str, list[str]] = {name: [k for _, n, k, *_ in self._known if n == name] for name in RESULTS}
+        self._divided = [name for name, keys in self._keys.items() if keys not in ([], [""])]
+        self._device = device
+        self._tensor: Any = None
+        self._torch_dtypes: dict[str, Any] = {}
+        self._torch_device: Any = None
+
+    def read(self, out: Step, actions: Sequence[Actions] = ()) -> list[tuple[int, str, int]]:
+        """Returns place, name and address of each array given, or raises what is wrong with one.
+
+        Args:
+            out: The arrays.
+            actions: Those of the step, which are read while results are written.
+        """
+        as_step(out)
+        if out.final_obs is not None and not self._keys["final_obs"]:
+            raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
+        if out.action_mask is not None and not self._keys["action_mask"]:
+            raise ValueError("out.action_mask is written by environments whose spec has action_mask=True only")
+        if self._divided:
+            self._check_keys(out)
+        found = []
+        for place, name, key, shape, dtype in self._known:
+            array = given_for(getattr(out, name), key)
+            if array is not None:
+                label = f"{name}[{key!r}]" if key else name
+                found.append((place, name, self._address(label, array, shape, dtype)))
+        known = (*found, *[part[:2] for part in actions])
+        if self._own is not self._memory() or known not in self._apart:
+            self._check_apart({(place, name): address for place, name, address in found}, actions)
+            self._apart.add(known)
+        return found
+
+    def _check_apart(self, found: Mapping[tuple[int, str], int], actions: Sequence[Actions]) -> None:
+        """Refuses arrays that overlap: one another, the actions, or memory of the simulation's that is not theirs."""
+        if self._own is not self._memory() or len(self._apart) >= _MOST_KNOWN:
+            self._own = self._memory()
+            self._apart.clear()
+        spans = [(part.address, part.address + part.owner.nbytes, "the actions") for part in actions]
+        for place, name, key, shape, dtype in self._known:
+            low = found.get((place, name))
+            if low is None:
+                continue
+            high = low + math.prod(shape) * np.dtype(dtype).itemsize
+            label = f"out.{name}[{key!r}]" if key else f"out.{name}"
+            at = bisect.bisect_left(self._own, (high,)) - 1
+            if at >= 0 and self._own[at][1] > low and self._own[at] != (low, high, f"{name}.{key}" if key else name):
+                raise ValueError(f"{label} overlaps the environment's own {self._own[at][2]!r}; give other memory")
+            spans.append((low, high, label))
+        for one, other in itertools.pairwise(sorted(spans)):
+            if other[0] < one[1]:
+                raise ValueError(f"{one[2]} and {other[2]} overlap; give each memory of its own")
+
+    def _check_keys(self, out: Step) -> None:
+        for name in self._divided:
+            given, keys = getattr(out, name), self._keys[name]
+            if given is None:
+                continue
+            if not isinstance(given, Mapping):
+                raise TypeError(f"out.{name} is {type(given).__name__}; give a mapping from {self._kind}s to arrays")
+            for key in given:
+                if key not in keys:
+                    raise ValueError(
+                        f"out.{name} names the {self._kind} {key!r}{did_you_mean(str(key), keys)} "
+                        f"There are: {', '.join(keys)}"
+                    )
+
+    def _address(self, name: str, array: Any, shape: tuple[int, ...], dtype: str) -> int:
+        if (
+            array.__class__ is self._tensor  # the quickest way for the most frequent case
+            and array.dtype is self._torch_dtypes[dtype]
+            and array.shape == shape
+            and array.device == self._torch_device
+            and array.is_contiguous()
+        ):
+            return int(array.data_ptr())
+        library = library_of(array)
+        if library == "torch" and self._tensor is None:
+            torch = sys.modules["torch"]
+            self._tensor, self._torch_device = torch.Tensor, torch.device(self._device)
+            self._torch_dtypes = {d: getattr(torch, d) for *_, d in self._known}
+        if library == "torch":
+            device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index}"
+            contiguous, given = array.is_contiguous(), str(array.dtype).rpartition(".")[2]
+        elif library == "cupy":
+            device, contiguous, given = f"cuda:{array.device.id}", array.flags.c_contiguous, array.dtype.name
+        elif library == "numpy":
+            device, contiguous, given = "cpu", array.flags.carray, str(array.dtype)
+        else:
+            raise TypeError(f"out.{name} is {type(array).__name__}; give an array of torch, CuPy or NumPy")
+        if device != self._device:
+            raise ValueError(f"out.{name} is on {device}; this environment is on {self._device}")
+        if tuple(array.shape) != shape:
+            raise ValueError(f"out.{name} has shape {tuple(array.shape)}; expected {shape}")
+        if given != dtype:
+            raise TypeError(f"out.{name} has dtype {given}; expected {dtype}")
+        if not contiguous:
+            raise ValueError(f"out.{name} must be contiguous, aligned and writable")
+        if library == "torch":
+            return int(array.data_ptr())
+        return int(array.data.ptr) if library == "cupy" else int(array.__array_interface__["data"][0])

@@ -1,0 +1,350 @@
+"""The replicas of one environment on one device: their memory, their kernels, and the launches. Knows no Gymnasium."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from gpu_envs.backend.arrays import Array, to_numpy
+from gpu_envs.backend.base import Backend
+from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
+from gpu_envs.engine.program import EnvProgram
+from gpu_envs.engine.state import LiveState
+from gpu_envs.errors import ActionError
+from gpu_envs.seeds import seed_bits
+from gpu_envs.specs.params import ParamValue
+
+NO_LIMIT = 2**31 - 1
+"""Stands for no time limit: the step counter's greatest value."""
+
+_NO_ERROR = np.array([0, -1], np.int64)
+OUT_OF_RANGE, NOT_A_NUMBER, EPISODE_OVER = 1, 2, 3
+"""What can be wrong with an action: ``Offence`` in ``actions.cuh``."""
+
+_ACTION_ERRORS = {
+    OUT_OF_RANGE: "an action is out of range{given}: allowed are {allowed}",
+    NOT_A_NUMBER: "an action is not a number (NaN)",
+    EPISODE_OVER: "the episode is over and autoreset_mode is 'Disabled': reset it with options={{'reset_mask': ...}}",
+}
+
+
+@final
+class Simulation:
+    """Buffers, kernels and launches."""
+
+    def __init__(self, config: SimulationConfig, backend: Backend, library: str) -> None:
+        """Allocates the buffers and compiles the kernels.
+
+        Args:
+            config: What to simulate.
+            backend: Where.
+            library: The array library whose arrays the buffers are.
+        """
+        self.config = config
+        self.backend = backend
+        self.arrays = backend.arrays(library)
+        self.turn = threading.RLock()
+        self.ready = False
+        self._launches = 0
+        self._flags = {"report_frozen": 0, "clear_final": 0}
+        self._shared: dict[str, ParamValue] = {}
+        self.param_arrays: dict[str, Array] = {}
+        self._watched: list[tuple[np.ndarray, bytes]] = []
+        own = frozenset(name for name, value in config.params.items() if isinstance(value, np.ndarray))
+        layout = layout_of(config, backend.traits, own)
+        self._allocate(layout)
+        self.program = EnvProgram(layout, self.buffers, self.arrays, backend)
+        self.set_params(config.params)
+
+    # --- memory ---
+
+    def _allocate(self, layout: Layout) -> None:
+        shapes, read = layout.buffers(), tables(self.config)
+        needed = sum(values.nbytes for values in read.values()) + sum(
+            int(np.prod(shape, dtype=np.float64)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()
+        )
+        available = self.backend.memory()
+        refusal = (
+            f"{self.config.num_envs:,} replicas of {self.config.spec.id} need {needed / 2**30:,.1f} GiB on "
+            f"{self.backend.device}, which has {available / 2**30:,.1f} GiB; lower num_envs"
+            f"{' or make the tables smaller' if read else ''}"
+        )
+        if needed > available:
+            raise MemoryError(refusal)
+        try:
+            self.buffers: dict[str, Array] = {
+                n: self.arrays.zeros(shape, dtype) for n, (shape, dtype) in shapes.items()
+            }
+            self._tables = {name: self.arrays.full_of(values) for name, values in read.items()}
+        except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
+            raise MemoryError(f"{refusal} ({error})") from error
+        self.arrays.write(self.buffers["offence"], _NO_ERROR)
+        self._allocated = {**self.buffers, **self._tables}
+        layout.view(self.buffers, self.arrays)
+        fields = {f: self.buffers[f"state.{f}"] for f in self.config.spec.fields}
+        self.state = LiveState(fields, self.arrays)
+        self.elapsed: Array = self.buffers["elapsed"]
+        self.shapes = layout.results()
+
+    def memory(self) -> tuple[tuple[int, int, str], ...]:
+        """Its own memory, in order: where each array begins and ends, and its name."""
+        return self._memory
+
+    def program_source(self) -> str:
+        """The C++ that the kernels of a single step were compiled from."""
+        return generate(self.layout, self.layout.modules[0]).source
+
+    def direct_step(self) -> Callable[[int, int], None]:
+        """A step without a look at actions, for one who steps a single replica on the host."""
+
+        def step(actions: int, kind: int) -> None:
+            if self._watched:
+                self._look_at_params()
+            program = self.program  # parameters may have called for another
+            program.step_call.actions, program.step_call.action_kind = actions, kind
+            program.launch_step(0)
+
+        return step
+
+    def forget_action_error(self) -> None:
+        """Forgets the invalid action on record."""
+        self.arrays.write(self.buffers["offence"], _NO_ERROR)
+
+    # --- parameters and program ---
+
+    @property
+    def layout(self) -> Layout:
+        """What the generated code depends on now."""
+        return self.program.layout
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters: those that replicas have their own of as live arrays."""
+        values = {**self._shared, **self.param_arrays}
+        return {name: values[name] for name in self.config.spec.settings}
+
+    def host_params(self, without: str = "") -> dict[str, ParamValue]:
+        """The parameters as they stand, live arrays read and checked.
+
+        Args:
+            without: The one that is about to be replaced, which need not be what it must.
+        """
+        spec, n, precision = self.config.spec, self.config.num_envs, self.config.precision
+        held = {name: self.arrays.read(array) for name, array in self.param_arrays.items()}
+        found: dict[str, ParamValue] = {**self.params, **held}
+        for name in held.keys() - {without}:
+            spec.settings[name].check_kept(name, held[name], n, precision)
+        spec.check_order({name: value for name, value in found.items() if name != without}, precision)
+        return found
+
+    def _look_at_params(self) -> None:
+        """On the host: raises a ValueError for what was written into a live array and must not be."""
+        if any(live.tobytes() != seen for live, seen in self._watched):
+            self.host_params()
+            self._watch()
+
+    def _watch(self) -> None:
+        """On the host: notes what stands in the live arrays, which has been checked."""
+        if self.backend.device == "cpu":
+            lives = [to_numpy(array) for array in self.param_arrays.values()]
+            self._watched = [(live, live.tobytes()) for live in lives]
+
+    def set_params(self, changed: Mapping[str, ParamValue]) -> None:
+        """Takes over checked parameters, all or none; compiles anew where one becomes per replica or is compiled in.
+
+        A parameter that replicas have their own of keeps its array: a value for all fills it.
+        """
+        config, arrays, n = self.config, self.arrays, self.config.num_envs
+        spec, values = config.spec, param_values(config.spec, changed)
+        own = {name for name, value in values.items() if isinstance(value, np.ndarray)} | self.param_arrays.keys()
+        shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in own}
+        baked = baked_values(spec, param_values(spec, shared))
+        program = self.program
+        if own != program.layout.per_replica or baked != program.layout.baked:
+            layout = layout_of(config, self.backend.traits, frozenset(own), baked)
+            program = EnvProgram(layout, self.buffers, arrays, self.backend)
+        held = {
+            name: np.broadcast_to(values[name], n).astype(config.precision if param.kind == "real" else "int32")
+            for name, param in spec.settings.items()
+            if name in own and name in values
+        }
+        fresh = {name: arrays.full_of(v) for name, v in held.items() if name not in self.param_arrays}
+        for name in held.keys() - fresh.keys():  # from here on nothing can fail
+            arrays.write(self.param_arrays[name], held[name])
+        self._shared, self.param_arrays, self.program = shared, {**self.param_arrays, **fresh}, program
+        own_arrays = {**self._allocated, **self.param_arrays}
+        places = {name: arrays.address(array) for name, array in own_arrays.items()}
+        self._memory = tuple(sorted((at, at + own_arrays[name].nbytes, name) for name, at in places.items()))
+        self._watch()
+        self._prepare(program.calls.values())
+
+    def _prepare(self, calls: Iterable[Any]) -> None:
+        """Writes parameters and flags into what kernels are called with."""
+        values = param_values(self.config.spec, self._shared)
+        for call in calls:
+            for name in self.config.spec.settings:
+                array = self.param_arrays.get(name)
+                setattr(call.params, name, values[name] if array is None else self.arrays.address(array))
+            for name, table in self._tables.items():
+                setattr(call.params, name, self.arrays.address(table))
+            self._write_flags(call)
+
+    # --- launches ---
+
+    def reset(
+        self,
+        seeds: int | Sequence[int | None] | None,
+        mask: Array | None,
+        options: Mapping[str, ParamValue],
+    ) -> None:
+        """Begins new episodes.
+
+        Args:
+            seeds: The first replica's seed, the others' counting up; or one for each, None to keep its own; or None.
+            mask: Which replicas, as bools in this simulation's memory; None: all.
+            options: Parameters of this reset alone.
+        """
+        if self._watched:
+            self._look_at_params()
+        call = self.program.calls["reset"]
+        kept = []
+        for name, value in param_values(self.config.spec, options).items():
+            if name in self.param_arrays:  # an option of this reset alone, where replicas have their own
+                array = self.param_arrays[name]
+                kept.append(self.arrays.full_of(np.full(array.shape, value, dtype_of(array))))
+                value = self.arrays.address(kept[-1])
+            setattr(call.params, name, value)
+        call.mask = None if mask is None else self.arrays.address(mask)
+        call.reseed, call.new_seeds, call.reseed_all = None, None, 0
+        chosen, bits = None, None  # what is freed here is used again by later work of the same stream only
+        if isinstance(seeds, int):
+            call.first_seed, call.reseed_all = seed_bits(seeds), 1
+        elif seeds is not None:
+            chosen = self.arrays.full_of(np.array([s is not None for s in seeds]))
+            known = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64)
+            bits = self.arrays.full_of(known.view(np.int64))
+            call.reseed, call.new_seeds = self.arrays.address(chosen), self.arrays.address(bits)
+        self.program.launch["reset"](self.arrays.stream())
+        if options:  # they hold for this reset alone, and so do arrays made for them
+            self._prepare([call])
+        self.ready = True
+
+    def observe(self) -> None:
+        """Writes the observations of the state as it stands."""
+        if self._watched:
+            self._look_at_params()
+        call = self.program.calls["reset"]
+        call.observe_only = 1
+        self.program.launch["reset"](self.arrays.stream())
+        call.observe_only = 0
+
+    def step(self, actions: Sequence[tuple[int, int]], out: Sequence[tuple[int, str, int]] = ()) -> None:
+        """Steps every replica once.
+
+        Args:
+            actions: For each place that takes some, where the actions are, and their element type, an ``ActionKind``.
+            out: Results to write elsewhere than into the buffers: number of the place, name, address.
+        """
+        if self._watched:
+            self._look_at_params()
+        program = self.program
+        call, places = program.step_call, program.step_places
+        for place, (address, kind) in zip(program.acting, actions, strict=True):
+            place.actions, place.action_kind = address, kind
+        self._launches += 1
+        call.launch = self._launches
+        if not out:
+            program.launch_step(self.arrays.stream())
+            return
+        for place, name, address in out:
+            setattr(places[place], name, address)
+        try:
+            program.launch_step(self.arrays.stream())
+        finally:
+            for place, name, _ in out:
+                setattr(places[place], name, program.own_places[place, name])
+
+    def set_step_flags(self, **flags: bool) -> None:
+        """Chooses what a step does besides; what is not named stays.
+
+        Args:
+            **flags: ``report_frozen``: put on record when a replica is stepped whose episode is over; ``clear_final``:
+                keep ``final_obs`` zero where no episode has just ended.
+        """
+        self._flags |= {name: int(flag) for name, flag in flags.items()}
+        for call in self.program.calls.values():
+            self._write_flags(call)
+
+    def _write_flags(self, call: Any) -> None:
+        for name, value in self._flags.items():
+            if hasattr(call, name):
+                setattr(call, name, value)
+
+    def inspect(self, actions: Sequence[tuple[int, int]], hosts: Sequence[np.ndarray]) -> None:
+        """Raises an ActionError if one of these actions is invalid. Nothing has changed then.
+
+        Args:
+            actions: For each place, where the actions are, and their element type.
+            hosts: The same actions, for the message.
+        """
+        program = self.program
+        call = program.calls["inspect"]
+        for place, (address, kind) in zip(program.inspected, actions, strict=True):
+            place.actions, place.action_kind = address, kind
+        self._launches += 1
+        call.launch = self._launches
+        program.launch["inspect"](self.arrays.stream())
+        self.check(hosts)
+
+    def rollout(self, steps: int, actions: int | None, kind: int, per_step: bool, results: Mapping[str, Array]) -> None:
+        """Takes many steps in one launch; ``results`` are written."""
+        program = self.program
+        if "rollout" not in program.calls:
+            self._prepare(program.load("rollout"))
+        if self._watched:
+            self._look_at_params()
+        call = program.calls["rollout"]
+        call.steps, call.per_step = steps, int(per_step)
+        call.actions, call.action_kind = actions, kind
+        self._launches += 1
+        call.launch = self._launches
+        call.random_actions = None
+        for affix, place in program.places["rollout"]:
+            for name, *_ in place._fields_:
+                if name + affix in results:
+                    setattr(place, name, self.arrays.address(results[name + affix]))
+        program.launch["rollout"](self.arrays.stream())
+
+    def check(self, hosts: Sequence[np.ndarray] = ()) -> None:
+        """Raises an ActionError if an action was invalid since the last check; waits for the device.
+
+        Args:
+            hosts: The actions of that step, where they are known.
+        """
+        record = self.arrays.read(self.buffers["offence"])
+        if record[0] == 0:
+            return
+        self.forget_action_error()
+        layout = self.layout
+        replica, agent, step = layout.where(int(record[1]))
+        kind = int(record[0]) & 3
+        who = layout.who(agent) if kind != EPISODE_OVER else ""
+        raise self.action_error(kind, f"replica {replica}, {who}step {step} of its episode", hosts, replica, agent)
+
+    def action_error(
+        self, kind: int, where: str, hosts: Sequence[np.ndarray], replica: int, agent: int = 0
+    ) -> ActionError:
+        """The error for one of a step's actions, which are told where they are known; ``where`` begins the message."""
+        given, allowed = self.layout.given(hosts, replica, agent), self.layout.allowed(agent)
+        return ActionError(f"{where}: {_ACTION_ERRORS[kind].format(given=given, allowed=allowed)}")
+
+    def stagger(self, offsets: np.ndarray) -> None:
+        """Cuts the episode of each replica short by so many steps, and by none of those that follow."""
+        self.arrays.write(self.buffers["offset"], offsets.astype(np.int32))
+        self.arrays.write(self.buffers["staggered"], np.array([np.count_nonzero(offsets)], np.int32))
+
+
+def dtype_of(array: Array) -> str:
+    """The name of the type of an array's elements."""
+    return str(array.dtype).rpartition(".")[2]

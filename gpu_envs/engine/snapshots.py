@@ -1,0 +1,71 @@
+"""Everything a trajectory depends on: copied out of a simulation, and back in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpu_envs.backend.arrays import Array, to_numpy
+from gpu_envs.engine.simulation import Simulation, dtype_of
+from gpu_envs.engine.state import as_field
+from gpu_envs.specs.params import ParamValue
+
+
+def snapshot(sim: Simulation) -> dict[str, Any]:
+    """Copies out everything a trajectory depends on."""
+    sim.host_params()
+
+    def copied(array: Array) -> Array:
+        twin = sim.arrays.empty(tuple(array.shape), dtype_of(array))
+        twin[...] = array
+        return twin  # contiguous, whatever the array was
+
+    return {
+        "state": {name: copied(array) for name, array in sim.state.items()},
+        "episode": {name: copied(sim.buffers[buffer]) for name, buffer in sim.layout.episode.items()},
+        "params": {n: copied(v) if n in sim.param_arrays else v for n, v in sim.params.items()},
+    }
+
+
+def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
+    """Copies a snapshot back in, or raises an error that says what does not fit, with nothing changed."""
+    config, spec = sim.config, sim.config.spec
+    buffers = {"state": {f: f"state.{f}" for f in sim.state}, "episode": sim.layout.episode}
+    if not isinstance(kept, Mapping):
+        raise TypeError(f"the state is {type(kept).__name__}; give what get_state() returned")
+    if isinstance(kept.get("episode"), Mapping):  # 0.1.0 knew no offsets
+        none = np.zeros(config.num_envs, np.int32)
+        kept = {**kept, "episode": {"offset": none, **kept["episode"]}}
+    for part, names in {**buffers, "params": sim.params}.items():
+        given = kept.get(part)
+        if not isinstance(given, Mapping) or set(given) != set(names):
+            found = sorted(map(str, given)) if isinstance(given, Mapping) else given
+            raise ValueError(f"the state's part {part!r} must have {sorted(names)}; got {found}")
+    values: dict[str, np.ndarray] = {}
+    for part, places in buffers.items():
+        for name, buffer in places.items():
+            array, shape = to_numpy(kept[part][name]), tuple(sim.buffers[buffer].shape)
+            if array.shape != shape:
+                raise ValueError(f"the state's {name!r} has shape {array.shape}; this environment needs {shape}")
+            values[buffer] = as_field(sim.buffers[buffer], array, f"the state's {name!r}")
+    params: dict[str, ParamValue] = {}
+    for name, value in kept["params"].items():
+        param, what = spec.settings[name], f"the state's parameter {name!r}"
+        array = param.read(what, value)
+        if array.ndim:
+            params[name] = param.check_kept(name, array, config.num_envs, config.precision)
+        else:
+            params[name] = param.check_one(what, value, config.precision)
+        if param.fixed and params[name] != sim.params[name]:
+            raise ValueError(
+                f"{what} is {value!r}, and this environment's is {sim.params[name]!r}: "
+                "shapes depend on it, so make an environment with the same"
+            )
+    spec.check_order(params, config.precision)
+    sim.set_params(params)
+    for name, array in values.items():
+        sim.arrays.write(sim.buffers[name], array)
+    sim.stagger(values["offset"])
+    sim.ready = True
+    if spec.masked:
+        sim.observe()  # what is possible follows from the state

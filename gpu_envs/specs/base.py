@@ -1,0 +1,248 @@
+"""What Python knows of an environment: everything but its rules, which are a header or functions in Python.
+
+From a spec follow the C++ structs, the buffers, the kernel arguments, the spaces and the command line's options.
+"""
+
+import dataclasses
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.errors import did_you_mean
+from gpu_envs.pictures import Drawing
+from gpu_envs.specs.derived import FixedParams, derived
+from gpu_envs.specs.fields import Field, Table, check_kinds, whole_count
+from gpu_envs.specs.names import GETTER, check_choices, check_name
+from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
+from gpu_envs.specs.rules import Rules
+from gpu_envs.specs.spaces import SpaceSource, outline, space_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec(ABC):
+    """What every environment has: a name, a header, parameters and limits."""
+
+    has_team: ClassVar[bool]
+    """Whether it has a team of agents, by roles."""
+
+    id: str
+    """Its name, ``Name-v0``."""
+    header: str | Path | Rules
+    """Its rules: a header beside the file that makes the spec, another's path, or functions in Python."""
+    params: Mapping[str, Param] = dataclasses.field(default_factory=dict)
+    """The fields of ``Params``, given to ``make`` or per replica."""
+    options: Mapping[str, Param] = dataclasses.field(default_factory=dict)
+    """Further fields of ``Params`` that ``reset(options=...)`` sets for that reset alone."""
+    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
+    """Further fields of ``Params``: what all replicas read and nobody writes."""
+    action_mask: bool | None = None
+    """The rules say in ``allow`` which actions are possible: ``infos["action_mask"]``. None: they have no ``allow``;
+    False: if they have one, it is left alone."""
+    ordered: tuple[tuple[str, str], ...] = ()
+    """Pairs of parameters or options of which the first must not exceed the second."""
+    max_episode_steps: int | None = None
+    """The step at which an episode is truncated; None: at the longest."""
+    longest_episode: int | Callable[[Mapping[str, Any]], int] | None = None
+    """The most steps that the rules are made for, such as a table has rows; or a function of the parameters that says
+    so. No ``max_episode_steps`` exceeds it. None: episodes may go on for ever."""
+    reward_threshold: float | None = None
+    """The mean return at which it counts as solved."""
+    description: str = ""
+    """One sentence."""
+
+    layouts: tuple[str, ...] = ()
+    """Fields of the state that ``reset(options=...)`` accepts as explicit starts."""
+    layout_rule: Callable[[str, np.ndarray, Mapping[str, Any]], str] | None = None
+    """Given a field, an explicit start and the parameters: what is expected where it is wrong; otherwise ``""``."""
+    limit: str | None = None
+    """The parameter that means ``max_episode_steps``, where there is one."""
+
+    drawing: Drawing | None = None
+    """What it looks like; None: it cannot be rendered."""
+    written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
+    """The file that makes the spec; None: it is in no file."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether the rules say which actions are possible, and are asked."""
+        return bool(self.action_mask)
+
+    @property
+    @abstractmethod
+    def fields(self) -> tuple[str, ...]:
+        """The names of the state's fields, as users see them."""
+
+    def __post_init__(self) -> None:
+        """Checks names, and freezes the mappings."""
+        if not re.fullmatch(r"[\w.-]+-v\d+", self.id):
+            raise ValueError(f"environment id {self.id!r} must look like 'Name-v0'")
+        object.__setattr__(self, "written_in", _file_of_caller())
+        self._check_kinds()
+        if not isinstance(self.header, Rules) and self.written_in is not None:
+            beside = self.written_in.parent / self.header
+            object.__setattr__(self, "header", beside if beside.is_file() else self.header)
+        if not self.fields:
+            raise ValueError(f"{self.id}: state must name at least one field")
+        names = [*self.fields, *self.params, *self.options, *self.tables]
+        for name in names:
+            check_name(name, f"{self.id}: the field", members=frozenset() if name in self.fields else GETTER)
+        check_choices(self.settings, self.id, team=self.has_team)
+        repeated = {n for n in names if names.count(n) > 1}
+        if repeated:
+            raise ValueError(
+                f"{self.id}: {sorted(repeated)} named more than once among state, params, options and tables"
+            )
+        for pair in self.ordered:
+            if not set(pair) <= set(self.params) | set(self.options):
+                raise ValueError(f"{self.id}: ordered pair {pair} names what is neither a parameter nor an option")
+        if self.limit is not None and self.limit not in self.params:
+            raise ValueError(f"{self.id}: limit names {self.limit!r}, which is not a parameter")
+        if not set(self.layouts) <= set(self.fields):
+            raise ValueError(f"{self.id}: layouts must name fields of the state; got {self.layouts}")
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise ValueError(f"{self.id}: max_episode_steps is {self.max_episode_steps}; at least 1, or None")
+        if self.longest_episode is not None and not callable(self.longest_episode):
+            longest = whole_count(self.longest_episode, f"{self.id}: longest_episode")
+            if (self.max_episode_steps or 1) > longest:
+                raise ValueError(
+                    f"{self.id}: max_episode_steps is {self.max_episode_steps}; at most longest_episode, {longest}"
+                )
+        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+
+    def _check_kinds(self) -> None:
+        """Refuses what is not of the kind that it must be, by the name of the field."""
+        if not isinstance(self.header, str | Path | Rules):
+            raise TypeError(f"{self.id}: header is {self.header!r}; give a path, or gpu_envs.Rules")
+        for what, given, kind, example in (
+            ("params", self.params, Param, "Param(9.8)"),
+            ("options", self.options, Param, "Param(0.05)"),
+            ("tables", self.tables, Table, "Table([0.0, 1.0])"),
+        ):
+            check_kinds(f"{self.id}: {what}", given, kind, example)
+            taken = [name for name in given if name in ARGUMENTS and kind is Param]
+            if taken:
+                raise ValueError(f"{self.id}: {what}: {taken[0]!r} is an argument of gpu_envs.make; name it otherwise")
+        if self.drawing is not None and not isinstance(self.drawing, Drawing):
+            raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
+        limit = self.max_episode_steps
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise TypeError(f"{self.id}: max_episode_steps is {limit!r}; give a whole number, or None")
+
+    @property
+    def settings(self) -> dict[str, Param]:
+        """Parameters and reset options together: the fields of ``Params``, in order."""
+        return {**self.params, **self.options}
+
+    def fixed_params(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters as functions that lengths and tables come from see them: those that stay as they are."""
+        return FixedParams(frozenset(name for name, param in self.params.items() if param.fixed), params)
+
+    def length(self, name: str, field: Field, params: Mapping[str, Any]) -> int:
+        """How many elements a field has under these parameters."""
+        return field.elements(self.fixed_params(params), f"{self.id}: the length of the field {name!r}")
+
+    def most_steps(self, params: Mapping[str, Any]) -> int | None:
+        """The most steps that an episode may have under these parameters; None: any number."""
+        given, what = self.longest_episode, f"{self.id}: longest_episode"
+        return whole_count(derived(given, self.fixed_params(params), what), what) if callable(given) else given
+
+    def table(self, name: str, params: Mapping[str, Any]) -> np.ndarray:
+        """The numbers of a table under these parameters."""
+        return self.tables[name].array(self.fixed_params(params), f"{self.id}: the table {name!r}")
+
+    @property
+    @abstractmethod
+    def spaces(self) -> Mapping[str, SpaceSource]:
+        """Its spaces, by what they are."""
+
+    def check_shapes(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Raises a ValueError where other parameters would give a space another shape."""
+        for what, source in self.spaces.items():
+            if isinstance(source, gymnasium.Space):
+                continue
+            old, new = space_of(source, before, f"{self.id}: {what}"), space_of(source, after, f"{self.id}: {what}")
+            if outline(old) != outline(new):
+                changed = [n for n in after if not np.array_equal(before[n], after[n])]
+                raise ValueError(
+                    f"{self.id}: {what} would become {new}, and is {old}: make another environment, and mark the "
+                    f"parameter {', '.join(map(repr, changed))} fixed=True"
+                )
+
+    def check_params(
+        self, given: Mapping[str, Any], num_envs: int, precision: str = "float64"
+    ) -> dict[str, ParamValue]:
+        """Completes the parameters with their defaults, or says which is wrong, how, and what is allowed."""
+        settings = self.settings
+        for name in given:
+            if name not in settings:
+                raise ValueError(
+                    f"{self.id} has no parameter {name!r}{did_you_mean(name, settings)} "
+                    f"Its parameters are: {', '.join(settings)}."
+                )
+        values = {n: p.check(n, given.get(n, p.default), num_envs, precision) for n, p in settings.items()}
+        self.check_order(values, precision)
+        return values
+
+    def check_options(
+        self, given: Mapping[str, Any], params: Mapping[str, Any], precision: str = "float64"
+    ) -> dict[str, bool | float | str]:
+        """Returns the options of one reset, or says which is wrong beside the parameters."""
+        for name in given:
+            if name not in self.options:
+                known = [*self.options, *self.layouts, "reset_mask"]
+                raise ValueError(
+                    f"{self.id} has no reset option {name!r}{did_you_mean(name, known)} "
+                    f"Its reset options are: {', '.join(known)}."
+                )
+        values = {n: self.options[n].check_one(f"reset option {n!r}", v, precision) for n, v in given.items()}
+        self.check_order({**params, **values}, precision, of=values)
+        return values
+
+    def check_layout(self, name: str, values: np.ndarray, params: Mapping[str, Any]) -> str:
+        """What is expected of an explicit start that is wrong; empty where nothing is."""
+        return self.layout_rule(name, values, params) if self.layout_rule is not None else ""
+
+    def check_order(
+        self, values: Mapping[str, Any], precision: str = "float64", of: Container[str] | None = None
+    ) -> None:
+        """Raises a ValueError where the first of an ordered pair exceeds the second.
+
+        Args:
+            values: Parameters; a pair of which one is missing is left out.
+            precision: Of real numbers in the simulation.
+            of: Look only at pairs with one of these.
+        """
+        for pair in self.ordered:
+            if not set(pair) <= values.keys() or (of is not None and not any(name in of for name in pair)):
+                continue
+            kinds = (precision if self.settings[name].kind == "real" else "int64" for name in pair)
+            low, high = (to_numpy(values[name]).astype(kind) for name, kind in zip(pair, kinds, strict=True))
+            if np.any(low > high):
+                raise ValueError(
+                    f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {values[pair[0]]!r} and "
+                    f"{values[pair[1]]!r}"
+                )
+
+
+def _file_of_caller() -> Path | None:
+    """The file that makes a spec; None where it is in no file."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _makes_specs(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    file = frame.f_globals.get("__file__")
+    return Path(file).resolve() if file else None
+
+
+def _makes_specs(module: str) -> bool:
+    """Whether a module is one of those that every author's spec is made through."""
+    return module in ("dataclasses", "copy") or module.startswith("gpu_envs.specs.")

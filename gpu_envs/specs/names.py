@@ -1,0 +1,113 @@
+"""Names in a spec, which are names in C++ too: which of them mean something there already."""
+
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+
+from gpu_envs.specs.params import Param
+
+CPP_WORDS = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
+    "compl concept const const_cast consteval constexpr constinit continue co_await co_return co_yield decltype "
+    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline "
+    "int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public real "
+    "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
+    "wchar_t while xor xor_eq".split()
+)
+"""Words that mean something in C++ and no name may be."""
+
+_MACROS = frozenset(
+    "CHECKED FN FOR_EACH_AGENT FOR_EACH_AGENT_NO_WAIT FOR_EACH_BLOCK FOR_EACH_COLUMN FOR_EACH_ENV FOR_EACH_LANE "
+    "FOR_EACH_LANE_ALONE FOR_EACH_MARKED KERNEL KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD SCRATCH_FILL SELDOM UNROLL".split()
+)
+
+_TYPES = frozenset(
+    "Action ActionBounds ActionKind Actions AgentNumber Autoreset BoxActions Buffers CheckedArray CheckedIf "
+    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Heap Index Key "
+    "LocalMemory Mask Near Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params "
+    "Part Random RangeTile Record ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch "
+    "ScratchBuffers SinCos Spare State StateBuffers States StepCall Stream Sums Table Team TeamActions ThreadTile "
+    "Tile Turns Wide Words World i64 u8 u16 u32 u64".split()
+)
+"""Types of the headers and of what is generated."""
+
+_OF_ONE = frozenset("ActionBounds Actions DiscreteActions BoxActions States Outcome Spare Sums Tile".split())
+"""Those that a team's environment may name a choice by, as there they are not, or not by that name."""
+
+_CONSTANTS = frozenset(
+    "ACTION_NAN ACTION_OUT_OF_RANGE ACTION_SIZE AGENTS ALL_ROWS AUTORESET BLOCK BLOCKS BY_BLOCK BY_WARP "
+    "CHECKED_SAME DIRECTLY DISABLED EPISODE_OVER FEW FEW_REPLICAS FIRST_ROWS FLOAT32 FLOAT64 GROUP HOST INT32 "
+    "INT64 LANES LAST_ROWS LOCAL_BYTES MASKED NEVER_BEGUN NEXT_STEP NO_OFFENCE ON_GPU PERMUTATION PI RANDOM_ACTION "
+    "RESET ROLES ROOM ROWS_AT ROWS_TOGETHER ROW_LANES ROW_WRITING SAME_STEP SAMPLER SCHEDULE SPREAD STEP TEAMS "
+    "TERMINATED THREADS TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
+)
+"""Constants of a team's program."""
+
+GETTER = frozenset({"get"})
+"""What ``Params`` are got by, which none of them may be called."""
+
+COPIES = frozenset({"put", "store", "store_shared"})
+"""The functions of ``World``, which none of its fields may be called."""
+
+
+def check_name(name: str, what: str, *, members: frozenset[str] = frozenset()) -> None:
+    """Refuses what is not a name in both languages, and names that the headers use.
+
+    Args:
+        name: The name.
+        what: Spec and what it is the name of.
+        members: Functions of the struct that it will be in.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in CPP_WORDS or keyword.iskeyword(name):
+        raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
+    if name in _MACROS | _TYPES | members:
+        raise ValueError(f"{what} {name!r} has a name that means something in the headers; give another")
+
+
+def camel(name: str) -> str:
+    """The name of the enum of a choice."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def check_choices(settings: Mapping[str, Param], what: str, *, team: bool) -> None:
+    """Refuses choices that make no enum in C++.
+
+    Args:
+        settings: All parameters and reset options, by name.
+        what: The spec.
+        team: It has a team of agents.
+    """
+    chosen = {name: param.choices for name, param in settings.items() if param.choices}
+    enums: dict[str, str] = {}
+    for name, choices in chosen.items():
+        if camel(name) in _TYPES - (_OF_ONE if team else frozenset()):
+            raise ValueError(
+                f"{what}: the choice {name!r} is an enum {camel(name)} in C++, which means something else; give "
+                "another name"
+            )
+        if enums.setdefault(camel(name), name) != name:
+            raise ValueError(f"{what}: the choices {enums[camel(name)]!r} and {name!r} are both {camel(name)} in C++")
+        words = [choice.replace("-", "_") for choice in choices]
+        for choice, word in zip(choices, words, strict=True):
+            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", word) or word in CPP_WORDS | _MACROS:
+                raise ValueError(
+                    f"{what}: {name!r} has the choice {choice!r}, which must be a name in C++ once '-' is '_': a "
+                    "letter, then letters, digits, '_', '-', and no word of the language"
+                )
+        if len(set(words)) < len(words):
+            raise ValueError(f"{what}: {name!r} has choices that are the same once '-' is '_': {choices}")
+
+
+def check_capitals(names: Iterable[str], what: str) -> None:
+    """Refuses roles and fixed parameters of a team that would be the same constant in C++, or one of the headers'."""
+    found: dict[str, str] = {}
+    for name in names:
+        capitals = name.upper()
+        if capitals in _CONSTANTS | _MACROS:
+            raise ValueError(
+                f"{what}: {name!r} is the constant {capitals} in C++, which means something else; give another name"
+            )
+        if capitals in found:
+            raise ValueError(f"{what}: {found[capitals]!r} and {name!r} are both the constant {capitals} in C++")
+        found[capitals] = name

@@ -1,0 +1,46 @@
+"""What a spec says of observations and actions: a space, or a function of the parameters that gives one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import gymnasium
+
+from gpu_envs.specs.derived import derived
+from gpu_envs.specs.params import ParamValue
+
+SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gymnasium.Space[Any]]
+"""A space, or a function that derives it from the parameters."""
+
+
+def space_of(source: SpaceSource, params: Mapping[str, ParamValue], what: str = "a space") -> gymnasium.Space[Any]:
+    """A space, derived from the parameters where it depends on them.
+
+    Args:
+        source: The space, or what derives it.
+        params: The parameters.
+        what: Spec and field, for a message.
+    """
+    if isinstance(source, gymnasium.Space):
+        return source
+    space = derived(source, params, what)
+    if not isinstance(space, gymnasium.Space):
+        raise TypeError(
+            f"{what}: {getattr(source, '__name__', 'the function')} returned {space!r}; expected a space of Gymnasium's"
+        )
+    return space
+
+
+def check_space(what: str, given: object) -> None:
+    """Refuses what is neither a space nor a function that derives one."""
+    if isinstance(given, type) or not (isinstance(given, gymnasium.Space) or callable(given)):
+        raise TypeError(
+            f"{what} is {given!r}; give a space of Gymnasium's, such as Discrete(2), or a function of the parameters "
+            "that returns one"
+        )
+
+
+def outline(space: gymnasium.Space[Any]) -> object:
+    """What of a space the memory for its values depends on."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: outline(part) for key, part in space.spaces.items()}
+    return type(space), space.shape, str(space.dtype)

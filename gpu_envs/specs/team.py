@@ -1,0 +1,134 @@
+"""The spec of an environment with a team of agents."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, final
+
+from gpu_envs.errors import did_you_mean
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.fields import Field, check_kinds
+from gpu_envs.specs.names import COPIES, check_capitals, check_name
+from gpu_envs.specs.params import ParamValue
+from gpu_envs.specs.spaces import SpaceSource, check_space
+
+_WORLD_WORDS = ("present", "reward", "action", "terminated", "pending", "finished")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Role:
+    """The agents of one kind in a team."""
+
+    name: str
+    """In the singular: its agents are called ``name_0``, ``name_1`` and so on."""
+    count: int | str
+    """How many there are, or the parameter that says so."""
+    observation: SpaceSource
+    """What one of them sees."""
+    action: SpaceSource
+    """What one of them may do."""
+
+    def size(self, params: Mapping[str, Any]) -> int:
+        """How many there are under these parameters."""
+        return self.count if isinstance(self.count, int) else int(params[self.count])
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeamSpec(Spec):
+    """Names the roles, the state, the parameters and the limits of an environment with a team of agents.
+
+    PettingZoo knows it as ``gpu_envs/<id>``. The state's fields become arrays of ``World``, one element an agent, in
+    the order of the roles. ``in_game`` and ``elapsed`` are there in every world, and ``present``, ``reward`` and
+    ``terminated`` during a step.
+    """
+
+    has_team: ClassVar[bool] = True
+
+    roles: tuple[Role, ...]
+    """The kinds of agents, in order."""
+    state: Mapping[str, Field]
+    """What each agent has, ``[num_envs, num_agents]``; of arrays ``[num_envs, num_agents, length]``."""
+    shared: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What a replica has once, ``[num_envs]``; of arrays ``[num_envs, length]``."""
+    scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What each agent has from one phase of a step to the next, and no longer."""
+    shared_scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What a replica has once, and no longer than a step."""
+    columns: Callable[[Mapping[str, Any]], int] | None = None
+    """How many columns ``FOR_EACH_COLUMN`` goes through, so that so many threads share a row; None: many."""
+    figures: Callable[[Mapping[str, float], Mapping[str, float], Mapping[str, Any]], Mapping[str, float]] | None = None
+    """Figures that tell what is learnt, by name: of the roles' mean returns and lengths, and the parameters. A progress
+    bar shows them in place of the returns."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the state's fields, of agents and of replicas."""
+        return (*self.state, "in_game", *self.shared, "elapsed")
+
+    def __post_init__(self) -> None:
+        """Checks the names of roles and fields."""
+        for what in ("state", "shared", "scratch", "shared_scratch"):
+            check_kinds(f"{self.id}: {what}", getattr(self, what), Field, "Field('int')")
+        Spec.__post_init__(self)
+        taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
+        for name in taken:
+            check_name(name, f"{self.id}: the field", members=COPIES)
+        repeated = {n for n in taken if taken.count(n) > 1}
+        if repeated:
+            raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
+        if not self.roles or len({role.name for role in self.roles}) < len(self.roles):
+            raise ValueError(f"{self.id}: roles must be named, each once; got {[r.name for r in self.roles]}")
+        for role in self.roles:
+            if not re.fullmatch(r"[a-z]+", role.name):
+                raise ValueError(f"{self.id}: the role {role.name!r} must be of the letters a to z")
+            self._check_role(role)
+        fixed = (name for name, param in self.params.items() if param.fixed)
+        check_capitals([*(role.name for role in self.roles), *fixed], self.id)
+
+    def _check_role(self, role: Role) -> None:
+        """Refuses wrong counts and spaces."""
+        what = f"{self.id}: the role {role.name!r}:"
+        if isinstance(role.count, str):
+            param = self.params.get(role.count)
+            if param is None:
+                raise ValueError(
+                    f"{what} its count names {role.count!r}, which is not a parameter"
+                    f"{did_you_mean(role.count, self.params)} There are: {', '.join(self.params) or 'none'}"
+                )
+            if param.kind != "int" or not param.fixed:
+                raise ValueError(
+                    f"{what} its count is the parameter {role.count!r}, which must be a whole number and fixed: "
+                    f"Param({int(param.default) if param.kind in ('int', 'real') else 1}, positive=True, fixed=True)"
+                )
+        elif isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1:
+            raise ValueError(f"{what} its count is {role.count!r}; a whole number from 1 up, or a parameter's name")
+        for name in ("observation", "action"):
+            check_space(f"{what} {name}", getattr(role, name))
+
+    @property
+    def spaces(self) -> Mapping[str, SpaceSource]:
+        """Each role's."""
+        named = [(f"the role {role.name!r}:", role) for role in self.roles]
+        return {f"{n} observation": r.observation for n, r in named} | {f"{n} action": r.action for n, r in named}
+
+    def check_params(
+        self, given: Mapping[str, Any], num_envs: int, precision: str = "float64"
+    ) -> dict[str, ParamValue]:
+        """Completes the parameters, or says which is wrong: as of every spec, and each role has an agent."""
+        values = Spec.check_params(self, given, num_envs, precision)
+        for role in self.roles:
+            if isinstance(role.count, str) and role.size(values) < 1:
+                raise ValueError(
+                    f"{self.id}: the role {role.name!r}: its count is the parameter {role.count!r}, which is "
+                    f"{values[role.count]!r}; give a whole number from 1 up"
+                )
+        return values
+
+    def counts(self, params: Mapping[str, ParamValue]) -> dict[str, int]:
+        """How many agents each role has under these parameters."""
+        return {role.name: role.size(params) for role in self.roles}
+
+    def agents(self, params: Mapping[str, ParamValue]) -> list[str]:
+        """The names of all agents, role after role."""
+        return [f"{role}_{i}" for role, count in self.counts(params).items() for i in range(count)]

@@ -1,0 +1,83 @@
+"""Whether rules compile for CUDA, on a machine that has no such device."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from gpu_envs.backend.cuda import OPTIONS
+from gpu_envs.backend.messages import check_library, compile_error
+from gpu_envs.backend.program import Device
+from gpu_envs.backend.text import blanked
+from gpu_envs.codegen import generate, layout_of
+from gpu_envs.codegen.header import rules_part
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.errors import CompileError, display
+from gpu_envs.testing.phases import closing
+from gpu_envs.testing.report import FailedError
+from gpu_envs.testing.subject import Subject
+
+_DEVICE = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
+"""What is compiled for: any would do."""
+
+
+def for_cuda(subject: Subject) -> str:
+    """Compiles with NVRTC where it is installed; otherwise looks for functions that are not marked FN."""
+    config = config_of(subject.spec, 2, Options(autoreset_mode="SameStep"), subject.params)
+    compiler = _nvrtc()
+    if compiler is None:
+        file, text = rules_part(config)
+        for line, _ in [] if file.endswith(".py") else unmarked(text):
+            raise FailedError(
+                f"{display(file)}:{line}: error: this function is not marked FN, so it exists on the CPU only; write "
+                f"FN before it\n    {text.splitlines()[line - 1].strip()}"
+            )
+        return "every function is marked FN (NVRTC is not installed, or would have compiled it)"
+    layout = layout_of(config, _DEVICE)
+    program = generate(layout, layout.modules[0])
+    try:
+        check_library(program, "NVRTC")
+        # as CuPy does on a machine with a device, options included, as far as that needs none
+        made = compiler._NVRTCProgram(program.source, "kernels.cu", (), (), method="ptx")
+        made.compile((*OPTIONS, "-ftz=true", "-arch=compute_80"), None)
+    except compiler.CompileException as error:
+        raise FailedError(str(compile_error(program, str(error), "NVRTC"))) from None
+    except CompileError as error:
+        raise FailedError(str(error)) from None
+    return f"{config.precision} in {config.autoreset_mode}, by NVRTC; it runs nowhere here"
+
+
+def _nvrtc() -> Any:
+    """CuPy's compiler; None where there is none."""
+    try:
+        from cupy.cuda import compiler, nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return compiler
+
+
+def unmarked(text: str) -> Iterator[tuple[int, str]]:
+    """The lines and names of functions that a header defines without FN."""
+    code = re.sub(r"(?m)^[ \t]*#(?:[^\n\\]|\\\n?)*", lambda match: re.sub(r"[^\n]", " ", match[0]), blanked(text))
+    yield from _unmarked(code, 0, len(code))
+
+
+def _unmarked(code: str, at: int, end: int) -> Iterator[tuple[int, str]]:
+    begin = at
+    while at < end:
+        if code[at] in "([":
+            at = closing(code, at)
+            continue
+        if code[at] == "{":
+            head, after = code[begin:at], closing(code, at)
+            function = re.search(r"([\w~]+|operator[^\w\s]+)\s*\([^{}]*\)[\s\w]*$", head)
+            if re.search(r"\b(?:struct|class|union|namespace)\b[^()]*$", head):
+                yield from _unmarked(code, at + 1, after - 1)
+            elif function and not re.search(r"\b(?:FN|SELDOM)\b", head) and "=" not in head[: function.start()]:
+                start = begin + len(head) - len(head.lstrip())
+                yield code.count("\n", 0, start) + 1, function[1]
+            begin = at = after
+            continue
+        begin = at + 1 if code[at] == ";" else begin
+        at += 1

@@ -1,0 +1,249 @@
+"""Puts a policy together: its module, how that is run, and what it was trained to before."""
+
+import dataclasses
+import gc
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpu_envs.errors import CheckpointError
+from gpu_envs.seeds import derived_seed
+from gpu_envs.training.config import Config
+from gpu_envs.training.learner import Learner
+from gpu_envs.training.operations.fused_programs import Network, Places
+from gpu_envs.training.operations.ops import Ops
+from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
+from gpu_envs.training.policies.networks import Networks, TorchNetworks, check_module
+from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.policy import Perceptron, default_policy
+from gpu_envs.training.record.checkpoint import check_finite, load_run
+from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
+from gpu_envs.training.rollout.policy_rows import PolicyRows
+
+_LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Config]]" = weakref.WeakKeyDictionary()
+"""Optimisers at work, each with its policy's name and its run."""
+
+
+def check_names(modules: Iterable[str], policies: Iterable[str]) -> None:
+    """Refuses modules under names that no policy of a run has."""
+    known = list(policies)
+    for name in modules:
+        if name not in known:
+            raise ValueError(f"modules names {name!r}; the policies are {', '.join(known)}")
+
+
+def make_learner(
+    policy_rows: PolicyRows, module: nn.Module | None, config: Config, device: str, limit: int | None
+) -> Learner:
+    """A policy that learns: a module of the user's, or the one that the configuration describes."""
+    if module is None:
+        module = _drawn(policy_rows, config)
+    _check_free(module, policy_rows.name, config)
+    module = module.to(device)
+    check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device)
+    optimiser = Adam([p for p in module.parameters() if p.requires_grad], device=device, threads=config.cpu_threads)
+    scale = ObservationScale(policy_rows.features, device) if config.normalise_observations else None
+    networks: Networks | None = _fused(module, policy_rows, optimiser, scale, config, device)
+    if networks is None:
+        networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
+    learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit)
+    _LEARNING[optimiser] = policy_rows.name, config
+    return learner
+
+
+def _check_free(module: nn.Module, name: str, config: Config) -> None:
+    """Refuses parameters that another optimiser keeps: it would go on with a buffer that is no longer read."""
+    if not _owners(module):
+        return
+    gc.collect()  # a Trainer that is done with goes when cycles are looked for, and not before
+    for other, run in _owners(module):
+        if run is config and other != name:
+            raise ValueError(f"the policies {other!r} and {name!r} share parameters; give both roles one policy name")
+        raise ValueError(
+            f"the module of the policy {name!r}: this module is being trained by another Trainer; give a copy "
+            f"(copy.deepcopy), or del that Trainer first"
+        )
+
+
+def _owners(module: nn.Module) -> list[tuple[str, Config]]:
+    """The policies whose optimisers keep some of a module's parameters."""
+    made = [parameter for parameter in module.parameters() if not nn.parameter.is_lazy(parameter)]
+    return [owner for adam, owner in _LEARNING.items() if any(adam.keeps(parameter) for parameter in made)]
+
+
+def make_player(
+    policy_rows: PolicyRows, config: Config, device: str, kept: Mapping[str, Any] | None = None
+) -> tuple[Player, Networks | None]:
+    """A policy that only acts: ``random``, or ``frozen:RUN`` or ``frozen:RUN:POLICY``.
+
+    A frozen policy is made of what ``Player.state`` gave, if that is kept: its source need not exist any more. Where
+    its random numbers stand is for ``Player.load``.
+    """
+    policy = policy_rows.name.rpartition(" (")[0]
+    found = None
+    if policy != "random":
+        found = (
+            frozen(policy.partition(":")[2], policy_rows, device)
+            if kept is None
+            else _thawed(policy_rows, device, kept)
+        )
+    networks = found.networks if found is not None else None
+    player = Player(
+        policy_rows, networks, Ops(policy_rows.head, device, config.cpu_threads), config.seed, device, found
+    )
+    return player, networks
+
+
+def frozen(source: str, policy_rows: PolicyRows, device: str) -> Frozen:
+    """A policy that another run has trained, named ``RUN`` or ``RUN:POLICY``."""
+    folder, _, policy = source.partition(":")
+    path = Path(folder).absolute()
+    part = policy_rows.parts[0]
+    option = f"--policy {part.role.name if part.whole else part.role.members[part.members[0]]}=frozen:{folder}"
+    try:
+        run = RunDirectory.open(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{option}: {error}") from None
+    config, latest = run.config(), run.checkpoints.latest()
+    if latest is None:
+        raise CheckpointError(f"{option}: the run {path} has no checkpoint yet: nothing to take the policy from")
+    learners: dict[str, Any] = load_run(latest)["learners"]
+    roles = [part.role.name for part in policy_rows.parts]
+    own = [role for role in roles if role in learners] or list(learners)
+    if not policy and len(own) > 1 and own[0] not in roles:
+        raise CheckpointError(
+            f"{option}: the run {path} has several policies, {', '.join(learners)}, and none is called {roles[0]!r}; "
+            f"name one, such as {option}:{own[0]}"
+        )
+    name = policy or own[0]
+    if name not in learners:
+        raise CheckpointError(f"{option}: the run {path} has no policy {name!r}; it has {', '.join(learners)}")
+    source = f"{path}:{name}"
+    return Frozen(restored(learners[name], policy_rows, config, device, source), config, source)
+
+
+def _thawed(policy_rows: PolicyRows, device: str, kept: Mapping[str, Any]) -> Frozen:
+    """A frozen policy as a checkpoint of the run in which it acts has it."""
+    own = kept_policy(kept, policy_rows.name)
+    config = Config.from_json(own["config"])
+    return Frozen(restored(own["state"], policy_rows, config, device, own["source"]), config, own["source"])
+
+
+def restored(
+    state: Mapping[str, Any],
+    policy_rows: PolicyRows,
+    config: Config,
+    device: str,
+    source: str,
+    module: nn.Module | None = None,
+) -> TorchNetworks:
+    """Networks with weights from a checkpoint: of a module of the user's, or of a configuration's default policy."""
+    if module is not None:
+        _check_free(module, policy_rows.name, config)
+    own = _drawn(policy_rows, config) if module is None else module
+    own = own.to(device)
+    check_finite(state["module"], source)
+    try:
+        own.load_state_dict(state["module"])
+    except RuntimeError as error:
+        if module is not None:
+            raise CheckpointError(f"the module given for the policy {source} is not the one it had: {error}") from None
+        changed = _changed(state["module"], own.state_dict())
+        if changed:
+            raise CheckpointError(
+                f"the policy {source} does not fit the agents it is to act for: {changed}; give the environment its "
+                "spaces of then, or train anew"
+            ) from None
+        raise CheckpointError(
+            f"the policy {source} does not fit the agents it is to act for ({policy_rows.features} features, actions "
+            f"{policy_rows.head}), or is a module of your own, which only Python can make again: {error}"
+        ) from None
+    if module is not None:
+        check_module(own, policy_rows.features, policy_rows.head, policy_rows.name, device)
+    scale = None
+    if state["observations"] is not None:
+        scale = ObservationScale(policy_rows.features, device)
+        scale.load(state["observations"])
+    return _run_by_torch(own, policy_rows, None, scale, config, device)
+
+
+def _changed(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> str:
+    """What other spaces make of a default policy's first and last layers; empty where it is not they that differ."""
+    if saved.keys() != now.keys():
+        return ""
+    layers = [name for name, tensor in now.items() if tensor.ndim == 2 and name.startswith(("actor", "trunk", "heads"))]
+    if not layers:
+        return ""
+    found = []
+    for what, name, axis in (("features", layers[0], 1), ("actions", layers[-1], 0)):
+        before, after = saved[name].shape[axis], now[name].shape[axis]
+        if before != after:
+            found.append(f"its {what} were {before} and are {after} now")
+    return ", ".join(found)
+
+
+def _drawn(policy_rows: PolicyRows, config: Config) -> nn.Module:
+    """The default policy with its first weights: drawn on the CPU, so that they do not depend on the device."""
+    generator = torch.Generator().manual_seed(derived_seed(config.seed, "weights", policy_rows.name))
+    with torch.random.fork_rng(devices=[]):  # layers draw weights when they are made, from the process's own numbers
+        return default_policy(policy_rows.features, policy_rows.head, config, generator)
+
+
+def _fused(
+    module: nn.Module,
+    policy_rows: PolicyRows,
+    optimiser: Adam,
+    scale: ObservationScale | None,
+    config: Config,
+    device: str,
+) -> FusedNetworks | None:
+    """A policy run by kernels of our own; None where torch has to run it.
+
+    Raises:
+        ValueError: The configuration asks for the kernels, and they cannot run it.
+    """
+    if config.fused is False:
+        return None
+    network = Network(policy_rows.head, policy_rows.features, config.hidden, config.activation, config.precision)
+    if policy_rows.masked:
+        reason = "the environment has action masks, which kernels of our own know nothing of"
+    elif not isinstance(module, Perceptron):
+        reason = "only the default policy with actor and critic apart has kernels of its own"
+    else:
+        reason = why_unfused(network, device)
+    if reason and config.fused:
+        raise ValueError(f"fused=True, and {reason}; leave it out")
+    if reason:
+        return None
+    starts: dict[str, int] = {}
+    start = 0
+    for name, parameter in module.named_parameters():
+        starts[name] = start
+        start += parameter.numel()
+    actor, critic = (  # modules 0, 2 and 4 of each sequence are linear
+        [starts[f"{part}.{layer}.{kind}"] for layer in (0, 2, 4) for kind in ("weight", "bias")]
+        for part in ("actor", "critic")
+    )
+    actor.append(starts.get("log_std", -1))
+    network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
+    return FusedNetworks(
+        network, device, optimiser.flat, optimiser.gradient, None if scale is None else (scale.offset, scale.inverse)
+    )
+
+
+def _run_by_torch(
+    module: nn.Module,
+    policy_rows: PolicyRows,
+    optimiser: Adam | None,
+    scale: ObservationScale | None,
+    config: Config,
+    device: str,
+) -> TorchNetworks:
+    ops = Ops(policy_rows.head, device, config.cpu_threads)
+    return TorchNetworks(module, policy_rows.head, ops, optimiser, scale, config.precision, device)

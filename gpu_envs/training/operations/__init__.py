@@ -1,0 +1,1 @@
+"""What training computes in kernels of its own: one module for each header of kernels/training."""

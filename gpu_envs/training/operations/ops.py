@@ -1,0 +1,250 @@
+"""Actions drawn from a policy's outputs, and the loss with its gradient: a kernel each, for each head."""
+
+import dataclasses
+import functools
+from typing import Final, final
+
+import torch
+
+from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
+from gpu_envs.backend.program import KernelSettings, Program, program_of
+from gpu_envs.backend.structs import Struct
+from gpu_envs.training.operations.heads import Head
+
+MOST_STAGED = 88
+"""Parameters a row for which a block of 128 threads has room in its shared memory."""
+
+SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "alive")
+"""What the loss writes for every sample, in the order of its rows."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """What is known of the samples of an iteration, flat."""
+
+    actions: torch.Tensor
+    """[M, W]."""
+    log_probs: torch.Tensor
+    """[M], under the policy that acted."""
+    advantages: torch.Tensor
+    """[M]."""
+    returns: torch.Tensor
+    """[M], what values should be."""
+    values: torch.Tensor
+    """[M], what they were when the policy acted."""
+    alive: torch.Tensor | None = None
+    """[M], whether the agent took part; None: all did."""
+    action_mask: torch.Tensor | None = None
+    """[M, P], int8, zero where a choice was forbidden; None: nothing was. Kernels are given masked parameters."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LossSettings:
+    """What kind of loss it is."""
+
+    clipped: bool = True
+    """PPO's, by the ratio of probabilities; False: A2C's, by the log-probability."""
+    value_clip: float | None = None
+    """How far a value may move from its old one; None: as far as it will."""
+    value_weight: float = 0.5
+    """The weight of the value's loss."""
+
+
+SAMPLE_CALL = Struct.of(
+    "SampleCall",
+    "float",
+    ("Index", "rows"),
+    ("Index", "first_row"),
+    ("const u64*", "stream", (2,)),
+    ("u64", "turn"),
+    ("const float*", "parameters", ("rows", "outputs")),
+    ("Element*", "actions", ("rows", "width")),
+    ("float*?", "acted", ("rows", "width")),
+    ("float*", "log_probs", ("rows",)),
+    ("float*?", "entropies", ("rows",)),
+    ("int", "greedy"),
+)
+
+LOSS_MEMBERS = (
+    ("Index", "rows"),
+    ("const int*?", "indices", ("rows",)),
+    ("const Element*", "actions", ("samples", "width")),
+    ("const float*", "log_probs", ("samples",)),
+    ("const float*", "advantages", ("samples",)),
+    ("const float*", "returns", ("samples",)),
+    ("const float*", "old_values", ("samples",)),
+    ("const u8*?", "alive", ("samples",)),
+    ("const float*", "scalars", (4,)),
+    ("int", "clipped"),
+    ("int", "clips_values"),
+    ("float", "value_clip"),
+    ("float", "value_weight"),
+)
+"""What every kernel that works out a loss is told: ``loss_members`` has it."""
+
+LOSS_CALL = Struct.of(
+    "LossCall",
+    "float",
+    *LOSS_MEMBERS,
+    ("const float*", "parameters", ("rows", "outputs")),
+    ("const float*", "values", ("rows",)),
+    ("float*", "d_parameters", ("rows", "outputs")),
+    ("float*", "d_values", ("rows",)),
+    ("float*", "sums", (len(SUMS), "rows")),
+)
+
+
+def loss_members(batch: Samples, indices: torch.Tensor | None, settings: LossSettings) -> dict[str, MemberValue]:
+    """The ``LOSS_MEMBERS`` of a minibatch, and the number of samples; arguments as of ``Ops.loss``."""
+    samples = len(batch.log_probs)
+    return {
+        "rows": samples if indices is None else len(indices),
+        "samples": samples,
+        "indices": indices,
+        "actions": batch.actions,
+        "log_probs": batch.log_probs,
+        "advantages": batch.advantages,
+        "returns": batch.returns,
+        "old_values": batch.values,
+        "alive": batch.alive,
+        "clipped": int(settings.clipped),
+        "clips_values": int(settings.value_clip is not None),
+        "value_clip": settings.value_clip or 0.0,
+        "value_weight": settings.value_weight,
+    }
+
+
+def head_settings(head: Head) -> KernelSettings:
+    """What the kernels of a head have compiled in."""
+    staged = head.parameters if head.parameters <= MOST_STAGED else 0
+    stride = staged | 1 if staged else 0
+    discrete = head.kind == "discrete"
+    sizes = head.sizes if discrete else (1,) * head.width
+    offsets = [sum(sizes[:element]) for element in range(head.width)]
+    zeros = (0,) * head.width
+    lines = [
+        f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, ROW_STRIDE = {stride};",
+        f"constexpr bool DISCRETE = {str(discrete).lower()};",
+        _table("int", "size_of", [str(size) for size in sizes]),
+        _table("int", "offset_of", [str(offset) for offset in offsets]),
+        _table("int", "start_of", [str(start) for start in head.starts or zeros]),
+        _table("float", "low_of", [f"float({bound!r})" for bound in head.low or zeros]),
+        _table("float", "high_of", [f"float({bound!r})" for bound in head.high or zeros]),
+    ]
+    return KernelSettings(
+        prologue="\n".join(lines),
+        types={"Element": "int" if discrete else "float"},
+        sizes={"width": head.width, "outputs": head.parameters},
+        staging_bytes=4 * stride,
+        weight=1 + head.parameters,
+    )
+
+
+def _table(kind: str, name: str, values: list[str]) -> str:
+    if len(set(values)) == 1:
+        return f"FN constexpr {kind} {name}(int) {{ return {values[0]}; }}"
+    listed = ", ".join(values)
+    return f"FN constexpr {kind} {name}(int d) {{ constexpr {kind} table[] = {{{listed}}}; return table[d]; }}"
+
+
+def program(head: Head, kernel: str) -> Program:
+    """The source of the sampler, ``sample``, or of the loss, ``loss``."""
+    header, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
+    return program_of(("training/distributions.cuh", f"training/{header}.cuh"), {kernel: call}, head_settings(head))
+
+
+@final
+class Ops:
+    """The kernels of one head on one device, compiled when first needed."""
+
+    def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
+        self.head: Final = head
+        self._backend: Final = open_backend(resolve_device(device), threads)
+
+    @functools.cached_property
+    def _sample(self) -> Kernel:
+        return load_kernels(self._backend, program(self.head, "sample"))[0]
+
+    @functools.cached_property
+    def _loss(self) -> Kernel:
+        return load_kernels(self._backend, program(self.head, "loss"))[0]
+
+    def sample(
+        self,
+        parameters: torch.Tensor,
+        actions: torch.Tensor,
+        log_probs: torch.Tensor,
+        *,
+        stream: torch.Tensor,
+        turn: int,
+        acted: torch.Tensor | None = None,
+        entropies: torch.Tensor | None = None,
+        greedy: bool = False,
+        first_row: int = 0,
+    ) -> None:
+        """Draws an action for each row; equal numbers for equal key, turn and row, however the rows are cut.
+
+        Args:
+            parameters: [R, P], the policy's outputs.
+            actions: [R, W], written: what the environment takes, or for a box the sample where its bounds are -1 and 1.
+            log_probs: [R], written: of the actions.
+            stream: int64 [2] on the device: the key, and a counter that ``turn`` is added to.
+            turn: Which of the draws since the counter changed.
+            acted: [R, W], written: for a box, what the environment takes.
+            entropies: [R], written: of the distributions.
+            greedy: Take the likeliest action: of equals the first, of a box the mean.
+            first_row: The number of the first row.
+        """
+        rows = len(parameters)
+        if acted is not None and self.head.kind != "box":
+            raise ValueError("acted is for boxes; discrete actions are what the environment takes: leave it out")
+        if first_row < 0 or first_row + rows > 2**32:
+            raise ValueError(f"rows {first_row} to {first_row + rows - 1} are not numbers of 32 bits; give fewer")
+        if not 0 <= turn < 2**63:
+            raise ValueError(f"turn is {turn}; give 0 or more")
+        self._sample.launch(
+            rows, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters, actions=actions,
+            acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy),
+        )  # fmt: skip
+
+    def loss(
+        self,
+        parameters: torch.Tensor,
+        values: torch.Tensor,
+        batch: Samples,
+        indices: torch.Tensor | None,
+        settings: LossSettings,
+        scalars: torch.Tensor,
+        d_parameters: torch.Tensor,
+        d_values: torch.Tensor,
+        sums: torch.Tensor,
+    ) -> None:
+        """Works out the loss of each sample, and the gradient of the sum over those that were alive.
+
+        Args:
+            parameters: [B, P], the policy's outputs now.
+            values: [B], the values now.
+            batch: The samples of the iteration.
+            indices: int32 [B], which of them these are; None: all, in their order.
+            settings: What kind of loss it is.
+            scalars: float32 [4] on the device: the advantages' mean, one over their deviation, the entropy's weight,
+                and how far the ratio may be from 1.
+            d_parameters: [B, P], written: the gradient.
+            d_values: [B], written: the gradient.
+            sums: [6, B], written: for each sample ``SUMS``; zeros where the agent was not alive.
+        """
+        rows, given = len(parameters), loss_members(batch, indices, settings)
+        if rows != given["rows"]:
+            wrong = f"{given['samples']} samples" if indices is None else f"{len(indices)} indices"
+            raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
+        self._loss.launch(
+            rows, **given, scalars=scalars, parameters=parameters, values=values, d_parameters=d_parameters,
+            d_values=d_values, sums=sums,
+        )  # fmt: skip
+
+
+OBSERVATION_LIMIT = 10.0
+"""Normalised observations are cut at this."""

@@ -1,0 +1,165 @@
+"""Adam over one flat buffer that a policy's parameters are views of, with everything that changes on the device."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+import torch
+from torch import nn
+
+from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.program import Program, program_of
+from gpu_envs.backend.structs import Struct
+from gpu_envs.errors import did_you_mean
+from gpu_envs.training.operations.ops import SUMS
+
+_FACTORS = 4
+"""What the preparation leaves for all elements."""
+
+PREPARE_CALL = Struct.of(
+    "PrepareCall",
+    "float",
+    ("const float*", "samples"),
+    ("const float*", "norm_of_sum", (1,)),
+    ("const float*", "learning_rate", (1,)),
+    ("const int*?", "stop", (1,)),
+    ("i64*", "steps", (1,)),
+    ("float*", "norm", (1,)),
+    ("float*", "factors", (_FACTORS,)),
+    ("float", "max_norm"),
+    ("double", "beta1"),
+    ("double", "beta2"),
+)
+
+ADAM_CALL = Struct.of(
+    "AdamCall",
+    "float",
+    ("Index", "count"),
+    ("const float*", "factors", (_FACTORS,)),
+    ("const float*", "gradient", ("count",)),
+    ("float*", "parameters", ("count",)),
+    ("float*", "means", ("count",)),
+    ("float*", "squares", ("count",)),
+    ("float", "rate1"),
+    ("float", "rate2"),
+    ("float", "beta2"),
+    ("float", "epsilon"),
+)
+
+
+def program() -> Program:
+    """The source."""
+    return program_of(("training/optimise.cuh",), {"prepare": PREPARE_CALL, "adam": ADAM_CALL})
+
+
+@final
+class Adam:
+    """The optimiser of one policy."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        *,
+        eps: float = 1e-5,
+        betas: tuple[float, float] = (0.9, 0.999),
+        device: str,
+        threads: int | None = None,
+    ) -> None:
+        """Moves the parameters into one buffer, of which they become views.
+
+        Args:
+            parameters: What is trained: float32, on the device, each once.
+            eps: Keeps steps finite where gradients have been zero.
+            betas: How much of the gradient's running mean, and of its square's, is kept each step.
+            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+            threads: For the CPU: the most threads to use; None: one for each core.
+        """
+        if not parameters or len({id(p) for p in parameters}) != len(parameters):
+            raise ValueError(f"there are {len(parameters)} parameters; give at least one, and each of them once")
+        if not all(0 <= beta < 1 for beta in betas) or eps < 0:
+            raise ValueError(f"betas are {betas} and eps {eps}; give betas from 0 to below 1, and eps from 0 up")
+        backend = open_backend(resolve_device(device), threads)
+        self._address: Final = backend.arrays("torch").checked_address
+        for number, parameter in enumerate(parameters):
+            if parameter.dtype != torch.float32 or parameter.device != torch.device(backend.device):
+                raise ValueError(
+                    f"parameter {number} is {parameter.dtype} on {parameter.device}; give float32 on {backend.device}"
+                )
+        self._shapes: Final = [parameter.shape for parameter in parameters]
+        self.flat: Final = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self.gradient: Final = torch.zeros_like(self.flat)
+        self._means: Final = torch.zeros_like(self.flat)
+        self._squares: Final = torch.zeros_like(self.flat)
+        self._steps: Final = torch.zeros(1, dtype=torch.int64, device=self.flat.device)
+        self._norm_of_sum: Final = self.flat.new_zeros(())
+        self._prepare, adam = load_kernels(backend, program())
+        factors, count, (beta1, beta2) = self.flat.new_zeros(_FACTORS), self.flat.numel(), betas
+        self._prepare.fill(norm_of_sum=self._norm_of_sum, steps=self._steps, factors=factors, beta1=beta1, beta2=beta2)
+        adam.fill(count=count, factors=factors, gradient=self.gradient, parameters=self.flat)
+        adam.fill(means=self._means, squares=self._squares)
+        self._adam: Final = adam.fill(rate1=1 - beta1, rate2=1 - beta2, beta2=beta2, epsilon=eps).bind(count)
+        for parameter, part in zip(parameters, torch.split(self.flat, [p.numel() for p in parameters]), strict=True):
+            parameter.data = part.view(parameter.shape)
+
+    def keeps(self, parameter: nn.Parameter) -> bool:
+        """Whether a parameter lies in this buffer."""
+        same_device = parameter.device == self.flat.device
+        return same_device and parameter.untyped_storage().data_ptr() == self.flat.untyped_storage().data_ptr()
+
+    @torch.no_grad()
+    def gather(self, grads: Sequence[torch.Tensor]) -> None:
+        """Takes the gradients of a sum over samples, in the order of the parameters."""
+        shapes = [grad.shape for grad in grads]
+        if shapes != self._shapes:
+            raise ValueError(
+                f"gradients have shapes {[list(s) for s in shapes]}; give those of the parameters, "
+                f"{[list(s) for s in self._shapes]}"
+            )
+        torch.cat([grad.reshape(-1) for grad in grads], out=self.gradient)
+
+    @torch.no_grad()
+    def step(
+        self,
+        totals: torch.Tensor,
+        learning_rate: torch.Tensor,
+        max_norm: float | None,
+        stop: torch.Tensor | None,
+        norm: torch.Tensor,
+    ) -> None:
+        """Takes a step along what was gathered; none at all where there were no samples, or ``stop`` is not zero.
+
+        Args:
+            totals: [6] on the device: sums of the loss's ``SUMS`` over the minibatch, the last the number of samples.
+            learning_rate: [1] on the device.
+            max_norm: The mean gradient is shortened to this; None: never.
+            stop: int32 [1] on the device: 0 to go on; None: always.
+            norm: [1], written where a step is taken: of the mean gradient, before it is shortened.
+        """
+        torch.linalg.vector_norm(self.gradient, out=self._norm_of_sum)
+        samples = self._address("totals", totals, (len(SUMS),), (torch.float32,))
+        samples += SUMS.index("alive") * totals.element_size()
+        self._prepare.launch(
+            1, samples=samples, learning_rate=learning_rate, stop=stop, norm=norm, max_norm=max_norm or 0.0
+        )
+        self._adam()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of what the next step depends on beside the parameters."""
+        return {name: tensor.clone() for name, tensor in self._kept().items()}
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Goes on from what ``state`` returned; the memory stays where it is."""
+        kept = self._kept()
+        for name in state:
+            if name not in kept:
+                raise ValueError(f"an optimiser's state has no {name!r}{did_you_mean(name, kept)}")
+        for name, tensor in kept.items():
+            if name not in state or state[name].shape != tensor.shape:
+                given = list(state[name].shape) if name in state else "missing"
+                raise ValueError(f"{name} of the optimiser's state is {given}; give {list(tensor.shape)}")
+        for name, tensor in kept.items():
+            tensor.copy_(state[name])
+
+    def _kept(self) -> dict[str, torch.Tensor]:
+        return {"means": self._means, "squares": self._squares, "steps": self._steps}

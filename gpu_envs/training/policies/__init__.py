@@ -1,0 +1,1 @@
+"""Policies, and the networks that run them."""

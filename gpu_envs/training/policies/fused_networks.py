@@ -1,0 +1,151 @@
+"""The default policy run by kernels of our own, in a launch or two each, where it is small and the device is a GPU."""
+
+import functools
+from typing import Final, final
+
+import torch
+
+from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
+from gpu_envs.training.operations.fused_programs import (
+    ACT_BLOCKS,
+    ARITHMETIC,
+    REDUCED_COLUMNS,
+    TILE,
+    Network,
+    reduce_program,
+)
+from gpu_envs.training.operations.heads import LOG_STD_RANGE, log_stds
+from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, LossSettings, Samples, loss_members
+from gpu_envs.training.policies.networks import Networks
+
+ACTIVATIONS = ("tanh", "relu")
+WIDTHS = (32, 64)
+"""Of a hidden layer."""
+MOST_FEATURES = 64
+MOST_PARAMETERS = 32
+
+
+def why_unfused(network: Network, device: str) -> str:
+    """Why the kernels cannot run such networks; empty where they can."""
+    if not device.startswith("cuda"):
+        return f"the device is {device}, and only CUDA has these kernels"
+    if len(network.hidden) != 2 or any(width not in WIDTHS for width in network.hidden):
+        return f"hidden layers are {network.hidden}, not two of {' or '.join(map(str, WIDTHS))}"
+    if network.activation not in ACTIVATIONS:
+        return f"the activation is {network.activation}, not {' or '.join(ACTIVATIONS)}"
+    if network.precision not in ARITHMETIC:
+        return f"the precision is {network.precision}, not {', '.join(ARITHMETIC)}"
+    if network.features > MOST_FEATURES:
+        return f"observations have {network.features} features, more than {MOST_FEATURES}"
+    if network.head.parameters > MOST_PARAMETERS:
+        return f"the distribution has {network.head.parameters} parameters, more than {MOST_PARAMETERS}"
+    if not torch.cuda.is_available():
+        return ""
+    if torch.cuda.get_device_capability(torch.device(device).index) < (8, 0):
+        return "the device's compute capability is below 8.0"
+    room = open_backend(resolve_device(device)).traits.shared_bytes
+    if network.update_bytes > room:
+        return f"they take {network.update_bytes} bytes of shared memory, and the device's blocks have {room}"
+    return ""
+
+
+@final
+class FusedNetworks(Networks):
+    """Actor and critic, perceptrons of two hidden layers each in one flat buffer; gradients are the same every time."""
+
+    acts_with_value = False
+
+    def __init__(
+        self, network: Network, device: str, flat: torch.Tensor, gradient: torch.Tensor,
+        scale: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """Checks that they fit; the kernels are compiled when first needed.
+
+        Args:
+            network: What is compiled in.
+            device: ``cuda`` or ``cuda:N``.
+            flat: All parameters.
+            gradient: As ``flat``: the gradient of the summed loss goes there.
+            scale: Mean and inverse deviation of observations, ``[features]`` each.
+        """
+        reason = why_unfused(network, device)
+        if reason:
+            raise ValueError(f"these networks cannot be fused: {reason}; run them with torch")
+        self.network: Final = network
+        self._flat, self._gradient, self._scale = flat, gradient, scale
+        self._backend: Final = open_backend(resolve_device(device))
+        self._processors: Final = self._backend.traits.processors
+        workers = max(1, self._processors * self.network.update_blocks // 2)
+        columns = self.network.parameters + len(SUMS)
+        self._partials: Final = torch.empty(workers, columns, device=self._backend.device)
+
+    @functools.cached_property
+    def _forward(self) -> list[Kernel]:
+        return load_kernels(self._backend, self.network.act_program())
+
+    @functools.cached_property
+    def _backward(self) -> list[Kernel]:
+        programs = (self.network.update_program(), reduce_program())
+        update, reduce = (load_kernels(self._backend, program)[0] for program in programs)
+        workers, columns = self._partials.shape
+        for kernel in (update, reduce):
+            kernel.fill(workers=workers, columns=columns, partials=self._partials, parameters=self.network.parameters)
+        low, high = LOG_STD_RANGE
+        place, count = self.network.actor.log_std, log_stds(self.network.head)
+        return [update, reduce.fill(sums=len(SUMS), flat=self._flat, log_std=place, log_stds=count, low=low, high=high)]
+
+    def act(
+        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+        action_mask: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        assert values is None
+        assert action_mask is None
+        rows = len(observations)
+        self._forward[0].launch(
+            self._blocks(rows, self._processors * ACT_BLOCKS), **self._common(observations), rows=rows, stream=stream,
+            turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
+        )  # fmt: skip
+
+    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
+        rows = len(observations)
+        blocks = self._blocks(rows, self._processors * ACT_BLOCKS)
+        self._forward[1].launch(blocks, **self._common(observations), rows=rows, values=values)
+
+    def gradient(
+        self, observations: torch.Tensor, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, totals: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Goes forth and back in one launch, and sums over blocks in another."""
+        samples = len(observations)
+        if samples != len(batch.log_probs):
+            raise ValueError(f"there are observations of {samples} samples, and a batch of {len(batch.log_probs)}")
+        rows = samples if indices is None else len(indices)
+        if rows == 0:
+            self._gradient.zero_()
+            totals.zero_()
+            return
+        update, reduce = self._backward
+        workers, columns = self._blocks(rows, len(self._partials)), self._partials.shape[1]
+        loss = loss_members(batch, indices, settings)
+        update.launch(2 * workers, **self._common(observations), **loss, scalars=scalars)
+        reduce.launch(-(-columns // REDUCED_COLUMNS), rows=workers, gradient=self._gradient, totals=totals)
+
+    def _common(self, observations: torch.Tensor) -> dict[str, MemberValue]:
+        if len(observations) >= 2**31:
+            raise ValueError(f"there are {len(observations)} rows of observations; give fewer than 2^31")
+        mean, inverse = self._scale or (None, None)
+        return {
+            "flat": self._flat,
+            "observations": observations,
+            "mean": mean,
+            "inverse": inverse,
+            "limit": OBSERVATION_LIMIT,
+        }
+
+    @staticmethod
+    def _blocks(rows: int, most: int) -> int:
+        """Blocks for so many rows, so that all have equally many tiles, or one less."""
+        tiles = -(-rows // TILE)
+        return -(-tiles // -(-tiles // most)) if tiles else 0

@@ -1,0 +1,253 @@
+"""How a policy's module is run: acting, valuing, and the gradient of a minibatch's loss."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
+from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.policies.masks import masked
+from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.policy import Policy, inwards
+from gpu_envs.training.process.memory import is_shortage
+
+TOTALS = len(SUMS)
+"""Sums over the samples of a minibatch."""
+
+CHUNK_BYTES = 4 * 2**30
+"""A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
+
+
+class Networks(ABC):
+    """A policy's module on its device."""
+
+    acts_with_value: bool
+    """Acting gives the values of the same observations, at no or little cost."""
+
+    @abstractmethod
+    def act(
+        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+        action_mask: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Chooses actions for rows of observations.
+
+        Args:
+            observations: ``[rows, features]``.
+            actions: Receives what the loss will ask about, ``[rows, width]``.
+            log_probs: Receives the logarithms of their probabilities.
+            values: Receives the values, where ``acts_with_value``; None: not wanted.
+            acted: Receives the environment's actions, where those are others (a box).
+            stream: Key and counter of the random numbers, on the device.
+            turn: Counts from the counter on.
+            greedy: Take the likeliest action.
+            action_mask: ``[rows, choices]``, zero where a choice is forbidden; None: everything is possible.
+        """
+
+    @abstractmethod
+    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
+        """Writes the values of observations ``[rows, features]``."""
+
+    @abstractmethod
+    def gradient(
+        self, observations: torch.Tensor, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, totals: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Leaves the gradient of a minibatch's summed loss with the optimiser.
+
+        Args:
+            observations: Of all samples, ``[samples, features]``.
+            batch: What the loss needs of all samples.
+            indices: The minibatch's samples; None: all.
+            settings: The loss.
+            scalars: Its changing numbers, on the device.
+            totals: Receives the sums over the minibatch.
+        """
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Lets matrix products use TF32 where asked, and puts the process's setting back."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@final
+class TorchNetworks(Networks):
+    """Any module, run by torch.
+
+    The module is in evaluation mode where it acts and values, and in training mode where it learns, as dropout and
+    batch normalisation want it: playing changes none of its buffers. The ratios of PPO then compare probabilities of
+    the one mode with those of the other.
+    """
+
+    def __init__(
+        self, module: nn.Module, head: Head, ops: Ops, optimiser: Adam | None, scale: ObservationScale | None,
+        precision: str, device: str,
+    ) -> None:  # fmt: skip
+        """Without an optimiser of its parameters, the module does not learn."""
+        self.module, self.head, self.optimiser = module, head, optimiser
+        self.acts_with_value = not isinstance(module, Policy)
+        self.scale = scale
+        self._ops = ops
+        self._bf16 = precision == "bf16"
+        self._kind = device.partition(":")[0]
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+    def act(
+        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+        action_mask: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self._learning(False)
+        with torch.no_grad(), self._casts():
+            if isinstance(self.module, Policy) and values is None:
+                parameters = self.module.distribution(self._scaled(observations))
+            else:
+                parameters, found = self.module(self._scaled(observations))
+                if values is not None:
+                    values.copy_(found)
+        allowed = masked(_plain(parameters), action_mask, self.head)
+        self._ops.sample(allowed, actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy)
+
+    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
+        self._learning(False)
+        step = self._chunk(observations.shape[0])
+        with torch.no_grad(), self._casts():
+            for first in range(0, observations.shape[0], step):
+                some = self._scaled(observations[first : first + step])
+                found = self.module.value(some) if isinstance(self.module, Policy) else self.module(some)[1]
+                values[first : first + step].copy_(found)
+
+    def gradient(
+        self, observations: torch.Tensor, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, totals: torch.Tensor,
+    ) -> None:  # fmt: skip
+        assert self.optimiser is not None
+        self._learning(True)
+        count = observations.shape[0] if indices is None else indices.shape[0]
+        step = self._chunk(count)
+        sum_of_pieces: list[torch.Tensor] = []
+        for first in range(0, count, step):
+            piece = slice(first, min(first + step, count))
+            if indices is None:
+                some, part, chosen = observations[piece], _sliced(batch, piece), None
+            else:
+                chosen, part = indices[piece], batch
+                some = observations.index_select(0, chosen)
+            if part.alive is not None:  # rows of the dead may hold NaN, which times zero stays NaN
+                some = torch.where(_rows(part.alive, chosen).unsqueeze(1) != 0, some, 0.0)
+            with torch.enable_grad(), self._casts():
+                parameters, values = self.module(self._scaled(some))
+                parameters, values = parameters.float(), values.float()
+                if part.action_mask is not None:
+                    parameters = masked(parameters, _rows(part.action_mask, chosen), self.head)
+            given = (torch.empty_like(parameters), torch.empty_like(values))
+            sums = parameters.new_empty((TOTALS, parameters.shape[0]))
+            self._ops.loss(
+                _plain(parameters), _plain(values), part, chosen, settings, scalars, given[0], given[1], sums
+            )
+            # the actor, or the critic, may have nothing that learns
+            ways = [(o, g) for o, g in zip((parameters, values), given, strict=True) if o.requires_grad]
+            outputs, upstream = zip(*ways, strict=True)
+            found = torch.autograd.grad(outputs, self._parameters, upstream, allow_unused=True)
+            grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
+            if first == 0:
+                torch.sum(sums, 1, out=totals)
+                sum_of_pieces = grads
+            else:
+                totals.add_(sums.sum(1))
+                sum_of_pieces = [one + other for one, other in zip(sum_of_pieces, grads, strict=True)]
+        named = zip(self._parameters, sum_of_pieces, strict=True)
+        self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
+
+    def _chunk(self, rows: int) -> int:
+        """How many rows go through the module at a time."""
+        wide = sum(p.shape[0] for p in self._parameters if p.dim() == 2) or 256
+        most = max(1, CHUNK_BYTES // (12 * wide))
+        return -(-rows // -(-rows // most))
+
+    def _scaled(self, observations: torch.Tensor) -> torch.Tensor:
+        return observations if self.scale is None else self.scale(observations)
+
+    def _learning(self, mode: bool) -> None:
+        """Changes the module's mode; nearly always it is in it already, and asking costs nothing."""
+        if self.module.training is not mode:
+            self.module.train(mode)
+
+    def _casts(self) -> Any:
+        if not self._bf16:
+            return contextlib.nullcontext()
+        return torch.autocast(self._kind, torch.bfloat16, cache_enabled=False)
+
+
+def _sliced(batch: Samples, piece: slice) -> Samples:
+    """Some of the samples, as views."""
+    pieces: dict[str, Any] = {name: part if part is None else part[piece] for name, part in vars(batch).items()}
+    return Samples(**pieces)
+
+
+def _rows(array: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
+    """The rows that were chosen; None: all."""
+    return array if chosen is None else array.index_select(0, chosen)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as our kernels read it: contiguous float32 without a gradient."""
+    return tensor.detach().float().contiguous()
+
+
+def check_module(module: nn.Module, features: int, head: Head, name: str, device: str) -> None:
+    """Refuses a module that cannot learn, or whose outputs do not have the shapes that its agents ask for."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(
+            f"the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 module "
+            f"of {features} features that has some, or leave the module out"
+        )
+    for key, parameter in module.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            raise ValueError(
+                f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32, for "
+                f"observations of {features} features: give module.float() (precision='bf16' computes in bfloat16)"
+            )
+    outputs = _probed(module, features, name, device)
+    wanted = ((2, head.parameters), (2,))
+    shapes = tuple(tuple(part.shape) for part in outputs) if isinstance(outputs, tuple) else ()
+    if shapes != wanted:
+        raise ValueError(
+            f"the policy {name!r} maps observations [2, {features}] to "
+            f"{' and '.join(map(str, shapes)) or type(outputs).__name__}; expected a tuple of the distribution's "
+            f"parameters {wanted[0]} and the values {wanted[1]}"
+        )
+    if not any(part.requires_grad for part in outputs):
+        raise ValueError(
+            f"the outputs of the policy {name!r} depend on none of the parameters that it could learn, given float32 "
+            f"observations of {features} features; does its forward turn gradients off?"
+        )
+
+
+def _probed(module: nn.Module, features: int, name: str, device: str) -> Any:
+    """The outputs for two observations; the module's modes and buffers stay as they are."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.enable_grad():
+            return module(torch.zeros(2, features, device=device))
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, RuntimeError) and is_shortage(error):
+            raise
+        raise ValueError(
+            f"the policy {name!r} cannot take float32 observations of {features} features, [2, {features}]: {error}"
+        ) from error
+    finally:
+        for part, mode in modes:
+            part.training = mode

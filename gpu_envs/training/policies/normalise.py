@@ -1,0 +1,100 @@
+"""Running statistics, by which observations and rewards are brought to deviation 1."""
+
+from typing import final
+
+import torch
+
+from gpu_envs.training.operations.ops import OBSERVATION_LIMIT
+
+_LEAST_VARIANCE = 1e-8
+
+
+class RunningMoments:
+    """Mean and variance of all samples so far, column by column; on the device, in float64."""
+
+    def __init__(self, columns: int, device: str) -> None:
+        """Begins with mean 0 and deviation 1, which the first samples replace."""
+        self.mean = torch.zeros(columns, dtype=torch.float64, device=device)
+        self.variance = torch.ones(columns, dtype=torch.float64, device=device)
+        self.count = torch.zeros(1, dtype=torch.float64, device=device)
+
+    def add(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
+        """Takes in samples by their sum, the sum of their squares, and their number (Chan et al. 1979)."""
+        some = count.clamp(min=1.0)
+        mean = total / some
+        variance = (squares / some - mean * mean).clamp(min=0.0)
+        both = self.count + count
+        share = torch.where(both > 0, count / both.clamp(min=1.0), 0.0)
+        shift = mean - self.mean
+        merged = self.variance * (1 - share) + variance * share + shift * shift * share * (1 - share)
+        self.variance.copy_(torch.where(both > 0, merged, self.variance))
+        self.mean.add_(shift * share)
+        self.count.copy_(both)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Derives what is applied from the statistics."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of all there is."""
+        return {"mean": self.mean.clone(), "variance": self.variance.clone(), "count": self.count.clone()}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes over what ``state`` gave."""
+        self.mean.copy_(state["mean"])
+        self.variance.copy_(state["variance"])
+        self.count.copy_(state["count"])
+        self.refresh()
+
+
+@final
+class ObservationScale(RunningMoments):
+    """Brings observations to mean 0 and deviation 1, by statistics that stay the same within a horizon."""
+
+    def __init__(self, features: int, device: str) -> None:
+        super().__init__(features, device)
+        self.offset = torch.zeros(features, device=device)
+        self.inverse = torch.ones(features, device=device)
+
+    def __call__(self, observations: torch.Tensor) -> torch.Tensor:
+        """The observations, normalised."""
+        return ((observations - self.offset) * self.inverse).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
+
+    def learn(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
+        """Takes in the observations of agents in the game, ``[samples, features]``; those of others may be anything."""
+        samples = observations.double()
+        if alive is None:
+            count = self.count.new_full((1,), observations.shape[0])
+        else:
+            samples = torch.where(alive.unsqueeze(1) != 0, samples, 0.0)
+            count = alive.sum(dtype=torch.float64).reshape(1)
+        self.add(samples.sum(0), samples.square().sum(0), count)
+
+    def refresh(self) -> None:
+        self.offset.copy_(self.mean)
+        self.inverse.copy_(self.variance.clamp(min=_LEAST_VARIANCE).rsqrt())
+
+
+@final
+class RewardScale(RunningMoments):
+    """Divides rewards by the deviation of the discounted return, row by row of agents."""
+
+    def __init__(self, rows: int, device: str) -> None:
+        super().__init__(1, device)
+        self.running = torch.zeros(rows, device=device)
+        self.scale = torch.ones(1, device=device)
+
+    def learn(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
+        """Takes in each row's sum of discounted returns, of their squares, and their number."""
+        sums = (part.sum(dtype=torch.float64).reshape(1) for part in (total, squares, count))
+        self.add(*sums)
+
+    def refresh(self) -> None:
+        self.scale.copy_(self.variance.clamp(min=_LEAST_VARIANCE).rsqrt())
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return super().state() | {"running": self.running.clone()}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        super().load(state)
+        self.running.copy_(state["running"])

@@ -1,0 +1,1 @@
+"""What training asks of the process: threads, signals, random numbers, memory, graphs."""

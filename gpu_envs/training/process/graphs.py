@@ -1,0 +1,81 @@
+"""Work that is recorded once as a CUDA graph and then replayed, or done anew each time where that cannot be."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from gpu_envs.training.process.memory import is_shortage
+
+GraphWork: TypeAlias = Callable[[], None]
+
+
+def why_eager(device: str, asked: bool | None) -> str:
+    """Why work cannot be recorded; empty where it can."""
+    if asked is False:
+        return "graphs are turned off"
+    if device == "cpu":
+        if asked:
+            raise ValueError("graphs=True needs a CUDA device; leave it out, or give device='cuda'")
+        return "there are no CUDA graphs on a CPU"
+    return ""
+
+
+def captured(works: Sequence[GraphWork], device: str, *, asked: bool) -> tuple[list[GraphWork], str]:
+    """Warms works up and records them; where a graph cannot hold them, gives them as they are, and the reason.
+
+    Raises:
+        RuntimeError: They cannot be recorded, and the user asked for graphs.
+        AssertionError: One was recorded, and holds nothing.
+    """
+    stream: Any = torch.cuda.Stream  # untyped in some versions
+    side = stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for work in works:
+            work()
+        recorded, reason = _recorded(works, side, asked=asked)
+    torch.cuda.current_stream(device).wait_stream(side)
+    return recorded, reason
+
+
+def _recorded(works: Sequence[GraphWork], stream: Any, *, asked: bool) -> tuple[list[GraphWork], str]:
+    """Records each as a graph of its own; they share memory, and are to be replayed in this order.
+
+    All must have run before, so that everything they need is compiled, loaded and allocated. The stream is of the
+    device on which they run: torch's own for recording is of the first device that recorded anything in this process.
+    """
+    graphs: list[torch.cuda.CUDAGraph] = []
+    torch.cuda.synchronize(stream.device)
+    for work in works:
+        graph = torch.cuda.CUDAGraph()
+        pool = graphs[0].pool() if graphs else None
+        try:
+            with _empty_is_error(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+                work()
+        except RuntimeError as error:
+            # Where a capture fails, torch's generator may go on believing that it is being captured.
+            generator: Any = torch.cuda.default_generators[stream.device.index]
+            generator.graphsafe_set_state(generator.clone_state())
+            if is_shortage(error):
+                raise
+            if asked:
+                raise RuntimeError(f"graphs=True, and the run cannot be captured: {error}") from error
+            torch.cuda.synchronize(stream.device)
+            return list(works), f"it cannot be captured ({str(error).splitlines()[0]})"
+        graphs.append(graph)
+    torch.cuda.synchronize(stream.device)
+    return [graph.replay for graph in graphs], ""
+
+
+@contextlib.contextmanager
+def _empty_is_error() -> Iterator[None]:
+    """Turns torch's warning of a graph without work, whose replays would do nothing, into an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The CUDA Graph is empty", UserWarning)
+        try:
+            yield
+        except UserWarning as warning:
+            raise AssertionError(f"nothing was recorded, and a replay would do nothing: {warning}") from None

@@ -1,0 +1,109 @@
+"""Says what to lower where the device's memory does not suffice."""
+
+import contextlib
+import itertools
+import math
+import os
+import re
+from collections.abc import Iterator
+from typing import final
+
+import torch
+
+from gpu_envs.training.config import Config
+
+_ROOM = 0.9
+"""So much of the device's memory is taken to be usable."""
+
+_COPIES = 7
+"""Of weights: as drawn, in the flat buffer twice while it is made, gradients twice, and two moments."""
+
+_SAMPLE = 128
+"""Bytes of a step of a replica, roughly: observations, actions and values of an agent that sees a few numbers."""
+
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "bytes": 1}
+
+
+_SIGNS = (
+    *("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"),
+    *("Storage size calculation overflowed", "invalid storage size"),
+)
+"""What allocators say that have no exception of their own."""
+
+
+@final
+class ShortageError(MemoryError):
+    """There is too little memory, and the message says what to lower."""
+
+
+def is_shortage(error: RuntimeError) -> bool:
+    """Whether an error says that memory did not suffice."""
+    return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS)
+
+
+@contextlib.contextmanager
+def explain_shortage(config: Config, device: str) -> Iterator[None]:
+    """Turns the errors of allocators into one that names the setting to lower, and a value that should fit.
+
+    Within another the inner one, which knows more, explains.
+
+    Raises:
+        ShortageError: There is too little memory.
+    """
+    try:
+        yield
+    except ShortageError:
+        raise
+    except (MemoryError, RuntimeError) as error:  # NumPy and CuPy, by which the environment allocates, or torch
+        if isinstance(error, RuntimeError) and not is_shortage(error):
+            raise
+        wanted, total = asked_for(str(error)), _total(device)
+        if isinstance(error, torch.OutOfMemoryError):
+            wanted += torch.cuda.memory_allocated(device)
+        raise ShortageError(_advice(config, wanted, total, device)) from error
+
+
+def _total(device: str) -> int | None:
+    """The memory of a device; None where nobody says."""
+    if device != "cpu":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def asked_for(message: str) -> int:
+    """The bytes that an allocator's message says were asked for; 0 where it does not say."""
+    found = re.search(r"allocate ([\d.]+) (\w+)", message, re.IGNORECASE)
+    return int(float(found.group(1)) * _UNITS.get(found.group(2), 1)) if found else 0
+
+
+def _advice(config: Config, wanted: int, total: int | None, device: str) -> str:
+    """What was needed, and what to lower. Most memory grows with num_envs times horizon, but not all."""
+    weights = _weights(config)
+    if total is not None and weights > total * _ROOM / 2:
+        scale = math.sqrt(total * _ROOM / 2 / weights)
+        smaller = ",".join(str(max(1, int(width * scale))) for width in config.hidden)
+        return (
+            f"hidden layers of {', '.join(map(str, config.hidden))} need {weights / 2**30:,.1f} GiB to be trained on "
+            f"{device}, which has {total / 2**30:,.1f} GiB: lower hidden to {smaller}"
+        )
+    needed = max(wanted, _SAMPLE * config.num_envs * config.horizon)
+    share = 0.5 if total is None else min(0.5, _ROOM * total / needed)
+    fewer = max(1, int(config.num_envs * share))
+    have = f", which has {total / 2**30:,.1f} GiB" if total is not None and wanted else ""
+    size = f"more than {wanted / 2**30:,.1f} GiB" if wanted else "more than there is"
+    steps = f" for a horizon of {config.horizon}" if config.horizon > 1 else ""
+    lower = [f"num_envs to {fewer:,}"] if config.num_envs > 1 else []
+    lower += [f"horizon to {max(1, int(config.horizon * share))}"] if config.horizon > 1 else []
+    rest = "what does not grow with them, such as the weights of hidden layers and what other programs hold, stays"
+    advice = f"lower {', or '.join(lower)} ({rest})" if lower else "use smaller hidden layers, or end other programs"
+    need = f"{config.num_envs:,} replicas{steps} need" if config.num_envs > 1 else f"1 replica{steps} needs"
+    return f"{need} {size} on {device}{have}: {advice}"
+
+
+def _weights(config: Config) -> int:
+    """The bytes that the weights between hidden layers take while they are trained."""
+    between = sum(first * second for first, second in itertools.pairwise((1, *config.hidden, 1)))
+    return 4 * _COPIES * (1 if config.shared_trunk else 2) * between

@@ -1,0 +1,140 @@
+"""What a run changes of its process while it computes, and puts back."""
+
+import contextlib
+import functools
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, final
+
+import torch
+
+from gpu_envs.backend.host import available_threads
+
+_COMPUTING = threading.RLock()
+"""Held by the thread that computes."""
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Refuses to compute beside another thread: what is set here, and what is being captured, are the process's.
+
+    Raises:
+        RuntimeError: Another thread is within.
+    """
+    if not _COMPUTING.acquire(blocking=False):
+        raise RuntimeError(
+            "another thread of this process makes, trains or evaluates policies at this moment, and torch's random "
+            "numbers, threads and graphs are the process's: wait for it, or use a process for each"
+        )
+    try:
+        yield
+    finally:
+        _COMPUTING.release()
+
+
+@contextlib.contextmanager
+def torch_threads(device: str, threads: int | None) -> Iterator[None]:
+    """Lets torch use so many threads on the CPU, and puts the process's setting back; None: as it is.
+
+    No more than there are cores: torch's threads wait for one another without giving up theirs.
+    """
+    before = torch.get_num_threads()
+    if device == "cpu" and threads is not None:
+        torch.set_num_threads(min(threads, available_threads()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@functools.cache
+def wake_autograd(device: str) -> None:
+    """Lets torch's thread for the way back meet a GPU: the first product there warns that it had not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ones = torch.ones((8, 8), device=device, requires_grad=True)
+        torch.autograd.grad((ones @ ones).sum(), ones)
+
+
+@final
+class RandomState:
+    """torch's own random numbers, which modules may use (dropout): within, those of the run; outside, the process's."""
+
+    def __init__(self, seed: int, device: str) -> None:
+        self._device = torch.device(device)
+        self._own: dict[str, Any] = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+        if self._device.type == "cuda":
+            self._own["cuda"] = torch.Generator(self._device).manual_seed(seed).get_state()
+        self._outside: dict[str, Any] | None = None
+
+    def __enter__(self) -> None:
+        """Takes the process's aside."""
+        self._outside = self._current()
+        self._set(self._own)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Puts them back."""
+        del kind, error, trace
+        assert self._outside is not None
+        self._own = self._current()
+        self._set(self._outside)
+        self._outside = None
+
+    def state(self) -> dict[str, Any]:
+        """The state of the run's generators."""
+        return self._current() if self._outside is not None else dict(self._own)
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on from what ``state`` gave; of another kind of device, only what there is of this."""
+        self._own = self._own | {name: state[name].cpu() for name in self._own if name in state}
+        if self._outside is not None:
+            self._set(self._own)
+
+    def _current(self) -> dict[str, Any]:
+        found = {"cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self._device)
+        return found
+
+    def _set(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"], self._device)
+
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@contextlib.contextmanager
+def interruption() -> Iterator[threading.Event]:
+    """Ctrl-C, a request to terminate and a closed terminal set the event; a second one does what it did before.
+
+    What the process ignores it goes on ignoring, as under nohup. Elsewhere than in the main thread it is never set.
+    """
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+
+    def note(signum: int, frame: Any) -> None:
+        del signum, frame
+        pressed.set()
+        put_back()
+
+    def put_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield pressed
+    finally:
+        put_back()

@@ -1,0 +1,128 @@
+"""One line that says how far a training run is."""
+
+import io
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final, TextIO, final
+
+_INTERVAL: Final = 0.1
+_BAR: Final = (10, 30)  # columns, at least and at most
+
+
+@final
+class Progress:
+    """A bar with percentage, speed, returns and the time that is left, redrawn in place."""
+
+    def __init__(
+        self,
+        total_steps: int,
+        quiet: bool | None = None,
+        stream: TextIO | None = None,
+        *,
+        unit: str = "steps",
+        target: Mapping[str, float] | None = None,
+    ) -> None:
+        """Draws nothing yet.
+
+        Args:
+            total_steps: What a full bar stands for.
+            quiet: True: no bar; False: a bar whatever the stream is; None: where it is a terminal.
+            stream: Where it is drawn; None: standard error.
+            unit: What steps are called in the speed.
+            target: Figures that are aimed at, by the names that ``update`` gives them.
+        """
+        self._total = max(1, total_steps)
+        self._unit, self._target = unit, dict(target or {})
+        self._stream = sys.stderr if stream is None else stream
+        self._draws = not quiet if quiet is not None else self._stream.isatty()
+        self._drawn_at = -math.inf
+        self._shown = 0
+
+    def update(self, steps: int, steps_per_s: float, returns: Mapping[str, float]) -> None:
+        """Says how far it is; drawn at most ten times a second, and when all steps are done.
+
+        NaN is the return of a role of which no episode has ended.
+        """
+        if not self._draws:
+            return
+        now = time.monotonic()
+        if now - self._drawn_at < _INTERVAL and steps < self._total:
+            return
+        self._drawn_at = now
+        line = self._fitted(steps, steps_per_s, returns)
+        self._write("\r" + line + " " * (self._shown - len(line)))
+        self._shown = len(line)
+
+    def close(self) -> None:
+        """Leaves the bar as it is, and goes to the next line."""
+        if self._shown and self._draws:
+            self._write("\n")
+        self._shown, self._draws = 0, False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:  # the terminal was closed: what the bar is of goes on
+            self._draws = False
+
+    def _fitted(self, steps: int, steps_per_s: float, returns: Mapping[str, float]) -> str:
+        done = min(1.0, steps / self._total)
+        left = (self._total - steps) / steps_per_s if steps_per_s > 0 else math.inf
+        # Most important first: what does not fit is left out from the end.
+        parts = [f"{math.floor(done * 100):3d}%", f"{amount(steps_per_s)} {self._unit}/s"]
+        for role, value in returns.items():
+            goal = f" of {self._target[role]:.4g}" if role in self._target else ""
+            if not math.isnan(value):
+                parts.append(f"{'return' if len(returns) == 1 else role} {value:.4g}{goal}")
+        if returns and len(parts) == 2:
+            goals = (f", for {value:.4g}" for value in self._target.values())
+            parts.append("no episode has ended yet" + next(goals, ""))
+        parts.append(f"{duration(max(0.0, left))} left")
+        width = self._width() - 1  # the last column would wrap the line in some terminals
+        while len(parts) > 1 and len("  ".join(parts)) > width:
+            parts.pop()
+        text = "  ".join(parts)[:width]
+        room = min(_BAR[1], width - len(text) - 1)
+        return text if room < _BAR[0] else f"{self._bar(done, room)} {text}"
+
+    def _bar(self, done: float, room: int) -> str:
+        full, empty = "█░"
+        try:
+            (full + empty).encode(self._stream.encoding or "ascii")
+        except UnicodeEncodeError:
+            full, empty = "#."
+        count = math.floor(done * room)
+        return full * count + empty * (room - count)
+
+    def _width(self) -> int:
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError, io.UnsupportedOperation):
+            columns = shutil.get_terminal_size().columns
+        return columns or 80
+
+
+def amount(value: float) -> str:
+    """A number with a unit of thousands, millions or milliards: ``1.2 M``."""
+    for unit, size in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
+        if value >= size * 0.9995:
+            scaled = value / size
+            return (f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:.1f}") + unit
+    return f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as ``12s``, ``3:04`` or ``1:02:03``."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = math.ceil(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

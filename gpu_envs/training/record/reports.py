@@ -1,0 +1,184 @@
+"""What comes back to the host: the figures of every iteration, read when they are there, without waiting for them."""
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from gpu_envs.engine.by_role import ALONE
+
+WINDOW = 100
+"""Mean returns are of the most recent whole steps in which at least so many episodes ended."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class IterationReport:
+    """The figures of one iteration."""
+
+    iteration: int
+    episodes: dict[str, np.ndarray]
+    """By role ``[3, horizon]``: how many episodes ended in each step, the sums of their returns and lengths."""
+    figures: dict[str, dict[str, float]]
+    """By policy that learns."""
+    rollout_seconds: float
+    update_seconds: float
+
+
+@final
+class Marks:
+    """Three moments of an iteration: begun, rolled out, updated."""
+
+    def __init__(self, on_gpu: bool) -> None:
+        event: Any = torch.cuda.Event  # untyped in some versions
+        self._events = [event(enable_timing=True) for _ in range(3)] if on_gpu else []
+        self._times = [0.0] * 3
+
+    def set(self, which: int) -> None:
+        """This moment is reached, on a GPU by the work queued so far."""
+        if self._events:
+            self._events[which].record()
+        else:
+            self._times[which] = time.perf_counter()
+
+    def wait(self) -> None:
+        """Waits for the last one."""
+        if self._events:
+            self._events[2].synchronize()
+
+    def between(self, first: int) -> float:
+        """The seconds from one to the next."""
+        if self._events:
+            return float(self._events[first].elapsed_time(self._events[first + 1])) / 1e3
+        return self._times[first + 1] - self._times[first]
+
+
+@final
+class Mailbox:
+    """Carries the figures of iterations to the host, a few behind the device."""
+
+    def __init__(
+        self, roles: Sequence[str], learners: Sequence[str], names: Sequence[str], horizon: int, device: str, depth: int
+    ) -> None:
+        """Allocates; so many iterations as ``depth`` may be under way before the first is waited for."""
+        self._roles, self._learners, self._names, self._horizon = tuple(roles), tuple(learners), tuple(names), horizon
+        self.size = 3 * horizon * len(roles) + len(names) * len(learners)
+        on_gpu = device != "cpu"
+        self._free = [(torch.empty(self.size, pin_memory=on_gpu), Marks(on_gpu)) for _ in range(depth + 1)]
+        self._queue: collections.deque[tuple[int, torch.Tensor, Marks]] = collections.deque()
+        self._depth = depth
+
+    def begin(self) -> Marks:
+        """The marks of the iteration that begins."""
+        return self._free[-1][1]
+
+    def send(self, iteration: int, figures: torch.Tensor) -> None:
+        """Queues the figures of the iteration begun last, and marks its end."""
+        slot, marks = self._free.pop()
+        slot.copy_(figures, non_blocking=True)
+        marks.set(2)
+        self._queue.append((iteration, slot, marks))
+
+    def receive(self, *, all_of_them: bool = False) -> list[IterationReport]:
+        """The reports of iterations that are ``depth`` or more behind, for which it waits; or all.
+
+        When a report is seen depends on no clock, so that what follows from it is the same every time.
+        """
+        found = []
+        while self._queue:
+            if not all_of_them and len(self._queue) < self._depth:
+                break
+            iteration, slot, marks = self._queue.popleft()
+            marks.wait()
+            found.append(self._read(iteration, slot.numpy().copy(), marks))
+            self._free.append((slot, marks))
+        return found
+
+    def _read(self, iteration: int, values: np.ndarray, marks: Marks) -> IterationReport:
+        split = 3 * self._horizon * len(self._roles)
+        episodes = values[:split].reshape(len(self._roles), 3, self._horizon).astype(np.float64)
+        figures = values[split:].reshape(len(self._learners), len(self._names)).tolist()
+        return IterationReport(
+            iteration,
+            dict(zip(self._roles, episodes, strict=True)),
+            {name: dict(zip(self._names, row, strict=True)) for name, row in zip(self._learners, figures, strict=True)},
+            marks.between(0),
+            marks.between(1),
+        )
+
+
+@final
+class EpisodeWindow:
+    """The most recent whole steps in which at least 100 episodes of a role ended."""
+
+    def __init__(self) -> None:
+        self._steps: collections.deque[tuple[float, float, float]] = collections.deque()
+        self._sums = np.zeros(3)
+
+    def add(self, episodes: np.ndarray) -> None:
+        """Takes in the steps of an iteration, ``[3, horizon]``, and lets go of those that are no longer needed."""
+        for step in episodes.T[episodes[0] > 0]:
+            self._steps.append((float(step[0]), float(step[1]), float(step[2])))
+        count, keep = 0.0, 0
+        for step in reversed(self._steps):
+            if count >= WINDOW:
+                break
+            count += step[0]
+            keep += 1
+        while len(self._steps) > keep:
+            self._steps.popleft()
+        self._sums = np.array(self._steps, np.float64).reshape(-1, 3).sum(0)
+
+    @property
+    def full(self) -> bool:
+        """Whether it has as many episodes as it should."""
+        return bool(self._sums[0] >= WINDOW)
+
+    @property
+    def mean_return(self) -> float:
+        """The mean return; NaN without episodes."""
+        return float(self._sums[1] / self._sums[0]) if self._sums[0] else math.nan
+
+    @property
+    def mean_length(self) -> float:
+        """The mean length; NaN without episodes."""
+        return float(self._sums[2] / self._sums[0]) if self._sums[0] else math.nan
+
+    def state(self) -> list[list[float]]:
+        """The steps."""
+        return [list(step) for step in self._steps]
+
+    def load(self, state: Sequence[Sequence[float]]) -> None:
+        """Takes over what ``state`` gave."""
+        self._steps.clear()
+        self._sums = np.zeros(3)
+        if state:
+            self.add(np.array(state, np.float64).T)
+
+
+def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
+    """A learner's figures with the sums over minibatches divided by their samples, under the names of a log."""
+    count = max(figures["samples"], 1.0)
+    means = {n: figures[n] / count for n in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")}
+    return means | {n: v for n, v in figures.items() if n not in means and n != "samples"}
+
+
+def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWindow]) -> dict[str, float]:
+    """A log's entry: where returns and lengths are, and the means of what some iterations were like."""
+    entry: dict[str, float] = {}
+    for role, window in windows.items():
+        prefix = "" if role == ALONE else f"{role}/"
+        entry |= {f"{prefix}return": window.mean_return, f"{prefix}length": window.mean_length}
+    learners = reports[0].figures
+    for name in learners:
+        prefix = "" if len(learners) == 1 else f"{name}/"
+        rows = [mean_figures(report.figures[name]) for report in reports]
+        entry |= {f"{prefix}{key}": sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+    for key in ("rollout_seconds", "update_seconds"):
+        entry[key] = sum(getattr(report, key) for report in reports) / len(reports)
+    return entry

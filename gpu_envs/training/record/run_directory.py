@@ -1,0 +1,227 @@
+"""The folder of a training run: config.json, log.csv with TensorBoard's events beside it, and checkpoints."""
+
+import contextlib
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+import gpu_envs
+from gpu_envs.backend import resolve_device
+from gpu_envs.backend.toolchain import processor_name
+from gpu_envs.errors import did_you_mean, display
+from gpu_envs.registry.known import id_of, spec_of_run
+from gpu_envs.registry.sources import parse
+from gpu_envs.specs.base import Spec
+from gpu_envs.training.config import Config
+from gpu_envs.training.record.checkpoint import FORMAT, Checkpoints, replacing
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]  # typed as the module
+
+_CONFIG = "config.json"
+_LOCK = ".lock"
+
+
+@final
+class RunDirectory:
+    """Where a run keeps what it was told, what it measured, and what it learnt.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Takes a folder as it is; ``create`` and ``open`` are the usual ways."""
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | Path | None, config: Config, root: str | Path = "runs") -> "RunDirectory":
+        """Makes the folder of a new run, and writes its configuration there.
+
+        Args:
+            path: The folder, new or empty; None: a new one in ``root``, named after the environment and the time.
+            config: What the run is.
+            root: Where folders without a name go.
+
+        Raises:
+            FileExistsError: The folder holds something already.
+            NotADirectoryError: There is a file of that name.
+        """
+        if path is None:
+            made = _new_folder(Path(root), id_of(config.env))
+        else:
+            made = Path(path)
+            wrong = next((place for place in (made, *made.parents) if place.exists() and not place.is_dir()), None)
+            if wrong is not None:
+                raise NotADirectoryError(f"the run directory cannot be {made}, because {wrong} is a file: name another")
+            if made.exists() and any(made.iterdir()):
+                raise FileExistsError(
+                    f"the run directory {made} is not empty: name another, or go on with that run by "
+                    f"gpu-envs train --resume {made}"
+                )
+            made.mkdir(parents=True, exist_ok=True)
+        run = cls(made)
+        run._write(config, {})
+        return run
+
+    @classmethod
+    def open(cls, path: "str | Path | RunDirectory") -> "RunDirectory":
+        """Opens the folder of a run.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        if isinstance(path, RunDirectory):
+            return path
+        folder = Path(path)
+        if not (folder / _CONFIG).is_file():
+            wrong = "is a file, not a folder" if folder.exists() else "does not exist"
+            wrong = "has no config.json, so it is not a run's" if folder.is_dir() else wrong
+            beside = [str(other.parent) for other in folder.parent.glob(f"*/{_CONFIG}")]
+            raise FileNotFoundError(f"the run directory {folder} {wrong}{did_you_mean(str(folder), beside)}")
+        return cls(folder)
+
+    def config(self) -> Config:
+        """The configuration of the run."""
+        config = Config.from_json(self.about()["config"])
+        place = parse(config.env)
+        if place is not None and place.is_file and not Path(place.place).is_file():
+            raise FileNotFoundError(
+                f"there is no file {display(place.place)!r}, which has the environment of the run {self.path}; "
+                f"{self.path / _CONFIG} has it, as 'env': write the new place there, where it has moved"
+            )
+        return config
+
+    def spec(self, *, trust: bool) -> Spec:
+        """The spec of the run's environment, imported where it is not known.
+
+        Raises:
+            UntrustedError: It is neither installed nor named by the user, and not to be trusted.
+        """
+        return spec_of_run(self.config().env, self.path, trust=trust)
+
+    def about(self) -> dict[str, Any]:
+        """All of config.json: the configuration, its changes, versions, the device's name, and the command lines."""
+        path = self.path / _CONFIG
+        try:
+            found = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+            raise ValueError(f"{path} is not the configuration of a run: it lacks 'config'")
+        if found.get("format", 1) != FORMAT:
+            raise ValueError(
+                f"{path} is of format {found['format']}, written by gpu_envs {found.get('gpu_envs')}; this one, "
+                f"{gpu_envs.__version__}, reads format {FORMAT}: use that version"
+            )
+        return found
+
+    def amend(self, config: Config, iteration: int) -> None:
+        """Writes the configuration of a run that goes on; what is another from that iteration on is kept, too."""
+        about, before, after = self.about(), self.config().to_json(), config.to_json()
+        changed = {name: {"from": before[name], "to": value} for name, value in after.items() if before[name] != value}
+        if changed:
+            about["changes"] = [*about.get("changes", []), {"iteration": iteration, **changed}]
+        self._write(config, about)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other processes from training this run meanwhile.
+
+        The operating system lets go of the lock when the process ends, however it ends. Where a file system knows no
+        locks, there is none.
+
+        Raises:
+            BlockingIOError: Another process trains it.
+        """
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.read(descriptor, 100).decode(errors="replace").strip()
+                    raise BlockingIOError(
+                        f"the run {self.path} is being trained already, by {holder or 'another process'}: wait for it, "
+                        "or stop it"
+                    ) from None
+                except OSError:  # no locks here
+                    pass
+            with contextlib.suppress(OSError):  # on a full disk nobody learns who holds it
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Its checkpoints; it keeps as many as the configuration says."""
+        return Checkpoints(self.path / "checkpoints", self.config().keep_checkpoints)
+
+    @property
+    def log_path(self) -> Path:
+        """The file of the log."""
+        return self.path / "log.csv"
+
+    def _write(self, config: Config, about: dict[str, Any]) -> None:
+        commands = [*about.get("commands", []), *_command()]
+        about = about | {"format": FORMAT, "config": config.to_json(), **_versions(config.device), "commands": commands}
+        with replacing(self.path / _CONFIG) as file:
+            file.write((json.dumps(about, indent=2, default=_listed) + "\n").encode())
+
+
+def _command() -> list[list[str]]:
+    """The command line, where it is one of ``gpu-envs``: that of a program which trains says nothing of the run."""
+    program = Path(sys.argv[0])
+    own = program.stem == "gpu-envs" or (program.stem == "__main__" and program.parent.name == "gpu_envs")
+    return [list(sys.argv)] if own else []
+
+
+def _new_folder(root: Path, env: str) -> Path:
+    """Makes a folder with a name of its own, even where two runs start in the same second."""
+    stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
+    root.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = root / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _versions(device: str) -> dict[str, str]:
+    return {
+        "gpu_envs": gpu_envs.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device_name(device),
+    }
+
+
+def device_name(device: str) -> str:
+    """The name of a device as its maker has it: of the card, or of the processor."""
+    resolved = resolve_device(device)
+    if resolved != "cpu":
+        return str(torch.cuda.get_device_name(resolved)) if torch.cuda.is_available() else resolved
+    return processor_name()
+
+
+def _listed(value: Any) -> Any:
+    """Arrays (parameters with a value for each replica) as lists."""
+    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
+        return value.tolist()
+    raise TypeError(f"{value!r} is a {type(value).__name__}, which config.json cannot hold")

@@ -1,0 +1,1 @@
+"""The environment as training sees it, and who acts in it."""

@@ -1,0 +1,195 @@
+"""How well policies do: full episodes, counted so that short ones are no more likely to be among them."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from gpu_envs.backend.arrays import dimensions, to_numpy
+from gpu_envs.seeds import derived_seed
+from gpu_envs.training.config import Config
+from gpu_envs.training.operations.ops import Ops
+from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.process.memory import explain_shortage
+from gpu_envs.training.process.settings import RandomState
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
+from gpu_envs.training.rollout.players import Player
+from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers
+
+MOST_REPLICAS = 4096
+"""As many episodes are played side by side, if there are so many."""
+
+_LOOK_EVERY = 32
+"""Steps between two looks at whether all episodes are over."""
+
+_MOST_STEPS = 1_000_000
+"""Of one episode, where the environment knows no limit."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What the episodes of one role were like; with several agents, the mean of each episode's agents counts once."""
+
+    mean: float
+    """The mean return."""
+    std: float
+    """The deviation of the returns."""
+    interval: float
+    """Half the width of the mean's 95 % interval."""
+    length: float
+    """The mean length: of an agent that leaves early, its own."""
+    length_interval: float
+    """Half the width of that mean's 95 % interval."""
+    episodes: int
+    """How many episodes were counted."""
+
+
+def play(
+    config: Config, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
+    device: str, *, episodes: int, greedy: bool, seed: int, num_envs: int | None,
+) -> dict[str, Evaluation]:  # fmt: skip
+    """Plays full episodes. Every replica contributes its first ones, equally many, however long they take.
+
+    Args:
+        config: The environment. Of a parameter with a value for each replica, those values take turns.
+        parts: By policy, the agents it acts for.
+        networks: By policy; None: random actions.
+        device: Where.
+        episodes: How many at least.
+        greedy: Take the likeliest actions.
+        seed: Of environments and actions.
+        num_envs: Replicas side by side, at most as many as episodes; None: as many, up to 4,096.
+
+    Returns:
+        By role.
+
+    Raises:
+        MemoryError: The device has too little; the message says which setting to lower, and to what.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes is {episodes}; give a whole number from 1 up")
+    if num_envs is not None and num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}; give a whole number from 1 up, or None")
+    count = min(num_envs or MOST_REPLICAS, episodes)
+    numbers = RandomState(derived_seed(seed, "modules"), device)  # a module may draw some: not those of a training
+    each = -(-episodes // count)
+    with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device), numbers:
+        horizon_env = HorizonEnv(replicated(config, count), device, count, 1)
+        horizon_env.reset(derived_seed(seed, "evaluation"))
+        policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
+        tally = {name: _Tally(each, count, s.role.agents, device) for name, s in horizon_env.storage.items()}
+        for turn in range(_MOST_STEPS * each):
+            for storage in horizon_env.storage.values():
+                storage.carry_over()
+            seen, masks = horizon_env.observations(0), horizon_env.action_masks(0)
+            horizon_env.step(0, policies.act(turn, seen, masks, greedy=greedy))
+            for name, storage in horizon_env.storage.items():
+                tally[name].add(storage.episode_length[0], storage.episode_return[0])
+            if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
+                return {name: t.result() for name, t in tally.items()}
+        raise RuntimeError(f"an episode of {config.env} did not end within {_MOST_STEPS:,} steps; give it a limit")
+
+
+def replicated(config: Config, count: int) -> Config:
+    """The configuration with parameters for so many replicas.
+
+    Of a parameter with a value for each replica, replica ``i`` takes value ``i`` modulo their number.
+    """
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, str) or dimensions(value) != 1 or len(value) == 0:
+            return value
+        values = to_numpy(value)
+        return values[np.arange(count) % len(values)]
+
+    params = {name: taken(value) for name, value in config.params.items()}
+    return dataclasses.replace(config, params=params)
+
+
+@final
+class ActingPolicies:
+    """The policies of all agents, which act together and do not learn."""
+
+    def __init__(
+        self, config: Config, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
+        roles: tuple[RoleInfo, ...], num_envs: int, device: str, seed: int,
+    ) -> None:  # fmt: skip
+        """Says which policy acts for which agents.
+
+        Args:
+            config: The run.
+            parts: By policy, the agents it acts for.
+            networks: By policy; None: random actions.
+            roles: All roles of the environment.
+            num_envs: Replicas.
+            device: Where.
+            seed: Of the actions.
+        """
+        self._players = []
+        for name, own in parts.items():
+            ops = Ops(own[0].role.head, device, config.cpu_threads)
+            self._players.append(Player(PolicyRows(name, own, num_envs, device), networks[name], ops, seed, device))
+        self._actions = acting_buffers(roles, num_envs, device, [player.policy_rows for player in self._players])
+
+    def act(
+        self, turn: int, observations: Mapping[str, torch.Tensor],
+        action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
+    ) -> Mapping[str, torch.Tensor]:  # fmt: skip
+        """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next; as ``Player.act``."""
+        for player in self._players:
+            player.policy_rows.give(player.act(turn, observations, action_masks, greedy=greedy), self._actions)
+        return self._actions
+
+
+def acting_buffers(
+    roles: tuple[RoleInfo, ...], num_envs: int, device: str, policy_rows: list[PolicyRows]
+) -> dict[str, torch.Tensor]:
+    """Where the actions of each role are gathered from several policies."""
+    buffers = {}
+    for role in roles:
+        if any(s.shares(role.name) for s in policy_rows):
+            kind = torch.float32 if role.head.kind == "box" else torch.int32
+            shape = (num_envs, role.agents, role.head.width)
+            buffers[role.name] = torch.zeros(shape, dtype=kind, device=device)
+    return buffers
+
+
+@final
+class _Tally:
+    """Each replica's first episodes."""
+
+    def __init__(self, each: int, num_envs: int, agents: int, device: str) -> None:
+        self._done = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._returns = torch.zeros((each + 1, num_envs), dtype=torch.float64, device=device)
+        self._lengths = torch.zeros_like(self._returns)
+        self._each, self._agents = each, agents
+
+    def add(self, lengths: torch.Tensor, returns: torch.Tensor) -> None:
+        """Takes in the step's episodes, ``[num_envs, agents]``; a length of 0 stands for none."""
+        ended = lengths[:, 0] > 0  # the episodes of a replica's agents are reported together
+        # those past the number wanted go into one place more, which is not read
+        place = torch.where(ended, self._done.clamp(max=self._each), self._each).unsqueeze(0)
+        self._returns.scatter_(0, place, returns.double().mean(1).unsqueeze(0))
+        self._lengths.scatter_(0, place, lengths.double().mean(1).unsqueeze(0))
+        self._done.add_(ended.to(torch.int64))
+
+    def complete(self) -> bool:
+        return bool((self._done >= self._each).all().item())
+
+    def result(self) -> Evaluation:
+        returns, lengths = self._returns[:-1].flatten(), self._lengths[:-1].flatten()
+        count = returns.numel()
+        spread = returns.std().item() if count > 1 else 0.0
+        length_spread = lengths.std().item() if count > 1 else 0.0
+        return Evaluation(
+            mean=returns.mean().item(),
+            std=spread,
+            interval=1.96 * spread / math.sqrt(count),
+            length=lengths.mean().item(),
+            length_interval=1.96 * length_spread / math.sqrt(count),
+            episodes=count,
+        )

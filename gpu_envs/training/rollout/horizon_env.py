@@ -1,0 +1,249 @@
+"""The environment as training sees it: by role, with storage for a horizon of steps."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+
+import gpu_envs
+from gpu_envs.engine.by_role import ALONE, ByRole, RoleView
+from gpu_envs.engine.results import Step
+from gpu_envs.training.config import Config
+from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.rollout.features import Flattening
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RoleInfo:
+    """The agents of one role."""
+
+    name: str
+    agents: int
+    features: int
+    """Of an agent's observation, flat."""
+    head: Head
+    members: tuple[str, ...]
+    """The agents' names."""
+    flattening: Flattening | None = None
+    """How observations become rows of features; None: they are such rows."""
+    masked: bool = False
+    """Whether there are action masks."""
+
+    @classmethod
+    def of(cls, role: RoleView, *, masked: bool) -> "RoleInfo":
+        """What training has to know of a role."""
+        way = Flattening.of(role.observation)
+        plain = way.shape == (way.features,)
+        head, members = Head.of(role.action), role.agents
+        return cls(role.name, len(members), way.features, head, members, None if plain else way, masked)
+
+
+@final
+class RoleTensors:
+    """What an environment of either kind gives and takes, as policies have it: by role, ``[num_envs, agents, ...]``.
+
+    Attributes:
+        by_role: The environment seen by role.
+        roles: Its roles.
+    """
+
+    def __init__(self, env: Any) -> None:
+        """Looks at an environment with torch tensors."""
+        self.by_role = ByRole(env)
+        masked = env.action_mask is not None
+        self.roles = tuple(RoleInfo.of(role, masked=masked) for role in self.by_role.roles.values())
+        self._taken = {
+            role.name: (*self.by_role.rows(role.name), *(() if role.head.scalar else (role.head.width,)))
+            for role in self.roles
+        }
+
+    def observations(self, given: Any) -> dict[str, torch.Tensor]:
+        """What the environment gave, as rows of features."""
+        rows, by_role = {}, self.by_role.split(given)
+        for role in self.roles:
+            own, lead = by_role[role.name], self.by_role.rows(role.name)
+            flat = own if role.flattening is None else role.flattening.rows(own, len(lead))
+            rows[role.name] = flat.reshape(lead[0], role.agents, role.features)
+        return rows
+
+    def action_masks(self) -> dict[str, torch.Tensor]:
+        """What is possible now; empty where there are no action masks."""
+        masks = self.by_role.action_masks
+        return {ALONE: masks[ALONE].unsqueeze(1)} if self.by_role.alone and masks else masks
+
+    def taken(self, actions: Mapping[str, torch.Tensor]) -> Any:
+        """Actions ``[num_envs, agents, width]`` as the environment takes them."""
+        return self.by_role.join({name: actions[name].view(shape) for name, shape in self._taken.items()})
+
+
+@final
+class RoleStorage:
+    """What a horizon leaves of one role: the environment writes straight into it."""
+
+    def __init__(self, role: RoleInfo, horizon: int, num_envs: int, device: str, *, alone: bool, limited: bool) -> None:
+        """Allocates.
+
+        Args:
+            role: Whose it is.
+            horizon: Steps.
+            num_envs: Replicas.
+            device: Where.
+            alone: The environment is a single-agent one: its arrays have no dimension of agents, and all take part.
+            limited: Episodes may be truncated.
+        """
+
+        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        n, a, f = num_envs, role.agents, role.features
+        self.role = role
+        self.alone = alone
+        self.observations = made(horizon + 1, n, a, f)
+        self.rewards = made(horizon, n, a)
+        self.terminations = made(horizon, n, a, dtype=torch.bool)
+        self.truncations = made(horizon, n, a, dtype=torch.bool)
+        self.alive = None if alone else made(horizon + 1, n, a, dtype=torch.bool)
+        self.final_obs = made(horizon, n, a, f) if limited else None
+        self.action_mask = made(horizon + 1, n, a, role.head.parameters, dtype=torch.int8) if role.masked else None
+        self.episode_return = made(horizon, n, a)
+        self.episode_length = made(horizon, n, a, dtype=torch.int32)
+
+    def row(self, name: str, t: int) -> torch.Tensor | None:
+        """What the environment writes in step ``t``, in its own shape; None: nothing."""
+        array: torch.Tensor | None = getattr(self, name)
+        if array is None:
+            return None
+        row = array[t + (name in _SEEN)]
+        row = row.squeeze(1) if self.alone else row
+        way = self.role.flattening
+        if way is None or name not in ("observations", "final_obs"):
+            return row
+        return None if way.pieces else row.view(*row.shape[:-1], *way.shape)
+
+    def flatten(self, t: int, observations: Any, final_obs: Any) -> None:
+        """Takes over from step ``t`` what the environment has not written here, being of another form."""
+        way = self.role.flattening
+        if way is None or not way.pieces:
+            return
+        way.write(observations, self.observations[t + 1].flatten(0, 1))
+        if self.final_obs is not None:
+            way.write(final_obs, self.final_obs[t].flatten(0, 1))
+
+    def carry_over(self) -> None:
+        """Begins a horizon where the last one ended."""
+        for array in self.seen():
+            array[0].copy_(array[-1])
+        self.episode_length.zero_()
+
+    def seen(self) -> list[torch.Tensor]:
+        """What is known before a step, ``[horizon + 1, num_envs, agents, ...]`` each."""
+        arrays: list[torch.Tensor | None] = [getattr(self, name) for name in _SEEN]
+        return [array for array in arrays if array is not None]
+
+    def episodes(self) -> torch.Tensor:
+        """Of each step: how many agents' episodes ended, and the sums of their returns and lengths, ``[3, T]``."""
+        ended = self.episode_length > 0
+        returns = torch.where(ended, self.episode_return, 0.0)
+        parts = (ended.sum((1, 2)), returns.sum((1, 2)), self.episode_length.sum((1, 2)))
+        return torch.stack([part.to(torch.float32) for part in parts])
+
+
+_SEEN = ("observations", "alive", "action_mask")
+"""Arrays of which row ``t`` is what is known before step ``t``."""
+
+_WRITTEN = (
+    *("observations", "rewards", "terminations", "truncations"),
+    *("final_obs", "episode_return", "episode_length", "action_mask"),
+)
+
+
+def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str) -> Any:
+    """The environment of a run, with torch tensors."""
+    threads = config.cpu_threads if device == "cpu" else None
+    kinds: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
+    return gpu_envs.make(config.env, num_envs, **kinds, **config.params)
+
+
+@final
+class HorizonEnv:
+    """An environment, and storage for a horizon of it.
+
+    Attributes:
+        env: The environment, with torch tensors.
+        roles: Its roles.
+        storage: What the horizon leaves, by role.
+        limit: The step at which episodes are truncated; None: never.
+        begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
+    """
+
+    def __init__(self, config: Config, device: str, num_envs: int, horizon: int) -> None:
+        """Makes the environment and the storage."""
+        self.env = make_env(config, num_envs, device, "SameStep")
+        self.num_envs, self.horizon, self.device = num_envs, horizon, device
+        self._tensors = RoleTensors(self.env)
+        self._alone = self._tensors.by_role.alone
+        self.roles = self._tensors.roles
+        self.limit: int | None = self.env.max_episode_steps
+        self.storage = {
+            role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=self.limit is not None)
+            for role in self.roles
+        }
+        self._outs = [self._out(t) for t in range(horizon)]
+        self.begun_midway: torch.Tensor | None = None
+
+    def _out(self, t: int) -> Step:
+        rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
+        present = {name: by_role for name, by_role in rows.items() if next(iter(by_role.values())) is not None}
+        return Step(**{name: self._tensors.by_role.join(by_role) for name, by_role in present.items()})
+
+    def reset(self, seed: int, *, stagger: int | None = None) -> None:
+        """Begins anew; the first observations are where the next horizon will look for them.
+
+        Args:
+            seed: The first replica's seed.
+            stagger: With this seed, cut each replica's first episode short.
+        """
+        observations, infos = self.env.reset(seed=seed)
+        self.begun_midway = None
+        if stagger is not None:
+            observations = self.env.stagger(stagger)
+            self.begun_midway = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        rows, masks = self._tensors.observations(observations), self._tensors.action_masks()
+        for name, storage in self.storage.items():
+            storage.observations[-1].copy_(rows[name])
+            if storage.alive is not None:
+                storage.alive[-1].copy_(infos["alive"][name])
+            if storage.action_mask is not None:
+                storage.action_mask[-1].copy_(masks[name])
+
+    def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
+        """Takes the horizon's step ``t``, with actions by role, ``[num_envs, agents, width]``."""
+        observations, *_, infos = self.env.step(self._tensors.taken(actions), out=self._outs[t])
+        if self._alone:
+            self.storage[ALONE].flatten(t, observations, infos["final_obs"])
+            return
+        for name, storage in self.storage.items():
+            assert storage.alive is not None
+            storage.alive[t + 1].copy_(infos["alive"][name])
+
+    def observations(self, t: int) -> dict[str, torch.Tensor]:
+        """By role, what is seen before step ``t``, ``[num_envs, agents, features]``."""
+        return {name: storage.observations[t] for name, storage in self.storage.items()}
+
+    def action_masks(self, t: int) -> dict[str, torch.Tensor]:
+        """By role, what is possible in step ``t``, ``[num_envs, agents, choices]``; empty where there are no masks."""
+        masks = {name: storage.action_mask for name, storage in self.storage.items()}
+        return {name: mask[t] for name, mask in masks.items() if mask is not None}
+
+    def forget_cut_episodes(self) -> None:
+        """Takes the ends of staggered episodes out of a complete horizon: they were not whole ones."""
+        if self.begun_midway is None:
+            return
+        storages = list(self.storage.values())
+        ended = storages[0].episode_length[:, :, 0] > 0  # all of a replica's agents are reported together
+        first = ended & (ended.cumsum(0) == 1) & self.begun_midway
+        for storage in storages:
+            storage.episode_length.masked_fill_(first.unsqueeze(-1), 0)
+        self.begun_midway.logical_and_(~ended.any(0))

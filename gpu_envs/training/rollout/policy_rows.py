@@ -1,0 +1,133 @@
+"""Which agents a policy acts for, and how their rows lie one after another."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import final
+
+import torch
+
+from gpu_envs.errors import did_you_mean
+from gpu_envs.training.rollout.horizon_env import RoleInfo
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RoleMembers:
+    """Some agents of one role."""
+
+    role: RoleInfo
+    members: tuple[int, ...]
+    """Their numbers within the role."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether that is everybody."""
+        return self.members == tuple(range(self.role.agents))
+
+
+@final
+class PolicyRows:
+    """The agents that one policy acts for: of each part, replica after replica, agent after agent."""
+
+    def __init__(self, name: str, parts: tuple[RoleMembers, ...], num_envs: int, device: str) -> None:
+        """Refuses agents whose spaces differ."""
+        first = parts[0].role
+        for part in parts:
+            if (part.role.features, part.role.head) != (first.features, first.head):
+                raise ValueError(
+                    f"the policy {name!r} cannot act for both {first.name!r} and {part.role.name!r}: their spaces "
+                    f"differ ({first.features} and {part.role.features} features; actions {first.head} and "
+                    f"{part.role.head}); give them policies of their own"
+                )
+        self.name, self.parts, self.num_envs = name, parts, num_envs
+        self.features, self.head, self.masked = first.features, first.head, first.masked
+        self.rows = num_envs * sum(len(part.members) for part in parts)
+        self._whole = all(part.whole for part in parts)
+        self._indices = [torch.tensor(part.members, device=device) for part in parts]
+
+    def take(self, by_role: Mapping[str, torch.Tensor], lead: int) -> torch.Tensor:
+        """The rows of these agents, ``[*lead, rows, ...]``: a view where they are all of one role.
+
+        Args:
+            by_role: Arrays of ``[*lead, num_envs, agents, ...]``.
+            lead: How many dimensions come first.
+        """
+        taken = []
+        for part, index in zip(self.parts, self._indices, strict=True):
+            array = by_role[part.role.name]
+            if not part.whole:
+                array = array.index_select(lead + 1, index)
+            taken.append(array.flatten(lead, lead + 1))
+        return taken[0] if len(taken) == 1 else torch.cat(taken, lead)
+
+    def give(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
+        """Hands the rows' actions ``[rows, width]`` to their roles, ``[num_envs, agents, width]``.
+
+        Where these agents are all of a role, their part of ``actions`` itself becomes the role's actions; otherwise
+        it is copied into what is there.
+        """
+        first = 0
+        for part, index in zip(self.parts, self._indices, strict=True):
+            count = self.num_envs * len(part.members)
+            own = actions[first : first + count].view(self.num_envs, len(part.members), -1)
+            if part.whole:
+                by_role[part.role.name] = own
+            else:
+                by_role[part.role.name].index_copy_(1, index, own)
+            first += count
+
+    def shares(self, role: str) -> bool:
+        """Whether these are some of the agents of a role, and others are not among them."""
+        return any(part.role.name == role and not part.whole for part in self.parts)
+
+
+def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, str]) -> dict[str, tuple[RoleMembers, ...]]:
+    """Which agents each policy acts for, from a mapping of roles and agents to the policies' names.
+
+    An agent's own name counts before its role's; a role that is not named has a policy of its own name. Of "random"
+    and frozen policies each role has one of its own.
+    """
+    known = [name for role in roles for name in (role.name, *role.members)]
+    for name in policies:
+        if name not in known:
+            raise ValueError(
+                f"policies names {name!r}, which is neither a role nor an agent{did_you_mean(name, known)} "
+                f"The roles are: {', '.join(role.name for role in roles)}"
+            )
+    for name, policy in policies.items():
+        if policy not in [role.name for role in roles]:
+            _check_name(name, policy)
+    found: dict[str, dict[str, list[int]]] = {}
+    for role in roles:
+        for number, member in enumerate(role.members):
+            policy = policies.get(member, policies.get(role.name, role.name))
+            key = f"{policy} ({role.name})" if not learns(policy) else policy
+            found.setdefault(key, {}).setdefault(role.name, []).append(number)
+    named = {role.name: role for role in roles}
+    return {
+        policy: tuple(RoleMembers(named[role], tuple(numbers)) for role, numbers in by_role.items())
+        for policy, by_role in found.items()
+    }
+
+
+def _check_name(of: str, policy: str) -> None:
+    """Refuses what was hardly meant as the name of a policy that learns."""
+    given = f"policies gives {of!r} the policy {policy!r}"
+    allowed = "allowed are a name of your own for one that learns, 'random', 'frozen:RUN' and 'frozen:RUN:POLICY'"
+    kind, colon, source = policy.partition(":")
+    if policy == "random" or (kind == "frozen" and source and not source.startswith(":")):
+        return
+    meant = difflib.get_close_matches(kind.strip().lower(), ("random", "frozen"), n=1, cutoff=0.8)
+    if kind == "frozen":
+        raise ValueError(f"{given}, which names no run; give frozen:RUN or frozen:RUN:POLICY")
+    if meant:
+        likely = "random" if meant[0] == "random" else f"frozen:{source or 'RUN'}"
+        raise ValueError(f"{given}. Did you mean {likely!r}? Otherwise take a name less like it; {allowed}")
+    if colon or " (" in policy or not policy:
+        raise ValueError(f"{given}; a name is not empty and holds neither ':' nor ' ('; {allowed}")
+
+
+def learns(policy: str) -> bool:
+    """Whether a policy learns, by its name in ``Config.policies`` or in what ``assign`` returns."""
+    return policy.partition(" (")[0] != "random" and not policy.startswith("frozen:")

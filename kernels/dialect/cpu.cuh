@@ -1,0 +1,124 @@
+// What the dialect's words mean to a CPU's compiler: a tile is a block of replicas that stays in the first-level cache
+// and that the compiler vectorises.
+
+#if !_for_gpu
+
+#define FN                  inline __attribute__((always_inline))
+#define SELDOM              static __attribute__((noinline))
+#define KERNEL(name, Call)  \
+    extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
+#define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
+#define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
+#ifdef __clang__  // takes `omp simd` for a word on the body's own arrays too, and up to 16 mixed up the lanes of theirs
+#define OMP_SIMD(clause)         _Pragma("clang loop vectorize(enable)")
+#else
+#define OMP_SIMD(clause)         _Pragma(#clause)
+#endif
+#define FOR_EACH_LANE(k, env)    OMP_SIMD(omp simd) for (int k = 0; k < (env).lanes; ++k)
+#define FOR_EACH_LANE_ALONE(k, env) for (int k = 0; k < (env).lanes; ++k)
+#define NOTE_LANES(note, k, env) OMP_SIMD(omp simd reduction(|:note)) for (int k = 0; k < (env).lanes; ++k)
+#define FOR_EACH_MARKED(k, marks, env)                                   \
+    for (u64 left = mask_of(marks, (env).lanes); left != 0; left &= left - 1) \
+        if (const int k = __builtin_ctzll(left); true)
+#define FOR_EACH_BLOCK(block) for (Index block = range_first; block < range_end; ++block)
+#ifdef __clang__
+#define UNROLL                   _Pragma("unroll")
+#else
+#define UNROLL                   _Pragma("GCC unroll 16")
+#endif
+
+constexpr bool ON_GPU = false;
+
+#ifdef CHECKED
+extern "C" int dprintf(int, const char*, ...);
+extern "C" [[noreturn]] void _exit(int);
+SELDOM void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
+    dprintf(2, "%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
+    _exit(97);
+}
+#endif
+
+constexpr int WARP = 1;
+
+constexpr int LANES = 64;
+
+constexpr Index FEW_REPLICAS = 0;
+
+struct RangeTile {
+    Index first, end;
+    int   lanes;
+
+    RangeTile(Index range_first, Index range_end) : first(range_first), end(range_end), lanes(0) {}
+    bool more() {
+        lanes = end - first < LANES ? int(end - first) : LANES;
+        return lanes > 0;
+    }
+    void next() { first += LANES; }
+    FN Index index(int k) const { return first + k; }
+};
+
+static_assert(LANES == 64, "the marks of a tile fill the bits of one word");
+
+// A bit for each marked lane. Without a branch a lane, which would be mispredicted wherever one is marked: eight bytes
+// of 0 or 1 are gathered into eight bits by one product, whose partial products never meet.
+FN u64 mask_of(const int (&marks)[LANES], int lanes) {
+    u8 bytes[LANES] = {};
+    for (int k = 0; k < lanes; ++k) bytes[k] = marks[k] != 0;
+    u64 mask = 0;
+    for (int group = 0; group < LANES / 8; ++group) {
+        u64 word;
+        __builtin_memcpy(&word, bytes + 8 * group, sizeof word);
+        mask |= word * 0x0102040810204080ull >> 56 << 8 * group;
+    }
+    return mask;
+}
+
+FN int    lowest_bit(u32 word)                 { return __builtin_ctz(word); }
+FN int    highest_bit(u32 word)                { return 31 - __builtin_clz(word); }
+FN u32    sign_shifted_in(u32 word, float x)   { u32 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | y >> 31; }
+FN u32    sign_shifted_in(u32 word, double x)  { u64 y; __builtin_memcpy(&y, &x, sizeof y); return word << 1 | u32(y >> 63); }
+FN float  about(float a, float b, float c)     { return a * b + c; }
+FN double about(double a, double b, double c)  { return a * b + c; }
+FN float  lesser(float a, float b)             { return b < a ? b : a; }
+FN double lesser(double a, double b)           { return b < a ? b : a; }
+FN float  greater(float a, float b)            { return a < b ? b : a; }
+FN double greater(double a, double b)          { return a < b ? b : a; }
+FN bool   any_lane(bool value)                 { return value; }
+FN float  fma(float a, float b, float c)       { return __builtin_fmaf(a, b, c); }
+FN double fma(double a, double b, double c)    { return __builtin_fma(a, b, c); }
+FN float  square_root(float x)                 { return __builtin_sqrtf(x); }
+FN double square_root(double x)                { return __builtin_sqrt(x); }
+FN float  round_down(float x)                  { return __builtin_floorf(x); }
+FN double round_down(double x)                 { return __builtin_floor(x); }
+FN u32    bits_of(float x)                     { u32 y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN u64    bits_of(double x)                    { u64 y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN float  from_bits(u32 x)                     { float y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN double from_bits(u64 x)                     { double y; __builtin_memcpy(&y, &x, sizeof y); return y; }
+FN u64    swap_if_equal(u64* word, u64 expected, u64 value) { return __sync_val_compare_and_swap(word, expected, value); }
+FN void   lower(u64* word, u64 value) {
+    for (u64 old = *word; value < old;) {
+        const u64 seen = __sync_val_compare_and_swap(word, old, value);
+        if (seen == old) return;
+        old = seen;
+    }
+}
+
+// A number that threads count down together.
+FN u32            now(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
+FN void           count_down(u32* count) { __sync_fetch_and_sub(count, 1u); }
+
+FN constexpr int  thread_rank()        { return 0; }
+FN void           block_barrier()      {}
+FN void           warp_barrier()       {}
+FN constexpr u32  warp_marks(bool mine) { return mine; }
+FN constexpr bool block_any(bool mine) { return mine; }
+
+template <int> FN int block_place(bool keep, int& total) {
+    total = keep;
+    return 0;
+}
+
+FN void add(int& sum, int value)     { sum += value; }
+FN void lower(int& least, int value) { least = value < least ? value : least; }
+
+#endif

@@ -1,0 +1,109 @@
+// What the dialect's words mean to NVRTC: a tile is one thread's replica, and its arrays are registers.
+
+#if _for_gpu
+
+#define FN                  __device__ __forceinline__
+#define SELDOM              __device__ __noinline__
+#define KERNEL(name, Call)  extern "C" __global__ void name(const __grid_constant__ Call call)
+#define KERNEL_OF_BLOCKS(name, Call, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
+#define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
+#define FOR_EACH_LANE(k, env)    UNROLL for (int k = 0; k < LANES; ++k) if ((env).has(k))
+#define FOR_EACH_LANE_ALONE(k, env) FOR_EACH_LANE(k, env)
+#define NOTE_LANES(note, k, env) FOR_EACH_LANE(k, env)
+#define FOR_EACH_MARKED(k, marks, env) FOR_EACH_LANE(k, env) if ((marks)[k])
+#define FOR_EACH_BLOCK(block)    if (const Index block = Index(blockIdx.x); true)
+#define UNROLL                   _Pragma("unroll")
+
+constexpr bool ON_GPU = true;
+
+#ifdef CHECKED
+extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, decltype(sizeof(0)));
+FN void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
+    printf("%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
+    __assertfail(name, file, u32(line), "index", 1);  // what was printed may be lost with the kernel: this is not
+}
+#endif
+
+constexpr int LANES = 1;  // two and four were tried, and were no faster
+constexpr int WARP  = 32;
+
+constexpr Index FEW_REPLICAS = 65536;  // they stay in the second-level cache
+
+// A thread's replicas lie a block's width apart, so that neighbouring threads touch neighbouring elements. The grid
+// covers all replicas; threads past the end have none, but take part in what a whole warp does.
+struct ThreadTile {
+    Index first, count;
+
+    FN explicit ThreadTile(Index n) : first(Index(blockIdx.x) * blockDim.x * LANES + threadIdx.x), count(n) {}
+    FN Index index(int k) const { return first + Index(k) * blockDim.x; }
+    FN bool  has(int k) const { return index(k) < count; }
+};
+
+FN int   lowest_bit(u32 word)                  { return __ffs(int(word)) - 1; }
+FN int   highest_bit(u32 word)                 { return 31 - __clz(int(word)); }
+FN u32   sign_shifted_in(u32 word, float x)    { return __funnelshift_l(u32(__float_as_int(x)), word, 1); }
+FN u32   sign_shifted_in(u32 word, double x)   { return __funnelshift_l(u32(__double2hiint(x)), word, 1); }
+// a*b + c, rounded once or twice: where it is no matter.
+FN float  about(float a, float b, float c)     { return __fmaf_rn(a, b, c); }
+FN double about(double a, double b, double c)  { return __fma_rn(a, b, c); }
+// Of two that are neither NaN nor zeros of unlike signs: in one instruction.
+FN float  lesser(float a, float b)             { return fminf(a, b); }
+FN double lesser(double a, double b)           { return fmin(a, b); }
+FN float  greater(float a, float b)            { return fmaxf(a, b); }
+FN double greater(double a, double b)          { return fmax(a, b); }
+FN bool  any_lane(bool value)                  { return __any_sync(0xffffffffu, value); }
+FN float fma(float a, float b, float c)        { return __fmaf_rn(a, b, c); }
+FN double fma(double a, double b, double c)    { return __fma_rn(a, b, c); }
+FN float  square_root(float x)                 { return __fsqrt_rn(x); }
+FN double square_root(double x)                { return __dsqrt_rn(x); }
+FN float  round_down(float x)                  { return floorf(x); }
+FN double round_down(double x)                 { return floor(x); }
+FN u32    bits_of(float x)                     { return u32(__float_as_int(x)); }
+FN u64    bits_of(double x)                    { return u64(__double_as_longlong(x)); }
+FN float  from_bits(u32 x)                     { return __int_as_float(int(x)); }
+FN double from_bits(u64 x)                     { return __longlong_as_double(i64(x)); }
+FN u64    swap_if_equal(u64* word, u64 expected, u64 value) { return atomicCAS(word, expected, value); }
+FN void   lower(u64* word, u64 value)                       { atomicMin(word, value); }
+
+// A number that threads count down together.
+FN u32  now(const u32* count)  { return *count; }
+FN void count_down(u32* count) { atomicSub(count, 1u); }
+
+FN int minimum_of(int a, int b) { return b < a ? b : a; }
+
+template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WIDTH]; };
+
+extern __shared__ __align__(16) float staging[];  // a block's own memory: rows on their way out, or a team's Worlds
+
+FN int  thread_rank()        { return int(threadIdx.x); }
+FN void block_barrier()      { __syncthreads(); }
+FN void warp_barrier()       { __syncwarp(); }
+FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
+FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
+
+// How many threads before this one `keep`, and how many of the block's THREADS do. The whole block calls it, and waits
+// before it does so again.
+template <int THREADS> FN int block_place(bool keep, int& total) {
+    constexpr int warps = THREADS / WARP;
+    __shared__ int kept[warps];
+    const u32 marks = __ballot_sync(0xffffffffu, keep);
+    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP;
+    if (lane == 0) kept[warp] = __popc(marks);
+    block_barrier();
+    int before = 0;
+    total      = 0;
+    UNROLL
+    for (int other = 0; other < warps; ++other) {
+        before += other < warp ? kept[other] : 0;
+        total += kept[other];
+    }
+    return before + __popc(marks & ((1u << lane) - 1));
+}
+
+FN void add(int& sum, int value)    { atomicAdd(&sum, value); }
+FN void lower(int& least, int value) {
+    if (value < *static_cast<volatile int*>(&least)) atomicMin(&least, value);  // most are spared the atomic
+}
+
+#endif

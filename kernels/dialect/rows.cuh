@@ -1,0 +1,122 @@
+// How rows of floats get from a tile or from a block's memory to where they belong, and that memory.
+
+#if _for_gpu
+
+// Writes one row of WIDTH floats a replica. Rows of 1, 2 and 4 floats go out in one store where the address allows;
+// others pass through shared memory, so that neighbouring threads write neighbouring words.
+template <int WIDTH, class Env>
+FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& env) {
+    constexpr int one_store = WIDTH == 1 || WIDTH == 2 || WIDTH == 4 ? WIDTH : 0;
+    if (one_store != 0 && u64(rows) % (WIDTH * sizeof(float)) == 0) {
+        FOR_EACH_LANE(k, env) {
+            Wide<one_store + !one_store> row;
+            UNROLL
+            for (int j = 0; j < one_store; ++j) row.value[j] = tile[j][k];
+            reinterpret_cast<Wide<one_store + !one_store>*>(rows)[env.index(k)] = row;
+        }
+        return;
+    }
+    const int lane = threadIdx.x % WARP;
+    float*    warp = staging + (threadIdx.x - lane) * WIDTH;
+    UNROLL
+    for (int k = 0; k < LANES; ++k) {
+        __syncwarp();
+        UNROLL
+        for (int j = 0; j < WIDTH; ++j) warp[lane * WIDTH + j] = tile[j][k];
+        __syncwarp();
+        const Index start = (env.index(k) - lane) * WIDTH, end = env.count * WIDTH;
+        UNROLL
+        for (int j = 0; j < WIDTH; ++j) {
+            const Index element = start + j * WARP + lane;
+            if (element < end) rows[element] = warp[j * WARP + lane];
+        }
+    }
+    __syncwarp();  // what a lane stores to its own row from here on comes after
+}
+
+// Memory of a block: shared among its threads.
+struct LocalMemory {
+    char* at;
+    FN explicit LocalMemory(Index) : at(reinterpret_cast<char*>(staging)) {}
+};
+
+// Zeroes `count` floats, a multiple of 4 from a multiple of 16 bytes on.
+FN void zero_out(float* at, int count, int rank, int ranks) {
+    for (int j = rank; 4 * j < count; j += ranks) reinterpret_cast<Wide<4>*>(at)[j] = {};
+}
+
+// Copying out of shared memory takes three steps: every thread that wrote there calls publish() and then a barrier, all
+// `ranks` threads that copy call copy_out() (this one is number `rank`), and before the memory is written again, or the
+// kernel ends, every thread calls await_copies(); before other copies to the same place, settle_copies(). From Hopper
+// on, the copy engine does the work meanwhile.
+#if __CUDA_ARCH__ >= 900
+FN void publish()      { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FN void await_copies() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+FN void settle_copies() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+FN void copy_wide(float* to, const float* from, int words, int rank, int) {
+    if (rank != 0 || words == 0) return;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\tcp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(u32(__cvta_generic_to_shared(from))), "r"(words * 16)
+                 : "memory");
+}
+#else
+FN void publish() {}
+FN void await_copies() {}
+FN void settle_copies() {}
+FN void copy_wide(float* to, const float* from, int words, int rank, int ranks) {
+    for (int j = rank; j < words; j += ranks) reinterpret_cast<Wide<4>*>(to)[j] = reinterpret_cast<const Wide<4>*>(from)[j];
+}
+#endif
+
+// Copies `count` floats, in wide words and whole sectors where both ends lie at the same distance from a multiple of 16
+// bytes. By the copy engine it costs fewer instructions, but rows that begin and end within sectors go slower that way.
+template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
+    constexpr int sector = 32;
+    if ((u64(to) ^ u64(from)) % sizeof(Wide<4>) != 0) {
+        for (int j = rank; j < count; j += ranks) to[j] = from[j];
+        return;
+    }
+    const int head = minimum_of(count, int((sector - u64(to) % sector) % sector / sizeof(float))), words = (count - head) / 4;
+    if (BY_ENGINE) {
+        copy_wide(to + head, from + head, words, rank, ranks);
+    } else {
+        const auto *source = reinterpret_cast<const Wide<4>*>(from + head);
+        auto* const target = reinterpret_cast<Wide<4>*>(to + head);
+        for (int j = rank; j < words; j += ranks) target[j] = source[j];
+    }
+    const int at = rank < head ? rank : rank + 4 * words;  // before and after: at most ten, and no fewer threads
+    if (at < count && rank < head + 3) to[at] = from[at];
+}
+
+#else
+
+template <int WIDTH, class Env>
+FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& env) {
+    float* start = rows + env.first * WIDTH;
+    FOR_EACH_LANE(k, env) {
+        for (int j = 0; j < WIDTH; ++j) start[k * WIDTH + j] = tile[j][k];
+    }
+}
+
+// Memory of the calling thread, from a cache line's beginning.
+struct LocalMemory {
+    char* raw;
+    char* at;
+    explicit LocalMemory(Index bytes) : raw(static_cast<char*>(__builtin_malloc(u64(bytes) + 64))), at(raw + 64 - u64(raw) % 64) {}
+    ~LocalMemory() { __builtin_free(raw); }
+    LocalMemory(const LocalMemory&)            = delete;
+    LocalMemory& operator=(const LocalMemory&) = delete;
+};
+
+FN void publish() {}
+FN void await_copies() {}
+FN void settle_copies() {}
+FN void zero_out(float* at, int count, int rank, int ranks) {
+    for (int j = rank; j < count; j += ranks) at[j] = 0;
+}
+
+template <bool> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
+    for (int j = rank; j < count; j += ranks) to[j] = from[j];
+}
+
+#endif

@@ -1,0 +1,150 @@
+// What a policy may say, read from arrays of several element types, checked, and drawn at random.
+
+// What can be wrong with an action.
+enum Offence : u32 { NO_OFFENCE = 0, ACTION_OUT_OF_RANGE = 1, ACTION_NAN = 2, EPISODE_OVER = 3 };
+
+enum ActionKind : int { INT64 = 0, INT32 = 1, UINT8 = 2, FLOAT32 = 3, FLOAT64 = 4 };
+
+// Keeps the invalid action of the earliest launch, and of that launch's lowest place: `record[0]` names launch and kind,
+// `record[1]` the place, in whose high bits is the replica.
+FN void report(u64* record, u64 launch, u32 kind, u64 place) {
+    const u64 name  = launch << 2 | kind;
+    const u64 owner = swap_if_equal(&record[0], 0, name);
+    if (owner == 0 || owner == name) lower(&record[1], place);
+}
+
+// One of N whole numbers from START up. One out of range counts as the nearest. MASKED: not all are always possible.
+template <int N, int START, bool MASKED = false> struct DiscreteActions {
+    using Action = int;
+    using Drawn  = i64;  // the element type of recorded random actions
+    static constexpr int  SIZE        = 1;
+    static constexpr bool BINARY      = !MASKED && (N & (N - 1)) == 0 && N <= 256;  // whole actions fit into the bits of a word
+    static constexpr int  BITS        = N <= 2 ? 1 : N <= 4 ? 2 : N <= 16 ? 4 : 8;
+    static constexpr u32  PER_WORD    = BINARY ? 32 / BITS : 1;
+    static constexpr u32  PER_BLOCK   = 4 * PER_WORD;  // actions from one call of philox
+
+    int value[LANES];
+
+    FN Action get(int k) const { return value[k]; }
+
+    template <class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
+        int outside = 0;
+        NOTE_LANES(outside, k, env) {
+            const T given  = actions[base + env.index(k)];
+            const T inside = clip(given, T(START), T(START + N - 1));
+            outside |= given != inside;
+            value[k] = int(inside);
+        }
+        return outside == 0;
+    }
+
+    template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
+        switch (kind) {
+            case INT32: return load_as(static_cast<const int*>(actions), base, env);
+            case UINT8: return load_as(static_cast<const u8*>(actions), base, env);
+            default:    return load_as(static_cast<const i64*>(actions), base, env);
+        }
+    }
+
+    FN u32 offence(const void* actions, int kind, Index i) const {
+        const i64 given = kind == INT32   ? i64(static_cast<const int*>(actions)[i])
+                          : kind == UINT8 ? i64(static_cast<const u8*>(actions)[i])
+                                          : static_cast<const i64*>(actions)[i];
+        return given < START || given > START + N - 1 ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
+    }
+
+    FN void draw(int k, const Words& block, u32 step, u64, u32) {
+        const u32 slot = step % PER_BLOCK;
+        const u32 word = word_of(block, slot / PER_WORD);
+        value[k] = START + (BINARY ? int(word >> (slot % PER_WORD * BITS)) & (N - 1) : int(u64(word) * N >> 32));
+    }
+    // One of those that are possible; where none is, one of all.
+    FN void draw_possible(int k, const Words& block, u32 step, const bool* possible) {
+        int count = 0;
+        for (int j = 0; j < N; ++j) count += possible[j];
+        const bool any    = count != 0;
+        const int  wanted = int(u64(word_of(block, step % PER_BLOCK)) * u64(any ? count : N) >> 32);
+        int reached = 0, before = 0;
+        for (int j = 0; j < N; ++j) {
+            reached += any ? possible[j] : 1;
+            before += reached <= wanted;
+        }
+        value[k] = START + before;
+    }
+    FN void record(void* actions, Index i, int k) const { static_cast<Drawn*>(actions)[i] = value[k]; }
+};
+
+// Real numbers, SIZE of them: float32, or float64 where `real` is. NaN counts as zero; what lies outside the bounds is
+// left to the rules.
+template <int ELEMENTS, class Bounds> struct BoxActions {
+    struct Action {
+        real value[ELEMENTS];
+        FN real operator[](int j) const { return value[j]; }
+    };
+    using Drawn = float;
+    static constexpr int SIZE      = ELEMENTS;
+    static constexpr u32 PER_BLOCK = ELEMENTS >= 4 ? 1 : 4 / ELEMENTS;  // further words of an action: further blocks
+
+    real value[ELEMENTS][LANES];
+
+    FN Action get(int k) const {
+        Action action;
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) action.value[j] = value[j][k];
+        return action;
+    }
+
+    template <class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
+        int nan = 0;
+        NOTE_LANES(nan, k, env) {
+            UNROLL
+            for (int j = 0; j < ELEMENTS; ++j) {
+                const T given = actions[(base + env.index(k)) * ELEMENTS + j];
+                nan |= given != given;
+                value[j][k] = given == given ? real(given) : real(0);
+            }
+        }
+        return nan == 0;
+    }
+
+    template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
+        if constexpr (sizeof(real) == sizeof(double)) {
+            if (kind == FLOAT64) return load_as(static_cast<const double*>(actions), base, env);
+        }
+        return load_as(static_cast<const float*>(actions), base, env);
+    }
+
+    template <class T> FN bool any_nan(const T* action) const {
+        bool nan = false;
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) nan |= action[j] != action[j];
+        return nan;
+    }
+
+    FN u32 offence(const void* actions, int kind, Index i) const {
+        bool nan = false;
+        if (sizeof(real) == sizeof(double) && kind == FLOAT64) {
+            if constexpr (sizeof(real) == sizeof(double)) nan = any_nan(static_cast<const double*>(actions) + i * ELEMENTS);
+        } else {
+            nan = any_nan(static_cast<const float*>(actions) + i * ELEMENTS);
+        }
+        return nan ? ACTION_NAN : NO_OFFENCE;
+    }
+
+    // Uniform within the bounds of the space, in float32 whatever `real` is, since that is what gets recorded. `block`
+    // has the words of the first four numbers; those of the others are drawn here.
+    FN void draw(int k, const Words& block, u32 step, u64 seed, u32 episode) {
+        Words words = block;
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) {
+            if (j != 0 && j % 4 == 0) words = random_words(seed, RANDOM_ACTION, 0, episode, step, u32(j / 4));
+            float unit;
+            to_unit(word_of(words, (step % PER_BLOCK * ELEMENTS + u32(j)) % 4), unit);
+            value[j][k] = Bounds::low(j) + (Bounds::high(j) - Bounds::low(j)) * unit;
+        }
+    }
+    FN void record(void* actions, Index i, int k) const {
+        UNROLL
+        for (int j = 0; j < ELEMENTS; ++j) static_cast<Drawn*>(actions)[i * ELEMENTS + j] = float(value[j][k]);
+    }
+};

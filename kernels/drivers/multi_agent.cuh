@@ -1,0 +1,355 @@
+// The driver of environments with a team of agents, one step a launch: advance, end, restart, observe. It is made of
+// phases, as the rules are.
+
+constexpr int TERMINATED = 1, TRUNCATED = 2;
+
+FN void write_row(const World& w, const Params& p, int i, const Row& row) {
+    if (w.present[i]) {
+        observe(w, p, i, row);
+    } else {
+        FOR_EACH_COLUMN(j, features_of(role_of(i))) row[j] = 0;
+    }
+}
+
+// Which rows of observations are meant.
+enum Rows { ALL_ROWS, LAST_ROWS, FIRST_ROWS };  // everybody's; of episodes that end, the last; of their next, the first
+
+// Rows go straight to where they belong: the last ones of an episode to `final_obs`.
+template <class Call> FN void observe_directly(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
+    for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {
+        const int       own  = role_of(i);
+        const RoleCall& to   = call.role[own];
+        const Element   at   = (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
+        // (elsewhere the one replica here is at its end; and what was written there a moment ago may not be there yet)
+        const bool      last = rows == LAST_ROWS && (SCHEDULE != SPREAD || w.finished);
+        write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
+    }
+}
+
+// The rows of one role in a chunk of agents, of all replicas of the block.
+struct Chunk {
+    int   low;     // the first agent, counted within the role
+    int   each;    // floats of one replica
+    Element at;    // where they go, from the role's first row
+    int   staged;  // where they wait: as far from a multiple of 16 bytes as where they go
+
+    template <class Call> FN Chunk(const Call& call, Index first, int begin, int role) {
+        low    = clip(begin - first_of(role), 0, count_of(role));
+        each   = (clip(begin + ROWS_TOGETHER - first_of(role), 0, count_of(role)) - low) * features_of(role);
+        at     = (first * count_of(role) + low) * features_of(role);
+        staged = staged_before(role) + int(u64(call.role[role].observations + at) / sizeof(float) % 4);
+    }
+};
+
+// Copies the rows of the few replicas whose episode ends, a warp for each.
+FN void copy_finished(const World& w, const Team& team, float* to, const float* from, int each, int replicas) {
+    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP, warps = THREADS / WARP;
+    for (int start = 0; start < replicas; start += WARP) {
+        const int slot     = start + lane;
+        u32       finished = warp_marks(slot < replicas && (&w.finished)[slot < replicas ? slot - team.slot : 0]);
+        for (int turn = 0; finished != 0; ++turn, finished &= finished - 1) {
+            const int at = start + lowest_bit(finished);
+            if (turn % warps == warp) copy_out<true>(to + Index(at) * each, from + at * each, each, lane, WARP);
+        }
+    }
+}
+
+// Rows pass through shared memory, a chunk of agents at a time, so that neighbouring threads write neighbouring words.
+template <class Call> FN void observe_by_block(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+    float* const staged   = reinterpret_cast<float*>(local + ROWS_AT);
+    const Index  first    = team.block * TEAMS;
+    const int    replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
+    for (int begin = 0; begin < AGENTS; begin += ROWS_TOGETHER) {
+        if (begin != 0 || rows == FIRST_ROWS) {  // the rows before these are still there
+            settle_copies();  // first rows go where the last ones went
+            block_barrier();
+        }
+        for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + ROWS_TOGETHER, AGENTS); i += team.size) {
+            const int   role = role_of(i);
+            const Chunk own(call, first, begin, role);
+            const int   row = team.slot * own.each + (i - first_of(role) - own.low) * features_of(role);
+            write_row(w, p, i, {staged + own.staged + row, 0});
+        }
+        publish();
+        block_barrier();
+        UNROLL
+        for (int role = 0; role < ROLES; ++role) {
+            const Chunk  chunk(call, first, begin, role);
+            const float* from = staged + chunk.staged;
+            if (rows != FIRST_ROWS)
+                copy_out<true>(call.role[role].observations + chunk.at, from, replicas * chunk.each, thread_rank(), THREADS);
+            if (rows == ALL_ROWS) continue;
+            float* const to = (rows == LAST_ROWS ? call.role[role].final_obs : call.role[role].observations) + chunk.at;
+            copy_finished(w, team, to, from, chunk.each, replicas);
+        }
+    }
+}
+
+// Rows pass through shared memory, a few at a time for each warp: ROW_LANES threads write a row together, then all of
+// them copy the rows. Rows of who is out are zeroed beforehand, so that threads are spent on the others alone.
+template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+    constexpr int groups = WARP / ROW_LANES;  // rows at a time; where ROW_LANES divides no warp, a few threads have none
+    static_assert(ROW_WRITING != BY_WARP || ROWS_TOGETHER <= WARP, "a bit for each row");
+    const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
+    float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
+    const bool   last   = rows == LAST_ROWS;  // the block's one replica is at its end
+    float*       bases[ROLES];
+    UNROLL
+    for (int r = 0; r < ROLES; ++r)
+        bases[r] = (last ? call.role[r].final_obs : call.role[r].observations) + team.replica * (count_of(r) * features_of(r));
+    for (int batch = warp; team.active && batch < batches_before(ROLES); batch += THREADS / WARP) {
+        int    own  = 0;
+        float* base = bases[0];
+        UNROLL
+        for (int r = 1; r < ROLES; ++r) {
+            own  = batch >= batches_before(r) ? r : own;
+            base = batch >= batches_before(r) ? bases[r] : base;
+        }
+        const int       first = (batch - batches_before(own)) * ROWS_TOGETHER, features = features_of(own);
+        const int       many  = minimum(ROWS_TOGETHER, count_of(own) - first), agent = first_of(own) + first;
+        float* const    to    = base + first * features;
+        float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // as far from a multiple of 16 bytes
+
+        u32 present = warp_marks(lane < many && w.present[agent + minimum(lane, many - 1)]);
+        await_copies();  // of the rows before
+        warp_barrier();
+        if (present != ~u32(0) >> (WARP - many)) {
+            zero_out(staged, WARP_FLOATS, lane, WARP);
+            warp_barrier();
+        }
+        UNROLL
+        for (int skipped = 0; skipped < groups; ++skipped) present &= skipped < group ? present - 1 : ~u32(0);
+        while (present != 0 && group < groups) {
+            const int row = lowest_bit(present);
+            observe(w, p, agent + row, {from + row * features, lane - group * ROW_LANES});
+            UNROLL
+            for (int taken = 0; taken < groups; ++taken) present &= present - 1;
+        }
+        publish();
+        warp_barrier();
+        copy_out<(ROW_LANES < WARP)>(to, from, many * features, lane, WARP);
+    }
+    team.sync();
+}
+
+template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
+    look(w, p, team);
+    if constexpr (MASKED) mask_actions(w, p, team, call);
+    if constexpr (ROW_WRITING == BY_BLOCK) observe_by_block(w, p, team, call, rows, local);
+    else if constexpr (ROW_WRITING == BY_WARP) observe_by_warps(w, p, team, call, rows, local);
+    else observe_directly(w, p, team, call, rows);
+}
+
+// Begins the next episode of the replicas that take part.
+FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        w.in_game[i] = true;
+        w.present[i] = true;
+        buffers.running_return[team.replica * AGENTS + i] = 0;
+        if (i == 0) {
+            w.elapsed = 0;
+            buffers.episodes[team.replica] += 1;
+        }
+    }
+    reset(w, p, team);
+}
+
+// Whether the episode ends with this step.
+FN bool ends(const World& w, bool late) {
+    return !(AUTORESET != SAME_STEP && w.pending) && (w.terminated || late);
+}
+
+// What a step gives the agents, and the end of their episode.
+FN void conclude(World& w, Team& team, const StepCall& call, bool late) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
+        const u8   before     = AUTORESET == DISABLED ? buffers.ended[team.replica] : u8(0);
+        const bool pending    = AUTORESET != SAME_STEP && w.pending;
+        const bool terminated = pending ? AUTORESET == DISABLED && (!w.in_game[i] || (before & TERMINATED) != 0)
+                                          : !w.in_game[i] || w.terminated;
+        const bool truncated  = w.in_game[i] && (pending ? (before & TRUNCATED) != 0 : late);
+        const bool finished   = ends(w, late);
+        const real reward     = w.present[i] && !pending ? w.reward[i] : real(0);
+        const int       own = role_of(i);
+        const RoleCall& to  = call.role[own];
+        const Element   row = team.replica * count_of(own) + (i - first_of(own)), at = team.replica * AGENTS + i;
+        to.rewards[row]      = reward;
+        to.terminations[row] = terminated;
+        to.truncations[row]  = truncated;
+        const real sum = w._running_return[i] + reward;
+        buffers.running_return[at] = finished && AUTORESET == SAME_STEP ? real(0) : sum;
+        if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
+        if (finished) {
+            const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
+            buffers.episode_return[at] = sum;
+            buffers.episode_length[at] = length;
+            if (to.episode_return != nullptr) to.episode_return[row] = sum;
+            if (to.episode_length != nullptr) to.episode_length[row] = length;
+        }
+        if (i == 0) w.finished = finished;
+    }
+}
+
+// Zeroes the last observations that the step before wrote.
+FN void clear_final(Team& team, const StepCall& call) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (!call.buffers.finished[team.replica]) continue;
+        const int own = role_of(i);
+        float* const row = call.role[own].final_obs + (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
+        for (int j = 0; j < features_of(own); ++j) row[j] = 0;
+    }
+}
+
+// Where phases are launches, the host asks for their number first, by a launch of none.
+template <class Call> FN void tell_phases(const Team& team, const Call& call) {
+    if (SCHEDULE == SPREAD && call.phase < 0 && team.block == 0 && thread_rank() == 0) *call.phases = team.phase;
+}
+
+KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
+    const Buffers&     buffers = call.buffers;
+    const LocalMemory  local(LOCAL_BYTES);
+    FOR_EACH_BLOCK(block) {
+        Team              team(block, buffers, call.phase);
+        World             w(buffers, team, local.at);
+        const Params      p = call.params.get(team.replica);
+        const TeamActions actions{w};
+
+        if (AUTORESET == SAME_STEP && call.clear_final) clear_final(team, call);
+        FOR_EACH_AGENT(i, AGENTS) {
+            // All that is read comes first, so that it is waited for once.
+            u32           offence = NO_OFFENCE;
+            const Action  action  = read_action(call.role, team.replica, i, offence);
+            const Fetched fetched(i, buffers, team.replica);
+            const real    running = buffers.running_return[team.replica * AGENTS + i];
+            const bool    ended   = AUTORESET != SAME_STEP && buffers.ended[team.replica] != 0;
+            w.put(i, fetched);
+            w._running_return[i] = running;
+            w.reward[i]  = 0;
+            w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
+            UNROLL
+            for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
+            if (offence != NO_OFFENCE && w.present[i] && !ended)
+                report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
+            if (i == 0) {
+                w.pending    = ended;
+                w.terminated = false;
+                if (AUTORESET == DISABLED && ended && call.report_frozen)
+                    report(buffers.offence, call.launch, EPISODE_OVER, place_of(team.replica, 0, w.elapsed));
+                if (SCHEDULE == BLOCK) w.elapsed += ended ? 0 : 1;
+            }
+        }
+        if (SCHEDULE != BLOCK) {  // elsewhere invalid actions are reported from the World
+            FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
+        }
+        const bool late    = w.elapsed >= limit_of(buffers, now(buffers.staggered), team.replica, call.limit);
+        const bool pending = AUTORESET != SAME_STEP && w.pending;
+        team.last_step     = w.elapsed >= call.limit;
+        team.active        = team.here && !pending;
+        step(w, p, team, actions);
+        team.active = team.here;
+        conclude(w, team, call, late);
+        const bool finished = SCHEDULE == SPREAD ? w.finished : ends(w, late);
+        if (AUTORESET != SAME_STEP) team.sync();  // a restart changes what was looked at; in SameStep rows come first
+        const bool ending   = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
+        if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
+            team.active = team.here && pending;
+            restart(w, p, team, buffers);
+            team.active = team.here;
+        }
+        // once for all, and where an episode ends in its own step, once more for the next
+        Rows rows = ending ? LAST_ROWS : ALL_ROWS;
+        for (;;) {
+            observe_team(w, p, team, call, rows, local.at);
+            if (rows != LAST_ROWS) break;
+            team.active = team.here && finished;
+            restart(w, p, team, buffers);
+            rows = FIRST_ROWS;
+        }
+        team.active = team.here;
+        FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
+            w.store(i, buffers, team.replica);
+            buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
+            if (i == 0) {
+                w.store_shared(buffers, team.replica);
+                buffers.finished[team.replica] = w.finished;
+                const int flags = (w.terminated ? TERMINATED : 0) | (late ? TRUNCATED : 0);
+                if (AUTORESET == NEXT_STEP || (AUTORESET == DISABLED && !w.pending))
+                    buffers.ended[team.replica] = u8(w.finished ? flags : 0);
+                if (AUTORESET == SAME_STEP ? w.finished : AUTORESET == NEXT_STEP && w.pending)
+                    forget_offset(buffers, team.replica);
+            }
+        }
+        tell_phases(team, call);
+        await_copies();
+    }
+}
+
+// Looks at the actions of a step before anything changes.
+KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_BLOCK(block) {
+        Team team(block, buffers, call.phase);
+        FOR_EACH_AGENT(i, AGENTS) {
+            const u8  ended = AUTORESET == SAME_STEP ? u8(0) : buffers.ended[team.replica];
+            const int step  = buffers.state.elapsed[team.replica];
+            u32 offence = NO_OFFENCE;
+            if (ended != 0) {
+                if (AUTORESET == DISABLED && call.report_frozen) offence = EPISODE_OVER;
+            } else if (buffers.state.in_game[team.replica * AGENTS + i]) {
+                read_action(call.role, team.replica, i, offence);
+            }
+            if (offence != NO_OFFENCE) report(buffers.offence, call.launch, offence, place_of(team.replica, i, step));
+        }
+        tell_phases(team, call);
+    }
+}
+
+// Begins a new episode where the mask says so (or nowhere), and observes everywhere.
+KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
+    const Buffers&    buffers = call.buffers;
+    const LocalMemory local(LOCAL_BYTES);
+    FOR_EACH_BLOCK(block) {
+        Team         team(block, buffers, call.phase);
+        World        w(buffers, team, local.at);
+        const Params p = call.params.get(team.replica);
+
+        const bool chosen = team.here && !call.observe_only && (call.mask == nullptr || call.mask[team.replica]);
+        // The first replica's seed draws what all share, be it new or the one it has.
+        const bool first_chosen = !call.observe_only && (call.mask == nullptr || call.mask[0]);
+        const bool renewed      = first_chosen && (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[0] != 0);
+        if (renewed) team.shared_seed = call.reseed == nullptr ? &call.first_seed : call.new_seeds;
+
+        FOR_EACH_AGENT(i, AGENTS) {
+            w.put(i, Fetched(i, buffers, team.replica));
+            w.present[i] = w.in_game[i] || buffers.just_left[team.replica * AGENTS + i];
+            if (i == 0) {
+                const bool reseed = call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[team.replica] != 0;
+                if (chosen && reseed) {
+                    buffers.seeds[team.replica] =
+                        call.reseed == nullptr ? call.first_seed + u64(team.replica) : call.new_seeds[team.replica];
+                    buffers.episodes[team.replica] = NEVER_BEGUN;
+                }
+            }
+        }
+        if (team.any(chosen)) {
+            team.active = chosen;
+            restart(w, p, team, buffers);
+            team.active = team.here;
+        }
+        observe_team(w, p, team, call, ALL_ROWS, local.at);
+        FOR_EACH_AGENT(i, AGENTS) {
+            w.store(i, buffers, team.replica);
+            buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
+            if (i == 0) {
+                w.store_shared(buffers, team.replica);
+                if (chosen) {
+                    buffers.ended[team.replica] = 0;
+                    forget_offset(buffers, team.replica);
+                }
+                if (team.replica == 0 && renewed) *buffers.shared_seed = *team.shared_seed;
+            }
+        }
+        tell_phases(team, call);
+        await_copies();
+    }
+}

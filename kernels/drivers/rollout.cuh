@@ -1,0 +1,119 @@
+// The driver of single-agent environments, many steps a launch. State and episode stay in registers (on a CPU: in the
+// first-level cache) from the first step to the last.
+
+// The start of each lane's next episode, made for the whole tile (on a GPU: the whole warp) when any lane needs one:
+// episodes end at different times, and to make each start on its own would stall the other lanes every time.
+struct Spare {
+    States state;
+    Words  action_bits[LANES];
+    int    ready[LANES];
+};
+
+struct Sums {
+    real rewards[LANES], returns[LANES], episode_return[LANES];
+    int  episodes[LANES], terminated[LANES], truncated[LANES], lengths[LANES], episode_length[LANES];
+};
+
+// Many steps in one launch. An episode that ends is followed at once by the next.
+KERNEL(kernel_rollout, RolloutCall) {
+    const Buffers& buffers = call.buffers;
+    const Index    count   = buffers.count;
+    FOR_EACH_ENV(env, count) {
+        Tile  tile;
+        Spare spare;
+        Sums  sums;
+        Words action_bits[LANES];
+        Key   keys[LANES];
+        const ParamBuffers params = call.params;  // a copy: no store can change it
+        load(tile, buffers, env);
+        const u32 staggered = now(buffers.staggered);
+        FOR_EACH_LANE(k, env) {
+            keys[k]        = buffers.records[env.index(k)].key;
+            spare.ready[k] = 0;
+            sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
+            sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;
+        }
+        if (staggered != 0) forget_offsets(buffers, tile.ended, env);
+        FOR_EACH_MARKED(k, tile.ended, env) {
+            keys[k].episode += 1;
+            restart(tile, k, params.get(env.index(k)), keys[k]);
+        }
+        for (int t = 0; t < call.steps; ++t) {
+            const Index base = Index(t) * count;
+            if (call.actions != nullptr) {
+                const bool clean = tile.action.load(call.actions, call.action_kind, base, env);
+                if (!clean) report_all(tile, buffers, call.actions, call.action_kind, base, call.launch, false, env);
+            } else {
+                FOR_EACH_LANE(k, env) {
+                    const u32 elapsed = u32(tile.elapsed[k]);
+                    if (t == 0 || (elapsed % Actions::PER_BLOCK == 0 && elapsed != 0))
+                        action_bits[k] = random_words(keys[k].seed, RANDOM_ACTION, 0, keys[k].episode,
+                                                      elapsed / Actions::PER_BLOCK, 0);
+                }
+                draw_all(tile, params, action_bits, keys, env);
+                if (call.random_actions != nullptr)
+                    FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
+            }
+            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), call.limit, 0);
+            if (staggered != 0) cut_short(tile, buffers, staggered, call.limit, env);
+
+            int wanted = 0;
+            NOTE_LANES(wanted, k, env) {
+                const bool finished = tile.flags[k] != 0;
+                wanted |= finished && !spare.ready[k] ? 1 : 0;
+                sums.rewards[k]    += tile.reward[k];
+                sums.episodes[k]   += finished ? 1 : 0;
+                sums.terminated[k] += tile.flags[k] & TERMINATED;
+                sums.truncated[k]  += tile.flags[k] >> 1;
+                sums.returns[k]    += finished ? tile.running_return[k] : real(0);
+                sums.lengths[k]    += finished ? tile.elapsed[k] : 0;
+                sums.episode_return[k] = finished ? tile.running_return[k] : sums.episode_return[k];
+                sums.episode_length[k] = finished ? tile.elapsed[k] : sums.episode_length[k];
+            }
+            if (any_lane(wanted != 0)) {
+                FOR_EACH_LANE(k, env) {
+                    if (spare.ready[k]) continue;
+                    const Key next = {keys[k].seed, keys[k].episode + 1};
+                    spare.state.set(k, first_state(params.get(env.index(k)), next));
+                    if (call.actions == nullptr)
+                        spare.action_bits[k] = random_words(next.seed, RANDOM_ACTION, 0, next.episode, 0, 0);
+                    spare.ready[k] = 1;
+                }
+            }
+            FOR_EACH_MARKED(k, tile.flags, env) {
+                tile.state.set(k, spare.state.get(k));
+                action_bits[k]         = spare.action_bits[k];
+                spare.ready[k]         = 0;
+                tile.elapsed[k]        = 0;
+                tile.running_return[k] = 0;
+                keys[k].episode += 1;
+            }
+            if (staggered != 0) forget_offsets(buffers, tile.flags, env);
+            if (call.per_step) {
+                observe_all(tile, call.params, env);
+                deliver(call, tile, base, env);
+                store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, base, env);
+            }
+        }
+        if (!call.per_step) {
+            observe_all(tile, call.params, env);
+            deliver(call, tile, 0, env);
+        }
+        mask_all(call, tile, env);
+        store(tile, buffers, env);
+        FOR_EACH_LANE(k, env) {
+            const Index i         = env.index(k);
+            buffers.records[i].key.episode = keys[k].episode;
+            call.reward_sum[i]    = sums.rewards[k];
+            call.episodes[i]      = sums.episodes[k];
+            call.terminated[i]    = sums.terminated[k];
+            call.truncated[i]     = sums.truncated[k];
+            call.return_sum[i]    = sums.returns[k];
+            call.length_sum[i]    = sums.lengths[k];
+            if (sums.episodes[k] != 0) {
+                buffers.records[i].episode_return = sums.episode_return[k];
+                buffers.records[i].episode_length = sums.episode_length[k];
+            }
+        }
+    }
+}

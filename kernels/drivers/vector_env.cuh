@@ -1,0 +1,117 @@
+// The driver of single-agent environments, one step a launch: look at the actions, advance, end, restart, observe.
+
+// Zeroes the final observations that the step before wrote.
+template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
+    int stale[LANES];
+    FOR_EACH_LANE(k, env) stale[k] = call.buffers.finished[env.index(k)];
+    FOR_EACH_MARKED(k, stale, env) clear_kept(call, env.index(k));
+}
+
+// The record of a replica whose episode has just ended: whole, so that it goes out in whole sectors of memory, for a
+// sector that is written in part has to be read first. Into arrays of the user's too, where there are any.
+FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i, const Key& key) {
+    Record record      = {};
+    record.key         = key;
+    record.episode_length = tile.elapsed[k];
+    record.episode_return = tile.running_return[k];
+    if (call.episode_return != nullptr) call.episode_return[i] = record.episode_return;
+    if (call.episode_length != nullptr) call.episode_length[i] = record.episode_length;
+    if (AUTORESET == SAME_STEP) keep_final(call, tile, k, i, record);
+    return record;
+}
+
+KERNEL(kernel_step, StepCall) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_ENV(env, buffers.count) {
+        Tile tile;
+        Key  keys[LANES];
+        const u32  staggered = now(buffers.staggered);
+        const bool early = buffers.count <= FEW_REPLICAS;  // few: waiting for memory is what costs, not how much is read
+        if (early) FOR_EACH_LANE(k, env) keys[k] = buffers.records[env.index(k)].key;
+        load(tile, buffers, env);
+        const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
+        const bool strict = AUTORESET == DISABLED && call.report_frozen;
+        if (!clean || strict)
+            report_all(tile, buffers, call.actions, call.action_kind, 0, call.launch, strict, env);
+
+        int pending[LANES], finished[LANES], restarting[LANES], touched[LANES];
+        FOR_EACH_LANE(k, env) {
+            pending[k]    = tile.ended[k];
+            tile.ended[k] = AUTORESET == NEXT_STEP ? 0 : tile.ended[k];
+        }
+        const ParamBuffers params = call.params;  // a copy: no store can change it, so what it implies leaves the loop
+        FOR_EACH_LANE(k, env)
+            advance_lane(tile, k, buffers.records[env.index(k)].key, params.get(env.index(k)), call.limit, pending[k]);
+        if (staggered != 0) cut_short(tile, buffers, staggered, call.limit, env);
+        observe_all(tile, call.params, env);
+        FOR_EACH_LANE(k, env) {
+            const int skipped = AUTORESET == NEXT_STEP && pending[k];  // the step that restarts is none of the episode's
+            tile.flags[k]     = skipped ? 0 : tile.flags[k];
+            tile.reward[k]    = skipped ? real(0) : tile.reward[k];
+            finished[k]       = tile.flags[k] != 0 && !pending[k];
+            restarting[k]     = AUTORESET == SAME_STEP ? finished[k] : skipped;
+            touched[k]        = finished[k] | restarting[k];
+            tile.ended[k]     = finished[k] ? tile.flags[k] : tile.ended[k];
+        }
+        if (AUTORESET == SAME_STEP && call.clear_final) clear_final(call, env);
+        FOR_EACH_MARKED(k, touched, env) {
+            const Index i     = env.index(k);
+            Key         key   = early ? keys[k] : buffers.records[i].key;
+            const bool  begun = key.episode != NEVER_BEGUN;
+            if (restarting[k]) key.episode += 1;
+            // That it has begun goes without saying, but not to the compiler, which so cannot store before the key is
+            // there: a store beside what is still being fetched holds up the whole multiprocessor until it comes.
+            if (finished[k] && begun) buffers.records[i] = concluded(call, tile, k, i, key);
+            if (!finished[k]) buffers.records[i].key.episode = key.episode;
+            if (AUTORESET != DISABLED && restarting[k]) restart(tile, k, params.get(i), key);
+        }
+        if (AUTORESET != DISABLED && staggered != 0) forget_offsets(buffers, restarting, env);
+        store(tile, buffers, env);
+        deliver(call, tile, 0, env);
+        mask_all(call, tile, env);
+        store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
+        FOR_EACH_LANE(k, env) buffers.finished[env.index(k)] = u8(finished[k]);
+    }
+}
+
+// Looks at the actions of a step before anything changes.
+KERNEL(kernel_inspect, StepCall) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_ENV(env, buffers.count) {
+        Tile tile;
+        load(tile, buffers, env);
+        const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
+        const bool strict = AUTORESET == DISABLED && call.report_frozen;
+        if (!clean || strict)
+            report_all(tile, buffers, call.actions, call.action_kind, 0, call.launch, strict, env);
+    }
+}
+
+// Begins a new episode where the mask says so (or nowhere), and observes everywhere.
+KERNEL(kernel_reset, ResetCall) {
+    const Buffers& buffers = call.buffers;
+    FOR_EACH_ENV(env, buffers.count) {
+        Tile tile;
+        int  chosen[LANES];
+        load(tile, buffers, env);
+        FOR_EACH_LANE(k, env) chosen[k] = !call.observe_only && (call.mask == nullptr || call.mask[env.index(k)]);
+        if constexpr (INDEXED) {  // what restarts may never have begun, and have indices that are outside
+            FOR_EACH_LANE_ALONE(k, env) if (!chosen[k]) observe_lane(tile, k, call.params.get(env.index(k)));
+        } else {
+            observe_all(tile, call.params, env);
+        }
+        FOR_EACH_MARKED(k, chosen, env) {
+            const Index i   = env.index(k);
+            Key         key = buffers.records[i].key;
+            if (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[i] != 0)
+                key = {call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i], NEVER_BEGUN};
+            key.episode += 1;
+            buffers.records[i].key = key;
+            restart(tile, k, call.params.get(i), key);
+        }
+        forget_offsets(buffers, chosen, env);
+        store(tile, buffers, env);
+        deliver(call, tile, 0, env);
+        mask_all(call, tile, env);
+    }
+}

@@ -1,0 +1,568 @@
+"""Gymnasium's side: registration, ``make_vec``, the single environment and Gymnasium's own checker."""
+
+import copy
+import dataclasses
+import functools
+import json
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from harness import (
+    HAS_CUDA,
+    IDS,
+    MODES,
+    PLACES,
+    TEAM_IDS,
+    Place,
+    assert_same_bits,
+    defaults,
+    is_discrete,
+    random_actions,
+)
+
+import gpu_envs
+from gpu_envs import ActionError
+
+IN_GYMNASIUM = [env_id for env_id in IDS if env_id in gymnasium.registry]
+each_in_gymnasium = pytest.mark.parametrize("env_id", IN_GYMNASIUM)
+
+
+@pytest.fixture
+def single(env_id: str, device: str) -> Iterator[gymnasium.Env[Any, Any]]:
+    """The single environment, bare."""
+    env = gymnasium.make(f"gpu_envs/{env_id}", device=device).unwrapped
+    yield env
+    env.close()
+
+
+def only_action(env_id: str, seed: int = 0) -> Any:
+    """A random action of a single environment, of the type that its space samples."""
+    action = random_actions(env_id, 1, seed=seed)[0]
+    return action if is_discrete(env_id) else np.clip(action, -1, 1)
+
+
+# --- registration ---
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_make_vec(env_id: str, count: int) -> None:
+    """``make_vec`` gives the vector environment itself, with the limit of the spec."""
+    env = gymnasium.make_vec(f"gpu_envs/{env_id}", num_envs=count, device="cpu")
+    assert isinstance(env, gpu_envs.VectorEnv)
+    assert env.num_envs == count
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert env.reset(seed=0)[0].shape == env.observation_space.shape
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == gpu_envs.spec(env_id).max_episode_steps
+    env.close()
+
+
+def test_everything_is_a_plain_argument(env_id: str, device: str, mode: str) -> None:
+    """Device, mode and the rest are arguments of ``make_vec``, and a spec makes an equal environment again."""
+    env = gymnasium.make_vec(
+        f"gpu_envs/{env_id}", num_envs=3, device=device, autoreset_mode=mode, precision="float64", max_episode_steps=7
+    )
+    assert env.spec is not None
+    again = gymnasium.make_vec(env.spec)
+    assert env.spec == again.spec
+    text = env.spec.to_json()
+    assert json.loads(text)["kwargs"]["autoreset_mode"] == mode
+    restored = gymnasium.make_vec(gymnasium.envs.registration.EnvSpec.from_json(text))
+    first = env.reset(seed=1)[0]
+    for other in (again, restored):
+        assert isinstance(other, gpu_envs.VectorEnv)
+        assert (other.num_envs, other.autoreset_mode, other.precision) == (3, AutoresetMode(mode), "float64")
+        assert_same_bits(first, other.reset(seed=1)[0])
+        other.set_state({**other.get_state(), "episode": {**other.get_state()["episode"], "elapsed": np.full(3, 6)}})
+        assert other.step(random_actions(env_id, 3))[3].all()
+        other.close()
+    env.close()
+
+
+def test_unknown_arguments(env_id: str) -> None:
+    """A wrong argument of ``make_vec`` or ``make`` says so."""
+    with pytest.raises(ValueError, match="no parameter 'no_such_thing'"):
+        gymnasium.make_vec(f"gpu_envs/{env_id}", device="cpu", no_such_thing=1)
+    # other libraries leave an argument out where Python says this
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'no_such_thing'.* no parameter"):
+        gymnasium.make(f"gpu_envs/{env_id}", device="cpu", no_such_thing=1)
+
+
+@pytest.mark.parametrize("team_id", TEAM_IDS)
+def test_teams_are_made_otherwise(team_id: str) -> None:
+    """Whoever asks Gymnasium for a team is told what to ask instead."""
+    makers: tuple[Callable[..., Any], ...] = (gymnasium.make, gymnasium.make_vec)
+    for make in makers:
+        with pytest.raises(gpu_envs.UnknownEnvironmentError, match=rf"team of agents.*gpu_envs\.make\('{team_id}'"):
+            make(f"gpu_envs/{team_id}")
+
+
+def test_vectorization_modes(env_id: str) -> None:
+    """Gymnasium may also vectorise the single environment itself."""
+    env = gymnasium.make_vec(f"gpu_envs/{env_id}", num_envs=2, vectorization_mode="sync", device="cpu")
+    ours = gymnasium.make_vec(f"gpu_envs/{env_id}", num_envs=2, device="cpu")
+    assert_same_bits(env.reset(seed=3)[0], ours.reset(seed=3)[0])
+    env.close()
+    ours.close()
+
+
+def test_registering_again() -> None:
+    """An equal spec may be registered again; another one under the same id may not."""
+    spec = gpu_envs.spec(IDS[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's: that it overrides an environment
+        gpu_envs.register(spec)
+    with pytest.raises(ValueError, match="taken"):
+        gpu_envs.register(dataclasses.replace(spec, max_episode_steps=3))
+    assert gpu_envs.spec(spec.id) == gpu_envs.spec(f"gpu_envs/{spec.id}") == spec
+
+
+def test_import_is_light() -> None:
+    """Importing registers everything, and imports neither CuPy nor torch nor any library of agents."""
+    code = (
+        "import sys, gpu_envs, gymnasium\n"
+        "heavy = {'cupy', 'torch', 'stable_baselines3', 'pettingzoo', 'pygame'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "singles = [i for i in gpu_envs.ids() if isinstance(gpu_envs.spec(i), gpu_envs.EnvSpec)]\n"
+        "assert singles and all(f'gpu_envs/{i}' in gymnasium.registry for i in singles)\n"
+        "env = gymnasium.make_vec('gpu_envs/CartPole-v1', num_envs=2, device='cpu')\n"
+        "env.reset(seed=0), env.step(env.action_space.sample())\n"
+        "heavy = {'cupy', 'torch', 'stable_baselines3', 'pettingzoo', 'pygame'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_module_prefix() -> None:
+    """Gymnasium imports this package where an id names it."""
+    code = (
+        "import gymnasium\n"
+        "assert gymnasium.make_vec('gpu_envs:gpu_envs/CartPole-v1', num_envs=2, device='cpu').num_envs == 2\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# --- the same as Gymnasium's ---
+
+
+@each_in_gymnasium
+def test_facts_are_gymnasiums(env_id: str, device: str) -> None:
+    """Spaces, limit and threshold are those of Gymnasium's environment."""
+    theirs, ours = gymnasium.make(env_id), gymnasium.make(f"gpu_envs/{env_id}", device=device)
+    assert theirs.spec is not None
+    assert ours.spec is not None
+    assert ours.spec.max_episode_steps == theirs.spec.max_episode_steps
+    assert ours.spec.reward_threshold == theirs.spec.reward_threshold
+    for mine, other in [
+        (ours.observation_space, theirs.observation_space),
+        (ours.action_space, theirs.action_space),
+    ]:
+        assert mine == other
+        assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
+    vector = gpu_envs.make(env_id, 2, device=device)
+    assert vector.single_observation_space == theirs.observation_space
+    assert vector.single_action_space == theirs.action_space
+    for env in (theirs, ours, vector):
+        env.close()
+
+
+ATTRIBUTES = {
+    "masscart": "cart_mass",
+    "masspole": "pole_mass",
+    "AVAIL_TORQUE": None,
+    "LINK_MASS_1": "link_mass_1",
+    "LINK_MASS_2": "link_mass_2",
+    "LINK_LENGTH_1": "link_length_1",
+    "LINK_LENGTH_2": "link_length_2",
+    "LINK_COM_POS_1": "link_com_pos_1",
+    "LINK_COM_POS_2": "link_com_pos_2",
+    "LINK_MOI": "link_moi",
+    "MAX_VEL_1": "max_vel_1",
+    "MAX_VEL_2": "max_vel_2",
+    "_sutton_barto_reward": "sutton_barto_reward",
+}
+"""Gymnasium's names for parameters, where they are others than this package's."""
+
+
+@each_in_gymnasium
+def test_constants_are_gymnasiums(env_id: str) -> None:
+    """Every constant that both have by the same name has the same value."""
+    theirs: Any = gymnasium.make(env_id).unwrapped
+    names = {name: name for name in gpu_envs.spec(env_id).params if hasattr(theirs, name)}
+    names |= {ours: name for name, ours in ATTRIBUTES.items() if ours is not None and hasattr(theirs, name)}
+    assert len(names) >= 5
+    for ours, name in names.items():
+        assert defaults(env_id)[ours] == getattr(theirs, name), name
+
+
+@each_in_gymnasium
+def test_starts_are_distributed_as_gymnasiums(env_id: str) -> None:
+    """First states fill the interval that Gymnasium's fill."""
+    theirs: Any = gymnasium.make(env_id).unwrapped
+    expected = np.array([theirs.reset(seed=s) and np.array(theirs.state, np.float64) for s in range(2_000)])
+    env = gpu_envs.make(env_id, 2_000, device="cpu", precision="float64")
+    env.reset(seed=0)
+    for i, field in enumerate(env.state.values()):
+        low, high = expected[:, i].min(), expected[:, i].max()
+        slack = 0.01 * (high - low) + 1e-12  # the extremes of 2,000 draws: 1 / 1000 short of the bounds
+        assert abs(field.min() - low) <= slack
+        assert abs(field.max() - high) <= slack
+        assert abs(field.mean() - expected[:, i].mean()) <= 0.05 * (high - low) + 1e-12
+        assert abs(field.std() - expected[:, i].std()) <= 0.05 * (high - low) + 1e-12
+
+
+# --- the single environment ---
+
+
+@pytest.mark.filterwarnings("ignore:.*For Box action spaces, we recommend")  # of Pendulum's torque, from -2 to 2
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_check_env(env_id: str, device: str, precision: str) -> None:
+    """Gymnasium's checker finds nothing, not even to warn of."""
+    check_env(gymnasium.make(f"gpu_envs/{env_id}", device=device, precision=precision).unwrapped)
+
+
+def test_single_gives_python_numbers(single: gymnasium.Env[Any, Any], env_id: str) -> None:
+    """Reward and flags are Python's; the observation is a fresh array of its space."""
+    first, infos = single.reset(seed=0)
+    assert infos == {}
+    observation, reward, terminated, truncated, infos = single.step(only_action(env_id))
+    assert (type(reward), type(terminated), type(truncated), infos) == (float, bool, bool, {})
+    assert isinstance(observation, np.ndarray)
+    assert observation in single.observation_space
+    assert not np.shares_memory(first, observation)
+
+
+def test_single_is_the_batch(env_id: str, device: str) -> None:
+    """A single environment goes the way of a batch of one, through episodes and all."""
+    single = gymnasium.make(f"gpu_envs/{env_id}", device=device, max_episode_steps=9)
+    batch = gpu_envs.make(env_id, 1, device=device, max_episode_steps=9, autoreset_mode="SameStep")
+    assert_same_bits(single.reset(seed=4)[0], batch.reset(seed=4)[0][0])
+    for action in random_actions(env_id, 30, 1):
+        observation, reward, terminated, truncated, _ = single.step(action[0])
+        expected = batch.step(action)
+        over = terminated or truncated
+        assert_same_bits(observation, (expected[4]["final_obs"] if over else expected[0])[0])
+        assert (reward, terminated, truncated) == tuple(part[0].item() for part in expected[1:4])
+        if over:
+            assert_same_bits(single.reset()[0], expected[0][0])
+    single.close()
+    batch.close()
+
+
+def test_single_has_no_limit_of_its_own(env_id: str, device: str) -> None:
+    """Gymnasium's TimeLimit truncates; without it nothing does."""
+    bare = gymnasium.make(f"gpu_envs/{env_id}", device=device).unwrapped
+    limited = gymnasium.make(f"gpu_envs/{env_id}", device=device, max_episode_steps=3)
+    for env in (bare, limited):
+        env.reset(seed=0)
+        flags = [env.step(only_action(env_id))[3] for _ in range(3)]
+        assert flags == [False, False, env is limited]
+        env.close()
+
+
+def test_single_after_the_end(device: str) -> None:
+    """After termination the state stays, the reward is 0, Gymnasium warns once, and a reset begins anew."""
+    env: Any = gymnasium.make("gpu_envs/CartPole-v1", device=device).unwrapped
+    env.reset(seed=0)
+    env.state = [3.0, 0.0, 0.0, 0.0]
+    last, reward, terminated, _, _ = env.step(0)
+    assert (reward, terminated) == (1.0, True)
+    with pytest.warns(UserWarning, match="reset"):
+        again = env.step(1)
+    assert_same_bits(again[0], last)
+    assert again[1:4] == (0.0, True, False)
+    assert env.step(1)[1:4] == (0.0, True, False)
+    env.reset()
+    assert env.step(1)[1:4] == (1.0, False, False)
+
+
+def deep_copied(env: Any) -> Any:
+    return copy.deepcopy(env)
+
+
+def pickled(env: Any) -> Any:
+    return pickle.loads(pickle.dumps(env))
+
+
+each_copy = pytest.mark.parametrize("copied", [deep_copied, pickled])
+
+
+def steps_of(env: gymnasium.Env[Any, Any], env_id: str, seed: int, count: int = 20) -> list[Any]:
+    """What steps give, through the ends of episodes and what begins after them."""
+    given: list[Any] = []
+    for i in range(count):
+        given.append(env.step(only_action(env_id, seed + i))[:4])
+        if given[-1][2] or given[-1][3]:
+            given.append(env.reset()[0])
+    return given
+
+
+@each_copy
+def test_single_copies_go_on_alone(env_id: str, device: str, copied: Callable[[Any], Any]) -> None:
+    """A copy goes on where the other was, and by itself, wrappers and all."""
+    env = gymnasium.make(f"gpu_envs/{env_id}", device=device, max_episode_steps=15)
+    fresh = copied(env)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        fresh.unwrapped.step(only_action(env_id))
+    first = env.reset(seed=2)[0]
+    assert_same_bits(fresh.reset(seed=2)[0], first)
+    steps_of(env, env_id, 0, 7)
+    twin, other = copied(env), copied(env)
+    before = env.get_wrapper_attr("state")
+    ahead = steps_of(twin, env_id, 7)
+    assert_same_bits(env.get_wrapper_attr("state"), before)
+    assert_same_bits(steps_of(env, env_id, 7), ahead)
+    assert_same_bits(steps_of(other, env_id, 7), ahead)
+    assert twin.spec == env.spec
+    env.close()
+    steps_of(other, env_id, 30)
+    assert copied(env.unwrapped)._env.closed
+
+
+@each_copy
+def test_single_copies_after_the_end(device: str, copied: Callable[[Any], Any]) -> None:
+    """A copy of one whose episode is over stays as it is too."""
+    env: Any = gymnasium.make("gpu_envs/CartPole-v1", device=device).unwrapped
+    env.reset(seed=0)
+    env.x = 3.0
+    assert env.step(0)[1:3] == (1.0, True)
+    twin = copied(env)
+    with pytest.warns(UserWarning, match="reset"):
+        again = twin.step(1)
+    assert again[1:4] == (0.0, True, False)
+    assert_same_bits(twin.state, env.state)
+
+
+def other_value(param: gpu_envs.Param) -> Any:
+    """A value that a parameter may have besides its default."""
+    if param.kind == "choice":
+        return next(choice for choice in param.choices if choice != param.default)
+    if param.kind == "bool":
+        return not param.default
+    assert isinstance(param.default, int | float)
+    return param.default + 1 if param.kind == "int" else param.default * 1.25 or 0.125
+
+
+def set_by_name(env: Any, name: str, value: Any) -> None:
+    setattr(env.unwrapped, name, value)
+
+
+def set_through_wrappers(env: Any, name: str, value: Any) -> None:
+    env.set_wrapper_attr(name, value)
+
+
+@pytest.mark.parametrize("set_value", [set_by_name, set_through_wrappers])
+def test_single_parameters_are_attributes(env_id: str, device: str, set_value: Callable[[Any, str, Any], None]) -> None:
+    """What is read is what was given, and what is set rules the steps from then on, in copies too."""
+    for name, param in gpu_envs.spec(env_id).params.items():
+        # (unchecked: what is set later may lead out of the observation space, which stays)
+        made, given = (
+            gymnasium.make(f"gpu_envs/{env_id}", device=device, disable_env_checker=True, **changed)
+            for changed in ({name: other_value(param)}, {})
+        )
+        assert given.get_wrapper_attr(name) == getattr(given.unwrapped, name) == param.default
+        for env in (made, given):
+            env.reset(seed=1)
+            env.unwrapped.state = np.full(len(env.unwrapped.state), 0.25)  # type: ignore[attr-defined]
+        set_value(given, name, other_value(param))
+        assert given.get_wrapper_attr(name) == made.get_wrapper_attr(name) != param.default, name
+        twin = deep_copied(given)
+        expected = steps_of(made, env_id, 0)
+        assert_same_bits(steps_of(given, env_id, 0), expected)
+        assert_same_bits(steps_of(twin, env_id, 0), expected)
+
+
+SAME_NAMES = [
+    *(("CartPole-v1", name) for name in ("gravity", "force_mag", "tau")),
+    *(("MountainCar-v0", name) for name in ("gravity", "force", "max_speed")),
+    *(("Pendulum-v1", name) for name in ("g", "m", "l", "dt", "max_speed", "max_torque")),
+]
+"""Attributes of Gymnasium's own environments, of those that reckon in float64, that are this package's parameters."""
+
+
+@pytest.mark.parametrize(("env_id", "name"), SAME_NAMES)
+def test_single_attributes_do_what_gymnasiums_do(env_id: str, name: str) -> None:
+    """Set on either, through the vectors that Gymnasium makes of them, they change a step alike."""
+    found = []
+    make: Any = functools.partial(gymnasium.make_vec, num_envs=2, vectorization_mode="sync")
+    for envs in (make(env_id), make(f"gpu_envs/{env_id}", precision="float64", device="cpu")):
+        envs.reset(seed=0)
+        usual = envs.get_attr(name)[1]
+        envs.set_attr(name, [usual, usual * 2])
+        assert envs.get_attr(name) == (usual, usual * 2)
+        for env in envs.envs:
+            env.unwrapped.state = np.full(len(env.unwrapped.state), 0.03125)
+        for _ in range(3):
+            envs.step(np.full_like(envs.action_space.sample(), 0 if is_discrete(env_id) else 1))
+        found.append([np.array(env.unwrapped.state, np.float64) for env in envs.envs])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
+    if name not in ("max_speed", "max_torque"):  # which nothing has reached
+        assert (found[1][0] != found[1][1]).any()
+
+
+def test_single_attributes_that_there_are_not(single: Any, env_id: str) -> None:
+    """Neither read nor set, while the environment goes on; a bad value changes nothing."""
+    single.reset(seed=0)
+    name, param = next((n, p) for n, p in gpu_envs.spec(env_id).params.items() if p.kind == "real")
+    assert not hasattr(single, "no_such_thing")
+    for act in (lambda: getattr(single, f"{name}s"), lambda: setattr(single, f"{name}s", 1.0)):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}s'.* Did you mean '{name}'"):
+            act()
+    with pytest.raises(ValueError, match=name):
+        setattr(single, name, np.nan)
+    assert getattr(single, name) == param.default
+    single.step(only_action(env_id))
+
+
+def test_single_fields_of_the_state_are_attributes(single: Any, env_id: str) -> None:
+    single.reset(seed=0)
+    for i, name in enumerate(gpu_envs.spec(env_id).fields):
+        assert getattr(single, name) == single.state[i]
+        setattr(single, name, 0.125)
+        assert single.state[i] == getattr(single, name) == 0.125
+
+
+def test_single_metadata(single: Any) -> None:
+    """It is one environment's: no mode of restarting, no picture of many."""
+    assert "autoreset_mode" not in single.metadata
+    assert single.metadata["render_modes"] == ["rgb_array", "human"]
+
+
+def test_single_state(single: Any, env_id: str) -> None:
+    """``state`` reads and writes as Gymnasium's attribute does."""
+    single.reset(seed=0)
+    values = np.linspace(0.03125, 0.0625, len(gpu_envs.spec(env_id).fields))
+    single.state = values
+    assert_same_bits(single.state, values.astype(np.float32).astype(np.float64))
+    single.step(only_action(env_id))
+    assert (single.state != values).any()
+
+
+def test_single_refuses(single: gymnasium.Env[Any, Any], env_id: str) -> None:
+    """A wrong action raises, and the environment goes on."""
+    single.reset(seed=0)
+    wrong: list[Any] = ["a", None, [1, 2, 3]]
+    wrong += [-1, 3, 2**40] if is_discrete(env_id) else [[np.nan]]
+    for action in wrong:
+        with pytest.raises(ActionError):
+            single.step(action)
+    single.step(only_action(env_id))
+
+
+@pytest.mark.parametrize("kind", ["int", "int64", "uint8", "0-d array"])
+def test_single_discrete_actions(device: str, kind: str) -> None:
+    """A whole number of any type will do."""
+    env = gymnasium.make("gpu_envs/CartPole-v1", device=device).unwrapped
+    env.reset(seed=0)
+    expected = env.step(1)
+    env.reset(seed=0)
+    given = {"int": 1, "int64": np.int64(1), "uint8": np.uint8(1), "0-d array": np.array(1)}[kind]
+    assert_same_bits(env.step(given)[0], expected[0])
+
+
+def test_single_fraction_is_no_discrete_action(device: str) -> None:
+    """A number between two discrete actions is neither of them."""
+    env = gymnasium.make("gpu_envs/CartPole-v1", device=device).unwrapped
+    env.reset(seed=0)
+    for action in (0.5, np.float32(0.9), [0.5]):
+        with pytest.raises((ActionError, TypeError)):
+            env.step(action)
+
+
+def test_single_seeds(single: gymnasium.Env[Any, Any]) -> None:
+    """The same seed begins the same episode; without one the next begins; ``np_random`` follows."""
+    first, following = single.reset(seed=7)[0], single.reset()[0]
+    state = single.np_random.bit_generator.state
+    assert_same_bits(first, single.reset(seed=7)[0])
+    assert_same_bits(following, single.reset()[0])
+    assert single.np_random.bit_generator.state == state
+    assert (first != following).any()
+    assert single.np_random_seed == 7
+
+
+def test_single_closes_twice(single: gymnasium.Env[Any, Any], env_id: str) -> None:
+    """Closing twice is fine; use after it is not."""
+    single.reset(seed=0)
+    single.close()
+    single.close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+        single.step(only_action(env_id))
+
+
+def test_single_is_on_the_cpu(env_id: str) -> None:
+    """One replica is quicker on the CPU, so that is where it is."""
+    env: Any = gymnasium.make(f"gpu_envs/{env_id}").unwrapped
+    assert env._env.device == "cpu"
+
+
+BOUNDED = [env_id for env_id in IDS if "low" in gpu_envs.spec(env_id).options]
+BAD_BOUNDS: list[dict[str, Any]] = [
+    {"low": "abc"},
+    {"high": "abc"},
+    {"low": None},
+    {"low": [0.1, 0.2]},
+    {"high": (-0.1,) * 4},
+    {"low": 0.4, "high": 0.2},
+    {"low": np.nan},
+    {"high": np.inf},
+]
+
+
+@pytest.mark.parametrize("env_id", BOUNDED)
+@pytest.mark.parametrize("options", [{}, {"low": -1.0}, {"low": np.float32(-0.7), "high": np.array(0.2)}, {"high": 2}])
+def test_good_bounds(single: Any, options: dict[str, Any]) -> None:
+    """Bounds may be any numbers; the state is drawn within them."""
+    single.reset(seed=1, options=options)
+    low, high = (float(options.get(name, 10.0 * (-1) ** (name == "low"))) for name in ("low", "high"))
+    assert ((low <= single.state) & (single.state <= high)).all()
+
+
+@pytest.mark.parametrize("env_id", BOUNDED)
+@pytest.mark.parametrize("options", BAD_BOUNDS, ids=str)
+def test_bad_bounds(single: Any, options: dict[str, Any]) -> None:
+    """What Gymnasium refuses as bounds is refused here."""
+    single.reset(seed=1)
+    before = single.state
+    with pytest.raises(ValueError, match=r"low|high"):
+        single.reset(options=options)
+    assert_same_bits(before, single.state)
+
+
+@pytest.mark.parametrize("env_id", [env_id for env_id in IDS if "x_init" in gpu_envs.spec(env_id).options])
+@pytest.mark.parametrize(
+    "options", [{"x_init": "abc"}, {"y_init": None}, {"x_init": [1.0]}, {"x_init": -1.0}, {"y_init": np.nan}], ids=str
+)
+def test_bad_symmetric_bounds(single: Any, options: dict[str, Any]) -> None:
+    """So is what Gymnasium refuses as Pendulum's."""
+    single.reset(seed=1)
+    with pytest.raises(ValueError, match="_init"):
+        single.reset(options=options)
+
+
+def test_unknown_option(single: Any) -> None:
+    """An option that there is not gets the closest."""
+    with pytest.raises(ValueError, match="no reset option"):
+        single.reset(options={"loww": 0.1})
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_devices_by_name(env_id: str) -> None:
+    """A device may be torch's."""
+    torch = pytest.importorskip("torch")
+    env = gpu_envs.make(env_id, device=torch.device("cuda", 0), output="torch")
+    assert (env.device, env.reset(seed=0)[0].device) == ("cuda:0", torch.device("cuda", 0))
+
+
+def test_modes_and_places_are_tested() -> None:
+    """The fixtures cover what this machine has."""
+    assert tuple(mode.value for mode in AutoresetMode) == MODES
+    assert Place("cpu", "numpy") in PLACES

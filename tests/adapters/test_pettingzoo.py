@@ -1,0 +1,496 @@
+"""One replica of a team passes PettingZoo's own tests, and gives what the batch gives."""
+
+import copy
+import functools
+import pickle
+import types
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import TEAM_IDS, assert_same_bits, assert_unchanged, numpy_of
+from pettingzoo_tools import namespace_of, pz, spec_of
+
+import gpu_envs
+from gpu_envs import ActionError, MultiAgentEnv
+
+pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
+
+
+def variants(team_id: str) -> Iterator[dict[str, Any]]:
+    """The defaults, and each switch and choice at every other of its values."""
+    yield {}
+    for name, param in spec_of(team_id).params.items():
+        values = param.choices or ((False, True) if isinstance(param.default, bool) else ())
+        yield from ({name: value} for value in values if value != param.default)
+
+
+VARIANTS = [(team_id, variant) for team_id in TEAM_IDS for variant in variants(team_id)]
+
+each_variant = pytest.mark.parametrize(
+    ("team_id", "variant"),
+    VARIANTS,
+    ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())) or "as is",
+)
+
+
+@pytest.fixture
+def team(team_id: str, device: str) -> Iterator[Any]:
+    """One replica, not reset."""
+    env = pz.parallel_env(team_id, device=device)
+    yield env
+    env.close()
+
+
+class Round(NamedTuple):
+    """What one step was given and gave, by agent."""
+
+    actions: dict[str, Any]
+    observations: dict[str, np.ndarray]
+    rewards: dict[str, float]
+    terminations: dict[str, bool]
+    truncations: dict[str, bool]
+    infos: dict[str, dict[str, Any]]
+    agents: list[str]
+
+
+def sampled(env: Any) -> dict[str, Any]:
+    """An action for each agent in the game."""
+    return {agent: env.action_space(agent).sample() for agent in env.agents}
+
+
+def seed_actions(env: Any, seed: int) -> None:
+    for i, agent in enumerate(env.possible_agents):
+        env.action_space(agent).seed(seed + i)
+
+
+def play(env: Any, seed: int = 0, steps: int | None = None) -> list[Round]:
+    """Plays on at random, to the end or for so many steps."""
+    seed_actions(env, seed)
+    rounds: list[Round] = []
+    while env.agents and (steps is None or len(rounds) < steps):
+        actions = sampled(env)
+        rounds.append(Round._make((actions, *env.step(actions), list(env.agents))))
+    return rounds
+
+
+def expected_warnings(env: Any) -> set[str]:
+    """What PettingZoo's tests say of spaces that are as they should be."""
+    expected = set()
+    for agent in env.possible_agents:
+        action = env.action_space(agent)
+        if isinstance(action, gymnasium.spaces.MultiDiscrete):
+            expected.add(
+                "Action space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete"
+            )
+    return expected
+
+
+@each_variant
+def test_parallel_api(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    from pettingzoo.test import parallel_api_test
+
+    env = pz.parallel_env(team_id, device=device, **variant)
+    parallel_api_test(env)
+    env.close()
+
+
+@each_variant
+def test_aec_api(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    from pettingzoo.test import api_test
+
+    env = pz.env(team_id, device=device, **variant)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        api_test(env, num_cycles=40)
+    assert {str(warning.message) for warning in caught} <= expected_warnings(env)
+    env.close()
+
+
+@each_variant
+def test_seeds(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    from pettingzoo.test import parallel_seed_test, seed_test
+
+    parallel_seed_test(functools.partial(pz.parallel_env, team_id, device=device, **variant))
+    seed_test(functools.partial(pz.env, team_id, device=device, **variant), num_cycles=20)
+    seed_test(functools.partial(pz.raw_env, team_id, device=device, **variant), num_cycles=20)
+
+
+def test_max_cycles(team_id: str) -> None:
+    """An episode ends at ``max_cycles``, which this test of PettingZoo's gives to the makers of a module."""
+    from pettingzoo.test.max_cycles_test import max_cycles_test
+
+    module = namespace_of(team_id)
+    # it plays unseeded; from a fixed start nobody can end the game so soon
+    fixed = {"start": "fixed"} if "start" in spec_of(team_id).params else {}
+    makers = {name: functools.partial(getattr(module, name), **fixed) for name in ("parallel_env", "env")}
+    max_cycles_test(types.SimpleNamespace(**makers))
+
+
+@each_variant
+def test_state(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    from pettingzoo.test.state_test import state_test
+
+    given = {"device": device, **variant}
+    state_test(pz.env(team_id, **given), pz.parallel_env(team_id, **given))
+
+
+@each_variant
+def test_same_seed_same_episodes(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    """Whole episodes agree in every bit; another seed begins another; without a seed the next follows."""
+    one, other = (pz.parallel_env(team_id, device=device, **variant) for _ in range(2))
+    for seed in (5, None):
+        assert_same_bits(one.reset(seed=seed), other.reset(seed=seed))
+        rounds = play(one), play(other)
+        assert [r.agents for r in rounds[0]] == [r.agents for r in rounds[1]]
+        for mine, theirs in zip(*rounds, strict=True):
+            assert_same_bits(mine[:3], theirs[:3])
+            assert mine[3:] == theirs[3:]
+    first, following = one.reset(seed=5)[0], one.reset()[0]
+    assert_same_bits(first, other.reset(seed=5)[0])
+    assert_same_bits(following, other.reset()[0])
+    if variant.get("start") != "fixed":
+        starts = [one.batch.state["x"].copy() for seed in (5, 6) if one.reset(seed=seed)]
+        assert (starts[0] != starts[1]).any()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@each_variant
+def test_it_is_the_batch(team_id: str, variant: Mapping[str, Any], device: str, precision: str) -> None:
+    """One replica goes the way of a batch of one: what each agent gets is its row, as long as it is in the game."""
+    env = pz.parallel_env(team_id, device=device, precision=precision, max_cycles=60, **variant)
+    made = gpu_envs.make(
+        team_id, 1, device=device, precision=precision, max_episode_steps=60, autoreset_mode="Disabled", **variant
+    )
+    assert isinstance(made, MultiAgentEnv)
+    places = [(role, i) for role, count in made.counts.items() for i in range(count)]
+    place_of = dict(zip(made.possible_agents, places, strict=True))
+    for seed in (1, None):
+        observations, infos = env.reset(seed=seed)
+        rows, _ = made.reset(seed=seed)
+        assert env.agents == env.possible_agents == made.possible_agents == list(observations) == list(infos)
+        for agent, (role, i) in place_of.items():
+            assert_same_bits(observations[agent], rows[role][0, i])
+        playing = made.possible_agents
+        for played in play(env):
+            results: tuple[Any, ...] = played[1:5]
+            given = {role: np.zeros_like(space.sample()) for role, space in made.action_spaces.items()}
+            for agent, action in played.actions.items():
+                role, i = place_of[agent]
+                given[role][0, i] = action
+            *expected, _ = made.step(given)
+            for one, rows_of in zip(results, expected, strict=True):
+                assert list(one) == list(played.infos) == playing
+                for agent, value in one.items():
+                    role, i = place_of[agent]
+                    assert_same_bits(np.asarray(value, rows_of[role].dtype), rows_of[role][0, i])
+            playing = [a for a in playing if not (played.terminations[a] or played.truncations[a])]
+            assert played.agents == playing
+        assert env.agents == []
+        assert env.step({}) == ({}, {}, {}, {}, {})
+    env.close()
+    made.close()
+
+
+def test_agents_leave_in_the_middle() -> None:
+    """Somewhere among the environments an agent goes out while others play on, or the tests here are about nothing."""
+    left = {}
+    for team_id in TEAM_IDS:
+        env = pz.parallel_env(team_id, device="cpu")
+        env.reset(seed=0)
+        left[team_id] = sum(0 < len(r.agents) < len(r.rewards) for r in play(env))
+    assert any(left.values()), left
+
+
+def test_who_is_out_is_out(team: Any) -> None:
+    """Who goes out gets a last observation, is in no dict afterwards, and comes back with a reset only."""
+    team.reset(seed=0)
+    seed_actions(team, 0)
+    out: set[str] = set()
+    while team.agents:
+        before = set(team.agents)
+        observations, rewards, terminations, truncations, infos = team.step(sampled(team))
+        for part in (observations, rewards, terminations, truncations, infos):
+            assert part.keys() == before
+        over = {agent for agent in before if terminations[agent] or truncations[agent]}
+        assert set(team.agents) == before - over
+        assert not before & out
+        assert all(observations[agent].any() for agent in over)
+        out |= over
+    assert out == set(team.possible_agents)
+    team.reset()
+    assert team.agents == team.possible_agents
+
+
+def test_python_numbers(team: Any) -> None:
+    """Rewards and flags are Python's; observations are arrays of their spaces, which no later step changes."""
+    before, _ = team.reset(seed=0)
+    kept = copy.deepcopy(before)
+    for played in play(team, steps=3):
+        assert_same_bits(before, kept)
+        assert {type(reward) for reward in played.rewards.values()} == {float}
+        assert {type(flag) for flag in (*played.terminations.values(), *played.truncations.values())} == {bool}
+        for agent, observation in played.observations.items():
+            assert observation in team.observation_space(agent)
+            assert not np.shares_memory(observation, before[agent])
+        assert played.infos == {agent: {} for agent in played.actions}
+        before, kept = played.observations, copy.deepcopy(played.observations)
+
+
+def test_rewards_add_up(team: Any) -> None:
+    """What an agent got until its end is the return that the simulator kept."""
+    team.reset(seed=3)
+    sums = dict.fromkeys(team.possible_agents, 0.0)
+    lengths = dict.fromkeys(team.possible_agents, 0)
+    for played in play(team):
+        for agent, reward in played.rewards.items():
+            sums[agent] += reward
+            lengths[agent] += 1
+    batch = team.batch
+    returns = [value for role in batch.roles for value in numpy_of(batch.episode_return[role])[0].tolist()]
+    steps = [value for role in batch.roles for value in numpy_of(batch.episode_length[role])[0].tolist()]
+    assert list(lengths.values()) == steps
+    np.testing.assert_allclose(list(sums.values()), returns, rtol=1e-5, atol=1e-5)
+
+
+def test_spaces(team: Any) -> None:
+    """A space is the same object each time, of the role's, and seeded apart from the other agents'."""
+    assert team.max_num_agents == len(team.possible_agents)
+    for agent in team.possible_agents:
+        role = agent.partition("_")[0]
+        assert team.observation_space(agent) is team.observation_space(agent)
+        assert team.action_space(agent) is team.action_space(agent)
+        assert team.observation_space(agent) == team.batch.single_observation_spaces[role]
+        assert team.action_space(agent) == team.batch.single_action_spaces[role]
+    one, other = team.possible_agents[:2]
+    assert team.action_space(one) is not team.action_space(other)
+    with pytest.raises(KeyError, match="no agent 'nobody_0'"):
+        team.action_space("nobody_0")
+
+
+def test_state_is_the_state(team: Any) -> None:
+    """``state`` holds every field, and follows the live state."""
+    team.reset(seed=0)
+    play(team, steps=2)
+    fields = [numpy_of(field).astype(np.float32).ravel() for field in team.batch.state.values()]
+    state = team.state()
+    assert_same_bits(state, np.concatenate(fields))
+    assert state in team.state_space
+    assert (state.shape, state.dtype) == (team.state_space.shape, team.state_space.dtype)
+    assert team.state_space.sample() in team.state_space
+    play(team, steps=1)
+    assert (team.state() != state).any()
+
+
+def test_names(team: Any, team_id: str) -> None:
+    name = team.metadata["name"]
+    assert str(team) == name == str(pz.env(team_id))
+    assert name.isidentifier()
+    assert name == name.lower()
+    assert team.unwrapped is team
+    assert team.render_mode is None
+
+
+def wrong_actions(space: gymnasium.Space[Any]) -> list[Any]:
+    """Actions that are not of a space."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return [int(space.n), -1, 2**70, 0.5, np.float32(1), None, "a", [0], np.zeros(2, int)]
+    size = (space.shape or ())[0]
+    wrong: list[Any] = [None, "a", 0, [0] * (size + 1), np.zeros((size, 1), space.dtype), [[0] * size] * size]
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return [*wrong, space.nvec, [-1] * size, [0.5] * size, np.zeros(size, np.float32), [2**70] * size]
+    return [*wrong, [np.nan] * size, np.full(size, np.nan, np.float32), ["a"] * size]
+
+
+@each_variant
+def test_wrong_actions(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    """An action of no use raises, names its agent, and changes nothing."""
+    env = pz.parallel_env(team_id, device=device, **variant)
+    env.reset(seed=0)
+    play(env, steps=5)
+    for agent in (env.agents[0], env.agents[-1]):
+        for wrong in wrong_actions(env.action_space(agent)):
+            actions = sampled(env) | {agent: wrong}
+            with pytest.raises(ActionError, match=agent):
+                assert_unchanged(env.batch, functools.partial(env.step, actions))
+        actions = {name: action for name, action in sampled(env).items() if name != agent}
+        with pytest.raises(ActionError, match=f"no action for '{agent}'"):
+            assert_unchanged(env.batch, functools.partial(env.step, actions))
+    one, other = env.agents[-2:]
+    if np.ndim(env.action_space(one).sample()) == 1:  # too few numbers and too many would be right together
+        few, many = env.action_space(one).sample()[:1], np.resize(env.action_space(other).sample(), 3)
+        with pytest.raises(ActionError, match=one):
+            env.step(sampled(env) | {one: few, other: many})
+    with pytest.raises(ActionError, match="no action for"):
+        env.step({})
+    agents = list(env.agents)
+    assert list(env.step(sampled(env))[0]) == agents
+    env.close()
+
+
+def test_actions_in_other_forms(team: Any) -> None:
+    """Lists, other integers and other libraries' numbers do as well."""
+
+    def forms(action: Any) -> Iterator[Any]:
+        yield np.asarray(action).tolist()
+        yield np.asarray(action).astype(np.int32 if np.asarray(action).dtype.kind in "iu" else np.float64)
+        if np.ndim(action) == 0:
+            yield np.asarray(action)
+
+    team.reset(seed=0)
+    chosen = sampled(team)
+    expected = team.step(chosen)
+    for variant in zip(*map(forms, chosen.values()), strict=True):
+        team.reset(seed=0)
+        assert_same_bits(team.step(dict(zip(chosen, variant, strict=True)))[0], expected[0])
+
+
+def test_actions_of_others_are_ignored(team_id: str, device: str) -> None:
+    """Whatever stands for an agent that is out, or that there never was, does no harm."""
+    one, other = (pz.parallel_env(team_id, device=device) for _ in range(2))
+    for env in (one, other):
+        env.reset(seed=0)
+        seed_actions(env, 0)
+    while one.agents:
+        actions = sampled(one)
+        others = dict.fromkeys(one.possible_agents, "nothing") | {"nobody_0": None, "tagger_-1": np.nan}
+        assert_same_bits(one.step(actions)[:2], other.step(others | actions)[:2])
+        assert one.agents == other.agents
+
+
+def test_needs_a_reset(team: Any, team_id: str) -> None:
+    assert team.agents == []
+    for act in (lambda: team.step({}), team.state):
+        with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
+            act()
+    with pytest.raises(AssertionError, match="reset"):
+        pz.env(team_id).step(0)
+
+
+@each_variant
+def test_wrong_actions_in_turn(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    """Each agent is told at its own turn, which is still its turn, and nothing is changed."""
+    env, plain = (pz.env(team_id, device=device, **variant) for _ in range(2))
+    for one in (env, plain):
+        one.reset(seed=0)
+    for agent in list(env.agents):
+        for wrong in wrong_actions(env.action_space(agent)):
+            with pytest.raises(ActionError, match=agent):
+                env.step(wrong)
+            assert env.agent_selection == agent
+        action = env.action_space(agent).sample()
+        env.step(action)
+        plain.step(action)
+    assert_same_bits(env.state(), plain.state())
+    assert env.agent_selection == plain.agent_selection
+
+
+def test_random_numbers_for_wrappers(team: Any, team_id: str, device: str) -> None:
+    """Wrappers draw from ``np_random``: a seed begins it anew, copies have their own, the replica draws none."""
+    first = team.reset(seed=3)[0]
+    numbers = team.np_random.integers(1000, size=5).tolist()
+    following = team.reset()[0]
+    assert team.np_random.integers(1000, size=5).tolist() != numbers
+    assert_same_bits(team.reset(seed=3)[0], first)
+    twin = copy.deepcopy(team)
+    assert team.np_random.integers(1000, size=5).tolist() == numbers
+    assert twin.np_random.integers(1000, size=5).tolist() == numbers
+    assert_same_bits(team.reset()[0], following)
+    other = pz.parallel_env(team_id, device=device)
+    assert other.np_random.integers(2**40) != pz.parallel_env(team_id, device=device).np_random.integers(2**40)
+
+
+def test_closed(team: Any) -> None:
+    """Closing twice is fine; use after it is not, even where nobody is left to act."""
+    team.reset(seed=0)
+    actions = sampled(team)
+    team.close()
+    team.close()
+    for act in (lambda: team.step(actions), lambda: team.step({}), team.state, team.reset):
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="closed"):
+            act()
+
+
+def test_no_picture_was_asked_for(team: Any, team_id: str) -> None:
+    with pytest.raises(gymnasium.error.Error, match="render_mode=None"):
+        team.render()
+    for maker in (pz.parallel_env, pz.env, pz.vector_env):
+        with pytest.raises(ValueError, match="render_mode is 'ansi'"):
+            maker(team_id, render_mode="ansi")
+    for maker in (pz.parallel_env, pz.env, pz.raw_env):
+        for mode in ("tiled", "ansi"):
+            with pytest.raises(ValueError, match=f"render_mode is '{mode}'; one replica of .* 'rgb_array' or 'human'"):
+                maker(team_id, render_mode=mode)
+
+
+def test_options(team: Any, team_id: str) -> None:
+    """What PettingZoo's tests give is ignored; layouts are passed on; a mistake is one."""
+    plain, _ = team.reset(seed=0)
+    given: dict[str, Any] = {"options": 1}
+    assert_same_bits(team.reset(seed=0, options=given)[0], plain)
+    assert given == {"options": 1}
+    for name in spec_of(team_id).layouts:
+        layout = np.arange(len(team.possible_agents)) % 7
+        team.reset(options={"options": 1, name: layout})
+        assert numpy_of(team.batch.state[name])[0].tolist() == layout.tolist()
+    with pytest.raises(ValueError, match="no reset option 'no_such_thing'"):
+        team.reset(options={"no_such_thing": 1})
+
+
+def test_limits(team_id: str) -> None:
+    """``max_cycles`` is another name for ``max_episode_steps``; two different limits are a mistake."""
+    spec = spec_of(team_id)
+    assert pz.parallel_env(team_id).max_cycles == spec.max_episode_steps
+    for given in ({"max_cycles": 3}, {"max_episode_steps": 3}, {"max_cycles": 3, "max_episode_steps": 3}):
+        env = pz.parallel_env(team_id, **given)
+        assert env.max_cycles == 3
+        env.reset(seed=0)
+        assert len(play(env)) <= 3
+        assert pz.vector_env(team_id, 2, **given).unwrapped.max_episode_steps == 3
+    assert pz.parallel_env(team_id, max_cycles=-1).max_cycles is None
+    with pytest.raises(ValueError, match="max_cycles is 3"):
+        pz.parallel_env(team_id, max_cycles=3, max_episode_steps=4)
+    if spec.limit is not None:
+        with pytest.raises(ValueError, match=spec.limit):
+            pz.parallel_env(team_id, max_cycles=3, **{spec.limit: 4})
+        assert pz.parallel_env(team_id, **{spec.limit: 4}).max_cycles == 4
+
+
+def test_unknown_arguments(team_id: str) -> None:
+    for make in (pz.parallel_env, pz.env, pz.raw_env, pz.vector_env):
+        with pytest.raises(ValueError, match="no parameter 'no_such_thing'"):
+            make(team_id, no_such_thing=1)
+        with pytest.raises(gpu_envs.UnknownEnvironmentError, match="has one agent"):
+            make("CartPole-v1")
+    with pytest.raises(TypeError, match="output"):
+        pz.parallel_env(team_id, output="torch")
+
+
+def test_is_on_the_cpu(team_id: str) -> None:
+    """One replica is quicker on the CPU, so that is where it is."""
+    assert pz.parallel_env(team_id).batch.device == "cpu"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["deep", "pickle"])
+def test_copies_go_on(team: Any, team_id: str, copied: Any) -> None:
+    """A copy goes on where the other was, whoever is out, and by itself; so does one that was never reset."""
+    fresh = copied(team)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        fresh.step({})
+    team.reset(seed=2)
+    assert_same_bits(fresh.reset(seed=2), team.reset(seed=2))
+    play(team, steps=7)
+    twin = copied(team)
+    assert twin.agents == team.agents
+    assert_same_bits(twin.state(), team.state())
+    expected = play(team, seed=4)
+    given = play(twin, seed=4)
+    assert_same_bits([r[1:3] for r in given], [r[1:3] for r in expected])
+    assert [r.agents for r in given] == [r.agents for r in expected]
+    assert_same_bits(twin.reset(), team.reset())
+    turns = pz.env(team_id)
+    turns.reset(seed=2)
+    assert_same_bits(copied(turns).state(), turns.state())

@@ -1,0 +1,314 @@
+"""PettingZoo's registries, and many replicas as dicts of agents."""
+
+import functools
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import MODES, PLACES, TEAM_IDS, Place, address, assert_same_bits, assert_unchanged, moved, numpy_of
+from pettingzoo_tools import namespace_of, pz, spec_of
+
+import gpu_envs
+from gpu_envs import ActionError, MultiAgentEnv
+
+pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
+
+
+COUNT = 3
+"""Replicas of a batch."""
+
+
+def test_pettingzoo_makes_them(team_id: str) -> None:
+    """PettingZoo's registry knows every team, by either interface, with parameters of any kind."""
+    kinds = {"parallel": pettingzoo.ParallelEnv, "aec": pettingzoo.AECEnv}
+    for kind, expected in kinds.items():
+        name = f"gpu_envs/{team_id}"
+        assert pettingzoo.spec(kind, name).id == name
+        for given in (name, name.rpartition("-v")[0], name.replace("-v", "_v")):
+            assert isinstance(pettingzoo.make(kind, given), expected)
+        env = pettingzoo.make(kind, name, max_cycles=5, device="cpu", precision="float64")
+        assert env.unwrapped.max_cycles == 5
+        assert env.unwrapped.batch.precision == "float64"
+        limit = spec_of(team_id).limit
+        if limit is not None:
+            assert pettingzoo.make(kind, name, **{limit: 6}).unwrapped.max_cycles == 6
+
+
+def test_namespaces(team_id: str) -> None:
+    """Each has its module, whose makers are those of the adapter with the id filled in."""
+    module = namespace_of(team_id)
+    assert isinstance(module.parallel_env(), pettingzoo.ParallelEnv)
+    assert isinstance(module.env(), pettingzoo.AECEnv)
+    assert isinstance(module.raw_env(), pettingzoo.AECEnv)
+    assert module.vector_env(4).num_envs == 4
+    assert isinstance(pickle.loads(pickle.dumps(module.parallel_env))(max_cycles=2), pettingzoo.ParallelEnv)
+    assert sys.modules[module.__name__] is module
+    pz.publish()  # again: nothing to override, nothing to warn of
+    assert namespace_of(team_id) is module
+    with pytest.raises(AttributeError, match="no_such_env_v0"):
+        pz.no_such_env_v0  # noqa: B018
+
+
+def run_elsewhere(code: str) -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+
+
+def test_import_statements() -> None:
+    run_elsewhere(
+        "import gpu_envs.adapters.pettingzoo.tag_continuous_v0 as tag\n"
+        "from gpu_envs.adapters.pettingzoo import tag_grid_world_v0\n"
+        "from gpu_envs.adapters.pettingzoo.tag_grid_world_v0 import parallel_env\n"
+        "assert str(tag.env()) == 'tag_continuous_v0'\n"
+        "assert str(parallel_env()) == str(tag_grid_world_v0.raw_env()) == 'tag_grid_world_v0'\n"
+    )
+
+
+def test_registered_later() -> None:
+    """An environment of the user's is found here as soon as it is asked for, and by PettingZoo once published."""
+    run_elsewhere(
+        "import dataclasses, gpu_envs, pettingzoo\n"
+        "import gpu_envs.adapters.pettingzoo as pz\n"
+        f"spec = dataclasses.replace(gpu_envs.spec({TEAM_IDS[0]!r}), id='MyOwn.Team-v3')\n"
+        "gpu_envs.register(spec)\n"
+        "assert pz.parallel_env('MyOwn.Team-v3').metadata['name'] == 'my_own_team_v3'\n"
+        "pz.publish()\n"
+        "for kind in 'aec', 'parallel':\n"
+        "    assert str(pettingzoo.make(kind, 'gpu_envs/MyOwn.Team-v3')) == 'my_own_team_v3'\n"
+        "gpu_envs.register(dataclasses.replace(spec, id='Another-v0'))\n"
+        "assert str(pz.another_v0.env()) == 'another_v0'\n"
+    )
+
+
+def make_vector(team_id: str, place: Place, **kwargs: Any) -> Any:
+    return pz.vector_env(team_id, COUNT, device=place.device, output=place.output, **kwargs)
+
+
+def role_actions(env: Any, place: Place, seed: int) -> dict[str, Any]:
+    """Random actions of each role, in the library of a place."""
+    spaces = env.unwrapped.action_spaces
+    for i, space in enumerate(spaces.values()):
+        space.seed(seed + i)
+    return {role: moved(space.sample(), place) for role, space in spaces.items()}
+
+
+def agent_actions(env: Any, by_role: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, agent by agent."""
+    columns = [array[:, i] for array in by_role.values() for i in range(array.shape[1])]
+    return dict(zip(env.possible_agents, columns, strict=True))
+
+
+def columns_of(env: Any, value: Any) -> dict[str, Any]:
+    """What each agent should get of something that is given by role, or by replica."""
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(env.possible_agents, value)
+    if set(value) == set(env.unwrapped.roles):
+        return agent_actions(env, value)
+    parts = {key: columns_of(env, part) for key, part in value.items()}
+    return {agent: {key: part[agent] for key, part in parts.items()} for agent in env.possible_agents}
+
+
+@pytest.mark.parametrize("variant", [{}, {"copy": False}, {"copy": True, "statistics": True}], ids=str)
+def test_vector_is_the_batch(team_id: str, place: Place, mode: str, variant: Mapping[str, Any]) -> None:
+    """Agents get columns of the roles' arrays, whether actions come by agent or by role."""
+    if place == Place("cuda", "numpy") and variant.get("copy") is False:
+        pytest.skip("refused")
+    steps = 12 if mode == "Disabled" else 30
+    given = {"max_episode_steps": 12, "autoreset_mode": mode, **variant}
+    one, other = (make_vector(team_id, place, **given) for _ in range(2))
+    batch = gpu_envs.make(team_id, COUNT, device=place.device, output=place.output, **given)
+    assert isinstance(batch, MultiAgentEnv)
+    results = one.reset(seed=0), other.reset(seed=0)
+    expected: Any = batch.reset(seed=0)
+    for step in range(steps + 1):
+        for result in results:
+            assert len(result) == len(expected)
+            for part, by_role in zip(result, expected, strict=True):
+                assert list(part) == one.possible_agents
+                assert_same_bits(part, columns_of(one, by_role))
+        for env in (one, other):
+            assert_same_bits(env.alive, columns_of(env, expected[-1]["alive"]))
+            assert env.agents is env.possible_agents
+        if step < steps:
+            actions = role_actions(one, place, step)
+            results = one.step(agent_actions(one, actions)), other.step(actions)
+            expected = batch.step(actions)
+    for env in (one, other, batch):
+        env.close()
+
+
+def test_infos_of_an_end(team_id: str, place: Place) -> None:
+    """Where an episode ends each agent finds its last observation, return and length, with the masks of replicas."""
+    env = make_vector(team_id, place, max_cycles=2, autoreset_mode="SameStep", statistics=True)
+    env.reset(seed=0)
+    for step in range(2):
+        infos = env.step(role_actions(env, place, step))[4]
+    for agent in env.possible_agents:
+        assert set(infos[agent]) == {"alive", "final_obs", "_final_obs", "episode", "_episode"}
+        assert numpy_of(infos[agent]["_final_obs"]).all()
+        assert infos[agent]["final_obs"].shape == env.observation_space(agent).shape
+        assert set(infos[agent]["episode"]) == {"r", "l"}
+        assert infos[agent]["episode"]["l"].shape == (COUNT,)
+
+
+def test_vector_is_views(team_id: str, place: Place) -> None:
+    """The arrays of agents are the memory of the roles' arrays, and the same objects each step."""
+    kwargs = {"copy": False} if place.output == "numpy" else {}
+    if place == Place("cuda", "numpy"):
+        pytest.skip("NumPy cannot view a device's memory")
+    env = make_vector(team_id, place, **kwargs)
+    before, _ = env.reset(seed=0)
+    after, *_ = env.step(role_actions(env, place, 0))
+    memory = columns_of(env, env.unwrapped.observe())
+    in_game = env.unwrapped.state["in_game"]
+    for i, agent in enumerate(env.possible_agents):
+        assert before[agent] is after[agent]
+        assert address(after[agent]) == address(memory[agent])
+        assert address(env.alive[agent]) == address(in_game[:, i])
+        if place.output == "numpy":
+            assert np.shares_memory(after[agent], memory[agent])
+
+
+def test_vector_writes_where_it_is_told(team_id: str, place: Place) -> None:
+    """``out`` passes through: results are views of it."""
+    env = make_vector(team_id, place)
+    env.reset(seed=0)
+    kind = Place("cpu", "numpy") if place.output == "numpy" else place
+    if place == Place("cuda", "numpy"):
+        pytest.skip("out is on the device")
+    out = {
+        role: moved(np.zeros(space.shape, np.float32), kind) for role, space in env.unwrapped.observation_spaces.items()
+    }
+    observations, *_ = env.step(role_actions(env, place, 0), out=gpu_envs.Step(observations=out))
+    for agent, column in columns_of(env, out).items():
+        assert address(observations[agent]) == address(column)
+    assert_same_bits(observations, columns_of(env, env.unwrapped.observe()))
+
+
+def test_role_actions_are_not_copied(team_id: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_vector(team_id, place)
+    env.reset(seed=0)
+    actions = role_actions(env, place, 0)
+    monkeypatch.setattr(env, "_stack", None)
+    env.step(actions)
+
+
+def test_stacking_stays_on_the_device(team_id: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents' actions are put together in their own library."""
+    env = make_vector(team_id, place)
+    env.reset(seed=0)
+    actions = agent_actions(env, role_actions(env, place, 0))
+    given: list[Any] = []
+    step = MultiAgentEnv.step
+
+    def spy(self: MultiAgentEnv, actions: Mapping[str, Any], *, out: Any = None) -> Any:
+        given.extend(actions.values())
+        return step(self, actions, out=out)
+
+    monkeypatch.setattr(MultiAgentEnv, "step", spy)
+    env.step(actions)
+    env.step(actions)
+    assert {type(array) for array in given} == {type(array) for array in actions.values()}
+    half = len(given) // 2
+    if place.output == "numpy":
+        assert all(one is other for one, other in zip(given[:half], given[half:], strict=True))
+
+
+def test_actions_of_another_library(team_id: str, place: Place) -> None:
+    """NumPy's actions do for any output."""
+    numpy = Place("cpu", "numpy")
+    one, other = make_vector(team_id, place), make_vector(team_id, place)
+    for env in (one, other):
+        env.reset(seed=0)
+    actions = role_actions(one, numpy, 0)
+    assert_same_bits(one.step(agent_actions(one, actions))[:4], other.step(actions)[:4])
+    nested = {agent: column.tolist() for agent, column in agent_actions(one, actions).items()}
+    assert_same_bits(one.step(nested)[:4], other.step(actions)[:4])
+
+
+def test_vector_spaces(team_id: str) -> None:
+    """Batched spaces are those of all replicas; what they sample is a step's actions, what they hold its results."""
+    env = pz.vector_env(team_id, COUNT, device="cpu")
+    observations, _ = env.reset(seed=0)
+    assert (env.num_agents, env.max_num_agents) == (len(env.possible_agents),) * 2
+    for agent in env.possible_agents:
+        for space in (env.single_observation_space, env.single_action_space, env.observation_space, env.action_space):
+            assert space(agent) is space(agent)
+        assert env.observation_space(agent).shape == (COUNT, *env.single_observation_space(agent).shape)
+        assert env.action_space(agent).shape == (COUNT, *env.single_action_space(agent).shape)
+        assert observations[agent] in env.observation_space(agent)
+        assert observations[agent][0] in env.single_observation_space(agent)
+    env.step({agent: env.action_space(agent).sample() for agent in env.possible_agents})
+    with pytest.raises(KeyError, match="no agent 'nobody_0'"):
+        env.action_space("nobody_0")
+
+
+def test_vector_refuses(team_id: str, place: Place) -> None:
+    """What is wrong with actions is said of the agent, and nothing changes."""
+    env = make_vector(team_id, place)
+    actions = role_actions(env, place, 0)
+    agents = agent_actions(env, actions)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(agents)
+    env.reset(seed=0)
+    agent = env.possible_agents[1]
+    fraction = moved(np.full(env.action_space(agent).shape, 0.5, np.float32), place)
+    wrong: list[tuple[type[Exception], str, Any]] = [
+        (ActionError, f"no action for '{agent}'", {name: a for name, a in agents.items() if name != agent}),
+        (ValueError, f"actions of '{agent}' have shape", agents | {agent: agents[agent][:-1]}),
+        (ValueError, "no agent 'nobody_0'", agents | {"nobody_0": agents[agent]}),
+        (ValueError, "no role", actions | {agent: agents[agent]}),
+        (TypeError, "mapping", None),
+        (TypeError, "mapping", [1]),
+        (TypeError, r"role|cast", dict.fromkeys(agents, fraction)),
+    ]
+    for kind, match, given in wrong:
+        with pytest.raises(kind, match=match):
+            assert_unchanged(env.unwrapped, functools.partial(env.step, given))
+    env.step(agents)
+    env.close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+        env.step(agents)
+    with pytest.raises(gymnasium.error.Error, match="render_mode=None"):
+        env.render()
+
+
+def test_vector_resets(team_id: str, place: Place) -> None:
+    """Seeds and options pass through: a list of seeds, a mask of replicas."""
+    env = make_vector(team_id, place)
+    first, infos = env.reset(seed=[3, 4, 5])
+    kept = {agent: numpy_of(array) for agent, array in first.items()}
+    assert_same_bits(env.reset(seed=3)[0], kept)
+    assert all(numpy_of(infos[agent]["alive"]).all() for agent in env.possible_agents)
+    env.step(role_actions(env, place, 0))
+    elapsed = numpy_of(env.state["elapsed"])
+    env.reset(options={"reset_mask": np.array([True, False, False])})
+    assert numpy_of(env.state["elapsed"]).tolist() == [0, *elapsed[1:].tolist()]
+    with pytest.raises(ValueError, match="no reset option 'options'"):
+        env.reset(options={"options": 1})
+
+
+def test_vector_pickles(team_id: str, place: Place) -> None:
+    """A copy goes on where the other was, and knows who is in the game."""
+    env = make_vector(team_id, place, autoreset_mode="SameStep")
+    env.reset(seed=0)
+    for step in range(5):
+        env.step(role_actions(env, place, step))
+    twin = pickle.loads(pickle.dumps(env))
+    assert_same_bits(twin.alive, env.alive)
+    for step in range(5):
+        actions = role_actions(env, place, step)
+        assert_same_bits(twin.step(actions)[:4], env.step(agent_actions(env, actions))[:4])
+    assert repr(twin) == repr(env)
+    assert team_id in repr(env)
+
+
+def test_modes_are_those_of_the_batch(team_id: str) -> None:
+    for mode in MODES:
+        env = pz.vector_env(team_id, 2, device="cpu", autoreset_mode=mode)
+        assert env.metadata["autoreset_mode"].value == mode
+    assert {place.output for place in PLACES} >= {"numpy"}

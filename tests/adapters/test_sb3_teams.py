@@ -1,0 +1,506 @@
+"""A team's agents as environments of Stable-Baselines3: slots, going out, waiting, who acts for the other roles."""
+
+import copy
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import Place, assert_same_bits, moved, numpy_of
+
+torch = pytest.importorskip("torch")
+stable = pytest.importorskip("stable_baselines3", minversion="2.9")
+
+from sb3_tools import Recorder, actions_for, vec  # noqa: E402
+from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
+from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
+
+import gpu_envs  # noqa: E402
+from gpu_envs.adapters import sb3  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+GRID: dict[str, Any] = {"grid_length": 4, "num_taggers": 2, "episode_length": 12}
+FIELD: dict[str, Any] = {
+    "num_taggers": 2,
+    "num_runners": 3,
+    "grid_length": 5.0,
+    "tagging_distance": 0.2,
+    "episode_length": 20,
+    "num_acceleration_levels": 4,
+    "num_turn_levels": 4,
+    "step_reward_for_runner": 0.125,
+}
+
+CASES = [
+    pytest.param("TagGridWorld-v0", "tagger", "runner", GRID, id="grid-tagger"),
+    pytest.param("TagGridWorld-v0", "runner", "tagger", GRID, id="grid-runner"),
+    pytest.param("TagContinuous-v0", "tagger", "runner", FIELD, id="field-tagger"),
+    pytest.param("TagContinuous-v0", "runner", "tagger", FIELD, id="field-runner"),
+    pytest.param("TagContinuous-v0", "runner", "tagger", FIELD | {"actions": "continuous"}, id="field-continuous"),
+]
+
+
+def drawn(env: Any, role: str, steps: int, seed: int = 0) -> np.ndarray:
+    """Random actions of a role, ``[steps, num_envs, agents, ...]``."""
+    rng = np.random.default_rng(seed)
+    space, shape = env.single_action_spaces[role], (steps, env.num_envs, env.counts[role])
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, shape)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return rng.integers(space.start, space.start + space.nvec, (*shape, *space.shape))
+    return rng.uniform(space.low, space.high, (*shape, *space.shape)).astype(np.float32)
+
+
+def spy_on(env: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
+    """Copies of the actions that each step of the environment is given, by role."""
+    given: list[dict[str, np.ndarray]] = []
+    step = env.step
+
+    def spy(actions: Mapping[str, Any], **kwargs: Any) -> Any:
+        given.append({role: numpy_of(array) for role, array in actions.items()})
+        return step(actions, **kwargs)
+
+    monkeypatch.setattr(env, "step", spy)
+    return given
+
+
+# --- slots ---
+
+
+@pytest.mark.parametrize(("team_id", "role", "other", "params"), CASES)
+def test_slots_are_the_agents_of_a_role(
+    team_id: str, role: str, other: str, params: Mapping[str, Any], place: Place
+) -> None:
+    """Against the environment itself, stepped with the same actions, agent by agent in plain Python."""
+    count, steps = 7, 80
+    given = gpu_envs.make(team_id, count, device=place.device, output=place.output, autoreset_mode="SameStep", **params)
+    plain: Any = gpu_envs.make(team_id, count, device=place.device, autoreset_mode="SameStep", **params)
+    theirs = drawn(plain, other, steps, seed=1)
+    turns = iter(theirs)
+    venv = vec(given, role=role, others=lambda _: moved(next(turns), place), seed=3)
+    agents = plain.counts[role]
+    assert venv.num_envs == count * agents
+    assert venv.observation_space == plain.single_observation_spaces[role]
+    assert venv.action_space == plain.single_action_spaces[role]
+
+    first, _ = plain.reset(seed=3)
+    assert_same_bits(venv.reset(), first[role].reshape(venv.num_envs, -1))
+    alive = np.ones((count, agents), bool)
+    assert_same_bits(venv.alive, alive.reshape(-1))
+    totals, lives = np.zeros((count, agents)), np.zeros((count, agents), int)
+    kinds = set()
+    for step, actions in enumerate(actions_for(venv, steps)):
+        observations, rewards, dones, infos = venv.step(actions)
+        seen, paid, terminations, truncations, told = plain.step(
+            {role: actions.reshape(count, agents, *actions.shape[1:]), other: theirs[step]}
+        )
+        over = told.get("_final_obs", np.zeros(count, bool))
+        for replica in range(count):
+            for agent in range(agents):
+                slot = replica * agents + agent
+                what = f"step {step}, replica {replica}, agent {agent}"
+                reward, last = paid[role][replica, agent], seen[role][replica, agent]
+                totals[replica, agent] += reward
+                lives[replica, agent] += alive[replica, agent]
+                went_out = alive[replica, agent] and not told["alive"][role][replica, agent] and not over[replica]
+                assert rewards[slot] == reward, what
+                assert dones[slot] == (over[replica] or went_out), what
+                if over[replica]:
+                    cut = truncations[role][replica, agent] and not terminations[role][replica, agent]
+                    assert_same_bits(infos[slot]["terminal_observation"], told["final_obs"][role][replica, agent])
+                    assert infos[slot]["TimeLimit.truncated"] is bool(cut)
+                    episode = infos[slot]["episode"]
+                    assert episode["l"] == lives[replica, agent], what
+                    assert episode["r"] == pytest.approx(totals[replica, agent], rel=1e-5, abs=1e-5), what
+                    assert_same_bits(observations[slot], last)
+                    kinds.add("cut" if cut else "waited" if not alive[replica, agent] else "terminated")
+                    totals[replica, agent] = lives[replica, agent] = 0
+                elif went_out:
+                    assert set(infos[slot]) == {"terminal_observation", "TimeLimit.truncated"}, what
+                    assert infos[slot]["TimeLimit.truncated"] is False
+                    assert_same_bits(infos[slot]["terminal_observation"], last)
+                    assert last.any()
+                    assert not observations[slot].any(), what
+                    kinds.add("out")
+                else:
+                    assert infos[slot] == {}, what
+                    assert_same_bits(observations[slot], last)
+                    if not alive[replica, agent]:
+                        assert not observations[slot].any(), what
+                        assert reward == 0
+        alive = told["alive"][role]
+        assert_same_bits(venv.alive, alive.reshape(-1))
+    expected = {"cut", "terminated"}
+    if team_id == "TagContinuous-v0" and role == "runner":
+        expected |= {"out", "waited"}
+    assert kinds == expected
+    plain.close()
+
+
+def test_an_agent_goes_out_waits_and_begins_again(device: str) -> None:
+    """One tagger stands on the first of two runners; the second is far away, and the limit is five steps."""
+    params = FIELD | {"num_taggers": 1, "num_runners": 2, "episode_length": 5}
+    venv = vec("TagContinuous-v0", 1, role="runner", others="still", device=device, **params)
+    venv.set_options({"x": np.array([1.0, 1.0, 4.0]), "y": np.array([1.0, 1.0, 4.0])})
+    venv.reset()
+    nothing = np.zeros((2, 2), np.int64)
+
+    _, rewards, dones, infos = venv.step(nothing)
+    assert rewards.tolist() == [0.125 - 10, 0.125]
+    assert dones.tolist() == [True, False]
+    assert set(infos[0]) == {"terminal_observation", "TimeLimit.truncated"}
+    assert infos[0]["TimeLimit.truncated"] is False
+    assert infos[0]["terminal_observation"].any()
+    assert infos[1] == {}
+    assert venv.alive.tolist() == [False, True]
+    for _ in range(3):
+        observations, rewards, dones, infos = venv.step(nothing)
+        assert not observations[0].any()
+        assert observations[1].any()
+        assert rewards.tolist() == [0, 0.125]
+        assert dones.tolist() == [False, False]
+        assert infos == [{}, {}]
+        assert venv.alive.tolist() == [False, True]
+
+    observations, rewards, dones, infos = venv.step(nothing)
+    assert rewards.tolist() == [0, 1.125]  # one more for being in the game at the end
+    assert dones.tolist() == [True, True]
+    assert infos[0]["TimeLimit.truncated"] is False
+    assert infos[1]["TimeLimit.truncated"] is True
+    assert not infos[0]["terminal_observation"].any()
+    assert infos[1]["terminal_observation"].any()
+    assert (infos[0]["episode"]["r"], infos[0]["episode"]["l"]) == (0.125 - 10, 1)
+    assert (infos[1]["episode"]["r"], infos[1]["episode"]["l"]) == (5 * 0.125 + 1, 5)
+    assert venv.alive.tolist() == [True, True]
+    assert observations.any(1).all()
+
+
+# --- the other roles ---
+
+
+def test_others_stand_still(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv = vec("TagGridWorld-v0", 5, role="tagger", others="still", device=device, **(GRID | {"grid_length": 50}))
+    given = spy_on(venv.env, monkeypatch)
+    venv.reset()
+    before = numpy_of(venv.env.state["x"]), numpy_of(venv.env.state["y"])
+    for _ in range(5):
+        venv.step(np.ones(10, np.int64))
+    runner = venv.env.counts["tagger"]
+    assert (numpy_of(venv.env.state["x"])[:, runner] == before[0][:, runner]).all()
+    assert (numpy_of(venv.env.state["y"])[:, runner] == before[1][:, runner]).all()
+    assert (numpy_of(venv.env.state["x"])[:, :runner] != before[0][:, :runner]).any()
+    assert all((actions["tagger"] == 1).all() and not actions["runner"].any() for actions in given)
+
+
+@pytest.mark.parametrize(
+    ("team_id", "params"),
+    [("TagGridWorld-v0", {}), ("TagContinuous-v0", {}), ("TagContinuous-v0", {"actions": "continuous"})],
+)
+@pytest.mark.parametrize("asked", ["default", "random", {}, {"runner": "random"}])
+def test_others_act_at_random(
+    team_id: str, params: dict[str, Any], asked: Any, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uniformly over the space, each agent, replica and step apart."""
+    others = {} if asked == "default" else {"others": asked}
+    sizes = {} if team_id == "TagGridWorld-v0" else {"num_runners": 3, "num_taggers": 1}
+    venv = vec(team_id, 100, role="tagger", device=device, seed=1, **others, **sizes, **params)
+    given = spy_on(venv.env, monkeypatch)
+    venv.reset()
+    for actions in actions_for(venv, 20):
+        venv.step(actions)
+    drawn_actions = np.stack([actions["runner"] for actions in given])
+    space = venv.env.single_action_spaces["runner"]
+    columns = drawn_actions.reshape(-1, *(space.shape or (1,))).T
+    for j, column in enumerate(columns):
+        if isinstance(space, gymnasium.spaces.Box):
+            low, high = float(space.low[j]), float(space.high[j])
+            assert low <= column.min() < low + 0.02 * (high - low)
+            assert high - 0.02 * (high - low) < column.max() <= high
+            shares = np.histogram(column, 10, (low, high))[0] / len(column)
+        else:
+            n = int(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec[j])
+            assert set(np.unique(column)) == set(range(n))
+            shares = np.bincount(column, minlength=n) / len(column)
+        # a share's deviation is at most sqrt(p / samples); ten times that, of at least 2,000 samples
+        bound = 10 * np.sqrt(1 / len(shares) / len(column))
+        assert np.abs(shares - 1 / len(shares)).max() < bound
+    assert (drawn_actions[0] != drawn_actions[1]).any()
+    assert len(np.unique(drawn_actions.reshape(20, 100, -1)[0], axis=0)) > 1
+
+
+@pytest.mark.parametrize("mapping", [False, True])
+def test_others_follow_a_function(mapping: bool, place: Place) -> None:
+    """It is called once a step, with torch's tensors of what the role sees now, and moves the role."""
+    seen: list[np.ndarray] = []
+    kinds = set()
+
+    def policy(observations: Any) -> Any:
+        kinds.add((type(observations), observations.device.type))
+        seen.append(numpy_of(observations))
+        return torch.full(observations.shape[:2], 3, device=observations.device)
+
+    env: Any = gpu_envs.make(
+        "TagGridWorld-v0",
+        4,
+        device=place.device,
+        output=place.output,
+        autoreset_mode="SameStep",
+        **(GRID | {"grid_length": 50}),
+    )
+    venv = vec(env, role="tagger", others={"runner": policy} if mapping else policy, seed=1)
+    observations = venv.reset()
+    assert seen == []
+    for step in range(15):
+        before = numpy_of(env.state["y"])[:, 2]
+        expected = numpy_of(env.observe()["runner"])
+        observations, _, dones, _ = venv.step(np.zeros(8, np.int64))
+        assert len(seen) == step + 1
+        assert_same_bits(seen[-1], expected)
+        if not dones.any():
+            assert (numpy_of(env.state["y"])[:, 2] == np.minimum(before + 1, 50)).all()
+    assert seen[0].shape == (4, 1, 13)
+    assert kinds == {(torch.Tensor, place.device)}
+    assert observations.shape == (8, 13)
+
+
+def test_a_trained_model_may_act_for_others(device: str) -> None:
+    """As users would write it."""
+    runner = stable.PPO("MlpPolicy", vec("TagGridWorld-v0", 2, role="runner", device=device, **GRID), device="cpu")
+
+    def act(observations: Any) -> Any:
+        rows = observations.flatten(0, 1).cpu()
+        return runner.policy.predict(rows.numpy(), deterministic=True)[0].reshape(observations.shape[:2])
+
+    venv = vec("TagGridWorld-v0", 4, role="tagger", others=act, device=device, **GRID)
+    model = sb3.PPO("MlpPolicy", venv, n_steps=16, batch_size=64, n_epochs=1, device="cpu", seed=0)
+    model.learn(16 * 8 * 2)
+    assert model.num_timesteps == 256
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "role=.*tagger, runner"),
+        ({"role": "taggr"}, "no role 'taggr'.*Did you mean 'tagger'"),
+        ({"role": "tagger", "others": {"runnr": "still"}}, "'runnr'.*Did you mean 'runner'"),
+        ({"role": "tagger", "others": {"tagger": "still"}}, "'tagger', which is no other role"),
+        ({"role": "tagger", "others": "stil"}, "'stil' for 'runner'.*Did you mean 'still'"),
+        ({"role": "tagger", "others": {"runner": "rando"}}, "'rando' for 'runner'.*Did you mean 'random'"),
+        ({"role": "tagger", "others": None}, "None for 'runner'"),
+        ({"role": "tagger", "autoreset_mode": "NextStep"}, "autoreset_mode is 'NextStep'"),
+        ({"role": "tagger", "num_tagers": 3}, "Did you mean 'num_taggers'"),
+    ],
+)
+def test_mistakes_of_making(given: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sb3.VecEnv("TagGridWorld-v0", 2, device="cpu", **given)
+
+
+# --- seeds, options, attributes ---
+
+
+def test_random_others_differ_without_a_seed_and_with_another(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    for seed in (None, None, 1, 2, 1):
+        venv = vec("TagGridWorld-v0", 50, role="tagger", device=device, seed=seed, **GRID)
+        given = spy_on(venv.env, monkeypatch)
+        venv.reset()
+        venv.step(np.zeros(100, np.int64))
+        runs.append(given[0]["runner"])
+    assert_same_bits(runs[4], runs[2])
+    for i in range(4):
+        for j in range(i):
+            assert (runs[i] != runs[j]).any(), (i, j)
+
+
+def test_options_are_of_replicas(device: str) -> None:
+    venv = vec("TagGridWorld-v0", 2, role="tagger", others="still", device=device, **GRID)
+    places = [
+        {"x": np.array([0, 1, 2]), "y": np.array([3, 3, 3])},
+        {"x": np.array([4, 4, 0]), "y": np.array([0, 0, 0])},
+    ]
+    venv.set_options([places[0], places[0], places[1], places[1]])
+    venv.reset()
+    assert numpy_of(venv.env.state["x"]).tolist() == [[0, 1, 2], [4, 4, 0]]
+    assert numpy_of(venv.env.state["y"]).tolist() == [[3, 3, 3], [0, 0, 0]]
+    venv.set_options([places[0], places[1], places[1], places[1]])
+    with pytest.raises(ValueError, match="agents of replica 0 have different options"):
+        venv.reset()
+    venv.set_options(places)
+    with pytest.raises(ValueError, match="2 options; expected 4"):
+        venv.reset()
+
+
+def test_attributes_by_slot(device: str) -> None:
+    venv = vec("TagContinuous-v0", 3, role="tagger", device=device, **FIELD)
+    venv.reset()
+    assert venv.get_attr("max_speed") == [1.0] * 6
+    venv.set_attr("max_speed", 2.0, indices=[2])  # an agent's replica is all there is to set
+    assert venv.get_attr("max_speed") == [1.0, 1.0, 2.0, 2.0, 1.0, 1.0]
+    assert venv.get_attr("max_speed", [-1, -3, 2]) == [1.0, 2.0, 2.0]
+    assert venv.get_attr("max_speed", 3) == [2.0]
+    venv.set_attr("max_speed", 3.0)
+    assert venv.get_attr("max_speed") == [3.0] * 6
+    assert venv.has_attr("roles")
+    assert not venv.has_attr("no_such_thing")
+    with pytest.raises(ValueError, match="shapes depend on 'num_taggers'"):
+        venv.set_attr("num_taggers", 3)
+
+
+def test_methods_by_slot(device: str) -> None:
+    venv = vec("TagContinuous-v0", 3, role="tagger", device=device, **FIELD)
+    venv.reset()
+    assert venv.env_method("get_attr", "max_speed", indices=[0, -1]) == [1.0, 1.0]
+    venv.env_method("set_attr", "max_speed", 2.0)
+    assert venv.get_attr("max_speed") == [2.0] * 6
+
+
+def test_reset_by_slot(device: str) -> None:
+    """A replica begins anew, by the indices of all its agents; the others go on."""
+    venv, plain = (vec("TagGridWorld-v0", 3, role="runner", device=device, seed=2) for _ in range(2))
+    other = vec("TagGridWorld-v0", 3, role="tagger", others="still", device=device, seed=2)
+    other.reset()
+    with pytest.raises(ValueError, match="its episode is of all 4: name all"):
+        other.env_method("reset", indices=[4, 5, 7])
+    for one in (venv, plain):
+        one.reset()
+    runners = drawn(venv.env, "runner", 20).reshape(20, -1)
+    for given in runners[:5]:
+        venv.step(given)
+        plain.step(given)
+    ((seen, _),) = venv.env_method("reset", indices=1)
+    assert_same_bits(seen, numpy_of(venv.env.observe()["runner"])[1, 0])
+    assert numpy_of(venv.env.elapsed).tolist() == [5, 0, 5]
+    for given in runners[5:]:
+        for part, expected in zip(venv.step(given)[:3], plain.step(given)[:3], strict=True):
+            assert_same_bits(part[[0, 2]], expected[[0, 2]])
+
+
+@pytest.mark.parametrize("other", ["random", "function"])
+def test_a_refused_action_changes_nothing(device: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others do in the next step what they would have done without it, wherever their choices come from."""
+
+    def others_of(seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        return "random" if other == "random" else lambda seen: rng.integers(0, 5, seen.shape[:2])
+
+    venv, plain = (
+        vec("TagGridWorld-v0", 3, role="runner", others=others_of(5), device=device, seed=2) for _ in range(2)
+    )
+    chosen, expected = spy_on(venv.env, monkeypatch), spy_on(plain.env, monkeypatch)
+    for given in (None, *drawn(venv.env, "runner", 5).reshape(5, -1)):
+        for one in (venv, plain):
+            one.reset() if given is None else one.step(given)
+        for wrong in ([0, 77, 0], [0, 0], [0.5] * 3):
+            with pytest.raises((ValueError, TypeError)):
+                venv.step(np.array(wrong))
+        chosen.clear()
+        twin = copy.deepcopy(venv)
+        for one in (venv, plain):
+            one.step(np.zeros(3, np.int64))
+        assert_same_bits(chosen[-1], expected[-1])
+        assert_same_bits(twin.step(np.zeros(3, np.int64))[0], numpy_of(plain.env.observe()["runner"])[:, 0])
+
+
+def test_staggered_teams(device: str) -> None:
+    """First episodes end apart, and are not reported."""
+    venv = vec(
+        *("TagGridWorld-v0", 60), role="tagger", others="still", stagger=True, seed=2, device=device, grid_length=100
+    )
+    plain = vec("TagGridWorld-v0", 60, role="tagger", others="still", seed=2, device=device, grid_length=100)
+    assert_same_bits(venv.reset(), plain.reset())  # the time, which is the last number, too
+    ends: list[list[int]] = [[] for _ in range(240)]
+    for step in range(130):
+        _, _, dones, infos = venv.step(np.zeros(240, np.int64))
+        for i in np.flatnonzero(dones):
+            assert ("episode" in infos[i]) == bool(ends[i])
+            if ends[i]:
+                assert infos[i]["episode"]["l"] == step - ends[i][-1]
+            ends[i].append(step)
+    assert len({steps[0] for steps in ends}) > 20
+    assert all(ends)
+
+
+# --- algorithms ---
+
+
+def test_evaluation_counts_whole_lives(device: str) -> None:
+    """Not the moments in which agents go out."""
+    venv = Recorder(vec("TagContinuous-v0", 2, role="runner", others="still", device=device, **FIELD))
+    model = stable.PPO("MlpPolicy", venv, device="cpu", seed=4)
+    rewards, lengths = evaluate_policy(model, venv, 12, return_episode_rewards=True)
+    wanted, expected = [2] * 6, []
+    for infos in venv.infos:
+        for slot, info in enumerate(infos):
+            if "episode" in info and wanted[slot]:
+                wanted[slot] -= 1
+                expected.append((info["episode"]["r"], info["episode"]["l"]))
+    assert list(zip(rewards, lengths, strict=True)) == expected
+    assert len(expected) == 12
+    assert min(lengths) < max(lengths) == FIELD["episode_length"]
+    # a runner is paid an eighth a step; ten less if caught, one more if not
+    assert {reward - length / 8 for reward, length in expected} == {-10.0, 1.0}
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "DQN"])
+def test_algorithms_of_stable_baselines(name: str, device: str) -> None:
+    venv = VecNormalize(vec("TagGridWorld-v0", 6, role="tagger", device=device, **GRID), norm_obs=False)
+    settings: dict[str, Any] = {
+        "PPO": {"n_steps": 8, "batch_size": 32, "n_epochs": 1},
+        "A2C": {},
+        "DQN": {"learning_starts": 100, "buffer_size": 2000},
+    }[name]
+    model = getattr(stable, name)("MlpPolicy", venv, device="cpu", seed=0, **settings).learn(480)
+    assert model.num_timesteps == 480
+    assert len(model.ep_info_buffer) > 10
+    assert all(1 <= episode["l"] <= GRID["episode_length"] for episode in model.ep_info_buffer)
+
+
+def test_a_seed_begins_the_others_anew_in_a_copy_alone(device: str) -> None:
+    """With the others' random numbers."""
+    venv = sb3.VecEnv("TagGridWorld-v0", 4, role="tagger", device=device, seed=0)
+    venv.reset()
+    actions = np.random.default_rng(0).integers(0, 5, (30, venv.num_envs))
+    twins = [copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))]
+
+    def replayed(one: sb3.VecEnv) -> np.ndarray:
+        one.seed(5)
+        one.reset()
+        return np.stack([one.step(given)[0] for given in actions])
+
+    assert_same_bits(replayed(twins[0]), replayed(twins[0]))
+    assert_same_bits(replayed(twins[1]), replayed(venv))
+
+
+@pytest.mark.parametrize(("env_id", "role"), [("CartPole-v1", None), ("TagGridWorld-v0", "runner")])
+def test_results_in_one_block(env_id: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU's results go through gives the same as the host's own way, in copies too."""
+    from gpu_envs.adapters.sb3 import results, slots
+
+    plain = sb3.VecEnv(env_id, 5, role=role, device="cpu", seed=0)
+    monkeypatch.setattr(
+        slots, "results_for", lambda env, role: results.DeviceResults(results.shapes_of(env, role), role, env.device)
+    )
+    blocked = sb3.VecEnv(env_id, 5, role=role, device="cpu", seed=0)
+    plain.reset()
+    blocked.reset()
+    blocked = pickle.loads(pickle.dumps(blocked))
+    kept = []
+    for t in range(150):
+        actions = np.full(plain.num_envs, t // 3 % 2)
+        one, other = plain.step(actions), blocked.step(actions)
+        assert_same_bits(one[:3], other[:3])
+        kept.append((other[0], one[0].copy()))
+        for left, right in zip(one[3], other[3], strict=True):
+            assert left.keys() == right.keys()
+            if left:
+                assert_same_bits(left["terminal_observation"], right["terminal_observation"])
+                assert left["TimeLimit.truncated"] == right["TimeLimit.truncated"]
+    for fresh, expected in kept:
+        assert_same_bits(fresh, expected)

@@ -1,0 +1,380 @@
+"""skrl's wrapper of environments with one agent: what its agents are given, what they store, what they learn."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import IDS, Make, assert_same_bits, random_actions
+
+pytest.importorskip("torch")
+pytest.importorskip("skrl", minversion="2.1")
+
+import skrl_ppo
+import torch
+from skrl import config
+from skrl.agents.torch import ddqn, ppo
+from skrl.memories.torch import RandomMemory
+from skrl.models.torch import CategoricalMixin, DeterministicMixin, Model
+from skrl.trainers.torch import SequentialTrainer
+from skrl_tools import QUIET, interact
+
+import gpu_envs
+from gpu_envs.adapters import skrl
+from gpu_envs.adapters.skrl.wrapper import Seen, from_zero
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LIMIT = 13
+"""A time limit at which a few CartPoles have fallen and most have not."""
+
+GAMMA = 0.9
+
+
+def actions_for(env_id: str, wrapper: Any, steps: int, seed: int = 0) -> list[Any]:
+    """Random actions as skrl's models give them: ``[num_envs, size]``."""
+    block = torch.from_numpy(random_actions(env_id, steps, wrapper.num_envs, seed=seed)).to(wrapper.device)
+    return list(block.reshape(steps, wrapper.num_envs, -1))
+
+
+def plain_of(env_id: str, wrapper: Any, **kwargs: Any) -> Any:
+    """The same environment without the wrapper."""
+    return gpu_envs.make(
+        env_id, wrapper.num_envs, device=wrapper.device.type, output="torch", autoreset_mode="SameStep", **kwargs
+    )
+
+
+# --- what it gives ---
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_contract(env_id: str, device: str) -> None:
+    from skrl.envs.wrappers.torch import Wrapper
+
+    wrapper = skrl.Wrapper(env_id, 3, device=device)
+    assert isinstance(wrapper, Wrapper)
+    assert (wrapper.num_envs, wrapper.num_agents, wrapper.device.type) == (3, 1, device)
+    plain = plain_of(env_id, wrapper)
+    assert wrapper.observation_space == plain.single_observation_space
+    assert wrapper.action_space == plain.single_action_space
+    assert wrapper.state_space is None
+    assert wrapper.state() is None
+    assert wrapper.render() is None
+    observations, _ = wrapper.reset()
+    features = int(np.prod(wrapper.observation_space.shape))
+    for actions in actions_for(env_id, wrapper, 2):
+        assert (tuple(observations.shape), observations.dtype) == ((3, features), torch.float32)
+        assert observations.device == wrapper.device
+        observations, rewards, terminated, truncated, infos = wrapper.step(actions)
+        kinds = {"rewards": rewards.dtype, "terminated": terminated.dtype, "truncated": truncated.dtype}
+        assert kinds == {"rewards": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
+        assert {tuple(part.shape) for part in (rewards, terminated, truncated)} == {(3, 1)}
+        assert sorted(infos) == ["_final_obs", "final_obs"]
+    assert wrapper.elapsed.tolist() == [2, 2, 2]  # what the environment has besides
+    plain.close()
+
+
+def test_actions_keep_their_place(device: str) -> None:
+    """Neither a copy that is no copy of theirs, nor one that is not contiguous, is misread."""
+    wrappers = [skrl.Wrapper("CartPole-v1", 6, device=device, seed=2) for _ in range(3)]
+    for wrapper in wrappers:
+        wrapper.reset()
+    for actions in actions_for("CartPole-v1", wrappers[0], 5):
+        spaced = torch.zeros(6, 2, dtype=torch.int64, device=device)
+        spaced[:, 0] = actions[:, 0]
+        steps = [w.step(a)[:4] for w, a in zip(wrappers, (actions, spaced[:, :1], actions.int()), strict=True)]
+        assert_same_bits(steps[1], steps[0])
+        assert_same_bits(steps[2], steps[0])
+
+
+def test_actions_count_from_zero(device: str, make: Make) -> None:
+    """As skrl's policies give them; those of its random exploration are drawn from the space it is shown."""
+    given = make("CartPole-v1", 6, device=device, output="torch", autoreset_mode="SameStep")
+    given.single_action_space = gymnasium.spaces.Discrete(2, start=-1)
+    wrapper, plain = skrl.Wrapper(given, seed=0), skrl.Wrapper("CartPole-v1", 6, device=device, seed=0)
+    assert wrapper.action_space == gymnasium.spaces.Discrete(2)
+    wrapper.reset()
+    plain.reset()
+    right = torch.ones(6, 1, dtype=torch.int64, device=device)
+    left = torch.zeros_like(right)
+    # what is right for the space that is shown is 0 underneath, left; the environment clamps or refuses a -1
+    assert_same_bits(wrapper.step(right)[0], plain.step(left)[0])
+    space, first = from_zero(gymnasium.spaces.MultiDiscrete([3, 2], start=[0, 4]), wrapper.device)
+    assert space == gymnasium.spaces.MultiDiscrete([3, 2])
+    assert first is not None
+    assert first.tolist() == [0, 4]
+    for space in (gymnasium.spaces.Box(5, 6, (1,)), gymnasium.spaces.MultiDiscrete([3, 2])):
+        assert from_zero(space, wrapper.device) == (space, None)
+
+
+# --- beginnings ---
+
+
+def test_seeds(device: str) -> None:
+    """Its own, or skrl's."""
+    expected = plain_of("CartPole-v1", skrl.Wrapper("CartPole-v1", 3, device=device)).reset(seed=9)[0].clone()
+    assert_same_bits(skrl.Wrapper("CartPole-v1", 3, device=device, seed=9).reset()[0], expected)
+    before = config.torch.key
+    try:
+        config.torch.key = 9  # what skrl.utils.set_seed does among others
+        one, other = (skrl.Wrapper("CartPole-v1", 3, device=device).reset()[0].clone() for _ in range(2))
+        assert_same_bits(one, other)
+        config.torch.key = 10
+        neighbour = skrl.Wrapper("CartPole-v1", 3, device=device).reset()[0]
+        assert (neighbour[:-1] != one[1:]).any()  # seeds next to each other have no replicas in common
+        config.torch.key = 0  # nobody has chosen one
+        one, other = (skrl.Wrapper("CartPole-v1", 3, device=device).reset()[0].clone() for _ in range(2))
+        assert (one != other).any()
+    finally:
+        config.torch.key = before
+
+
+def test_later_resets_are_of_episodes_that_have_begun(device: str) -> None:
+    wrapper = skrl.Wrapper("CartPole-v1", 4, device=device, max_episode_steps=3, seed=0)
+    wrapper.reset()
+    wrapper.elapsed[:2] = 1  # so that these end a step before the others
+    for actions in actions_for("CartPole-v1", wrapper, 2):
+        observations = wrapper.step(actions)[0]
+    assert wrapper.elapsed.tolist() == [0, 0, 2, 2]
+    begun, _ = wrapper.reset()
+    assert_same_bits(begun[:2], observations[:2])
+    assert (begun[2:] != observations[2:]).any()
+    assert wrapper.elapsed.tolist() == [0, 0, 0, 0]
+
+
+def test_trainers_skip_no_episode_of_a_single_replica(device: str) -> None:
+    """skrl's trainers reset one where its episode has ended, though it has begun anew already."""
+    wrapper = skrl.Wrapper("CartPole-v1", 1, device=device, max_episode_steps=LIMIT, seed=3)
+    plain = plain_of("CartPole-v1", wrapper, max_episode_steps=LIMIT)
+    expected = plain.reset(seed=3)[0].clone()
+    observations, _ = wrapper.reset()
+    ended = 0
+    for actions in actions_for("CartPole-v1", wrapper, 60):
+        assert_same_bits(observations, expected)
+        observations, _, terminated, truncated, _ = wrapper.step(actions)
+        expected = plain.step(actions.squeeze(1))[0].clone()
+        if terminated.any() or truncated.any():
+            observations, _ = wrapper.reset()
+            ended += 1
+    assert ended >= 3
+    plain.close()
+
+
+# --- from what it is made ---
+
+
+# --- what skrl's agents make of it ---
+
+
+class Critic(DeterministicMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
+    """A value that tells any two observations apart."""
+
+    def __init__(self, **spaces: Any) -> None:
+        Model.__init__(self, **spaces)
+        DeterministicMixin.__init__(self)
+        self.net = torch.nn.Linear(self.num_observations, 1)
+
+    def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        return self.net(inputs["observations"]), {}
+
+
+class Actor(CategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
+    """Nearly even chances."""
+
+    def __init__(self, **spaces: Any) -> None:
+        Model.__init__(self, **spaces)
+        CategoricalMixin.__init__(self)
+        self.net = torch.nn.Linear(self.num_observations, self.num_actions)
+
+    def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        return self.net(inputs["observations"]), {}
+
+
+def spaces_of(wrapper: Any) -> dict[str, Any]:
+    return {
+        "observation_space": wrapper.observation_space,
+        "state_space": wrapper.state_space,
+        "action_space": wrapper.action_space,
+        "device": wrapper.device,
+    }
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "skrl's"])
+def test_ppo_stores_what_happened(device: str, ours: bool) -> None:
+    """Ours adds the value of the last observation where an episode is cut short; skrl's own that of another's first."""
+    torch.manual_seed(0)
+    steps = 3 * LIMIT
+    wrapper = skrl.Wrapper("CartPole-v1", 32, device=device, max_episode_steps=LIMIT, seed=6)
+    spaces = spaces_of(wrapper)
+    memory = RandomMemory(memory_size=steps, num_envs=32, device=wrapper.device)
+    critic = Critic(**spaces)
+    agent = (skrl.PPO if ours else ppo.PPO)(
+        models={"policy": Actor(**spaces), "value": critic},
+        memory=memory,
+        cfg={"time_limit_bootstrap": True, "discount_factor": GAMMA, "rollouts": steps, "experiment": dict(QUIET)},
+        **spaces,
+    )
+    interact(agent, wrapper, steps)
+    stored = {name: memory.get_tensor_by_name(name) for name in memory.get_tensor_names()}
+    plain = plain_of("CartPole-v1", wrapper, max_episode_steps=LIMIT)
+    seen = plain.reset(seed=6)[0].clone()
+    cut_short = 0
+    for t in range(steps):
+        assert_same_bits(stored["observations"][t], seen, f"observations of step {t}")
+        *step, infos = plain.step(stored["actions"][t].long().squeeze(1))
+        seen, rewards, terminations, truncations = (part.clone() for part in step)
+        truncated = truncations & ~terminations
+        assert_same_bits(stored["terminated"][t].squeeze(1), terminations)
+        assert_same_bits(stored["truncated"][t].squeeze(1), truncated)
+        with torch.no_grad():
+            added = critic.net(infos["final_obs"] if ours else seen).squeeze(1)
+        expected = torch.where(truncated, rewards + GAMMA * added, rewards)
+        torch.testing.assert_close(stored["rewards"][t].squeeze(1), expected, rtol=1e-6, atol=1e-6)
+        cut_short += int(truncated.sum())
+    assert cut_short >= 32
+    plain.close()
+
+
+def test_the_value_of_what_follows_the_last_step(device: str) -> None:
+    """An update's last value is of the observations to come, of an episode cut short in that very step of its last."""
+    wrapper = skrl.Wrapper("Pendulum-v1", 4, device=device, max_episode_steps=3, seed=0)
+    recorded: list[Any] = []
+
+    class Keeps(ppo.PPO):  # type: ignore[misc]  # skrl's types are not followed
+        """In the place of skrl's own part of an agent."""
+
+        def record_transition(self, *, infos: Any, **transition: Any) -> None:  # noqa: ARG002
+            recorded.append(transition["next_observations"])
+
+    class Told(skrl.FinalObservations, Keeps):
+        """Told of last observations."""
+
+    agent = Told(models={}, cfg={"experiment": dict(QUIET)}, **spaces_of(wrapper))
+    observations, _ = wrapper.reset()
+    given = []
+    for timestep in range(3):
+        followed, rewards, terminated, truncated, infos = wrapper.step(torch.zeros(4, 1, device=wrapper.device))
+        given.append(followed)
+        final = infos["final_obs"].clone()
+        agent.record_transition(
+            observations=observations, states=None, actions=None, rewards=rewards, next_observations=followed,
+            next_states=None, terminated=terminated, truncated=truncated, infos=infos, timestep=timestep, timesteps=3,
+        )  # fmt: skip
+        observations = followed
+    assert_same_bits(recorded, [*given[:2], final])
+    assert (given[2] != final).any()
+
+
+def test_off_policy_agents_store_last_observations(device: str) -> None:
+    class Told(skrl.FinalObservations, ddqn.DDQN):  # type: ignore[misc]  # skrl's types are not followed
+        """Any agent of skrl's can be told."""
+
+    class Q(Critic):
+        def __init__(self, **spaces: Any) -> None:
+            super().__init__(**spaces)
+            self.net = torch.nn.Linear(self.num_observations, self.num_actions)
+
+    torch.manual_seed(0)
+    wrapper = skrl.Wrapper("CartPole-v1", 16, device=device, max_episode_steps=LIMIT, seed=7)
+    spaces = spaces_of(wrapper)
+    memory = RandomMemory(memory_size=3 * LIMIT, num_envs=16, device=wrapper.device)
+    models = {name: Q(**spaces) for name in ("q_network", "target_q_network")}
+    interact(Told(models=models, memory=memory, cfg={"experiment": dict(QUIET)}, **spaces), wrapper, 3 * LIMIT)
+    stored = {name: memory.get_tensor_by_name(name) for name in memory.get_tensor_names()}
+    plain = plain_of("CartPole-v1", wrapper, max_episode_steps=LIMIT)
+    plain.reset(seed=7)
+    ended = 0
+    for t in range(3 * LIMIT):
+        seen, _, _, _, infos = plain.step(stored["actions"][t].squeeze(1))
+        over = infos["_final_obs"]
+        assert_same_bits(stored["next_observations"][t], torch.where(over.unsqueeze(1), infos["final_obs"], seen))
+        ended += int(over.sum())
+    assert ended >= 32
+    plain.close()
+
+
+def test_agents_that_share_the_replicas_are_refused() -> None:
+    wrapper = skrl.Wrapper("CartPole-v1", 4, device="cpu")
+    spaces = spaces_of(wrapper)
+    agents = [
+        skrl.PPO(
+            models={"policy": Actor(**spaces), "value": Critic(**spaces)},
+            memory=RandomMemory(memory_size=2, num_envs=2, device="cpu"),
+            cfg={"rollouts": 2, "experiment": dict(QUIET)},
+            **spaces,
+        )
+        for _ in range(2)
+    ]
+    cfg = {"timesteps": 2, "headless": True, "disable_progressbar": True, "close_environment_at_exit": False}
+    trainer = SequentialTrainer(env=wrapper, agents=agents, scopes=[2, 2], cfg=cfg)
+    with pytest.raises(ValueError, match=r"shape \(2, 4\), the infos \(4, 4\): agents that share the replicas"):
+        trainer.train()
+
+
+def test_trainers_take_it_as_it_is(device: str) -> None:
+    """Trained and evaluated, with pictures asked for every step, as they do by default; several agents of skrl's."""
+    wrapper = skrl.Wrapper("CartPole-v1", 8, device=device)
+    spaces = spaces_of(wrapper)
+
+    def agent(algorithm: Any, num_envs: int) -> Any:
+        return algorithm(
+            models={"policy": Actor(**spaces), "value": Critic(**spaces)},
+            memory=RandomMemory(memory_size=4, num_envs=num_envs, device=wrapper.device),
+            cfg={"rollouts": 4, "experiment": dict(QUIET)},
+            **spaces,
+        )
+
+    cfg = {"timesteps": 8, "disable_progressbar": True, "close_environment_at_exit": False}
+    alone = agent(skrl.PPO, 8)
+    before = [weights.clone() for weights in alone.policy.parameters()]
+    trainer = SequentialTrainer(env=wrapper, agents=alone, cfg=dict(cfg))
+    trainer.train()
+    trainer.eval()
+    assert any((old != new).any() for old, new in zip(before, alone.policy.parameters(), strict=True))
+    sharing = [agent(ppo.PPO, 4), agent(ppo.PPO, 4)]
+    SequentialTrainer(env=wrapper, agents=sharing, scopes=[4, 4], cfg=dict(cfg)).train()
+
+
+def test_it_counts_returns_as_the_environment_does(device: str, tmp_path: Any) -> None:
+    """skrl's own log of an episode's reward and length."""
+    wrapper = skrl.Wrapper("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=0)
+    spaces = spaces_of(wrapper)
+    agent = skrl.PPO(
+        models={"policy": Actor(**spaces), "value": Critic(**spaces)},
+        memory=RandomMemory(memory_size=3 * LIMIT, num_envs=4, device=wrapper.device),
+        cfg={
+            "rollouts": 3 * LIMIT,
+            "time_limit_bootstrap": True,
+            "experiment": {"directory": str(tmp_path), "write_interval": 1000, "checkpoint_interval": 0},
+        },
+        **spaces,
+    )
+    interact(agent, wrapper, 3 * LIMIT)
+    agent.writer.close()
+    assert max(agent.tracking_data["Episode / Total timesteps (max)"]) == LIMIT
+    assert agent.tracking_data["Reward / Total reward (max)"][-1] == LIMIT
+    assert wrapper.episode_length.max() <= LIMIT
+
+
+# --- learning ---
+
+
+def test_ppo_learns_cartpole() -> None:
+    """The example, as its users run it."""
+    args = skrl_ppo.Args(device="cpu")
+    before = config.torch.key
+    try:
+        agent = skrl_ppo.train(args)
+    finally:
+        config.torch.key = before
+    assert skrl_ppo.evaluate(agent, args).mean() >= 475
+
+
+def test_single_numbers_are_rows_of_one() -> None:
+    number = gymnasium.spaces.Box(0, 9, (), np.uint8)
+    for space, features in ((number, 1), (gymnasium.spaces.Dict({"a": number, "b": number}), 2)):
+        seen = Seen(space, 3, torch.device("cpu"))
+        given = seen.fresh()
+        for part in given.values() if isinstance(given, dict) else (given,):
+            part.fill_(4)
+        assert seen.rows(given).tolist() == [[4.0] * features] * 3

@@ -1,0 +1,389 @@
+"""skrl's wrapper of teams: by agent what the environment gives by role, agents that are out, IPPO and MAPPO."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import pytest
+from harness import assert_same_bits
+from players import TEAMS
+
+pytest.importorskip("torch")
+pytest.importorskip("skrl", minversion="2.1")
+
+import skrl_ppo
+import torch
+from skrl.envs.wrappers.torch import MultiAgentEnvWrapper
+from skrl.memories.torch import RandomMemory
+from skrl.models.torch import GaussianMixin, Model, MultiCategoricalMixin
+from skrl.multi_agents.torch.ippo.ippo import compute_gae
+from skrl.trainers.torch import SequentialTrainer
+from skrl_tools import QUIET, interact
+
+import gpu_envs
+from gpu_envs import ActionError
+from gpu_envs.adapters import skrl
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Tensors = dict[str, torch.Tensor]
+
+GAMES = {name: {"id": env_id, **params} for name, (env_id, params) in TEAMS.items()}
+CONTINUOUS = GAMES["continuous"]
+
+SETTINGS_OF_PARTS = (
+    "learning_rate_scheduler_kwargs",
+    "observation_preprocessor_kwargs",
+    "state_preprocessor_kwargs",
+    "value_preprocessor_kwargs",
+)
+
+
+@pytest.fixture(params=GAMES)
+def game(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Each of the small teams."""
+    return GAMES[request.param]
+
+
+def wrapped(game: Mapping[str, Any], num_envs: int, **kwargs: Any) -> Any:
+    """``skrl.MultiAgentWrapper`` of a game."""
+    return skrl.MultiAgentWrapper(game["id"], num_envs, **{name: game[name] for name in game if name != "id"}, **kwargs)
+
+
+def plain_of(game: Mapping[str, Any], wrapper: Any, **kwargs: Any) -> Any:
+    """The same team without the wrapper."""
+    place = {"device": wrapper.device.type, "output": "torch", "autoreset_mode": "SameStep"}
+    options = {**game, **place, **kwargs}
+    return gpu_envs.make(options.pop("id"), wrapper.num_envs, **options)
+
+
+def drawn(wrapper: Any, steps: int, seed: int = 0) -> list[Tensors]:
+    """Random actions as skrl's models give them: by agent, ``[num_envs, size]``."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def one(space: Any) -> torch.Tensor:
+        if isinstance(space, gymnasium.spaces.Box):
+            return torch.rand(wrapper.num_envs, *space.shape, generator=generator) * 2 - 1
+        sizes = [int(space.n)] if isinstance(space, gymnasium.spaces.Discrete) else space.nvec.tolist()
+        return torch.cat([torch.randint(n, (wrapper.num_envs, 1), generator=generator) for n in sizes], 1)
+
+    spaces = wrapper.action_spaces
+    return [{name: one(spaces[name]).to(wrapper.device) for name in wrapper.possible_agents} for _ in range(steps)]
+
+
+def by_role(env: Any, by_agent: Tensors) -> Tensors:
+    """The arrays of a role's agents as one, ``[num_envs, agents, ...]``."""
+    return {
+        role: torch.stack([array for name, array in by_agent.items() if name.rpartition("_")[0] == role], 1)
+        for role in env.roles
+    }
+
+
+def by_agent(wrapper: Any, by_role: Tensors) -> Tensors:
+    """A copy of each agent's part of the arrays of the roles."""
+    parts = (array[:, i].clone() for array in by_role.values() for i in range(array.shape[1]))
+    return dict(zip(wrapper.possible_agents, parts, strict=True))
+
+
+def as_actions(env: Any, by_agent: Tensors) -> Tensors:
+    """Actions as ``MultiAgentEnv`` takes them."""
+    shaped = by_role(env, by_agent)
+    return {r: a.squeeze(2) if env.single_action_spaces[r].shape == () else a for r, a in shaped.items()}
+
+
+# --- what it gives ---
+
+
+@pytest.mark.parametrize("game", [GAMES["continuous"], GAMES["continuous-box"]], ids=["discrete", "box"])
+def test_agents_that_are_out(game: dict[str, Any], device: str) -> None:
+    """They see zeros, get nothing, stay terminated, and are not truncated with the others."""
+    wrapper = wrapped(game, 60, device=device, seed=2)
+    wrapper.reset()
+    before = {name: torch.ones(60, dtype=torch.bool, device=device) for name in wrapper.possible_agents}
+    rows = at_the_limit = 0
+    for actions in drawn(wrapper, 30):
+        observations, rewards, terminated, truncated, infos = wrapper.step(actions)
+        for name in wrapper.possible_agents:
+            was_out, restarted = ~before[name], infos["_final_obs"]
+            assert terminated[name][was_out].all()
+            assert not rewards[name][was_out].any()
+            assert not truncated[name][was_out].any()
+            assert not observations[name][was_out & ~restarted].any()
+            assert not infos["final_obs"][name][was_out & restarted].any()
+            assert infos["alive"][name][restarted].all()
+            rows += int(was_out.sum())
+            at_the_limit += int((was_out & restarted).sum())
+            before[name] = infos["alive"][name].clone()
+    assert rows >= 200
+    assert at_the_limit >= 20
+
+
+def test_contract(game: dict[str, Any], device: str) -> None:
+    wrapper = wrapped(game, 3, device=device)
+    assert isinstance(wrapper, MultiAgentEnvWrapper)
+    plain = plain_of(game, wrapper)
+    agents = list(plain.possible_agents)
+    assert wrapper.possible_agents == wrapper.agents == agents
+    assert wrapper.num_agents == wrapper.max_num_agents == len(agents)
+    assert (wrapper.num_envs, wrapper.device.type) == (3, device)
+    for name in agents:
+        role = name.rpartition("_")[0]
+        assert wrapper.observation_space(name) == plain.single_observation_spaces[role]
+        assert wrapper.action_space(name) == plain.single_action_spaces[role]
+        assert wrapper.state_space(name) is None
+    assert wrapper.state_spaces == wrapper.state() == dict.fromkeys(agents)
+    assert wrapper.render() is None
+    observations, _ = wrapper.reset()
+    for actions in drawn(wrapper, 2):
+        for name in agents:
+            shape = (3, *wrapper.observation_spaces[name].shape)
+            assert (tuple(observations[name].shape), observations[name].dtype) == (shape, torch.float32)
+        observations, rewards, terminated, truncated, infos = wrapper.step(actions)
+        for part, kind in ((rewards, torch.float32), (terminated, torch.bool), (truncated, torch.bool)):
+            assert {(tuple(array.shape), array.dtype) for array in part.values()} == {((3, 1), kind)}
+            assert list(part) == agents
+        assert sorted(infos) == ["_final_obs", "alive", "final_obs"]
+    plain.close()
+
+
+def test_takes_an_environment(device: str) -> None:
+    """Also one that gives copies, whose infos are others each step."""
+    options: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep", "episode_length": 3}
+    given = gpu_envs.make("TagGridWorld-v0", 5, copy=True, **options)
+    wrapper = skrl.MultiAgentWrapper(given, seed=1)
+    other = wrapped({"id": "TagGridWorld-v0", "episode_length": 3}, 5, device=device, seed=1)
+    assert_same_bits(wrapper.reset(), other.reset())
+    for actions in drawn(wrapper, 7):
+        *step, infos = wrapper.step(actions)
+        *expected, described = other.step(actions)
+        assert_same_bits(step, expected)
+        over = infos["_final_obs"]
+        assert_same_bits(over, described["_final_obs"])
+        assert_same_bits(infos["alive"], described["alive"])
+        for name in wrapper.possible_agents:
+            assert_same_bits(infos["final_obs"][name][over], described["final_obs"][name][over])
+    wrapper.close()
+    assert given.closed
+
+
+def test_shared_state(game: dict[str, Any], device: str) -> None:
+    wrapper = wrapped(game, 4, device=device, shared_state=True)
+    observations, _ = wrapper.reset()
+    for actions in drawn(wrapper, 12):
+        expected = torch.cat([observations[name] for name in wrapper.possible_agents], 1)
+        for name in wrapper.possible_agents:
+            assert_same_bits(wrapper.state()[name], expected)
+            space = wrapper.state_space(name)
+            assert space.shape == expected.shape[1:]
+            assert all(space.contains(row) for row in expected.cpu().numpy())
+        observations = wrapper.step(actions)[0]
+
+
+def test_later_resets_are_of_episodes_that_have_begun(device: str) -> None:
+    wrapper = wrapped(GAMES["grid"], 6, device=device, seed=0, stagger=True)
+    wrapper.reset()
+    assert 0 < int(wrapper.offset.count_nonzero()) <= 6
+    assert wrapper.offset.max() < 9
+    assert not wrapper.elapsed.any()
+    wrapper.elapsed.copy_(torch.tensor([0, 0, 1, 2, 3, 4]))
+    observations = by_agent(wrapper, wrapper.observe())
+    begun, _ = wrapper.reset()
+    assert wrapper.elapsed.tolist() == [0] * 6
+    for name in wrapper.possible_agents:
+        assert_same_bits(begun[name][:2], observations[name][:2])
+    assert any((begun[name][2:] != observations[name][2:]).any() for name in wrapper.possible_agents)
+
+
+# --- mistakes ---
+
+
+def test_wrong_actions_are_refused() -> None:
+    wrapper = wrapped(GAMES["grid"], 2, device="cpu")
+    wrapper.reset()
+    actions = drawn(wrapper, 1)[0]
+    with pytest.raises(ActionError, match=r"there is no action for 'runner_0'; every agent needs one"):
+        wrapper.step({name: array for name, array in actions.items() if name != "runner_0"})
+    with pytest.raises(ValueError, match=r"there is no agent 'tager_0'\. Did you mean 'tagger_0'"):
+        wrapper.step({**actions, "tager_0": actions["tagger_0"]})
+    with pytest.raises(ActionError, match=r"out of range"):
+        wrapper.step({**actions, "tagger_1": torch.full((2, 1), 5)})
+    with pytest.raises(ValueError, match=r"role 'runner': actions have shape"):
+        wrapper.step({**actions, "runner_0": torch.zeros(2, 2, dtype=torch.int64)})
+
+
+# --- what skrl's agents make of it ---
+
+
+class PairPolicy(MultiCategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
+    """Chances of two whole numbers."""
+
+    def __init__(self, **spaces: Any) -> None:
+        Model.__init__(self, **spaces)
+        MultiCategoricalMixin.__init__(self)
+        self.net = skrl_ppo.network(self.num_observations, self.num_actions, 0.01)
+
+    def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        return self.net(inputs["observations"]), {}
+
+
+class RealPolicy(GaussianMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
+    """Real numbers."""
+
+    def __init__(self, **spaces: Any) -> None:
+        Model.__init__(self, **spaces)
+        GaussianMixin.__init__(self)
+        self.net = skrl_ppo.network(self.num_observations, self.num_actions, 0.01)
+        self.log_std = torch.nn.Parameter(torch.zeros(self.num_actions))
+
+    def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        return self.net(inputs["observations"]), {"log_std": self.log_std}
+
+
+POLICIES = {
+    gymnasium.spaces.Discrete: skrl_ppo.Policy,
+    gymnasium.spaces.MultiDiscrete: PairPolicy,
+    gymnasium.spaces.Box: RealPolicy,
+}
+
+
+def agent_of(algorithm: Any, wrapper: Any, steps: int, experiment: Mapping[str, Any], **cfg: Any) -> Any:
+    """An agent of skrl's with small networks, and a memory for so many steps."""
+    torch.manual_seed(0)
+    models, memories = {}, {}
+    for name in wrapper.possible_agents:
+        spaces = {
+            "observation_space": wrapper.observation_space(name),
+            "state_space": wrapper.state_space(name),
+            "action_space": wrapper.action_space(name),
+            "device": wrapper.device,
+        }
+        policy = POLICIES[type(wrapper.action_space(name))]
+        models[name] = {"policy": policy(**spaces), "value": skrl_ppo.Value(**spaces)}
+        memories[name] = RandomMemory(memory_size=steps, num_envs=wrapper.num_envs, device=wrapper.device)
+    return algorithm(
+        possible_agents=wrapper.possible_agents,
+        models=models,
+        memories=memories,
+        observation_spaces=wrapper.observation_spaces,
+        state_spaces=wrapper.state_spaces,
+        action_spaces=wrapper.action_spaces,
+        device=wrapper.device,
+        cfg={
+            "rollouts": steps,
+            "time_limit_bootstrap": True,
+            "experiment": dict(experiment),
+            # skrl takes the empty dicts that these are by default for dicts by agent, and misses the agents
+            **{name: {agent: {} for agent in wrapper.possible_agents} for name in SETTINGS_OF_PARTS},
+            **cfg,
+        },
+    )
+
+
+@pytest.mark.parametrize("shared_state", [False, True])
+def test_agents_store_what_happened(game: dict[str, Any], device: str, shared_state: bool) -> None:
+    """And add the value of the last observation, or of the last state, where an episode is cut short."""
+    steps, gamma = 20, 0.9
+    wrapper = wrapped(game, 40, device=device, seed=3, shared_state=shared_state)
+    agent = agent_of(skrl.MAPPO, wrapper, steps, QUIET, discount_factor=gamma)
+    interact(agent, wrapper, steps)
+    memories = {
+        name: {key: memory.get_tensor_by_name(key) for key in memory.get_tensor_names()}
+        for name, memory in agent.memories.items()
+    }
+    plain = plain_of(game, wrapper)
+    seen = {role: array.clone() for role, array in plain.reset(seed=3)[0].items()}
+    cut_short = 0
+    for t in range(steps):
+        stored = {key: {name: memories[name][key][t] for name in memories} for key in memories["runner_0"]}
+        assert_same_bits(by_role(plain, stored["observations"]), seen)
+        kinds = {role: torch.float32 if actions_are_real(plain, role) else torch.int64 for role in plain.roles}
+        given = {role: array.to(kinds[role]) for role, array in as_actions(plain, stored["actions"]).items()}
+        seen, rewards, terminations, truncations, infos = plain.step(given)
+        seen = {role: array.clone() for role, array in seen.items()}
+        state = torch.cat([array.flatten(1) for array in infos["final_obs"].values()], 1)
+        for name in memories:
+            role, _, number = name.rpartition("_")
+            truncated = truncations[role][:, int(number)] & ~terminations[role][:, int(number)]
+            assert_same_bits(stored["terminated"][name].squeeze(1), terminations[role][:, int(number)])
+            assert_same_bits(stored["truncated"][name].squeeze(1), truncated)
+            last = state if shared_state else infos["final_obs"][role][:, int(number)]
+            with torch.no_grad():
+                added = gamma * agent.values[name].net(last).squeeze(1)
+            paid = rewards[role][:, int(number)]
+            expected = torch.where(truncated, paid + added, paid)
+            torch.testing.assert_close(stored["rewards"][name].squeeze(1), expected, rtol=1e-5, atol=1e-5)
+            cut_short += int(truncated.sum())
+    assert cut_short >= 50
+    plain.close()
+
+
+def actions_are_real(env: Any, role: str) -> bool:
+    return isinstance(env.single_action_spaces[role], gymnasium.spaces.Box)
+
+
+def test_no_advantage_runs_through_an_agent_that_is_out(device: str) -> None:
+    """Its rows have the return 0 whatever the next episode is worth, and its own life knows nothing of them."""
+    steps = 40
+    wrapper = wrapped(CONTINUOUS, 30, device=device, seed=1)
+    alive: list[Tensors] = [{name: torch.ones(30, dtype=torch.bool) for name in wrapper.possible_agents}]
+    agent = agent_of(skrl.IPPO, wrapper, steps, QUIET)
+    interact(
+        agent, wrapper, steps, lambda infos: alive.append({n: mask.cpu().clone() for n, mask in infos["alive"].items()})
+    )
+    out_rows = 0
+    for name, memory in agent.memories.items():
+        stored = {key: memory.get_tensor_by_name(key).cpu() for key in ("rewards", "terminated", "truncated")}
+        out = ~torch.stack([now[name] for now in alive[:-1]]).unsqueeze(2)
+        values = torch.rand(steps, 30, 1)
+
+        def returns(values: torch.Tensor, stored: Tensors = stored) -> torch.Tensor:
+            last = torch.ones(30, 1)
+            given: torch.Tensor
+            given, _ = compute_gae(**stored, values=values, last_values=last, time_limit_bootstrap=True)
+            return given
+
+        known = returns(values)
+        assert known[out].abs().max() < 1e-6 if out.any() else True
+        changed = returns(torch.where(out, torch.rand(steps, 30, 1) + 5, values))
+        torch.testing.assert_close(changed[~out], known[~out], rtol=0, atol=0)
+        out_rows += int(out.sum())
+    assert out_rows >= 100
+
+
+@pytest.mark.parametrize("algorithm", [skrl.IPPO, skrl.MAPPO])
+def test_it_counts_the_episodes_of_replicas(device: str, algorithm: Any, tmp_path: Any) -> None:
+    """In skrl's own log; the first agent whose flags it is given goes out before many an episode ends."""
+    wrapper = wrapped(CONTINUOUS, 1, device=device, seed=0)
+    experiment = {"directory": str(tmp_path), "write_interval": 1000, "checkpoint_interval": 0}
+    agent = agent_of(algorithm, wrapper, 60, experiment)
+    lengths: list[int] = []
+    returns: list[float] = []
+    out: list[bool] = []
+
+    def watch(infos: Any) -> None:
+        if infos["_final_obs"].item():
+            lengths.append(max(int(part.max()) for part in wrapper.episode_length.values()))
+            returns.append(sum(float(part.sum()) for part in wrapper.episode_return.values()))
+        out.append(not infos["alive"]["runner_2"].item())
+
+    interact(agent, wrapper, 60, watch)
+    agent.writer.close()
+    assert len(lengths) >= 6
+    assert sum(out) >= 10
+    assert [int(counted) for (counted,) in agent._track_timesteps] == lengths
+    assert [float(counted) for (counted,) in agent._track_rewards] == pytest.approx(returns, abs=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", [skrl.IPPO, skrl.MAPPO])
+def test_agents_train(game: dict[str, Any], device: str, algorithm: Any) -> None:
+    wrapper = wrapped(game, 16, device=device, seed=0, shared_state=algorithm is skrl.MAPPO, stagger=True)
+    agent = agent_of(algorithm, wrapper, 16, QUIET, learning_epochs=2)
+    before = {n: [w.clone() for w in policy.parameters()] for n, policy in agent.policies.items()}
+    cfg = {"timesteps": 48, "disable_progressbar": True, "close_environment_at_exit": False}
+    trainer = SequentialTrainer(env=wrapper, agents=agent, cfg=cfg)
+    trainer.train()
+    trainer.eval()
+    for name, policy in agent.policies.items():
+        weights = list(policy.parameters())
+        assert all(w.isfinite().all() for w in weights)
+        assert any((old != new).any() for old, new in zip(before[name], weights, strict=True))

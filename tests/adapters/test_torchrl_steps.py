@@ -1,0 +1,262 @@
+"""TorchRL's steps and resets: the environment's trajectories bit for bit, memory, masks, ends, seeds."""
+
+from typing import Any
+
+import pytest
+from harness import IDS, TEAM_IDS, assert_same_bits
+
+pytest.importorskip("torchrl")
+
+import torch
+from tensordict import TensorDict
+from torchrl.envs import EnvBase, RewardSum, StepCounter, TransformedEnv
+from torchrl_tools import acted, cloned, leaves, made, plain, walk
+
+import gpu_envs
+
+ALL_IDS = [*IDS, *TEAM_IDS]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# --- what a step gives ---
+
+
+def of_role(value: Any, role: str | None = None) -> Any:
+    return value if role is None else value[role]
+
+
+@pytest.mark.parametrize("env_id", ALL_IDS)
+def test_a_rollout_holds_what_single_steps_hold(env_id: str, device: str) -> None:
+    env = made(env_id, 4, device, max_episode_steps=20)
+    actions = iter(acted(env, 50))
+    env.set_seed(8)
+    rolled = env.rollout(50, lambda td: td.update(next(actions)), break_when_any_done=False)
+    assert rolled.shape == (4, 50)
+    env.set_seed(8)
+    for t, before in enumerate(walk(env, acted(env, 50), env.reset())):
+        assert_same_bits(leaves(before), leaves(rolled[:, t]), f"step {t}")
+
+
+# --- teams ---
+
+
+def test_those_who_are_out_are_masked(device: str) -> None:
+    env = made("TagContinuous-v0", 6, device, seed=0, max_episode_steps=80)
+    out_before_the_end = 0
+    for before in walk(env, acted(env, 200), env.reset()):
+        following = before["next"]
+        for role in env.group_map:
+            assert_same_bits(following[role, "mask"], ~following[role, "done"].squeeze(-1))
+            gone = ~before[role, "mask"]
+            assert_same_bits(gone, before[role, "done"].squeeze(-1))
+            assert bool((following[role, "observation"][gone] == 0).all())
+            assert bool((following[role, "reward"][gone] == 0).all())
+            assert bool(following[role, "terminated"][gone].all())
+            assert not bool(following[role, "mask"][gone].any())
+            out_before_the_end += int(gone.sum())
+        everybody = torch.cat([following[role, "done"] for role in env.group_map], 1).all(1)
+        assert_same_bits(following["done"], everybody)
+        out = torch.cat([following[role, "terminated"] for role in env.group_map], 1).all(1)
+        assert_same_bits(following["terminated"], out)
+        assert_same_bits(following["done"], following["terminated"] | following["truncated"])
+    assert out_before_the_end > 100
+
+
+def test_a_replica_that_begins_anew_has_everybody(device: str) -> None:
+    env = made("TagContinuous-v0", 6, device, seed=0, max_episode_steps=30)
+    now = env.reset()
+    assert all(bool(now[role, "mask"].all()) for role in env.group_map)
+    for action in acted(env, 30):
+        now.update(action)
+        before, now = env.step_and_maybe_reset(now)
+    assert not all(bool(before[role, "mask"].all()) for role in env.group_map)
+    assert bool(before["next", "done"].all())
+    assert all(bool(now[role, "mask"].all()) and not bool(now[role, "done"].any()) for role in env.group_map)
+
+
+def test_agents_of_a_replica_begin_anew_together() -> None:
+    env = made("TagGridWorld-v0", 2, "cpu")
+    now = env.reset()
+    now["tagger", "_reset"] = torch.ones(2, 4, 1, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"'tagger' has a '_reset' of its own.*at the root"):
+        env.reset(now)
+
+
+# --- resets ---
+
+
+@pytest.mark.parametrize("env_id", ALL_IDS)
+def test_a_mask_resets_any_replicas_and_no_others(env_id: str, device: str) -> None:
+    env = made(env_id, 5, device, seed=2)
+    now = env.reset()
+    for action in acted(env, 3):
+        _, now = env.step_and_maybe_reset(now.update(action))
+    before, state = now.clone(), cloned(dict(env.env.state))
+    mask = torch.tensor([True, False, False, True, False], device=device)
+    now["_reset"] = mask.unsqueeze(-1)
+    after = env.reset(now)
+    assert "_reset" not in after
+    for key in env.observation_keys:
+        if key[-1] != "mask":
+            same = (after[key] == before[key]).reshape(5, -1).all(1)
+            assert_same_bits(same, ~mask, str(key))
+    for name, values in env.env.state.items():
+        assert_same_bits(values[~mask], state[name][~mask], name)
+
+
+def test_a_mask_alone_resets_too(device: str) -> None:
+    env = made("Pendulum-v1", 2, device, seed=2)
+    first = env.reset()["observation"].clone()
+    mask = torch.tensor([[True], [False]], device=device)
+    given = TensorDict({"_reset": mask}, batch_size=[2], device=device)
+    second = env._reset(given)["observation"]
+    assert_same_bits((second == first).all(1), torch.tensor([False, True]))
+
+
+def test_replicas_that_wrappers_end_begin_anew(device: str) -> None:
+    env = TransformedEnv(made("Pendulum-v1", 3, device, seed=0), StepCounter(max_steps=6))
+    rolled = env.rollout(20, break_when_any_done=False)
+    assert rolled["next", "truncated"][0, :, 0].nonzero().flatten().tolist() == [5, 11, 17]
+    assert bool((env.base_env.env.elapsed == 2).all())
+
+
+def test_rollouts_end_with_the_first_or_the_last(device: str) -> None:
+    env = TransformedEnv(made("CartPole-v1", 8, device, seed=0), RewardSum())
+    until_first = env.rollout(500, break_when_any_done=True)
+    assert bool(until_first[:, -1]["next", "done"].any())
+    assert not bool(until_first[:, :-1]["next", "done"].any())
+    env.set_seed(0)
+    torch.manual_seed(0)
+    until_last = env.rollout(500, break_when_any_done=False, break_when_all_done=True)
+    returns = until_last[:, -1]["next", "episode_reward"].squeeze(-1)
+    lengths = 1 + (~until_last["next", "done"]).sum(1).squeeze(-1)
+    assert bool(until_last[:, -1]["next", "done"].all())
+    assert_same_bits(returns, lengths.float())
+    assert len(set(lengths.tolist())) > 1
+    env.base_env.env.check()
+
+
+def test_no_running_replica_is_left_out() -> None:
+    env = made("CartPole-v1", 2, "cpu", seed=0)
+    now = env.rand_action(env.reset())
+    now["_step"] = torch.tensor([True, False])
+    with pytest.raises(ValueError, match="'_step' leaves out replicas that are not 'done'"):
+        env.step(now)
+
+
+def test_a_finished_replica_is_not_stepped() -> None:
+    env = made("CartPole-v1", 2, "cpu", seed=0, max_episode_steps=1)
+    now = env.step_mdp(env.step(env.rand_action(env.reset())))
+    with pytest.raises(gpu_envs.ActionError, match="episode is over"):
+        env.step(env.rand_action(now))
+
+
+def test_options_hold_for_one_reset(device: str) -> None:
+    env = made("CartPole-v1", 4, device, seed=0)
+    assert bool((env.reset(options={"low": 0.3, "high": 0.4})["observation"] >= 0.3).all())
+    assert bool((env.reset()["observation"].abs() <= 0.05).all())
+    with pytest.raises(ValueError, match="lwo"):
+        env.reset(options={"lwo": 0.3})
+
+
+def unlike(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> list[Any]:
+    """The keys of tensors that differ."""
+    assert one.keys() == other.keys()
+    return [key for key in one if not torch.equal(one[key], other[key])]
+
+
+@pytest.mark.parametrize("env_id", ALL_IDS)
+def test_what_is_done_begins_anew_as_torchrl_does_it(env_id: str, device: str) -> None:
+    """TorchRL's own way asks the device whether anything is done, and whether resets went well; it is the oracle."""
+    env, other = (made(env_id, 9, device, seed=5, max_episode_steps=25) for _ in range(2))
+    now, then = env.reset(), other.reset()
+    for one, each in ((env, now), (other, then)):
+        staggered = one.env.stagger(2)
+        for role in one.group_map or [None]:
+            each[(role, "observation") if role else "observation"] = cloned(of_role(staggered, role))
+        each["memory"] = torch.arange(9.0, device=device)
+    partial = 0
+    for action in acted(env, 30):
+        now = env.step_mdp(env.step(now.update(action)))
+        then = other.step_mdp(other.step(then.update(action)))
+        done = now["done"].clone()
+        assert env.maybe_reset(now) is now
+        then = EnvBase.maybe_reset(other, then)
+        if not bool(done.all()):  # where all are done, TorchRL keeps what an environment has no part in
+            assert unlike(leaves(now), leaves(then)) == []
+            assert bool((now["memory"][done[:, 0]] == 0).all())
+        partial += int(0 < int(done.sum()) < 9)
+        now["memory"] = torch.arange(9.0, device=device) + 1
+        then["memory"] = now["memory"].clone()
+    assert partial > 0
+
+
+def test_nothing_happens_where_nothing_is_done() -> None:
+    env = made("CartPole-v1", 2, "cpu", seed=0)
+    now = env.reset()
+    before = leaves(now.clone())
+    assert env.maybe_reset(now) is now
+    assert_same_bits(leaves(now), before)
+    assert env.maybe_reset(now.select("observation")).keys() == {"observation"}
+
+
+def test_entries_that_are_no_tensors_stay() -> None:
+    env = made("CartPole-v1", 2, "cpu", seed=0, max_episode_steps=1)
+    now = env.rand_action(env.reset())
+    now["note"] = "kept"
+    _, now = env.step_and_maybe_reset(now)
+    assert now["note"] == "kept"
+
+
+# --- seeds ---
+
+
+def test_a_seed_holds_once() -> None:
+    env = made("CartPole-v1", 2, "cpu")
+    env.set_seed(4)
+    first, second = env.reset()["observation"], env.reset()["observation"]
+    assert not bool((first == second).any())
+    assert_same_bits(env.reset(seed=4)["observation"], first)
+    assert_same_bits(env.reset()["observation"], second)
+    other = plain("CartPole-v1", 2, "cpu", "Disabled")
+    assert_same_bits(other.reset(seed=4)[0], first)
+
+
+def test_a_reset_by_a_mask_leaves_the_seed_for_later() -> None:
+    env = made("CartPole-v1", 2, "cpu", seed=0)
+    now = env.reset()
+    env.set_seed(7)
+    now["_reset"] = torch.tensor([[True], [False]])
+    env.reset(now)
+    assert_same_bits(env.reset()["observation"], plain("CartPole-v1", 2, "cpu", "Disabled").reset(seed=7)[0])
+
+
+# --- CUDA ---
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif("not torch.cuda.is_available()", reason="no CUDA device")
+@pytest.mark.parametrize("env_id", ALL_IDS)
+@pytest.mark.parametrize("categorical", [True, False])
+def test_nothing_waits_for_the_device(env_id: str, categorical: bool) -> None:
+    env = made(env_id, 100, "cuda", seed=0, categorical_actions=categorical, max_episode_steps=3)
+    actions = acted(env, 8)
+    now = env.reset()
+    for action in actions:  # once, so that all is compiled
+        _, now = env.step_and_maybe_reset(now.update(action))
+    ended = torch.zeros(1, dtype=torch.int64, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for action in actions:
+            following = env._step(action)
+            ended += following["done"].sum()
+            again = env._reset(TensorDict({"_reset": following["done"]}, batch_size=[100], device=env.device))
+        for action in actions:  # nor does TorchRL, where the environment is not wrapped
+            _, now = env.step_and_maybe_reset(now.update(action))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert int(ended) > 0
+    assert not bool(again["done"].any())
+    assert not bool(now["done"].any())
+    env.env.check()

@@ -1,0 +1,323 @@
+"""What an author reads whose rules do not compile: the same of every compiler, and his own lines first."""
+
+import importlib.util
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from harness import IDS, TEAM_IDS
+from nvrtc import compile_with_nvrtc, nvrtc_missing
+
+import gpu_envs
+from gpu_envs import EnvSpec, Field, Param, Role, Rules, Spec, Table, TeamSpec
+from gpu_envs.backend import messages
+from gpu_envs.backend.host import HostBackend
+from gpu_envs.backend.program import Device, Program
+from gpu_envs.cli import MISTAKE, main
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+from gpu_envs.errors import CompileError
+from gpu_envs.rules import Observation, Params, Random, State
+
+HEADER = """\
+FN void reset(State& s, const Params& p, Random& random) {
+    s.x     = random.uniform(-p.start, p.start);
+    s.speed = real(0);
+}
+FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
+    s.speed += p.tau * real(action - 1);
+    s.x += p.tau * s.speed;
+    return {real(1), s.x > real(1) || s.x < real(-1)};
+}
+FN void observe(const State& s, const Params&, Observation& observation) {
+    observation[0] = s.x;
+    observation[1] = s.speed;
+}
+"""
+
+TEAM_HEADER = """\
+FN void reset(World& w, const Params& p, Team& team) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        w.x[i] = p.start;
+        if (i == 0) w.pull = 0;
+    }
+}
+FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        w.x[i] += real(actions[i]);
+        add(w.pull, actions[i]);
+    }
+}
+FN void look(World&, const Params&, Team&) {}
+FN void observe(const World& w, const Params& p, int i, const Row& row) { row[0] = float(w.x[i]); }
+"""
+
+
+def one(header: Any) -> EnvSpec:
+    return EnvSpec(
+        id="Broken-v0",
+        header=header,
+        state=("x", "speed"),
+        params={"start": Param(0.1), "tau": Param(0.02)},
+        tables={"slope": Table([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])},
+        observation=Box(-2, 2, (2,), np.float32),
+        action=Discrete(3),
+        max_episode_steps=20,
+    )
+
+
+def team(header: Any) -> TeamSpec:
+    return TeamSpec(
+        id="BrokenTeam-v0",
+        header=header,
+        roles=(Role("rower", 3, Box(-2, 2, (1,), np.float32), Discrete(3)),),
+        state={"x": Field()},
+        shared={"pull": Field("int")},
+        params={"start": Param(0.1)},
+    )
+
+
+def program(spec: Spec, *, on_gpu: bool) -> Program:
+    config = SimulationConfig(spec, 4, "SameStep", "float32", 20, spec.check_params({}, 1))
+    device = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024) if on_gpu else Device(on_gpu=False)
+    layout = layout_of(config, device)
+    return generate(layout, layout.modules[0])
+
+
+def with_the_machines_compiler(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    HostBackend().load(program(spec, on_gpu=False))
+
+
+def with_clang(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("clang++"):
+        monkeypatch.setenv("CXX", "clang++")
+    elif importlib.util.find_spec("ziglang"):
+        monkeypatch.setenv("CXX", f"{sys.executable} -m ziglang c++")
+    else:
+        pytest.skip("there is no clang")
+    HostBackend().load(program(spec, on_gpu=False))
+
+
+def with_nvrtc(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    if nvrtc_missing():
+        pytest.skip(nvrtc_missing())
+    from cupy.cuda.compiler import CompileException
+
+    made = program(spec, on_gpu=True)
+    messages.check_library(made, "NVRTC")
+    try:
+        compile_with_nvrtc(made.source, "sm_90")
+    except CompileException as error:
+        raise messages.compile_error(made, str(error), "NVRTC") from error
+
+
+Compile = Callable[[Spec, pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(params=[with_the_machines_compiler, with_clang, with_nvrtc])
+def compiling(request: pytest.FixtureRequest) -> Compile:
+    """Each compiler that is here."""
+    made: Compile = request.param
+    return made
+
+
+def said(make: Callable[[Any], Spec], text: str, folder: Path, compiling: Compile, patch: pytest.MonkeyPatch) -> str:
+    patch.chdir(folder)
+    header = folder / "my_env.cuh"
+    header.write_text(text)
+    with pytest.raises(CompileError) as caught:
+        compiling(make(header), patch)
+    assert caught.value.output
+    *message, last = str(caught.value).splitlines()
+    assert last.startswith(f"({make(header).id} did not compile with ")
+    return "\n".join(message)
+
+
+MARKED = "    s.speeed += p.tau * real(action - 1);\n      ^"
+FIELDS = "Its fields are: x, speed"
+
+
+OBSERVE = "    FN void observe(const State& s, const Params& p, Observation& observation)"
+LOOK = "    FN void look(World& w, const Params& p, Team& team)"
+OTHERWISE = "has other arguments, or returns something else, than it must"
+
+CASES = [
+    (
+        "s.speed += p",
+        "s.speeed += p",
+        f"6: error: State has no field 'speeed'. Did you mean 'speed'? {FIELDS}\n{MARKED}",
+    ),
+    (
+        "uniform(-p.start",
+        "uniform(-p.strat",
+        "2: error: Params has no field 'strat'. Did you mean 'start'? Its fields are",
+    ),
+    (".uniform", ".uniforn", "2: error: Random has no function 'uniforn'. Did you mean 'uniform'? Its functions are: "),
+    (
+        "p.tau * s.speed",
+        "tau * s.speed",
+        "7: error: there is no 'tau' here; the field of Params is p.tau\n    s.x += tau * s.speed;\n           ^",
+    ),
+    (
+        "p.tau * s.speed",
+        "sqrt(s.speed)",
+        "7: error: there is no 'sqrt' in rules; 'square_root' is what you want\n    s.x += sqrt(s.speed);\n"
+        "           ^",
+    ),
+    ("p.tau * s.speed", "__sinf(s.speed)", "7: error: there is no '__sinf' in rules; 'sin' is what you want"),
+    ("p.tau * s.speed", "fmaxf(s.x, s.speed)", "7: error: there is no 'fmaxf' in rules; 'maximum' is what you want"),
+    ("p.tau * s.speed", "frictoin", "7: error: there is no 'frictoin' here.\n"),
+    (
+        "p.tau * s.speed",
+        "p.slope(0, 1, 2)",
+        "7: error: three indices for a table that has not three dimensions\n    s.x += p.slope(0, 1, 2);",
+    ),
+    ("real(0);", "std::sqrt(1);", "3: error: the standard library is not there in rules: "),
+    ("FN void reset", "#include <cmath>\nFN void reset", "1: error: a header of rules includes nothing: "),
+    ("s.x     = random", "s.x = = random", "2: error: expected "),
+    ("observation[1] = s.speed;\n}\n", "", "10: error: this '{' has no '}'\n    FN void observe("),
+    ("real(0);\n}\n", "real(0);\n", "1: error: this '{' has no '}'\n    FN void reset("),
+    ("real(0);\n}\n", "real(0);\n}}\n", "4: error: this '}' has no '{'\n    }}"),
+    ("FN void observe(", "FN void look_around(", f" has no function observe: it needs\n{OBSERVE}"),
+    (
+        "const State& s, const Params&, Obs",
+        "const State& s, Obs",
+        f"10: error: observe {OTHERWISE}\n    FN void observe(const State& s, Observation& observation) {{\n"
+        f"  it needs\n{OBSERVE}",
+    ),
+]
+"""What is right, what is written instead, and what follows the name of the file."""
+
+TEAM_CASES = [
+    ("w.pull, act", "w.pul, act", "10: error: World has no field 'pul'. Did you mean 'pull'? Its fields are: "),
+    (
+        "AGENTS) {\n        w.x[i] +=",
+        "AGENTZ) {\n        w.x[i] +=",
+        "8: error: there is no 'AGENTZ' here. Did you mean 'AGENTS'?\n    FOR_EACH_AGENT(i, AGENTZ) {",
+    ),
+    ("FN void look(World&, const Params&, Team&) {}\n", "", f" has no function look: it needs\n{LOOK}"),
+    ("int i, const Row& row", "int i, Row& row", f"14: error: observe {OTHERWISE}"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "right", "wrong", "expected"),
+    [*((one, HEADER, *case) for case in CASES), *((team, TEAM_HEADER, *case) for case in TEAM_CASES)],
+)
+def test_the_author_s_own_line_comes_first(
+    kind: Any, header: str, right: str, wrong: str, expected: str,
+    compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert header.count(right) == 1
+    message = said(kind, header.replace(right, wrong), tmp_path, compiling, monkeypatch)
+    assert re.match(r"my_env\.cuh:?", message)
+    assert message.removeprefix("my_env.cuh").removeprefix(":").startswith(expected)
+
+
+def test_what_is_right_compiles(compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = tmp_path / "my_env.cuh"
+    for make, text in ((one, HEADER), (team, TEAM_HEADER)):
+        header.write_text(text)
+        compiling(make(header), monkeypatch)
+
+
+def test_functions_of_one_s_own_may_have_any_name(
+    compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"FN real ceil(real x) {{ return -round_down(-x); }}\n{HEADER.replace('p.tau * s.speed', 'ceil(s.speed)')}"
+    (tmp_path / "my_env.cuh").write_text(text)
+    compiling(one(tmp_path / "my_env.cuh"), monkeypatch)
+
+
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_no_rules_of_ours_call_what_only_one_device_has(env_id: str) -> None:
+    messages.check_library(program(gpu_envs.spec(env_id), on_gpu=True), "NVRTC")
+
+
+def test_many_errors_are_counted(compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = "".join(f"    s.x{number} = real(0);\n" for number in range(9))
+    message = said(one, HEADER.replace("    s.speed = real(0);\n", wrong), tmp_path, compiling, monkeypatch)
+    assert message.count("error: State has no field") == messages.MOST
+    assert message.endswith("and 4 more")
+
+
+def test_a_function_that_is_declared_and_no_more(
+    compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"FN void helper(State& s);\n{HEADER.replace('real(0);', 'real(0); helper(s);')}"
+    assert "helper" in said(one, text, tmp_path, compiling, monkeypatch)
+
+
+# clang's words, for machines without it
+CLANG = """\
+my_env.cuh:6:7: error: no member named 'speeed' in 'gpu_envs::State'
+    6 |     s.speeed += p.tau * real(action - 1);
+      |     ~ ^
+my_env.cuh:8:15: error: use of undeclared identifier 'start'; did you mean 'stat'?
+    8 |     s.x += start;
+      |            ^~~~~
+tile.cuh:21:98: error: function definition is not allowed here
+   21 |                                         Index base, u64 launch, bool frozen_too, const Env& env) {
+      |                                                                                                  ^
+2 errors generated.
+"""
+
+
+def test_clang_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_env.cuh").write_text(HEADER.replace("s.speed += p", "s.speeed += p"))
+    log = CLANG.replace("my_env.cuh", str(tmp_path / "my_env.cuh"))
+    error = messages.compile_error(program(one(tmp_path / "my_env.cuh"), on_gpu=False), log, "clang")
+    first = f"my_env.cuh:6: error: State has no field 'speeed'. Did you mean 'speed'? {FIELDS}\n"
+    assert str(error).startswith(first)
+    assert "my_env.cuh:8: error: there is no 'start' here; the field of Params is p.start\n" in str(error)
+    assert "tile.cuh" not in str(error)
+    assert error.output == log
+
+
+def test_the_command_line_shows_it_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_env.cuh").write_text(HEADER.replace("s.speed += p", "s.speeed += p"))
+    (tmp_path / "my_env.py").write_text(
+        "import numpy as np\nfrom gymnasium.spaces import Box, Discrete\nfrom gpu_envs import EnvSpec, Param\n"
+        "MY_ENV = EnvSpec(id='BrokenByHand-v0', header='my_env.cuh', state=('x', 'speed'), action=Discrete(3),\n"
+        "    params={'start': Param(0.1), 'tau': Param(0.02)}, observation=Box(-2, 2, (2,), np.float32))\n"
+    )
+    assert main(["bench", "my_env.py", "--device=cpu", "--num-envs=2"]) == MISTAKE
+    assert capsys.readouterr().err.startswith(
+        "gpu-envs: error: my_env.cuh:6: error: State has no field 'speeed'. Did you mean 'speed'? Its fields"
+    )
+
+
+# --- rules in Python ---
+
+
+def reset(s: State, p: Params, random: Random) -> None:
+    s.x = random.uniform(-p.start, p.start)
+    s.speed = 0.0
+
+
+def wrong_step(s: State, p: Params, action: Any, random: Random) -> tuple[float, bool]:  # noqa: ARG001
+    s.speeed += p.tau * (action - 1)
+    return 1.0, s.x > 1.0
+
+
+def observe(s: State, p: Params, observation: Observation) -> None:
+    observation[0] = s.x + p.start
+    observation[1] = s.speed
+
+
+def test_rules_in_python_name_the_line_of_python() -> None:
+    with pytest.raises(ValueError, match=r"speeed") as caught:
+        program(one(Rules(reset=reset, step=wrong_step, observe=observe)), on_gpu=False)
+    line = wrong_step.__code__.co_firstlineno + 1
+    assert re.search(rf"test_compile_errors\.py\W+(line )?{line}\b", str(caught.value))

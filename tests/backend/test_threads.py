@@ -1,0 +1,89 @@
+"""The CPU's pool of threads: every part of every job is done once, whoever is late, and nobody waits for ever."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import with_package
+
+import gpu_envs
+from gpu_envs.backend.toolchain import find_compiler
+
+STRESS = Path(__file__).parent / "pool_stress.cpp"
+POOL = Path(gpu_envs.__file__).parent / "backend" / "threads.cpp"
+
+
+def compiled(target: Path, *flags: str) -> str | None:
+    """The program that loads the pool, or None where this compiler does not know the flags."""
+    command = [*find_compiler(), "-std=c++17", "-O2", "-pthread", *flags, str(POOL), str(STRESS), "-o", str(target)]
+    return str(target) if subprocess.run(command, capture_output=True, check=False).returncode == 0 else None
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    program = compiled(tmp_path_factory.mktemp("pool") / "plain")
+    assert program
+    return program
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same with ThreadSanitizer, which reports what two threads touch without an order."""
+    program = compiled(tmp_path_factory.mktemp("pool") / "sanitized", "-fsanitize=thread")
+    if program is None:
+        pytest.skip("this compiler has no ThreadSanitizer")
+    tried = subprocess.run([program, "2"], capture_output=True, text=True, check=False)
+    if "unexpected memory mapping" in tried.stderr:
+        pytest.skip("ThreadSanitizer cannot run under this kernel")
+    return program
+
+
+def load(program: str, *arguments: object, memory: int | None = None) -> None:
+    """Runs the program, perhaps with less memory than all its threads would take."""
+    limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))) if memory else None
+    command = [program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_every_part_is_done_once(sanitized: str, threads: int) -> None:
+    load(sanitized, 10_000, threads)
+
+
+def test_parts_that_take_long(sanitized: str) -> None:
+    """Workers that are still busy, or asleep, when the next jobs come."""
+    load(sanitized, 2_000, 8, 300)
+
+
+def test_more_threads_than_the_system_gives(plain: str) -> None:
+    load(plain, 2_000, 1_000, memory=1 << 30)
+
+
+TWO_ENVIRONMENTS = """
+import gpu_envs, numpy as np
+pair = [gpu_envs.make("MountainCar-v0", 8192 * parts, device="cpu", threads=8, copy=False) for parts in (2, 8)]
+steps = []
+for env in pair:
+    env.reset(seed=0)
+    steps.append((env.direct_step()[0], env.locate_action(np.zeros(env.num_envs, np.int64))))
+for _ in range(400):
+    for step, action in steps:
+        step(*action)
+print([int(env.elapsed.min()) for env in pair])
+"""
+
+
+def test_environments_that_are_cut_differently_take_turns() -> None:
+    """More threads than cores, and jobs of two and of eight parts."""
+    command = [sys.executable, "-c", TWO_ENVIRONMENTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=with_package(), check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("threads", [0, 1025, 100_000])
+def test_numbers_of_threads_that_are_none(threads: int) -> None:
+    with pytest.raises(ValueError, match=rf"threads is {threads}; give a whole number from 1 to 1024"):
+        gpu_envs.make("CartPole-v1", 2, device="cpu", threads=threads)

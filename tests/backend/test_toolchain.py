@@ -1,0 +1,464 @@
+"""Finding a compiler, and the cache of what it made."""
+
+import ctypes
+import importlib.util
+import multiprocessing
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from harness import with_package
+
+import gpu_envs
+from gpu_envs.backend import toolchain
+from gpu_envs.backend.program import Device
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+from gpu_envs.errors import CompileError, NoCompilerError
+
+SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }'
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it, and no CXX."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CXX", raising=False)
+    return folder
+
+
+def add_program(folder: Path, name: str) -> str:
+    program = folder / name
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def refuse_to_compile(*command: object, **_: object) -> NoReturn:
+    raise AssertionError(f"started {command}")
+
+
+def answer_of(number: int, name: str = "answer") -> int:
+    return int(toolchain.build(SOURCE.replace("ANSWER", str(number)), name).answer())
+
+
+# --- the compiler ---
+
+
+def test_compilers_are_tried_in_order(bare_path: Path) -> None:
+    for name in ("clang++", "g++", "c++"):  # each is preferred to those before
+        program = add_program(bare_path, name)
+        assert toolchain.find_compiler() == (program,)
+
+
+def test_cxx_comes_first_and_may_have_arguments(bare_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_program(bare_path, "c++")
+    mine = add_program(bare_path, "mine")
+    monkeypatch.setenv("CXX", "mine --option 'of two words'")
+    assert toolchain.find_compiler() == (mine, "--option", "of two words")
+    monkeypatch.setenv("CXX", mine)
+    assert toolchain.find_compiler() == (mine,)
+
+
+def test_a_cxx_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(NoCompilerError, match=r"'/nowhere/c\+\+'.*correct it or unset it"):
+        toolchain.find_compiler()
+
+
+@pytest.mark.usefixtures("bare_path", "cache")
+def test_without_a_compiler_the_error_names_the_ways_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(NoCompilerError) as caught:
+        gpu_envs.make("CartPole-v1", device="cpu")
+    for way in ("pip install ziglang", "apt install g++", "xcode-select --install", "CXX="):
+        assert way in str(caught.value)
+
+
+@pytest.mark.usefixtures("bare_path")
+def test_ziglang_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    assert toolchain.find_compiler() == (sys.executable, "-m", "ziglang", "c++")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+def test_ziglang_gives_the_same_bits(tmp_path: Path) -> None:
+    script = """
+        import gpu_envs
+        env = gpu_envs.make("CartPole-v1", 100, device="cpu", autoreset_mode="SameStep")
+        env.reset(seed=3)
+        env.action_space.seed(4)
+        print([env.step(env.action_space.sample())[0].tobytes().hex() for _ in range(100)])
+    """
+    outputs = []
+    for name, compiler in (("zig", f"{sys.executable} -m ziglang c++"), ("default", "")):
+        settings = {"CXX": compiler, "GPU_ENVS_CACHE_DIR": str(tmp_path / name)}
+        outputs.append(run_python(script, **settings))
+    assert outputs[0] == outputs[1]
+
+
+def run_python(script: str, **settings: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=with_package(**settings),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- errors ---
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("compiler", "kind", "reason"),
+    [
+        ("/bin/true", NoCompilerError, "/bin/true is no C.. compiler: it made nothing. Correct CXX"),
+        ("/bin/false", CompileError, "ended with code 1 and said nothing"),
+    ],
+)
+def test_programs_that_are_no_compiler_are_named(
+    monkeypatch: pytest.MonkeyPatch, compiler: str, kind: type[Exception], reason: str
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(kind, match=reason):
+        gpu_envs.make("CartPole-v1", device="cpu")
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_comments_in_any_language_compile_in_any_locale(tmp_path: Path, encoding: str) -> None:
+    text = (Path(gpu_envs.__file__).parent / "kernels" / "environments" / "cartpole.cuh").read_text()
+    header = tmp_path / "h\u00e9ader.cuh"
+    header.write_text("// \u00e9 \u00fc\n" + text, encoding)
+    script = f"""
+        import dataclasses, pathlib, gpu_envs
+        header = pathlib.Path({str(tmp_path)!r}) / next(p for p in pathlib.Path({str(tmp_path)!r}).glob("h*.cuh"))
+        spec = dataclasses.replace(gpu_envs.spec("CartPole-v1"), id="Mine-v0", header=header)
+        print(gpu_envs.make(spec, device="cpu").reset(seed=0)[0].shape)
+    """
+    assert run_python(script, LC_ALL="C", PYTHONUTF8="0") == "(1, 4)\n"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_compile_error_names_the_header_and_its_line() -> None:
+    spec = gpu_envs.spec("CartPole-v1")
+    config = SimulationConfig(spec, 1, "NextStep", "float32", 500, spec.check_params({}, 1))
+    text = generate(layout_of(config, Device(on_gpu=False)), "vector_env").source
+    broken = text.replace("FN Outcome step(", "FN Outcome step(Nonsense, ", 1)
+    assert broken != text
+    header = (Path(gpu_envs.__file__).parent / "kernels" / "environments" / "cartpole.cuh").read_text().splitlines()
+    line = 1 + next(j for j, content in enumerate(header) if content.startswith("FN Outcome step("))
+    message = rf"CartPole-v1 did not compile[\s\S]*cartpole\.cuh:{line}:[\s\S]*Nonsense"
+    with pytest.raises(CompileError, match=message):
+        toolchain.build(broken, "CartPole-v1")
+
+
+# --- the cache ---
+
+
+def test_a_second_load_does_not_start_the_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answer_of(1) == 1
+    monkeypatch.setattr(subprocess, "run", refuse_to_compile)
+    assert answer_of(1) == 1
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_edited_text_and_other_flags_are_built_anew(cache: Path) -> None:
+    assert (answer_of(1), answer_of(2)) == (1, 2)
+    toolchain.build(SOURCE.replace("ANSWER", "1"), "answer", ("-DOTHER",))
+    assert len(list(cache.glob("answer-*.so"))) == 3
+
+
+def test_another_compiler_or_processor_builds_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_of(1)
+    for name in ("compiler_version", "cpu_features"):
+        with monkeypatch.context() as patch:
+            patch.setattr(toolchain, name, lambda *_: "another")
+            answer_of(1)
+    assert len(list(cache.glob("answer-*.so"))) == 3
+
+
+def test_an_edited_header_is_noticed(cache: Path, tmp_path: Path) -> None:
+    """The rules are part of the source, so that a new text is a new digest."""
+    package = Path(gpu_envs.__file__).parent
+    header = tmp_path / "cartpole.cuh"
+    header.write_text((package / "kernels" / "environments" / "cartpole.cuh").read_text())
+    script = f"""
+        import dataclasses, pathlib, gpu_envs
+        spec = dataclasses.replace(gpu_envs.spec("CartPole-v1"), id="Mine-v0", header={str(header)!r})
+        gpu_envs.register(spec)
+        env = gpu_envs.make("Mine-v0", device="cpu")
+        env.reset(seed=0)
+        print(float(env.step([1])[0][0, 1]))
+    """
+    first = run_python(script)
+    assert run_python(script) == first
+    built = set(cache.glob("Mine-v0-*.so"))
+    text = header.read_text()
+    assert "action" in text
+    header.write_text(text + "\n// another line\n")
+    assert run_python(script) == first
+    assert len(set(cache.glob("Mine-v0-*.so")) - built) == len(built) == 1
+
+
+def test_a_damaged_file_is_made_again(cache: Path) -> None:
+    assert run_python(answer_script(5)) == "5\n"
+    (library,) = cache.iterdir()
+    for damage in (b"", b"not a library", *(library.read_bytes()[:n] for n in (100, 5000))):
+        library.write_bytes(damage)
+        assert run_python(answer_script(5)) == "5\n"
+        assert len(library.read_bytes()) > 1000
+
+
+def test_no_flipped_bit_is_loaded(cache: Path, tmp_path: Path) -> None:
+    """A compiler that copies lets hundreds of damaged files be made again; the process must outlive all of them."""
+    run_python(answer_script(5))
+    (made,) = cache.iterdir()
+    find = 'while [ "$1" != -o ]; do [ $# -gt 0 ] || exit 0; shift; done'
+    (tmp_path / "copier").write_text(f'#!/bin/sh\n{find}\nexec cp {tmp_path}/made "$2"\n')
+    (tmp_path / "copier").chmod(0o755)
+    made.rename(tmp_path / "made")
+    seed = int.from_bytes(os.urandom(4), "little")
+    script = f"""
+        import pathlib, random
+        from gpu_envs.backend.toolchain import build
+        chance = random.Random({seed})
+        source = {SOURCE.replace("ANSWER", "5")!r}
+        assert build(source, "answer").answer() == 5
+        (library,) = pathlib.Path({str(cache)!r}).iterdir()
+        whole = library.read_bytes()
+        places = [*range(0, len(whole), 50), *(chance.randrange(len(whole)) for _ in range(50))]
+        for place in places:
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << chance.randrange(8)
+            library.unlink()
+            library.write_bytes(damaged)
+            assert build(source, "answer").answer() == 5, (place, {seed})
+            assert library.read_bytes() == whole, (place, {seed})
+        print(len(places))
+    """
+    assert int(run_python(script, CXX=str(tmp_path / "copier"))) > 200
+
+
+def answer_script(number: int) -> str:
+    return f"""
+        from gpu_envs.backend.toolchain import build
+        print(build({SOURCE.replace("ANSWER", str(number))!r}, "answer").answer())
+    """
+
+
+def test_a_warm_cache_needs_no_compiler(cache: Path, tmp_path: Path) -> None:
+    single = "import gymnasium, gpu_envs; print(gymnasium.make('gpu_envs/CartPole-v1').reset(seed=0)[0].shape)"
+    run_python(single)
+    nothing = {"PATH": str(tmp_path), "CXX": ""}
+    without = "import importlib.util; importlib.util.find_spec = lambda *_: None\n"
+    assert run_python(without + single, **nothing) == "(4,)\n"
+    for library in cache.glob("*-*.so"):
+        library.write_bytes(b"not whole")
+    done = subprocess.run(
+        [sys.executable, "-c", without + single],
+        env=with_package(**nothing),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "pip install ziglang" in done.stderr
+
+
+def test_nothing_but_the_library_is_left(cache: Path) -> None:
+    answer_of(1)
+    with pytest.raises(CompileError):
+        toolchain.build("nonsense", "broken")
+    assert [path.suffix for path in cache.iterdir()] == [".so"]
+
+
+def test_the_folder_is_the_user_s_own(cache: Path) -> None:
+    """Whoever may write there may run code as the user."""
+    answer_of(1)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(UserWarning, match=r"file/cache: Not a directory.*set GPU_ENVS_CACHE_DIR"):
+        assert answer_of(6) == 6
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_done_without(cache: Path) -> None:
+    cache.mkdir(mode=0o500)
+    with pytest.warns(UserWarning, match="Permission denied"):
+        assert answer_of(7) == 7
+    assert list(cache.iterdir()) == []
+
+
+def test_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GPU_ENVS_CACHE_DIR", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert toolchain.cache_folder() == tmp_path / "gpu_envs"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert toolchain.cache_folder() == tmp_path / ".cache" / "gpu_envs"
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", "~/mine")
+    assert toolchain.cache_folder() == tmp_path / "mine"
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", ".")
+    assert toolchain.cache_folder() == Path.cwd()  # the loader looks elsewhere for a name without a folder
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o1777])
+def test_a_folder_that_others_can_write_to_is_not_used(cache: Path, mode: int) -> None:
+    """What lies there may be anybody's, so it is not even read."""
+    assert answer_of(7) == 7
+    if mode & 0o020 and os.geteuid() == 0:
+        os.chown(cache, -1, 12345)
+    elif mode & 0o020 and cache.stat().st_gid == os.geteuid():
+        pytest.skip("the only group here is the user's own")
+    cache.chmod(mode)
+    (kept,) = cache.iterdir()
+    kept.unlink()  # this process runs it
+    kept.write_bytes(b"what somebody put there")
+    with pytest.warns(UserWarning, match="others can write to it.*chmod 700"):
+        assert answer_of(7) == 7
+    assert kept.read_bytes() == b"what somebody put there"
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_not_used(cache: Path) -> None:
+    cache.mkdir(mode=0o755)
+    os.chown(cache, 12345, 12345)
+    with pytest.warns(UserWarning, match="others can write to it"):
+        assert answer_of(7) == 7
+    assert list(cache.iterdir()) == []
+
+
+# --- disks that are full, or not to be run from ---
+
+
+def run_mounted(folder: Path, options: str, script: str, first: str = "", **settings: str) -> str:
+    """Runs Python where a new file system lies on a folder, seen by that process alone; what it writes.
+
+    Shell commands may come ``first``, in that file system, which is then mounted once more with these options.
+    """
+    folder.mkdir(exist_ok=True, mode=0o700)
+    mount = f"mount -t tmpfs -o mode=700 tmpfs {folder}; cd {folder}; {first}:; mount -o remount,{options} {folder}"
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec"]
+    if shutil.which("unshare") is None or subprocess.run([*words, mount], capture_output=True, check=False).returncode:
+        pytest.skip("no file systems can be mounted here")
+    done = subprocess.run(
+        [*words, f'{mount}; exec "$0" "$@"', sys.executable, "-c", textwrap.dedent(script)],
+        env=with_package(**settings),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+MAKE = """
+    import gpu_envs
+    print(gpu_envs.make("CartPole-v1", device="cpu").reset(seed=0)[0].shape)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "padding", "reason"),
+    [
+        ("size=8k", 10**5, "No space left on device"),  # for the source
+        ("size=8k", 0, "No space left on device"),  # for what the compiler makes of it
+        ("noexec", 0, "failed to map"),
+        ("ro", 0, "Read-only file system"),
+    ],
+)
+def test_a_disk_that_will_not_do_is_done_without_and_named(
+    tmp_path: Path, options: str, padding: int, reason: str
+) -> None:
+    folder = tmp_path / "disk"
+    script = answer_script(5).replace(', "answer"', f" + ' ' * {padding}, \"answer\"")
+    said = run_mounted(folder, options, script, GPU_ENVS_CACHE_DIR=str(folder))
+    assert "5\n" in said, said
+    assert "Traceback" not in said
+    assert f"cannot be kept in {folder}: " in said
+    assert reason in said
+    assert "set GPU_ENVS_CACHE_DIR" in said
+
+
+def test_where_no_disk_will_do_both_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    settings = {"GPU_ENVS_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder)}
+    said = run_mounted(folder, "size=8k", MAKE, **settings)
+    last = said.strip().splitlines()[-1]
+    assert re.match(rf"OSError: .*{folder}/cache: No space left on device; nor in {folder}: No space left", last), said
+    assert "Free some space, or set GPU_ENVS_CACHE_DIR" in last
+    said = run_mounted(folder, "size=8k", "from gpu_envs.cli import main; main(['bench', 'CartPole-v1'])", **settings)
+    assert "Traceback" not in said
+    assert "gpu-envs: error: " in said
+
+
+def test_a_warm_cache_is_read_where_it_cannot_be_written(cache: Path, tmp_path: Path) -> None:
+    run_python(answer_script(5))
+    folder = tmp_path / "disk"
+    said = run_mounted(
+        folder, "ro", answer_script(5), first=f"cp -p {cache}/*.so .;", GPU_ENVS_CACHE_DIR=str(folder), CXX="c++"
+    )
+    assert said == "5\n"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed")
+@pytest.mark.parametrize(("options", "inside"), [("size=8k", ""), ("ro", ""), ("ro", "not/there")])
+def test_cupy_does_without_a_disk_that_will_not_do(tmp_path: Path, options: str, inside: str) -> None:
+    folder = tmp_path / "disk"
+    script = """
+        import os
+        from gpu_envs.backend.cuda import import_cupy
+        print(import_cupy().__name__, os.environ["CUPY_CACHE_IN_MEMORY"])
+    """
+    said = run_mounted(folder, options, script, CUPY_CACHE_DIR=str(folder / inside))
+    assert "cupy 1" in said, said
+    assert f"CuPy cannot keep what it compiles in {folder / inside}: " in said
+
+
+def _answer_when_all_are_ready(number: int, ready: "multiprocessing.synchronize.Barrier") -> None:
+    ready.wait()
+    sys.exit(0 if answer_of(number) == number else 1)
+
+
+def test_several_processes_compile_the_same_at_once(cache: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(6)
+    workers = [context.Process(target=_answer_when_all_are_ready, args=(8, ready)) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 6
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_library_outlives_its_file(cache: Path) -> None:
+    library = toolchain.build(SOURCE.replace("ANSWER", "9"), "answer")
+    shutil.rmtree(cache)
+    assert isinstance(library, ctypes.CDLL)
+    assert library.answer() == 9

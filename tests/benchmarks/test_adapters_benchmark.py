@@ -1,0 +1,221 @@
+"""The adapters' benchmark: every section runs with tiny sizes and gives what it says it gives."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import HAS_CUDA
+
+from benchmarks import record
+from benchmarks.adapters import __main__ as adapters
+from benchmarks.adapters.plan import AdapterPlan, judged, reached
+from benchmarks.adapters.timing import in_turns, medians
+
+pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    # TorchRL's own: its collectors, when imported and when made, still use what it calls deprecated.
+    pytest.mark.filterwarnings("ignore:Creating .*WeightUpdater:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def plan(lines: list[str]) -> AdapterPlan:
+    return AdapterPlan("cpu", quick=True, log=lines.append)
+
+
+def measured(plan: AdapterPlan, name: str) -> dict[str, Any]:
+    """A section's figures, which JSON can hold and of which no part failed."""
+    kept: dict[str, Any] = {}
+    adapters.measure(plan, [name], kept.__setitem__)
+    assert plan.failures == []
+    assert list(kept) == [name]
+    found: dict[str, Any] = json.loads(json.dumps(kept[name], allow_nan=False))
+    return found
+
+
+def test_sb3_is_compared_with_its_own_containers(plan: AdapterPlan, lines: list[str]) -> None:
+    pytest.importorskip("stable_baselines3")
+    found = measured(plan, "sb3")
+    sides = {"gpu_envs_ppo", "stock_ppo", "dummy", "subproc"}
+    assert found["num_envs"] == 64
+    for kind in ("dummy", "subproc"):
+        assert found["peers"][kind]["steps_per_s"] == max(
+            rate for rates in found["peers"][kind]["tried"].values() for rate in rates.values()
+        )
+    for policy in ("fresh", "balancing"):
+        part = found["collect_rollouts"][policy]
+        assert set(part["steps_per_s"]) == set(part["shares"]) == set(part["torch_threads"]) == sides
+        best = max(part["steps_per_s"]["dummy"], part["steps_per_s"]["subproc"])
+        assert part["times_the_better_container"]["stock_ppo"] == part["steps_per_s"]["stock_ppo"] / best
+        for shares in part["shares"].values():
+            assert set(shares) == {"policy", "step_async", "step_wait"}
+            assert all(share > 0 for share in shares.values())
+            assert sum(shares.values()) < 1
+    learn = found["learn"]
+    for side in ("ours", "peer"):
+        assert learn["num_envs"][side] * learn["n_steps"][side] == learn["equal"]["transitions"] == 512
+        assert learn["steps_per_s"][side] > 0
+    assert sum("bar >= 10" in line and "bar < 0.05" in line for line in lines) == 4
+
+
+def test_the_policy_made_by_hand_balances() -> None:
+    pytest.importorskip("stable_baselines3")
+    from benchmarks.adapters.sb3_learning import evaluate
+    from benchmarks.peers import sb3_vec
+
+    venv = sb3_vec.environments("dummy", 1)
+    model = sb3_vec.Collector(venv).model
+    assert evaluate(model, 100, "cpu", 0) < 100
+    sb3_vec.balance(model)
+    assert evaluate(model, 100, "cpu", 0) == 500
+    venv.close()
+
+
+def test_a_step_of_sb3_is_split(plan: AdapterPlan, lines: list[str]) -> None:
+    pytest.importorskip("stable_baselines3")
+    found = measured(plan, "sb3_step")
+    assert set(found["parts_ms"]) == {"env_step", "fetch", "infos", "other"}
+    assert found["ended_per_step"] == pytest.approx(64 * found["finish_rate"])
+    assert 1 / 60 < found["finish_rate"] < 1 / 10
+    assert found["yardstick"]["bare_step_ms"] > 0
+    assert 0 < found["step_ms"] <= found["percentile_95_ms"]
+    assert "bar < 1 ms" in lines[0]
+
+
+def test_the_bytes_of_a_step_of_sb3_are_counted() -> None:
+    pytest.importorskip("stable_baselines3")
+    import gpu_envs
+    from benchmarks.adapters.sb3_step import result_bytes
+
+    env = gpu_envs.make("CartPole-v1", 10, device="cpu", autoreset_mode="SameStep")
+    # two observations of 4 floats, reward and return, length, two flags
+    assert result_bytes(env) == 10 * (2 * 16 + 2 * 4 + 4 + 2)
+    env.close()
+
+
+def test_torch_libraries_are_compared_with_what_cannot_be_spared(plan: AdapterPlan) -> None:
+    found = measured(plan, "torch_libraries")["libraries"]
+    ways = {"torchrl": {"rollout", "collector"}, "skrl": {"skrl_ppo", "gpu_envs_ppo"}, "rsl_rl": {"ppo"}}
+    assert set(found) == set(ways)
+    for library, figures in found.items():
+        if "skipped" in figures:
+            continue
+        assert set(figures["loops"]) == ways[library]
+        for loop in figures["loops"].values():
+            spared = figures["bare_us"] + loop["yardsticks_us"]["constant"]
+            assert loop["overheads"]["constant"] == pytest.approx(loop["ours_us"] / spared - 1)
+
+
+def test_every_library_learns_something(plan: AdapterPlan) -> None:
+    found = measured(plan, "learning")["libraries"]
+    assert set(found) == {"sb3", "torchrl", "skrl", "rsl_rl"}
+    for run in found.values():
+        if "skipped" not in run:
+            assert run["steps"] > 0
+            assert run["seconds"] > 0
+            assert math.isfinite(run["evaluated"])
+            assert run["evaluated"] < run["target"]  # after so few steps
+
+
+def test_wrappers_are_measured(plan: AdapterPlan, lines: list[str]) -> None:
+    found = measured(plan, "wrappers")
+    assert found["torch_threads"] == 1
+    (rows,) = found["sizes"].values()
+    assert rows["none"]["added_us"] == 0
+    assert len(rows) == len(lines) > 1
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@pytest.mark.cuda
+def test_steps_are_measured_on_the_gpu(lines: list[str]) -> None:
+    plan = AdapterPlan("cuda", quick=True, log=lines.append)
+    step = measured(plan, "sb3_step")
+    if "skipped" not in step:
+        assert step["yardstick"]["bytes_down"] == 64 * (2 * 16 + 2 * 4 + 4 + 2)
+        assert step["yardstick"]["bytes_up"] == 64 * 8
+        assert step["transfer_share"] > 0
+    assert measured(plan, "torch_libraries")["libraries"]
+    assert measured(plan, "wrappers")
+
+
+def test_a_missing_library_is_told_and_a_failure_loses_no_other(
+    plan: AdapterPlan, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(_: AdapterPlan) -> dict[str, Any]:
+        raise ModuleNotFoundError("no skrl here: pip install it", name="skrl.agents")
+
+    def ours_is_missing(_: AdapterPlan) -> dict[str, Any]:
+        raise ModuleNotFoundError("renamed", name="gpu_envs.adapters.x")
+
+    def broken(_: AdapterPlan) -> dict[str, Any]:
+        raise ValueError("broken")
+
+    sections = {"a": missing, "b": ours_is_missing, "c": broken, "d": lambda _: {"figure": 1}}
+    monkeypatch.setattr(adapters, "SECTIONS", sections)
+    kept: dict[str, Any] = {}
+    adapters.measure(plan, list(sections), kept.__setitem__)
+    assert kept == {
+        "a": {"skipped": "no skrl here: pip install it"},
+        "b": {"failed": "ModuleNotFoundError: renamed"},
+        "c": {"failed": "ValueError: broken"},
+        "d": {"figure": 1},
+    }
+    assert plan.failures == ["b", "c"]
+    assert lines == ["a: skipped: no skrl here: pip install it"]
+    assert "ValueError: broken" in capsys.readouterr().err
+
+
+def test_sections_are_written_with_their_provenance_but_tiny_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(adapters, "SECTIONS", {"sb3": lambda _: {"figure": 1}, "learning": lambda _: {"figure": 2}})
+    adapters.main(["--device", "cpu", "--only", "sb3", "--quick"])
+    assert json.loads(capsys.readouterr().out) == {"sb3": {"figure": 1}}
+    assert not list(tmp_path.iterdir())
+    for name in ("sb3", "learning"):
+        adapters.main(["--device", "cpu", "--only", name, "--commit", f"of {name}"])
+    sections = json.loads((tmp_path / "adapters_cpu.json").read_text())["sections"]
+    assert {name: (found["results"]["figure"], found["commit"]) for name, found in sections.items()} == {
+        "sb3": (1, "of sb3"),
+        "learning": (2, "of learning"),
+    }
+    assert all(found["command"].startswith("python -m benchmarks.adapters") for found in sections.values())
+
+
+def test_a_failed_section_keeps_what_was_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    record.merge("adapters_cpu", {"sb3": {"figure": 1}}, "before", module="adapters")
+
+    def broken(_: AdapterPlan) -> dict[str, Any]:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(adapters, "SECTIONS", {"sb3": broken, "learning": lambda _: {"figure": 2}})
+    with pytest.raises(SystemExit, match="failed: sb3"):
+        adapters.main(["--device", "cpu", "--only", "sb3", "learning"])
+    sections = json.loads((tmp_path / "adapters_cpu.json").read_text())["sections"]
+    assert {name: found["results"]["figure"] for name, found in sections.items()} == {"sb3": 1, "learning": 2}
+
+
+def test_turns_are_taken_and_the_first_does_not_count() -> None:
+    calls: list[str] = []
+    found = in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, lambda: None)
+    assert calls == ["a", "b"] * 4
+    assert [len(times) for times in found.values()] == [3, 3]
+    assert medians({"x": [3.0, 1.0, 2.0]}) == {"x": 2.0}
+
+
+def test_bars_are_judged() -> None:
+    assert judged(0.04, 0.05) == "bar < 0.05: met"
+    assert judged(0.05, 0.05) == "bar < 0.05: MISSED"
+    assert reached(10.0, 10.0) == "bar >= 10: met"
+    assert reached(9.9, 10.0) == "bar >= 10: MISSED"

@@ -1,0 +1,429 @@
+"""The benchmarks at sizes that take seconds: what they time, what they write, whom they skip, what they draw."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import DEVICES
+from peer_games import same_game
+
+import gpu_envs
+from benchmarks import command, record, timing
+from benchmarks.peers import __main__ as peers_main
+from benchmarks.peers import process, works
+from benchmarks.peers.outcome import Outcome, outcome, row, told, written
+from benchmarks.peers.works import CARTPOLE, PEERS, SIMPLE_TAG, TAG, Work
+from benchmarks.throughput import __main__ as throughput
+from benchmarks.throughput import scaling
+
+ROW = {"task", "way", "device", "cores", "autoreset", "variant", "num_envs", "agents"}
+MEASURED = ROW | {"us_per_step", "env_steps_per_s", "agent_steps_per_s", "prepare_s", "ours_env_steps_per_s"}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    return tmp_path
+
+
+# --- timing ---
+
+
+class Clock:
+    """Time that passes in calls alone: 3 ms each, of which the last 2 must be waited for."""
+
+    def __init__(self) -> None:
+        self.now, self.queued, self.numbers = 0.0, 0, list[int]()
+
+    def call(self, number: int) -> None:
+        self.numbers.append(number)
+        self.now += 1e-3
+        self.queued += 1
+
+    def wait(self) -> None:
+        self.now += 2e-3 * self.queued
+        self.queued = 0
+
+
+def test_what_is_queued_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    assert timing.seconds_per_call(clock.call, clock.wait, seconds=0.3) == pytest.approx(3e-3)
+    assert clock.numbers[:64] == list(range(64))  # the warm-up
+    assert clock.now < 1.5  # 0.192 s to warm up, less than 0.3 s to find the number of calls, 0.3 s of rounds
+
+
+def test_a_slow_call_is_made_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    timing.seconds_per_call(clock.call, clock.wait, seconds=1e-4)
+    assert len(clock.numbers) == 2 + 1 + timing.ROUNDS
+
+
+# --- pieces of work ---
+
+
+def all_works() -> list[Work]:
+    return [work for device in ("cpu", "cuda") for peer in PEERS.values() for work in peer.works(device)]
+
+
+def test_work_survives_its_json_form() -> None:
+    for work in all_works():
+        assert Work.read(json.loads(json.dumps(dataclasses.asdict(work)))) == work
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_we_do_all_that_peers_do(device: str) -> None:
+    chosen = peers_main.chosen_works(peers_main.parser().parse_args([]), device)
+    ours = chosen.pop("ours")
+    assert len(ours) == len(set(ours))
+    assert {work.same for listed in chosen.values() for work in listed} <= set(ours)
+    assert all(not work.variant for work in ours)
+    assert set(chosen) == {name for name, peer in PEERS.items() if device == "cuda" or peer.on_cpu}
+    if device == "cpu":
+        assert {work.device for work in ours} == {"cpu"}
+
+
+def test_every_way_is_explained_and_every_peer_is_a_module() -> None:
+    assert {work.way for work in all_works()} <= set(works.WAYS)
+    for peer in PEERS.values():
+        assert (Path(works.__file__).parent / f"{peer.module}.py").is_file()
+
+
+# --- a peer's process ---
+
+
+@pytest.fixture
+def peer_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Makes a peer of a script, which finds the works in ``works`` and prints lines with ``say``."""
+    folder = tmp_path / "benchmarks" / "peers"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (tmp_path / "benchmarks" / "__init__.py").touch()
+    monkeypatch.setattr(process, "ROOT", tmp_path)
+    head = "import json, os, sys, time\nworks = json.loads(sys.argv[2])\n"
+    head += "def say(line):\n    print(json.dumps(line), flush=True)\n"
+
+    def make(script: str) -> str:
+        (folder / "scripted.py").write_text(head + textwrap.dedent(script))
+        return "scripted"
+
+    return make
+
+
+ONE, OTHER = Work(CARTPOLE, "host", "cpu", 4), Work(CARTPOLE, "host", "cpu", 8)
+
+
+def test_a_peer_that_hangs_keeps_what_it_did(peer_module: Callable[[str], str], tmp_path: Path) -> None:
+    """It is stopped, and so is the process that it started."""
+    module = peer_module(f"""
+        import subprocess
+        child = subprocess.Popen(["sleep", "600"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+        say({{"versions": {{"python": "9"}}}})
+        print("a library's own words")
+        say({{"work": 0, "seconds": 0.5, "prepare_s": 1.0}})
+        time.sleep(600)
+    """)
+    peer = works.Peer("Slow", module, {}, lambda _: [ONE, OTHER])
+    found = outcome(sys.executable, peer, [ONE, OTHER], 0.1, 3.0)
+    assert found.versions == {"python": "9"}
+    assert found.lines == {ONE: {"work": 0, "seconds": 0.5, "prepare_s": 1.0}}
+    assert found.trouble == ["stopped after 3 s"]
+    assert Path("/proc/self/stat").exists()
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    until = time.monotonic() + 10  # a process that has been killed goes when it next gets a core
+    while state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_peer_that_crashes_says_so(peer_module: Callable[[str], str]) -> None:
+    module = peer_module('say({"work": 1, "seconds": 0.5, "prepare_s": 1.0})\nos.abort()')
+    peer = works.Peer("Crash", module, {}, lambda _: [ONE, OTHER])
+    found = outcome(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
+    assert list(found.lines) == [OTHER]
+    assert found.trouble == ["ended with status -6: no word"]
+
+
+def test_an_import_that_fails_is_the_reason(peer_module: Callable[[str], str]) -> None:
+    peer = works.Peer("Broken", peer_module("import no_such_module"), {}, lambda _: [ONE])
+    found = outcome(sys.executable, peer, [ONE], 0.1, 60.0)
+    assert found.trouble == ["ended with status 1: ModuleNotFoundError: No module named 'no_such_module'"]
+
+
+def test_separate_works_have_processes_of_their_own(peer_module: Callable[[str], str]) -> None:
+    """One that fails costs the others nothing."""
+    module = peer_module("""
+        assert len(works) == 1
+        sys.exit("too few" if works[0]["num_envs"] == 4 else say({"work": 0, "seconds": 1.0, "prepare_s": 0.0}))
+    """)
+    peer = works.Peer("Separate", module, {}, lambda _: [ONE, OTHER], separate=True)
+    found = outcome(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
+    assert list(found.lines) == [OTHER]
+    assert found.trouble == ["ended with status 1: too few"]
+
+
+def test_a_peer_that_is_not_installed_is_skipped_with_what_to_do() -> None:
+    peer = works.Peer("Absent", "gymnasium_vector", {"json": "j", "no_such": "no-such-package"}, lambda _: [ONE])
+    assert outcome(sys.executable, peer, [ONE], 0.1, 60.0).trouble == ["not installed: pip install no-such-package"]
+
+
+def test_work_that_fails_leaves_the_next_its_turn() -> None:
+    pytest.importorskip("gymnasium")
+    good = dataclasses.replace(ONE, variant="SyncVectorEnv", autoreset="NextStep")
+    bad = dataclasses.replace(good, num_envs=-1)
+    found = outcome(sys.executable, PEERS["gymnasium"], [bad, good], 0.01, 60.0)
+    assert found.trouble == []
+    assert "failed" in found.lines[bad]
+    assert found.lines[good]["seconds"] > 0
+
+
+# --- what is written of it ---
+
+
+def test_a_row_has_ours_of_the_same_work_beside_it() -> None:
+    team = Work(TAG, "step", "cuda", 100, (10, 100), variant="any")
+    fields = row(team, {"seconds": 0.5, "prepare_s": 2.0}, {"seconds": 0.1, "prepare_s": 0.0})
+    assert set(fields) == MEASURED
+    assert fields["env_steps_per_s"] == 200
+    assert fields["agent_steps_per_s"] == 200 * 110
+    assert fields["ours_env_steps_per_s"] == 1000
+    assert fields["us_per_step"] == 5e5
+    assert fields["cores"] is None  # it is not on a CPU
+    assert "5.0x" in told(fields)
+    alone = row(team, {"seconds": 0.5, "prepare_s": 2.0}, {"failed": "no memory"})
+    assert alone["ours_env_steps_per_s"] is None
+    assert "ours" not in told(alone)
+    failed = row(ONE, {"failed": "no memory"}, None)
+    assert set(failed) == ROW | {"failed"}
+    assert "no memory" in told(failed)
+
+
+def test_a_variant_is_compared_with_what_we_do() -> None:
+    other = dataclasses.replace(ONE, variant="SyncVectorEnv")
+    section = written("Gymnasium", Outcome({}, {other: {"seconds": 4.0, "prepare_s": 0.0}}, []), {ONE: {"seconds": 2}})
+    assert section["rows"][0]["env_steps_per_s"] == 1
+    assert section["rows"][0]["ours_env_steps_per_s"] == 2
+
+
+def few(listed: list[Work]) -> list[Work]:
+    """A piece of each kind at a few replicas; what takes long to compile is left out."""
+    found = {
+        (work.task, work.way, work.device, work.variant, work.cores): work.at_most(8)
+        for work in listed
+        if work.variant != "torch.compile"
+    }
+    return list(found.values())
+
+
+def test_the_command_writes_a_section_for_each(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = {
+        "gymnasium": dataclasses.replace(PEERS["gymnasium"], works=lambda _: few(PEERS["gymnasium"].works("cpu"))[:1]),
+        "absent": works.Peer("Absent", "gymnasium_vector", {"no_such": "no-such-package"}, lambda _: [OTHER]),
+        "numba": PEERS["numba"],
+    }
+    monkeypatch.setattr(peers_main, "PEERS", chosen)
+    monkeypatch.setattr(works, "own", lambda _: [Work(CARTPOLE, "host", "cpu", 4, cores="one")])
+    ours = dataclasses.replace(peers_main.OURS, needs={})
+    monkeypatch.setattr(peers_main, "OURS", ours)
+    words = ["peers", "--device", "cpu", "--seconds", "0.01", "--commit", "c0ffee"]
+    monkeypatch.setattr(sys, "argv", words)
+    peers_main.main()
+    sections = json.loads((results / "peers_cpu.json").read_text())["sections"]
+    assert list(sections) == ["ours", "gymnasium", "absent", "numba"]
+    assert all(section["commit"] == "c0ffee" for section in sections.values())
+    assert sections["ours"]["command"].startswith("python -m benchmarks.peers --device cpu")
+    found = {name: section["results"] for name, section in sections.items()}
+    assert all(set(section) == {"label", "versions", "rows", "trouble"} for section in found.values())
+    assert found["absent"]["trouble"] == ["not installed: pip install no-such-package"]
+    assert found["numba"]["trouble"] == ["needs a CUDA device"]
+    assert found["gymnasium"]["versions"]["gymnasium"]
+    (measured,) = found["gymnasium"]["rows"]
+    assert set(measured) == MEASURED
+    same_work = {"num_envs": 8, "cores": "one", "autoreset": "NextStep"}
+    (same,) = (r for r in found["ours"]["rows"] if r | same_work == r)
+    assert measured["ours_env_steps_per_s"] == same["env_steps_per_s"] > 0
+    printed = capsys.readouterr().out
+    assert "Numba-CUDA: needs a CUDA device" in printed
+    assert "Absent: not installed" in printed
+
+    before = (results / "peers_cpu.json").read_text()
+    monkeypatch.setattr(sys, "argv", [*words, "--only", "absent", "--replicas", "4"])
+    peers_main.main()
+    assert (results / "peers_cpu.json").read_text() == before  # a look writes nothing
+
+
+# --- the peers themselves ---
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [(name, device) for name, peer in PEERS.items() for device in DEVICES if peer.on_cpu or device == "cuda"],
+)
+def test_each_peer_that_is_installed_runs(name: str, device: str) -> None:
+    peer = PEERS[name]
+    missing = process.lacking(sys.executable, tuple(peer.needs))
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    chosen = few(peer.works(device))
+    found = outcome(sys.executable, peer, chosen, 0.01, 300.0)
+    assert found.trouble == []
+    assert list(found.lines) == chosen
+    for work, line in found.lines.items():
+        assert "failed" not in line, (work, line)
+        assert 0 < line["seconds"] < 60
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(
+    "work",
+    [
+        *(Work(CARTPOLE, way, "cpu", 8, cores=cores) for way in ("host", "step") for cores in ("one", "all")),
+        *(Work("Pendulum-v1", way, device, 8) for way in ("host", "step", "fused") for device in DEVICES),
+        *(Work(CARTPOLE, way, device, 8) for way in ("fused", "train") for device in DEVICES),
+        *(Work(SIMPLE_TAG, "step", device, 4, (3, 1)) for device in DEVICES),
+        *few([work for work in works.own("cuda") if work.device in DEVICES]),
+    ],
+    ids=lambda work: f"{work.task}-{work.way}-{work.cores}-{work.autoreset}-{work.device}",
+)
+def test_we_do_each_kind_of_work(work: Work) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.peers import ours
+
+    found = ours.measure(work, 0.01)
+    assert 0 < found.seconds < 60
+    assert 0 < found.prepare_s < 300
+
+
+def test_teams_are_as_large_as_was_asked() -> None:
+    from benchmarks.peers import ours
+
+    for work in (
+        Work(SIMPLE_TAG, "host", "cpu", 2, (3, 1)),
+        Work(TAG, "host", "cpu", 2, (2, 5)),
+        Work(works.GRID, "host", "cpu", 2, (4, 1)),
+    ):
+        env = ours.made(work)
+        assert (env.counts["tagger"], env.counts["runner"]) == work.team
+        assert sum(env.counts.values()) == work.agents
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_torch_peer_plays_the_same_game() -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.peers import torch_step
+
+    def step(state: np.ndarray, elapsed: np.ndarray, action: np.ndarray) -> tuple[Any, ...]:
+        seen = torch_step.step(*(torch.from_numpy(array) for array in (state, elapsed, action)))
+        assert (seen.reward == 1).all()
+        return seen.state, seen.elapsed, seen.terminated, seen.truncated
+
+    assert same_game(step) > 100
+    state, elapsed = torch_step.start(4, "cpu")
+    late = torch_step.step(state, elapsed + 499, torch.zeros(4, dtype=torch.int64))
+    assert late.truncated.all()
+    assert not late.terminated.any()
+
+
+SIMULATED = """
+import numpy as np
+from benchmarks.peers import numba_step
+from peer_games import same_game
+
+def step(before, elapsed, action):
+    state, steps, numbers, *written = numba_step.world(np.ascontiguousarray(before.T))
+    steps.copy_to_device(elapsed)
+    numba_step.step[4, 16](state, steps, numbers, action, *written)
+    seen, rewards, over, late = (array.copy_to_host() for array in written)
+    assert (rewards == 1).all()
+    assert (seen == state.copy_to_host().T).all()
+    return seen, steps.copy_to_host(), over, late
+
+print(same_game(step))
+"""
+
+
+def test_the_numba_peer_plays_the_same_game() -> None:
+    """In Numba's simulator of CUDA, which must be chosen before Numba is imported."""
+    if process.lacking(sys.executable, ["numba"]):
+        pytest.skip("not installed: numba")
+    paths = os.pathsep.join(
+        [str(process.ROOT), str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATED],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
+
+
+# --- scaling ---
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_scaling_has_a_point_for_each_size(device: str, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    short = scaling.measure(device, lines.append, seconds=0.005, replicas=(1, 8), agents=(2, 5))
+    monkeypatch.setattr(scaling, "measure", lambda *_: short)
+    monkeypatch.setattr(sys, "argv", ["throughput", "--device", device, "--only", "scaling"])
+    throughput.main()
+    assert [path.name for path in results.iterdir()] == [f"scaling_{device}.json"]
+    document = json.loads((results / f"scaling_{device}.json").read_text())
+    assert document["command"] == f"python -m benchmarks.throughput --device {device} --only scaling"
+    found = document["results"]
+    assert set(found) == {"ways", "single", "teams"}
+    assert set(found["single"]) == set(record.BYTES)
+    for curves in found["single"].values():
+        assert set(curves) == set(found["ways"]) == {"step", "fused"} | ({"graph"} if device == "cuda" else set())
+        for points in curves.values():
+            assert [point["num_envs"] for point in points] == [1, 8]
+            for point in points:
+                assert point["steps_per_s"] * point["us_per_step"] == pytest.approx(1e6 * point["num_envs"])
+    for env_id in (TAG, works.GRID):
+        assert [point["agents"] for point in found["teams"][env_id]] == [2, 5]
+        for point in found["teams"][env_id]:
+            assert point["num_envs"] == scaling.TOGETHER[device] // point["agents"]
+            assert point["agent_steps_per_s"] == pytest.approx(point["env_steps_per_s"] * point["agents"])
+            assert point["in_game"] > 0.99  # nobody goes out, so that sizes can be compared
+    assert len(lines) == len(found["ways"]) * len(record.BYTES) + 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_teams_grow_to_ten_thousand(device: str) -> None:
+    assert (min(scaling.AGENTS[device]), max(scaling.AGENTS[device])) == (2, 10_000)
+    for agents in scaling.AGENTS[device]:
+        for env_id in (TAG, works.GRID):
+            work = scaling.workload(env_id, agents, device)
+            spec = gpu_envs.spec(env_id)
+            assert isinstance(spec, gpu_envs.TeamSpec)
+            params = spec.check_params(work.params, 1)
+            assert sum(role.size(params) for role in spec.roles) == agents
+            assert 1 <= work.num_envs <= scaling.TOGETHER[device] // 2
+
+
+def test_a_device_that_is_not_there_is_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module, main in ((throughput, throughput.main), (command, peers_main.main)):
+        monkeypatch.setattr(module, "device_count", lambda: 0)
+        monkeypatch.setattr(sys, "argv", ["command", "--device", "cuda"])
+        with pytest.raises(SystemExit):
+            main()
+        assert "there is no CUDA device here; --device cpu measures the CPU" in capsys.readouterr().err

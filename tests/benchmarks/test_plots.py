@@ -1,0 +1,205 @@
+"""The pictures of the results: the committed ones are those that the committed results give."""
+
+import copy
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from PIL import Image
+
+from benchmarks import record
+from benchmarks.plot import peers, style, training
+from benchmarks.plot.__main__ import PICTURES, draw_all
+
+DOCUMENTS = {path.stem: json.loads(path.read_text()) for path in record.RESULTS.glob("*.json")}
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"), np.int16)
+
+
+def difference(one: Path, other: Path) -> float:
+    """The share of squares whose mean brightness differs by more than 20 of 255; infinity where sizes differ.
+
+    Squares of 32 pixels hold a few letters each: the other letters of another version of matplotlib show little.
+    """
+
+    def squares(path: Path) -> np.ndarray:
+        grey = pixels(path).mean(-1)
+        rows, columns = (length // 32 for length in grey.shape)
+        means: np.ndarray = grey[: rows * 32, : columns * 32].reshape(rows, 32, columns, 32).mean((1, 3))
+        return means
+
+    if pixels(one).shape != pixels(other).shape:
+        return math.inf
+    return float((abs(squares(one) - squares(other)) > 20).mean())
+
+
+TOLERANCE = 0.002
+"""Between matplotlib 3.10 and 3.11 up to 0.0008 was seen."""
+
+
+def said_of(path: Path, key: str) -> str:
+    """What a picture says of itself."""
+    with Image.open(path) as image:
+        return str(image.info[key])
+
+
+@pytest.fixture(scope="module")
+def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    draw_all(record.RESULTS, folder, lambda _: None)
+    return folder
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_committed_pictures_are_of_the_committed_results(name: str, redrawn: Path) -> None:
+    """Byte for byte with the same libraries; with others letters look a little different."""
+    committed, again = record.RESULTS / name, redrawn / name
+    assert committed.exists() == again.exists(), "python -m benchmarks.plot draws them anew"
+    if not again.exists():
+        assert any(document not in DOCUMENTS for document in PICTURES[name].needs)
+        return
+    assert said_of(committed, "Comment") == said_of(again, "Comment"), "python -m benchmarks.plot draws it anew"
+    if said_of(committed, "Software") == style.software():
+        assert committed.read_bytes() == again.read_bytes()
+    else:
+        assert difference(committed, again) < TOLERANCE
+
+
+def test_no_picture_is_left_over() -> None:
+    assert {path.name for path in record.RESULTS.glob("*.png")} <= set(PICTURES)
+    assert not list(record.RESULTS.glob("*.svg"))
+
+
+def test_a_picture_fits_a_page(redrawn: Path) -> None:
+    for path in redrawn.iterdir():
+        height, width, _ = pixels(path).shape
+        assert width == style.WIDTH * style.DPI
+        assert height < 1.3 * width
+        assert path.stat().st_size < 400_000
+
+
+def test_pictures_have_a_ground_of_their_own(redrawn: Path) -> None:
+    """On a dark page too they are dark on light."""
+    for path in redrawn.iterdir():
+        with Image.open(path) as image:
+            assert np.asarray(image.convert("RGBA"))[..., 3].min() == 255
+        corners = pixels(path)[[0, 0, -1, -1], [0, -1, 0, -1]]
+        assert (corners > 240).all()
+
+
+def scaled(document: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """The training results with runners of TagContinuous that last so much longer where they learn."""
+    found = copy.deepcopy(dict(document))
+    curve = found["sections"]["tag_learning"]["results"]["TagContinuous-v0"]["runners"]["curve"]
+    for point in curve:
+        point[1] *= factor
+    return found
+
+
+def test_another_figure_is_another_picture(tmp_path: Path) -> None:
+    """What the tolerance lets pass between versions is less than a tenth of one curve's height, and is told."""
+    (tmp_path / "training_cuda.json").write_text(json.dumps(scaled(DOCUMENTS["training_cuda"], 0.9)))
+    lines: list[str] = []
+    paths = draw_all(tmp_path, tmp_path, lines.append)
+    assert {path.name for path in paths} == {"environments.png", "training_cuda.png", "tag_training.png"}
+    for name, same in (("training_cuda.png", True), ("tag_training.png", False)):
+        ours, others = tmp_path / name, record.RESULTS / name
+        assert (said_of(ours, "Comment") == said_of(others, "Comment")) == same
+        assert (difference(ours, others) < TOLERANCE) == same
+
+
+def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
+    found = copy.deepcopy(DOCUMENTS["training_cuda"])
+    del found["sections"]["solve"]
+    (tmp_path / "training_cuda.json").write_text(json.dumps(found))
+    lines: list[str] = []
+    drawn = draw_all(tmp_path, tmp_path, lines.append)
+    assert [path.name for path in drawn] == ["environments.png", "tag_training.png"]
+    assert (
+        "scaling_cuda.png: skipped, there is no scaling_cuda.json: python -m benchmarks.throughput --device cuda"
+        in lines
+    )
+    assert (
+        "training_cuda.png: skipped, there is no solve of training_cuda.json: "
+        "python -m benchmarks.training --device cuda --only solve throughput" in lines
+    )
+    assert len(lines) == len(PICTURES)
+
+
+def test_a_users_own_style_changes_nothing(tmp_path: Path, redrawn: Path) -> None:
+    import matplotlib as mpl
+
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 10}):
+        draw_all(record.RESULTS, tmp_path, lambda _: None)
+    for path in redrawn.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1, "1"), (999.4, "999"), (999.6, "1 k"), (41e9, "41 G"), (1.64848e11, "165 G"), (2e12, "2 T"), (0.05, "0.05")],
+)
+def test_numbers_are_short(value: float, words: str) -> None:
+    assert record.short(value) == words
+
+
+def test_curves_are_thinned_to_means() -> None:
+    curve = [[second / 10, second] for second in range(1001)]
+    points = training.thinned(curve)
+    assert len(points) <= training.MOST_POINTS
+    assert points[0] == (0.5, 2.5)  # the mean of 0 to 5, at its end
+    assert points[-1][0] == 100.0
+    assert training.thinned(curve[:7]) == [(t, length) for t, length in curve[:7]]
+
+
+def section(label: str, *rows: dict[str, Any], gpu: str | None = None) -> dict[str, Any]:
+    return {"machine": {"gpu": gpu}, "results": {"label": label, "rows": list(rows)}}
+
+
+def peer_row(rate: float, ours: float | None, **fields: Any) -> dict[str, Any]:
+    known = {"task": "CartPole-v1", "way": "host", "device": "cpu", "cores": "one", "variant": None, "num_envs": 1}
+    return known | {"env_steps_per_s": rate, "ours_env_steps_per_s": ours} | fields
+
+
+def test_bars_are_the_best_of_each_with_ours_of_the_same_work() -> None:
+    sections = {
+        "ours": section("gpu_envs", peer_row(50.0, None), peer_row(400.0, None), peer_row(9.0, None, cores="all")),
+        "other": section(
+            "Other",
+            peer_row(1.0, 50.0, variant="A"),
+            peer_row(10.0, 400.0, variant="A"),
+            peer_row(5.0, 9.0, variant="B", cores="all"),
+            {**peer_row(0, 0), "failed": "no memory"},
+        ),
+    }
+    bars = peers.bars_of(sections, peers.GROUPS[0])
+    assert [tuple(bar) for bar in bars] == [
+        ("Other, B, all cores", 5.0, 1.8),
+        ("gpu_envs, all cores", 9.0, None),
+        ("Other, A, one core", 10.0, 40.0),
+        ("gpu_envs, one core", 400.0, None),
+    ]
+    assert [peers.told(bar) for bar in bars] == ["5  (1.8x)", "9", "10  (40x)", "400"]
+    del sections["other"]
+    assert peers.bars_of(sections, peers.GROUPS[0]) == []  # we alone are no comparison
+
+
+def test_on_a_gpu_bars_say_what_ran_beside_it() -> None:
+    sections = {
+        "ours": section("gpu_envs", peer_row(50.0, None, device="cuda", cores=None), gpu="a GPU"),
+        "other": section("Other", peer_row(1.0, 50.0, way="step", device="cuda", cores=None)),
+    }
+    assert peers.called("gpu_envs", sections["ours"]["results"]["rows"][0], sections) == "gpu_envs, GPU"
+    assert peers.called("Other", sections["other"]["results"]["rows"][0], sections) == "Other"
+    assert peers.called("Other", peer_row(1, 1, way="graph", device="cuda"), sections) == "Other, CUDA graph"
+    assert peers.called("Other", peer_row(1, 1, way="step"), sections) == "Other, CPU"

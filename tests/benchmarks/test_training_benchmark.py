@@ -1,0 +1,127 @@
+"""The training benchmark's own sums: what it keeps, what it counts as solved, and that its peers play the same game."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpu_envs
+from benchmarks import record
+from benchmarks.peers import process
+from benchmarks.training import plan
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def test_sections_are_merged_and_keep_their_provenance(results: Path) -> None:
+    record.merge("training_x", {"solve": {"a": 1}, "shell": {"b": 2}}, "first")
+    path = record.merge("training_x", {"shell": {"b": 3}}, "second", gpu="a GPU")
+    assert path == results / "training_x.json"
+    sections = json.loads(path.read_text())["sections"]
+    assert {name: (s["commit"], s["results"], s["machine"]["gpu"]) for name, s in sections.items()} == {
+        "solve": ("first", {"a": 1}, None),
+        "shell": ("second", {"b": 3}, "a GPU"),
+    }
+    assert all(s["command"].startswith("python -m benchmarks.training") for s in sections.values())
+
+
+def test_throughput_is_written_whole(results: Path) -> None:
+    record.write("throughput_x", {"old": 1}, "first")
+    document = json.loads(record.write("throughput_x", {"new": 2}, "second").read_text())
+    assert document["results"] == {"new": 2}
+    assert document["commit"] == "second"
+    assert document["command"].startswith("python -m benchmarks.throughput")
+    assert [path.name for path in results.iterdir()] == ["throughput_x.json"]
+
+
+def test_a_number_that_json_lacks_is_refused(results: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        record.merge("training_x", {"solve": {"a": math.inf}}, "first")
+    assert not list(results.iterdir())
+
+
+def run(seconds: float, last_100: float, evaluated: float) -> dict[str, Any]:
+    return {"seconds": seconds, "last_100": last_100, "evaluated": evaluated}
+
+
+def test_a_run_that_is_not_confirmed_takes_for_ever() -> None:
+    slow, quick, false = run(3.0, 480, 490), run(2.0, 476, 475), run(1.0, 480, 470)
+    found = plan.summary([slow, quick, false], 475)
+    assert (found["median_s"], found["solved"], found["seeds"]) == (3.0, 2, 3)  # of 2, 3 and for ever
+    found = plan.summary([run(1.0, -math.inf, 20), false, quick], 475)
+    assert (found["median_s"], found["solved"]) == (None, 1)
+    assert found["runs"][0]["last_100"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_peer_that_is_not_there_is_skipped_aloud() -> None:
+    found = process.figures(sys.executable, "no_such_package", "jax_ppo")
+    assert found == {"skipped": f"{sys.executable} has no no_such_package"}
+
+
+def test_a_peer_that_fails_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="No module named"):
+        process.figures(sys.executable, "json", "no_such_peer")
+
+
+def test_the_torch_sampler_draws_what_its_logits_say() -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.peers.torch_sampler import by_distributions, by_race
+
+    torch.manual_seed(0)
+    rows, sizes = 20_000, (2, 3)
+    logits = torch.tensor([0.3, -0.5, 1.0, 0.0, -2.0]).repeat(rows, 1)
+    odds = [part.double().softmax(0).numpy() for part in logits[0].split(sizes)]
+    for sampler in (by_distributions, by_race):
+        actions, log_probs, entropies = sampler(logits, sizes)
+        exact = sum(np.log(p)[actions[:, e].numpy()] for e, p in enumerate(odds))
+        np.testing.assert_allclose(log_probs.numpy(), exact, atol=1e-6)
+        np.testing.assert_allclose(entropies.numpy(), -sum((p * np.log(p)).sum() for p in odds), atol=1e-6)
+        for element, p in enumerate(odds):
+            shares = np.bincount(actions[:, element].numpy(), minlength=len(p)) / rows
+            assert (abs(shares - p) < 5 * np.sqrt(p * (1 - p) / rows)).all()  # five deviations
+
+
+def test_the_jax_peer_plays_the_same_game() -> None:
+    """One step from each of our states gives ours within a few roundings, and the same ends."""
+    jax = pytest.importorskip("jax")
+    from benchmarks.peers import jax_cartpole
+
+    env = gpu_envs.make("CartPole-v1", 256, device="cpu", autoreset_mode="SameStep")
+    before = np.array(env.reset(seed=3)[0])
+    elapsed = np.zeros(256, np.int32)
+    rng = np.random.default_rng(0)
+    step = jax.jit(jax_cartpole.step)
+    truncated_ever = 0
+    for t in range(520):
+        # mostly the push that rights the pole, so that some episodes last until the limit
+        drawn = rng.integers(0, 2, 256)
+        action = np.where(rng.random(256) < 0.1, drawn, before @ [0.05, 0.3, 1.0, 0.8] > 0)
+        after, _, terminated, truncated, _ = env.step(action)
+        world, done, steps = step(jax_cartpole.CartPoles(before, elapsed), action, jax.random.key(t))
+        assert (np.asarray(done) == (terminated | truncated)).all()
+        assert (np.asarray(steps) == elapsed + 1).all()
+        on = ~(terminated | truncated)
+        np.testing.assert_allclose(np.asarray(world.state)[on], after[on], rtol=2e-6, atol=2e-7)
+        assert (abs(np.asarray(world.state)[~on]) <= 0.05).all()
+        before, elapsed = np.array(after), np.asarray(world.elapsed)
+        truncated_ever += int(truncated.sum())
+    assert truncated_ever > 0
+    env.close()
+
+
+def test_the_jax_peer_stops_by_the_same_rule() -> None:
+    """The most recent whole steps in which at least 100 episodes ended."""
+    pytest.importorskip("jax")
+    from benchmarks.peers.jax_learner import mean_of_last
+
+    assert mean_of_last(np.array([[60, 600.0], [39, 390.0]])) == -math.inf
+    assert mean_of_last(np.array([[1000, 0.0], [60, 600.0], [0, 0.0], [50, 1600.0]])) == pytest.approx(2200 / 110)

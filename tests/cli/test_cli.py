@@ -1,0 +1,545 @@
+"""The command line: every setting can be given, presets and options combine, mistakes are explained."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cli_tools import NO_TORCH
+from harness import with_package
+
+import gpu_envs
+from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
+from gpu_envs.cli import report as reports
+from gpu_envs.cli.settings import Setting, field_docs, settings
+from gpu_envs.training.config import Config
+from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.schedule import Schedule
+
+FIELDS = [field.name for field in dataclasses.fields(Config)]
+
+
+class Trainer:
+    """Stands in for the trainer: remembers what it was asked."""
+
+    def __init__(self, reason: str = "total_steps", error: BaseException | None = None) -> None:
+        self.asked: list[Any] = []
+        self.reason = reason
+        self.error = error
+        self.returns = {"agent": 487.25}
+
+    def _result(self, run_dir: str | None) -> SimpleNamespace:
+        if self.error is not None:
+            raise self.error
+        numbers = {"iterations": 12, "steps": 3_000_000, "seconds": 1.5, "returns": self.returns}
+        return SimpleNamespace(run_dir=run_dir, reason=self.reason, **numbers)
+
+    def train(self, config: Config, *, progress: bool | None = None) -> SimpleNamespace:
+        self.asked.append((config, progress))
+        return self._result("runs/my run")
+
+    def resume(self, run: str, *, progress: bool | None = None, **changes: Any) -> SimpleNamespace:
+        self.asked.append((run, changes.get("total_steps"), progress))
+        return self._result(run)
+
+    def evaluate(self, run: str, **options: Any) -> dict[str, SimpleNamespace]:
+        self.asked.append((run, options))
+        row = SimpleNamespace(mean=4.5, std=2.0, interval=0.25, length=77.0, episodes=options["episodes"])
+        return {"tagger": row, "runner": row}
+
+
+@pytest.fixture(autouse=True)
+def presets(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+    """Presets of this test's own, so that those shipped may change."""
+    own = {
+        "CartPole-v1": {
+            "default": {"num_envs": 256, "learning_rate": "0:0.003,1:0", "params": {"gravity": 9.0, "length": 0.6}},
+            "big": {"num_envs": 65536, "hidden": (128,), "graphs": False},
+        },
+        "Pendulum-v1": {"slow": {"gamma": 0.5}},
+    }
+    monkeypatch.setattr(commands, "PRESETS", own)
+    return own
+
+
+def trained(*words: str) -> Config:
+    """The run that a command line asks for."""
+    trainer = Trainer()
+    assert main(["train", *words], trainer=trainer) == OK
+    ((config, _),) = trainer.asked
+    assert isinstance(config, Config)
+    return config
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, trainer: Trainer | None) -> str:
+    """The message of a command line that is a mistake; without a trainer, of the real one."""
+    assert main(list(words), trainer=trainer) == MISTAKE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("gpu-envs: error: ")
+    assert captured.err.count("gpu-envs: error: ") == 1
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+# --- settings ---
+
+OTHER_VALUES: Mapping[str, Any] = {
+    "algorithm": "a2c",
+    "device": "cuda:3",
+    "activation": "relu",
+    "precision": "tf32",
+    "target_role": "runner",
+    "run_dir": "some where/else",
+    "params": {"gravity": -3.5, "switch": True, "whole": 7, "word": "semi-implicit"},
+    "policies": {"tagger": "frozen:runs/a=b:tagger", "runner_0": "random"},
+}
+"""Words and mappings; other values follow from the type and the default."""
+
+
+def other_value(setting: Setting) -> Any:
+    """A value that is allowed, and is not the default."""
+    if setting.name in OTHER_VALUES:
+        return OTHER_VALUES[setting.name]
+    if setting.type is bool:
+        return not setting.default
+    if setting.type is Schedule:
+        return Schedule(((0.0, 1 / 3), (0.25, 1e-7), (1.0, 0.0)))
+    if setting.type is int:
+        return 3 if setting.default is None else setting.default + 5
+    if setting.type is float:
+        return 0.3 if setting.default is None else setting.default / 3
+    assert setting.type == tuple[int, ...]
+    return (7, 8, 9)
+
+
+def words_for(setting: Setting, value: Any) -> list[str]:
+    if setting.type is bool and value is not None:
+        return [setting.flag if value else f"--no-{setting.flag.removeprefix('--')}"]
+    if isinstance(value, Mapping):
+        return [word for name, item in value.items() for word in (setting.flag, f"{name}={item}")]
+    if value is None:
+        return [f"{setting.flag}=none"]
+    if isinstance(value, tuple):
+        return [setting.flag, ",".join(map(str, value))]
+    return [setting.flag, str(value)]
+
+
+@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.name)
+def test_every_setting_can_be_given(setting: Setting) -> None:
+    value = other_value(setting)
+    config = trained(*words_for(setting, value), "CartPole-v1", "--preset", "none")
+    assert getattr(config, setting.name) == value
+    assert type(getattr(config, setting.name)) is type(value)
+    assert config == dataclasses.replace(Config(env="CartPole-v1"), **{setting.name: value})  # and nothing else
+    assert Config.from_json(config.to_json()) == config
+    if setting.optional:
+        config = trained("CartPole-v1", "--preset=none", *words_for(setting, value), *words_for(setting, None))
+        assert getattr(config, setting.name) is None
+
+
+def test_all_settings_at_once() -> None:
+    values = {setting.name: other_value(setting) for setting in settings()}
+    words = [word for setting in settings() for word in words_for(setting, values[setting.name])]
+    assert trained(*words, "CartPole-v1") == Config(
+        env="CartPole-v1", **values | {"params": {"length": 0.6} | values["params"]}
+    )
+
+
+def test_settings_are_the_dataclass() -> None:
+    assert ["env", *(setting.name for setting in settings())] == FIELDS
+    flags = [setting.flag for setting in settings()]
+    assert len(set(flags)) == len(flags)
+    defaults = Config(env="CartPole-v1")
+    assert all(getattr(defaults, setting.name) == setting.default for setting in settings())
+
+
+def test_every_field_has_a_docstring() -> None:
+    docs = field_docs(Config)
+    assert list(docs) == FIELDS
+    assert all(len(text) > 5 and text.endswith(".") for text in docs.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--total-steps", "1e6"], "total_steps", 1_000_000),
+        (["--total-steps=10_000"], "total_steps", 10_000),
+        (["--learning-rate", "0.5"], "learning_rate", Schedule(((0.0, 0.5),))),
+        (["--target-return", "-200"], "target_return", -200.0),
+        (["--target-return", "-1e3"], "target_return", -1000.0),
+        (["--target-return", "-.5e1"], "target_return", -5.0),
+        (["--entropy-weight", "-1e-3"], "entropy_weight", Schedule(((0.0, -1e-3),))),
+        (["--hidden", "32"], "hidden", (32,)),
+        (["--run-dir", ""], "run_dir", ""),
+        (["--graphs", "--graphs=none"], "graphs", None),
+        (["--param", "a=1", "--param", "a=2"], "params", {"a": 2}),
+        (["--param", "a="], "params", {"a": ""}),
+        (
+            ["--param", "a=none", "--param", "b=1e-3", "--param", "c=False"],
+            "params",
+            {"a": "none", "b": 1e-3, "c": False},
+        ),
+        (["--policy", "tagger=3"], "policies", {"tagger": "3"}),
+    ],
+)
+def test_values_are_read(words: list[str], name: str, value: Any) -> None:
+    assert getattr(trained("CartPole-v1", "--preset", "none", *words), name) == value
+
+
+# --- presets ---
+
+
+def test_options_stand_above_presets_above_defaults() -> None:
+    config = trained("CartPole-v1", "--num-envs", "8", "--param", "length=0.7", "--param", "tau=0.01")
+    assert config.num_envs == 8  # the option's
+    assert config.learning_rate == Schedule(((0.0, 0.003), (1.0, 0.0)))  # the preset's
+    assert config.horizon == Config(env="CartPole-v1").horizon  # the default
+    assert config.params == {"gravity": 9.0, "length": 0.7, "tau": 0.01}  # by name
+    assert trained("CartPole-v1", "--preset", "default") == trained("CartPole-v1")
+
+
+def test_presets_by_name() -> None:
+    big = trained("CartPole-v1", "--preset", "big", "--graphs=none")
+    assert (big.num_envs, big.hidden, big.graphs) == (65536, (128,), None)
+    assert trained("CartPole-v1", "--preset", "none") == Config(env="CartPole-v1")
+    assert trained("Pendulum-v1") == Config(env="Pendulum-v1")  # it has none called default
+    assert trained("gpu_envs/CartPole-v1") == trained("CartPole-v1")
+
+
+def test_the_shipped_presets_are_runs() -> None:
+    for env, named in PRESETS.items():
+        assert gpu_envs.spec(env).id == env
+        for name, values in named.items():
+            assert name != "none"
+            Config(**(dict(values) | {"env": env}))
+
+
+# --- help ---
+
+
+def unwrapped(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.name)
+def test_help_shows_every_setting(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == OK
+    text = unwrapped(capsys.readouterr().out)
+    doc = re.sub(r"\bNone\b", "none", field_docs(Config)[setting.name])
+    assert re.search(rf"{setting.flag}\b.* {re.escape(doc)} \(default: ", text)
+
+
+def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*words: str) -> str:
+        assert main(["train", *words]) == OK
+        return unwrapped(capsys.readouterr().out)
+
+    assert "(preset default: 256)" in shown("-h", "CartPole-v1")
+    assert "(preset default: gravity=9.0 length=0.6)" in shown("CartPole-v1", "--help", "--num-envs", "7")
+    big = shown("CartPole-v1", "--preset", "big", "--help")
+    assert all(f"(preset big: {value})" in big for value in ("65536", "128", "off"))
+    assert "(preset" not in shown("CartPole-v1", "--preset", "none", "--help")
+    assert "the first there is of 1. the option" in shown("--help")
+
+
+def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == OK
+    assert capsys.readouterr().out == f"gpu_envs {gpu_envs.__version__}\n"
+    assert main(["--help"]) == OK
+    text = capsys.readouterr().out
+    assert all(name in text for name in commands.all_commands())
+    assert main([]) == MISTAKE
+    assert "usage" in capsys.readouterr().err
+    assert main(["eval", "--help"]) == OK
+    text = capsys.readouterr().out
+    for flag in ("--episodes", "--greedy", "--sampled", "--device", "--seed", "--num-envs", "--debug"):
+        assert flag in text
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "no command 'trian'. Did you mean 'train'?"),
+        (["--verison"], "'--verison'"),
+        (["train"], "which environment?"),
+        (["train", "CartPol-v1"], "Did you mean 'CartPole-v1'?"),
+        (
+            ["train", "CartPole-v1", "Pendulum-v1"],
+            "one environment ID is expected; got 'CartPole-v1' and 'Pendulum-v1'",
+        ),
+        (["train", "CartPole-v1", "--num-env", "7"], "no option '--num-env'. Did you mean '--num-envs'?"),
+        (["train", "--num-env=7"], "no option '--num-env'. Did you mean '--num-envs'?"),
+        (["train", "CartPole-v1", "--preset", "bigg"], "no preset 'bigg'. Did you mean 'big'?"),
+        (["train", "Acrobot-v1", "--preset", "x"], "no preset 'x'. There are: none"),
+        (["train", "CartPole-v1", "--num-envs", "many"], "--num-envs: 'many' is not a whole number"),
+        (["train", "CartPole-v1", "--num-envs", "1.5"], "--num-envs: '1.5' is not a whole number"),
+        (["train", "CartPole-v1", "--num-envs", "inf"], "--num-envs: 'inf' is not a whole number"),
+        (["train", "CartPole-v1", "--num-envs", "none"], "--num-envs: 'none' is not a whole number"),
+        (["train", "CartPole-v1", "--num-envs", "0"], "num_envs is 0"),
+        (["train", "CartPole-v1", "--num-envs"], "--num-envs: expected one argument"),
+        (["train", "CartPole-v1", "--gamma", "high"], "--gamma: 'high' is not a number"),
+        (["train", "CartPole-v1", "--gamma", "2"], "gamma is 2.0"),
+        (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' are not whole numbers"),
+        (["train", "CartPole-v1", "--learning-rate", "fast"], "--learning-rate: 'fast' is not a schedule"),
+        (["train", "CartPole-v1", "--learning-rate", "0:1,2:0"], "must rise within 0 to 1"),
+        (["train", "CartPole-v1", "--activation", "tan"], "Did you mean 'tanh'?"),
+        (["train", "CartPole-v1", "--param", "gravity"], "--param: 'gravity' is not NAME=VALUE"),
+        (["train", "CartPole-v1", "--policy", "=x"], "--policy: '=x' is not ROLE=NAME"),
+        (["train", "CartPole-v1", "--stagger=none"], "--stagger"),
+        (["train", "CartPole-v1", "--resume", "runs/x"], "leave out CartPole-v1"),
+        (["train", "--resume", "runs/x", "--param", "a=1", "--seed", "3"], "leave out --param, --seed"),
+        (["train", "--resume", "runs/x", "--preset", "big"], "leave out --preset"),
+        (["eval"], "which run?"),
+        (["eval", "a", "b"], "one run directory is expected"),
+        (["eval", "a", "--episodes", "0"], "--episodes is 0"),
+        (["eval", "a", "--greedy", "--sampled"], "not allowed with"),
+        (["eval", "a", "--episode", "3"], "Did you mean '--episodes'?"),
+        (["eval", "a", "--policy", "runner"], "--policy: 'runner' is not ROLE=NAME"),
+        (["train", "CartPole-v1", "--target-return", "-1x"], "--target-return: '-1x' is not a number"),
+        (["train", "CartPole-v1", "-1e3"], "no option '-1e3'"),
+    ],
+)
+def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer()
+    assert message in refused(capsys, *words, trainer=trainer)
+    assert trainer.asked == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("what is wrong"),
+        TypeError("what is wrong"),
+        FileNotFoundError("what is wrong"),
+        FileExistsError("what is wrong"),
+        BlockingIOError("what is wrong"),
+        NotADirectoryError("what is wrong"),
+        MemoryError("what is wrong"),
+        gpu_envs.UnknownEnvironmentError("what is wrong"),
+        gpu_envs.NoCompilerError("what is wrong"),
+        ImportError("what is wrong", name="torch"),
+        ModuleNotFoundError("what is wrong", name="torch.distributed"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_the_user_can_mend_has_no_traceback(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer(error=error)
+    assert "what is wrong" in refused(capsys, "train", "CartPole-v1", trainer=trainer)
+    with pytest.raises(type(error)):
+        main(["train", "CartPole-v1", "--debug"], trainer=trainer)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a fault"), KeyError("x"), ImportError("x", name="numpy"), OSError("x")]
+)
+def test_what_the_user_cannot_mend_has_one(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        main(["train", "CartPole-v1"], trainer=Trainer(error=error))
+
+
+def test_a_real_environments_refusal_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    """Parameters are checked by the environment itself."""
+    pytest.importorskip("torch")
+    words = ["train", "CartPole-v1", "--preset", "none", "--device", "cpu", "--run-dir", "", "--no-progress"]
+    for param, message in (("gravty=1", "Did you mean 'gravity'?"), ("gravity=word", "gravity")):
+        assert main([*words, "--param", param]) == MISTAKE
+        assert message in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    none = tmp_path / "none"
+    for words, option in ((["eval"], "RUN"), (["train", "--resume"], "--resume")):
+        for given in (str(none), f"{none}/"):
+            assert main([*words, given]) == MISTAKE
+            assert f"{option}: the run directory {none} does not exist" in capsys.readouterr().err
+    file = tmp_path / "file"
+    file.touch()
+    few = ["--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1"]
+    assert main(["train", "CartPole-v1", *few, "--run-dir", str(file)]) == MISTAKE
+    assert f"the run directory cannot be {file}, because {file} is a file" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("cupy")
+    if torch.cuda.is_available():
+        pytest.skip("it is there")
+    run = str(tmp_path / "run")
+    few = ["--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1"]
+    assert main(["train", "CartPole-v1", *few, "--total-steps=1", "--run-dir", run, "--no-progress"]) == OK
+    assert "no episode ended" in capsys.readouterr().out
+    for device in ("cuda", "cuda:3"):
+        assert "is not there" in refused(capsys, "eval", run, "--device", device, trainer=None)
+
+
+# --- what is done and printed ---
+
+
+def test_training_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "CartPole-v1"], trainer=Trainer("target_return")) == OK
+    text = capsys.readouterr().out
+    for part in ("487.25", "3,000,000", "12 updates", "1.50 s", "2,000,000 steps/s", "runs/my run", "aimed at"):
+        assert part in text
+    assert "gpu-envs eval 'runs/my run'" in text  # as a shell wants it
+    assert "gpu-envs play 'runs/my run'" in text
+    assert "--resume" not in text
+
+
+def test_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name this program as it can be started from here: a virtual environment need not be active."""
+    program = tmp_path / "my venv" / "bin" / "gpu-envs"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    for started, called in (
+        (str(program), "'my venv/bin/gpu-envs'"),
+        ("my venv/bin/gpu-envs", "'my venv/bin/gpu-envs'"),
+        ("/somewhere/gpu_envs/__main__.py", f"{sys.executable} -m gpu_envs"),
+        ("/somewhere/else.py", "gpu-envs"),
+    ):
+        monkeypatch.setattr(sys, "argv", [started])
+        assert f"  {called} play runs/x" in reports.training_report(Trainer()._result("runs/x"))
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    assert reports.this_program() == "gpu-envs"
+
+
+def test_an_interrupted_run_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "CartPole-v1"], trainer=Trainer("interrupted")) == INTERRUPTED
+    assert "gpu-envs train --resume 'runs/my run'" in capsys.readouterr().out
+    assert main(["train", "CartPole-v1"], trainer=Trainer(error=KeyboardInterrupt())) == INTERRUPTED
+    assert capsys.readouterr().err == "gpu-envs: interrupted\n"
+
+
+def test_a_run_in_which_no_episode_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer()
+    trainer.returns = {"tagger": float("nan"), "runner": 1.5}
+    assert main(["train", "CartPole-v1"], trainer=trainer) == OK
+    text = capsys.readouterr().out
+    assert re.search(r"return of tagger +no episode ended\n", text)
+    assert "nan" not in text
+
+
+READERLESS = """
+import os, sys
+from gpu_envs.cli import main
+class Trainer:
+    def evaluate(self, run, **options):
+        return {}
+    def train(self, config, **options):
+        print("a note", file=sys.stderr, flush=True)
+read, write = os.pipe()
+os.close(read)
+os.dup2(write, int(sys.argv[1]))
+sys.exit(main(sys.argv[2:], trainer=Trainer()))
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("words", "stream", "code"),
+    [
+        (["eval", "x"], 1, OK),
+        (["train", "--help"], 1, OK),
+        (["--version"], 1, OK),
+        (["trian"], 2, MISTAKE),
+        (["train", "CartPole-v1"], 2, 141),  # what goes wrong in the middle of a run
+    ],
+)
+def test_nobody_needs_to_read(words: list[str], stream: int, code: int, unbuffered: str) -> None:
+    """As behind ``| true``: the exit code is that of what was done."""
+    done = subprocess.run(
+        [sys.executable, "-c", READERLESS, str(stream), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=with_package(PYTHONUNBUFFERED=unbuffered),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_a_run_without_a_folder_is_not_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer()
+    assert main(["train", "--resume", ""], trainer=trainer) == OK
+    assert "eval" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "progress"), [([], None), (["--progress"], True), (["--no-progress"], False)])
+def test_resuming(words: list[str], progress: bool | None) -> None:
+    trainer = Trainer()
+    assert main(["train", "--resume", "runs/x", *words], trainer=trainer) == OK
+    assert main(["train", *words, "--total-steps", "1e9", "--resume", "runs/x"], trainer=trainer) == OK
+    assert trainer.asked == [("runs/x", None, progress), ("runs/x", 10**9, progress)]
+    assert main(["train", "CartPole-v1", *words], trainer=trainer) == OK
+    assert trainer.asked[-1][1] is progress
+
+
+def test_evaluating(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer()
+    assert main(["eval", "runs/x"], trainer=trainer) == OK
+    defaults = {"episodes": 1000, "greedy": True, "device": "auto", "seed": None, "num_envs": None, "policies": {}}
+    assert trainer.asked.pop() == ("runs/x", defaults | {"trust": False})
+    table = capsys.readouterr().out
+    for part in ("tagger", "runner", "4.5", "0.25", "77", "1,000", "likeliest"):
+        assert part in table
+    words = ["--episodes", "5", "--sampled", "--device", "cpu", "--seed", "9", "runs/x", "--num-envs", "4", "--trust"]
+    assert main(["eval", *words], trainer=trainer) == OK
+    given = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4, "policies": {}}
+    assert trainer.asked.pop() == ("runs/x", given | {"trust": True})
+    assert (
+        main(["eval", "runs/x", "--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"], trainer=trainer) == OK
+    )
+    assert trainer.asked.pop()[1]["policies"] == {"runner": "random", "tagger_1": "frozen:y:z"}
+
+
+def test_the_age_of_the_process_is_known() -> None:
+    first = reports.process_seconds()
+    if first is None:
+        pytest.skip("the operating system does not say")
+    second = reports.process_seconds()
+    assert second is not None
+    assert 0 < first <= second < 24 * 3600
+
+
+# --- without torch ---
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["train", "CartPole-v1", "--help"], OK, "settings of the run"),
+        (["train", "CartPol"], MISTAKE, "Did you mean"),
+        (["train", "CartPole-v1"], MISTAKE, "pip install torch"),
+        (["eval", "x"], MISTAKE, "pip install torch"),
+    ],
+)
+def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TORCH, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=with_package(),
+    )
+    assert done.returncode == code, done.stderr
+    assert message in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_package_is_a_program() -> None:
+    environment = with_package()
+    command = [sys.executable, "-m", "gpu_envs", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == f"gpu_envs {gpu_envs.__version__}\n"

@@ -1,0 +1,186 @@
+"""What bench measures, what show prints, and the tables of both."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_tools import refused, said
+from harness import IDS, TEAM_IDS
+
+import gpu_envs
+from gpu_envs.backend import toolchain
+from gpu_envs.backend.program import header_text
+from gpu_envs.cli import bench, report
+from gpu_envs.specs.team import TeamSpec
+
+pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
+
+
+def test_every_environment_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = said(capsys, "bench", "--device", "cpu", "--seconds", "0.005", "--num-envs", "8")
+    head, *rows, note = text.splitlines()
+    assert re.split("  +", head) == ["environment", "device", "replicas", "one a launch", "many a launch"]
+    assert note.startswith("(")
+    assert [row.split()[0] for row in rows] == gpu_envs.ids()
+    for row in rows:
+        cells = re.split("  +", row)
+        assert cells[1:3] == ["cpu", "8"]
+        assert len(cells) == (4 if isinstance(gpu_envs.spec(cells[0]), TeamSpec) else 5)
+        assert all(re.fullmatch(r"\d+(\.\d+)?( [kMG])?", cell) for cell in cells[3:])
+    assert max(map(len, text.splitlines())) <= 100
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parameters_and_ids_of_a_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--seconds", "0.001", "--device", "cpu")
+    words = ("--param", "num_taggers=2", "--param", "num_runners=1", "TagContinuous-v0")
+    _, row, _ = said(capsys, "bench", *few, *words).splitlines()
+    assert re.split("  +", row)[:3] == ["TagContinuous-v0", "cpu", f"{2**14 // 3:,}"]
+
+
+def test_how_many_replicas_are_measured() -> None:
+    cartpole, tag = (gpu_envs.spec(each) for each in ("CartPole-v1", "TagContinuous-v0"))
+    assert bench.replicas_for(cartpole, {}, "cpu") == 2**15
+    assert bench.replicas_for(cartpole, {}, "cuda:0") == 2**20
+    assert bench.replicas_for(tag, {}, "cuda:0") == 2**19 // 110
+    assert bench.replicas_for(tag, {"num_runners": 10**6}, "cpu") == 1
+
+
+class Clock:
+    """Time that passes only while work is done."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.done = 0
+
+    def work(self, seconds: float) -> Callable[[int], None]:
+        def step(times: int) -> None:
+            self.done += times
+            self.now += times * seconds
+
+        return step
+
+
+@pytest.mark.parametrize("seconds", [1e-7, 1e-4, 0.03, 2.0])
+def test_the_rate_is_steps_over_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    waits: list[float] = []
+    monkeypatch.setattr("time.perf_counter", lambda: clock.now)
+    found = bench.rate(clock.work(seconds), lambda: waits.append(clock.now), 50, 1.0)
+    assert found == pytest.approx(50 / seconds)
+    assert len(waits) >= 2  # the warm-up's end is waited for too
+    assert clock.now - 100 < max(4, 3 * seconds)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (41.04e9, "41.0 G"),
+        (337.2e6, "337 M"),
+        (6.244e3, "6.24 k"),
+        (999.7e6, "1000 M"),
+        (512.4, "512"),
+        (1e9, "1.00 G"),
+    ],
+)
+def test_amounts(rate: float, text: str) -> None:
+    assert bench.amount(rate) == text
+
+
+def test_all_devices_are_those_that_can_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> Any:
+        raise gpu_envs.NoCompilerError("there is no compiler")
+
+    def no_cupy() -> Any:
+        raise ImportError("device='cuda' needs CuPy: pip install it")
+
+    for count, compiler, cupy, expected in (
+        (0, True, False, ["cpu"]),
+        (2, True, True, ["cpu", "cuda:0", "cuda:1"]),
+        (1, False, True, ["cuda:0"]),
+        (1, True, False, ["cpu"]),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(bench, "device_count", lambda count=count: count)
+            patch.setattr(bench, "find_compiler", (lambda: ("c++",)) if compiler else missing)
+            patch.setattr(bench, "import_cupy", (lambda: None) if cupy else no_cupy)
+            assert bench.devices_of("all") == expected
+    assert "the GPU is left out: device='cuda' needs CuPy" in capsys.readouterr().err
+    monkeypatch.setattr(bench, "find_compiler", missing)
+    monkeypatch.setattr(bench, "device_count", lambda: 0)
+    with pytest.raises(gpu_envs.NoCompilerError):
+        bench.devices_of("all")
+    assert "there is no compiler" in refused(capsys, "bench")
+    assert "there is no compiler" in refused(capsys, "bench", "--device", "cpu")
+
+
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_what_is_shown_is_what_is_compiled(
+    env_id: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources: list[str] = []
+    build = toolchain.build
+
+    def watched(source: str, name: str, flags: Any = ()) -> Any:
+        sources.append(source)
+        return build(source, name, flags)
+
+    monkeypatch.setattr("gpu_envs.backend.host.build", watched)
+    params = {"num_taggers": 3} if env_id.startswith("Tag") else {}
+    gpu_envs.make(env_id, 7, device="cpu", autoreset_mode="SameStep", precision="float64", **params).close()
+    words = ["--device=cpu", "--num-envs=7", "--autoreset-mode=SameStep", "--precision=float64"]
+    words += [f"--param={name}={value}" for name, value in params.items()]
+    assert said(capsys, "show", env_id, "--all", *words).rstrip("\n") == sources[0].rstrip("\n")
+    own = said(capsys, "show", env_id, *words)
+    spec = gpu_envs.spec(env_id)
+    assert isinstance(spec.header, str)
+    rules = header_text(f"environments/{spec.header}")
+    assert rules.strip() in own
+    assert f"// {env_id}, float64, SameStep" in own
+    assert len(own) < len(sources[0]) / 2
+    for part in own.split('#line 1 "')[1:]:
+        assert part.partition('"')[0] in ("generated", str(spec.header))
+        assert part.rstrip("\n} ") in sources[0]
+    assert said(capsys, "show", env_id, "--header") == f"{rules.rstrip()}\n"
+
+
+def test_parameters_that_are_compiled_in_change_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = said(capsys, "show", "CartPole-v1", "--device", "cpu")
+    assert plain == said(capsys, "show", "gpu_envs/CartPole-v1", "--device", "cpu", "--param", "gravity=3")
+    other = said(capsys, "show", "CartPole-v1", "--device", "cpu", "--param", "kinematics_integrator=semi-implicit")
+    assert plain != other
+    assert said(capsys, "show", "CartPole-v1", "--device", "cpu", "--driver", "rollout", "--all") != said(
+        capsys, "show", "CartPole-v1", "--device", "cpu", "--all"
+    )
+
+
+def test_a_team_s_code_for_a_gpu_is_shown_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "SCHEDULE = BLOCK" in said(capsys, "show", "TagContinuous-v0", "--device", "cuda")
+    few = ("--device", "cuda", "--num-envs", "1", "--param", "num_runners=9000", "--param", "num_taggers=1000")
+    assert "SCHEDULE = SPREAD" in said(capsys, "show", "TagContinuous-v0", *few)
+    assert "SCHEDULE = HOST" in said(capsys, "show", "TagContinuous-v0", "--device", "cpu")
+
+
+def test_the_last_column_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    text = report.wrapped(
+        [("one", "a" * 10 + " " + "b" * 25), ("three", ""), ("x", "/a/path-that-is/not-broken" * 3)], "  "
+    )
+    assert text.splitlines() == [
+        "  one    aaaaaaaaaa",
+        "         " + "b" * 25,
+        "  three",
+        "  x      " + "/a/path-that-is/not-broken" * 3,
+    ]
+    assert report.line_width() == 44
+    narrow = report.wrapped([("a" * 30, "some words"), ("b", "more of them")], " ")
+    assert narrow.splitlines() == [" " + "a" * 30, "     some words", " b", "     more of them"]
+    monkeypatch.setenv("COLUMNS", "400")
+    assert report.line_width() == 100

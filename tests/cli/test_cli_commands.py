@@ -1,0 +1,490 @@
+"""All commands, and what list and info tell."""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_tools import NO_TORCH, refused, run, said
+from harness import HAS_CUDA, with_package
+
+import gpu_envs
+from gpu_envs.backend import toolchain
+from gpu_envs.cli import OK, listing, probes
+from gpu_envs.cli.probes import Driver, Gpu
+from gpu_envs.registry import known as registry
+from gpu_envs.specs.team import TeamSpec
+
+pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
+
+
+COMMANDS = ("list", "info", "bench", "show")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_complete(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, command, "--help")
+    assert text.startswith(f"usage: gpu-envs {command} ")
+    assert "examples:" in text
+    assert text.count(f"gpu-envs {command}") >= 3
+    assert "--debug" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert said(capsys, command, "-h") == text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_program_names_them(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert re.search(rf"^  {command} +\w+", said(capsys, "--help"), re.MULTILINE)
+    assert f"Did you mean {command!r}?" in refused(capsys, command + "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "CartPol-v1"], "there is no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
+        (["list", "--parms"], "no option '--parms'. Did you mean '--params'?"),
+        (["list", "CartPole-v1", "nonsense"], "there is no environment 'nonsense'"),
+        (["info", "--clear-cach"], "--clear-cach"),
+        (["info", "CartPole-v1"], "nothing is expected after gpu-envs info but its options; got 'CartPole-v1'"),
+        (["bench", "Pendulum"], "Did you mean 'Pendulum-v1'?"),
+        (["bench", "--seconds", "0"], "--seconds is 0; give a number above 0"),
+        (["bench", "--seconds", "-1"], "--seconds is -1"),
+        (["bench", "--seconds", "inf"], "--seconds is inf"),
+        (["bench", "--seconds", "long"], "--seconds: 'long' is not a number"),
+        (["bench", "--num-envs", "0"], "--num-envs is 0; give a whole number from 1 up"),
+        (["bench", "--device", "gpu"], "device is 'gpu'; allowed: 'auto', 'cpu', 'cuda', 'cuda:0' and so on, or all"),
+        (["bench", "CartPole-v1", "--param", "gravty=1"], "no parameter 'gravty'. Did you mean 'gravity'?"),
+        (["bench", "CartPole-v1", "--param", "gravity"], "'gravity' is not NAME=VALUE"),
+        (["bench", "CartPole-v1", "--second", "1"], "no option '--second'. Did you mean '--seconds'?"),
+        (["show"], "which environment? Give an ID: Acrobot-v1, "),
+        (["show", "CartPole"], "Did you mean 'CartPole-v1'?"),
+        (["show", "CartPole-v1", "Pendulum-v1"], "one environment ID is expected"),
+        (["show", "CartPole-v1", "--param", "gravty=1"], "no parameter 'gravty'. Did you mean 'gravity'?"),
+        (
+            ["show", "CartPole-v1", "--param", "length=-1"],
+            "parameter 'length' got -1; allowed: a finite number above 0",
+        ),
+        (["show", "CartPole-v1", "--device", "gpu"], "device is 'gpu'"),
+        (["show", "CartPole-v1", "--precision", "float16"], "precision is 'float16'. Did you mean 'float"),
+        (["show", "CartPole-v1", "--autoreset-mode", "Samestep"], "Did you mean 'SameStep'?"),
+        (["show", "CartPole-v1", "--num-envs", "0"], "--num-envs is 0"),
+        (["show", "CartPole-v1", "--driver", "rolout"], "--driver is 'rolout'. Did you mean 'rollout'?"),
+        (["show", "CartPole-v1", "--max-episode-steps", "0"], "max_episode_steps is 0"),
+        (["show", "CartPole-v1", "--heade"], "Did you mean '--header'?"),
+    ],
+)
+def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, *words)
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "bench", "CartPole-v1", "--device", "cuda")
+    assert "is not there" in message or "needs CuPy" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "--params"],
+        ["info"],
+        ["bench", "CartPole-v1", "--device", "cpu", "--seconds", "0.01", "--num-envs", "4"],
+        ["show", "CartPole-v1", "--device", "cpu"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_none_needs_torch(words: list[str]) -> None:
+    done = run(*words, code=NO_TORCH)
+    assert (done.returncode, done.stderr) == (OK, "")
+    assert len(done.stdout) > 100
+
+
+def test_importing_the_program_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from gpu_envs.cli import main
+main(["list"])
+main(["show", "CartPole-v1", "--device", "cpu"])
+main(["bench", "CartPole-v1", "--device", "cpu", "--seconds", "0.001", "--num-envs", "1"])
+sys.exit(not {"torch", "cupy", "pygame", "imageio"}.isdisjoint(sys.modules))
+"""
+    done = run(code=code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    head, *rows = said(capsys, "list").splitlines()
+    assert re.split("  +", head) == ["environment", "agents", "observation", "action", "limit", "solved"]
+    assert [row.split()[0] for row in rows] == gpu_envs.ids()
+    cells = {row.split()[0]: re.split("  +", row) for row in rows}
+    assert cells["CartPole-v1"][1:] == ["1", "Box(4)", "Discrete(2)", "500", "475"]
+    assert cells["Pendulum-v1"][1:] == ["1", "Box(3)", "Box(1)", "200"]
+    tag = ["10 tagger, 100 runner", "Box(71)", "MultiDiscrete(21, 21)", "500"]
+    assert cells["TagContinuous-v0"][1:] == tag
+    assert max(map(len, rows)) <= 100
+
+
+def test_ids_restrict_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    _, *rows = said(capsys, "list", "gpu_envs/Pendulum-v1", "CartPole-v1", "CartPole-v1").splitlines()
+    assert [row.split()[0] for row in rows] == ["Pendulum-v1", "CartPole-v1"]
+
+
+def test_a_narrow_terminal_gets_a_few_lines_for_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for words in (["list"], ["list", "--params"]):
+        text = said(capsys, *words)
+        assert max(map(len, text.splitlines())) <= 60
+    assert "TagContinuous-v0\n  agents       10 tagger, 100 runner\n" in said(capsys, "list")
+    assert "solved" not in said(capsys, "list", "TagContinuous-v0")  # it has no such threshold
+
+
+def test_every_parameter_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "list", "--params")
+    assert max(map(len, text.splitlines())) <= 100
+    blocks = text.split("\n\n")
+    assert [block.partition(":")[0] for block in blocks] == gpu_envs.ids()
+    for block, spec in zip(blocks, map(gpu_envs.spec, gpu_envs.ids()), strict=True):
+        assert spec.description in block
+        plain = re.sub(r"\s+", " ", block)
+        for name, param in spec.settings.items():
+            default = f"{param.default:.6g}" if isinstance(param.default, float) else str(param.default)
+            assert f" {name} {default} {param.description}" in plain
+            for choice in param.choices:
+                assert choice in plain
+    assert " pole_mass                0.1      kg (above 0)\n" in text
+    assert "\n  explicit starts  x, y, heading\n" in text
+
+
+def test_an_environment_of_one_s_own_is_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = gpu_envs.spec("TagGridWorld-v0")
+    assert isinstance(tag, TeamSpec)
+    own = dataclasses.replace(
+        tag,
+        id="AnEnvironmentWhoseNameIsSoLongThatNoTableOfItFitsIntoAHundredColumnsOfAnyTerminal-v12",
+        description="",
+        max_episode_steps=None,
+    )
+    monkeypatch.setattr(registry, "_SPECS", {own.id: own})
+    text = said(capsys, "list")
+    assert text.startswith(f"{own.id}\n  agents       4 tagger, 1 runner\n")
+    assert "  limit        none\n" in text
+    assert said(capsys, "list", "--params").startswith(f"{own.id}\n  parameters\n")
+
+
+def test_roles_with_spaces_of_their_own() -> None:
+    shown = {"tagger": "Box(3)", "runner": "Discrete(2)"}
+    assert listing._by_role(shown) == "tagger: Box(3), runner: Discrete(2)"
+    assert listing._by_role({"tagger": "Box(3)", "runner": "Box(3)"}) == "Box(3)"
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """The table that ``info`` prints."""
+    table = text.partition("\n\n")[0]
+    joined = re.sub(r"\n {10,}", " ", table)
+    return {cells[0]: cells[1] for cells in (re.split("  +", line, maxsplit=1) for line in joined.splitlines())}
+
+
+def test_info_of_this_machine(cache: Path) -> None:
+    done = run("info", GPU_ENVS_CACHE_DIR=str(cache))
+    assert (done.returncode, done.stderr) == (OK, "")
+    rows = rows_of(done.stdout)
+    assert rows["gpu_envs"].startswith(f"{gpu_envs.__version__}, ")
+    assert rows["Python"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
+    assert rows["cache"] == f"{cache}: 0 compiled, 0.0 MB"
+    assert rows["device auto"] == ("cuda:0" if HAS_CUDA else "cpu")
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        assert rows["torch"].startswith(str(torch.__version__))
+    assert "unknown" not in rows["C++ compiler"]
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "\n\nNothing is missing.\n" in done.stdout or "\n\nTo do:\n- " in done.stdout
+
+
+class Tried:
+    """Stands in for the trials of libraries."""
+
+    def __init__(self, **results: Mapping[str, Any]) -> None:
+        self._results = results
+
+    def result(self, name: str) -> Mapping[str, Any] | None:
+        return self._results.get(name)
+
+
+H200 = Gpu("NVIDIA H200", 140 * 2**30, (9, 0))
+
+CUPY = {"version": "14.2.0", "nvrtc": "13.0", "sum": "3"}
+
+TORCH = {"version": "2.13.0", "cuda": "13.0", "available": True}
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    driver: Driver,
+    **results: Mapping[str, Any],
+) -> tuple[dict[str, str], str]:
+    """The table and the advice on a machine of this kind."""
+    monkeypatch.setattr(probes, "driver", lambda: driver)
+    monkeypatch.setattr(probes, "Trials", lambda: Tried(**results))
+    text = said(capsys, "info")
+    return rows_of(text), re.sub(r"\s+", " ", text.partition("\n\n")[2])
+
+
+def working(cuda: tuple[int, int] = (13, 0)) -> Driver:
+    return Driver(True, "580.65", cuda, (H200,))
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, advice = told(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)
+    assert rows["CUDA driver"] == "580.65, CUDA 13.0"
+    assert rows["cuda:0"] == "NVIDIA H200, 140 GiB, compute capability 9.0"
+    assert rows["CuPy, NVRTC"] == "CuPy 14.2.0, NVRTC 13.0"
+    assert rows["torch"] == "2.13.0, built for CUDA 13.0, sees the GPU"
+    assert "of all programs with CuPy" in rows["CuPy's cache"]
+    assert advice == "Nothing is missing. "
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("driver", "cupy", "torch", "row", "text", "advice"),
+    [
+        (working(), None, TORCH, "CuPy, NVRTC", "not installed", "pip install 'gpu_envs[cuda13]'"),
+        (working((12, 8)), None, TORCH, "CuPy, NVRTC", "not installed", "pip install 'gpu_envs[cuda12]'"),
+        (working((11, 4)), None, TORCH, "CUDA driver", "580.65, CUDA 11.4", "older than CUDA 12"),
+        (
+            working(),
+            {"error": "ImportError: libx"},
+            TORCH,
+            "CuPy, NVRTC",
+            "does not import: ImportError: libx",
+            "CuPy does not import (ImportError: libx): pip install 'gpu_envs[cuda13]'",
+        ),
+        (
+            working(),
+            {"version": "14.2.0", "nvrtc error": "RuntimeError: no library"},
+            TORCH,
+            "CuPy, NVRTC",
+            "CuPy 14.2.0; NVRTC does not load: RuntimeError: no library",
+            "NVRTC does not load, so nothing can be compiled for the GPU: pip install 'gpu_envs[cuda13]'",
+        ),
+        (
+            working((12, 8)),
+            {"version": "14.2.0", "nvrtc": "13.0", "sum error": "driver is too old"},
+            TORCH,
+            "CuPy, NVRTC",
+            "CuPy 14.2.0, NVRTC 13.0; a first kernel fails: driver is too old",
+            "CuPy cannot use the GPU (driver is too old): pip install 'gpu_envs[cuda12]'",
+        ),
+        (working(), CUPY, None, "torch", "not installed", "need torch: pip install torch"),
+        (
+            working(),
+            CUPY,
+            {"error": "OSError: x.so"},
+            "torch",
+            "does not import: OSError: x.so",
+            "torch does not import (OSError: x.so)",
+        ),
+        (
+            working(),
+            CUPY,
+            {"version": "2.13.0+cpu", "cuda": None, "available": False},
+            "torch",
+            "2.13.0+cpu, built without CUDA, sees no GPU",
+            "torch does not see the GPU, so training would use the CPU: pip install --force-reinstall torch",
+        ),
+        (
+            working((12, 4)),
+            CUPY,
+            {"version": "2.13.0", "cuda": "13.0", "available": False},
+            "torch",
+            "2.13.0, built for CUDA 13.0, sees no GPU",
+            "--index-url https://download.pytorch.org/whl/cu126",
+        ),
+        (
+            Driver(True, "", (12, 0), (), "version mismatch (error 803)"),
+            CUPY,
+            TORCH,
+            "CUDA driver",
+            "unknown version, CUDA 12.0; it does not start: version mismatch (error 803)",
+            "does not start (version mismatch (error 803)): see what nvidia-smi says",
+        ),
+        (Driver(True, "580.65", (13, 0), ()), CUPY, TORCH, "CUDA driver", "580.65, CUDA 13.0; it sees no GPU", ""),
+        (Driver(False), None, TORCH, "CUDA driver", "none", ""),
+        (Driver(False), {"error": "x"}, TORCH, "CuPy, NVRTC", "does not import: x", ""),
+    ],
+)
+def test_what_is_missing_is_named_with_what_brings_it(
+    driver: Driver,
+    cupy: Mapping[str, Any] | None,
+    torch: Mapping[str, Any] | None,
+    row: str,
+    text: str,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results = {name: found for name, found in (("cupy", cupy), ("torch", torch)) if found is not None}
+    rows, given = told(monkeypatch, capsys, driver, **results)
+    assert rows[row] == text
+    assert advice in given if advice else given == "Nothing is missing. "
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("broken", ["driver", "Trials", "compile_something", "is_installed"])
+def test_nothing_that_is_wrong_here_ends_it(
+    broken: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("this machine is strange\nin many ways")
+
+    monkeypatch.setattr(probes, "Trials", lambda: Tried(cupy=CUPY, torch=TORCH))
+    monkeypatch.setattr(probes, broken, fail)
+    text = said(capsys, "info")
+    assert "in many ways" not in text
+    assert ("unknown: this machine is strange" in text) == (broken != "is_installed" or HAS_CUDA)
+
+
+CRASHES = {
+    "raises": ("raise RuntimeError('broken to bits')", "does not import: RuntimeError: broken to bits"),
+    "is killed": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "it ended Python with code -11"),
+    "leaves": ("import os; os._exit(3)", "it ended Python with code 3"),
+    "exits": ("import sys; sys.exit('goodbye')", "does not import: SystemExit: goodbye"),
+    "chatters": ("print('hello'); raise ImportError('no such thing')", "does not import: ImportError: no such thing"),
+    "is empty": ("", "does not import: AttributeError"),
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_a_library_that_crashes_is_only_reported(library: str, crash: str, tmp_path: Path) -> None:
+    body, message = CRASHES[crash]
+    (tmp_path / library).mkdir()
+    (tmp_path / library / "__init__.py").write_text(body)
+    paths = os.pathsep.join([str(tmp_path), with_package()["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_envs", "info"],
+        env={**with_package(), "PYTHONPATH": paths, "GPU_ENVS_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (OK, "")
+    assert message in rows_of(done.stdout)["CuPy, NVRTC" if library == "cupy" else "torch"]
+    assert "Traceback" not in done.stdout
+
+
+def test_a_library_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "_PATIENCE", 0.2)
+    monkeypatch.setattr(probes, "_CUPY", "import time; time.sleep(60)")
+    monkeypatch.setattr(probes, "is_installed", lambda name: name == "cupy")
+    trials = probes.Trials()
+    assert trials.result("cupy") == {"error": "no answer within 0.2 s"}
+    assert trials.result("torch") is None
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it, and no CXX; nothing heavy is tried."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
+    return folder
+
+
+def add_compiler(folder: Path, script: str) -> None:
+    program = folder / "c++"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_a_compiler_the_ways_to_get_one_are_named(
+    bare_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not list(bare_path.iterdir())
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: real(name, *rest) if name != "ziglang" else None
+    )
+    text = said(capsys, "info")
+    assert rows_of(text)["C++ compiler"] == "none"
+    assert "pip install ziglang" in text
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert "CXX is '/nowhere/c++', which is not there" in re.sub(r"\s+", " ", said(capsys, "info"))
+    assert "CXX is '/nowhere/c++'" in refused(capsys, "bench", "--device", "cpu")
+    monkeypatch.setenv("CXX", '"')
+    told = re.sub(r"\s+", " ", said(capsys, "info"))
+    assert "which is not a command (No closing quotation); correct it" in told
+    assert "Nothing is missing" not in told
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_compiler_that_fails_is_found_out(bare_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_compiler(bare_path, 'if [ "$1" = --version ]; then echo "mine 1.0"; else echo "out of order" >&2; exit 1; fi')
+    text = said(capsys, "info")
+    assert rows_of(text)["C++ compiler"] == f"{bare_path}/c++ (mine 1.0) does not compile"
+    assert "out of order" in re.sub(r"\s+", " ", text)
+    assert "CXX=/path/to/another" in re.sub(r"\s+", " ", text)
+
+
+def test_the_cache_is_counted_and_cleared(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
+    assert said(capsys, "info", "--clear-cache") == f"removed 0 compiled, 0.0 MB, from {cache}\n"
+    source = 'extern "C" __attribute__((visibility("default"))) int answer() { return 1; }'
+    assert toolchain.build(source, "Mine-v0").answer() == 1
+    toolchain.build(source.replace("1", "2"), "Mine-v0")
+    (cache / "build-abc").mkdir()
+    (cache / "build-abc" / "left.cpp").write_text("x" * 10**6)
+    for foreign in ("notes.txt", "Mine-v0.so"):
+        (cache / foreign).write_text("not ours")
+    libraries = toolchain.cached()
+    assert len(libraries) == 3
+    assert re.fullmatch(rf"{cache}: 3 compiled, 1\.\d MB", rows_of(said(capsys, "info"))["cache"])
+    assert re.fullmatch(rf"removed 3 compiled, 1\.\d MB, from {cache}\n", said(capsys, "info", "--clear-cache"))
+    assert sorted(path.name for path in cache.iterdir()) == ["Mine-v0.so", "notes.txt"]
+    assert toolchain.build(source, "Mine-v0").answer() == 1
+
+
+def test_a_cache_that_cannot_be_written_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
+    text = said(capsys, "info")
+    assert "it cannot be written" in rows_of(text)["cache"]
+    assert "set GPU_ENVS_CACHE_DIR to a folder that can" in re.sub(r"\s+", " ", text)
+
+
+def test_a_cache_that_others_can_write_to_is_found_out(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
+    text = said(capsys, "info")
+    assert "it is not used, as others can write to it" in rows_of(text)["cache"]
+    assert "empty it and chmod 700 it" in re.sub(r"\s+", " ", text)

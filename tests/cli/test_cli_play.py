@@ -1,0 +1,334 @@
+"""``gpu-envs play``, from the shell: what it writes, what it prints, and what it says of mistakes."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from harness import with_package
+
+from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
+
+CPU = ("--device", "cpu")
+
+
+def play(*words: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs it in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "gpu_envs", "play", *words],
+        cwd=cwd,
+        env=with_package(SDL_VIDEODRIVER="dummy", **settings),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def played(*words: str, cwd: Path) -> dict[str, str]:
+    """The table that it prints."""
+    done = play(*words, cwd=cwd)
+    assert (done.returncode, done.stderr) == (OK, "")
+    return dict(re.split(r"  +", line, maxsplit=1) for line in done.stdout.splitlines())
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Small runs, trained for a moment: of one agent, of a team, and one that has saved nothing."""
+    torch = pytest.importorskip("torch")
+    from trainers import GRID, small
+
+    from gpu_envs.training import RunDirectory, train
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("work") / "runs"
+    found = {"cart": folder / "cart", "grid": folder / "grid", "empty": folder / "empty"}
+    train(small("cpu", total_steps=8 * 16 * 10, run_dir=str(found["cart"])), progress=False)
+    train(
+        small("cpu", GRID, total_steps=8 * 16, params={"max_episode_steps": 30}, run_dir=str(found["grid"])),
+        progress=False,
+    )
+    RunDirectory.create(found["empty"], small("cpu"))
+    torch.set_num_threads(before)
+    return found
+
+
+# --- what is written ---
+
+
+def test_an_id_becomes_a_page_here(tmp_path: Path) -> None:
+    told = played("CartPole-v1", *CPU, cwd=tmp_path)
+    assert names(tmp_path) == ["CartPole-v1.html"]
+    assert told["recorded"].startswith("9 replicas of CartPole-v1, ")
+    assert told["return"].endswith("(mean of 9 episodes)")
+    assert 10 < float(told["return"].split()[0]) < 40  # of random actions
+    size = (tmp_path / "CartPole-v1.html").stat().st_size
+    assert told["page"] == f"CartPole-v1.html ({round(size / 1000)} KB)"
+
+
+def test_a_run_becomes_a_page_beside_it(runs: Mapping[str, Path], tmp_path: Path) -> None:
+    """With its name, what it was trained for, and the episodes by which it is evaluated."""
+    told = played(str(runs["cart"]) + "/", *CPU, "--replicas", "7", cwd=tmp_path)
+    page = runs["cart"].with_name("cart.html")
+    assert told["page"].startswith(f"{page} (")
+    assert names(tmp_path) == []
+    text = page.read_text()
+    assert '["Run","cart"]' not in text  # as the title has it
+    for part in ("CartPole-v1: cart", '["Trained for","1,280 steps"]', '["Actions","the likeliest"]'):
+        assert part in text
+    evaluated = subprocess.run(
+        [sys.executable, "-m", "gpu_envs", "eval", str(runs["cart"]), *CPU, "--episodes", "7"],
+        env=with_package(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    mean = re.search(r"agent +([\d.]+)", evaluated.stdout)
+    assert mean is not None
+    assert told["return"] == f"{mean[1]} (mean of 7 episodes)"
+    page.unlink()
+    played(".", *CPU, "--steps", "1", cwd=runs["cart"])
+    assert page.exists()
+    page.unlink()
+
+
+def test_videos_and_pages_at_once(runs: Mapping[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    words = (
+        "--video",
+        "v.mp4",
+        "--html",
+        "p.html",
+        "--replicas",
+        "2",
+        "--steps",
+        "12",
+        "--width",
+        "300",
+        "--fps",
+        "24",
+    )
+    others = ("--policy", "runner=random", "--sampled", "--seed", "4", "--window")
+    told = played(str(runs["grid"]), *CPU, *words, *others, cwd=tmp_path)
+    assert names(tmp_path) == ["p.html", "v.mp4"]
+    assert list(told) == ["recorded", "return of tagger", "return of runner", "page", "video"]
+    assert told["recorded"] == "2 replicas of TagGridWorld-v0, 12 steps"
+    assert told["return of tagger"] == told["return of runner"] == "no episode ended"
+    assert told["video"].startswith("v.mp4 (")
+    text = (tmp_path / "p.html").read_text()
+    for part in (
+        '"fps":24',
+        '["Actions","drawn, as in training"]',
+        "runner: random",
+        '["Seed","4"]',
+        "max_episode_steps = 30",
+    ):
+        assert part in text
+
+
+def test_gifs_of_random_actions(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    words = ("--video", "v.gif", "--replicas", "1", "--episodes", "2", "--param", "length=0.9", "--width", "120")
+    told = played("CartPole-v1", *CPU, *words, cwd=tmp_path)
+    steps = int(told["recorded"].split(", ")[1].split()[0])
+    assert told["return"].endswith("(mean of 2 episodes)")
+    assert names(tmp_path) == ["v.gif"]
+    with image.open(tmp_path / "v.gif") as gif:
+        assert gif.size == (120, 80)
+        assert gif.n_frames == steps + 1
+
+
+def test_a_run_plays_where_another_was_trained(runs: Mapping[str, Path], tmp_path: Path) -> None:
+    told = played(
+        "TagGridWorld-v0",
+        *CPU,
+        "--policy",
+        f"tagger=frozen:{runs['grid']}",
+        "--steps",
+        "3",
+        "--html",
+        "a.html",
+        cwd=tmp_path,
+    )
+    assert told["recorded"] == "9 replicas of TagGridWorld-v0, 3 steps"
+    assert f"tagger: frozen:{runs['grid']}" in (tmp_path / "a.html").read_text()
+
+
+def test_a_page_that_is_there_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "Pendulum-v1.html").write_text("an old one")
+    played("gpu_envs/Pendulum-v1", *CPU, "--steps", "2", cwd=tmp_path)
+    assert "<!DOCTYPE html>" in (tmp_path / "Pendulum-v1.html").read_text()
+    assert names(tmp_path) == ["Pendulum-v1.html"]
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "what is to be played? Give a run's folder, or an environment's ID"),
+        (["CartPol-v1"], "neither an environment nor the folder of a run. Did you mean 'CartPole-v1'?"),
+        (["runs/none"], "the run directory runs/none does not exist"),
+        (["x" * 300], "File name too long"),
+        (["CartPole-v1", "--html", "x" * 300 + ".html"], "too long"),
+        (["CartPole-v1", "--video", "a.mp4", "--width", "17000"], "at most 16384"),
+        (["CartPole-v1", "Pendulum-v1"], "one run directory or environment ID is expected"),
+        (["CartPole-v1", "--replica", "3"], "no option '--replica'. Did you mean '--replicas'?"),
+        (["CartPole-v1", "--replicas", "0"], "--replicas is 0; give a whole number from 1 up"),
+        (["CartPole-v1", "--replicas", "65"], "replicas is 65; give a whole number from 1 to 64"),
+        (["CartPole-v1", "--replicas", "few"], "'few' is not a whole number"),
+        (["CartPole-v1", "--steps", "0"], "--steps is 0"),
+        (["CartPole-v1", "--episodes", "-1"], "--episodes is -1"),
+        (["CartPole-v1", "--steps", "3", "--episodes", "3"], "not allowed with"),
+        (["CartPole-v1", "--greedy", "--sampled"], "not allowed with"),
+        (["CartPole-v1", "--seed", "-1"], "--seed is -1"),
+        (["CartPole-v1", "--video", "a.avi"], "a video cannot be 'a.avi'; its name ends in .mp4 or .gif"),
+        (["CartPole-v1", "--video", "a"], "a video cannot be 'a'; its name ends in .mp4 or .gif"),
+        (["CartPole-v1", "--html", "a.htlm"], "a page cannot be 'a.htlm'; its name ends in .html"),
+        (["CartPole-v1", "--html", "none/a.html"], "the folder none of none/a.html does not exist"),
+        (["CartPole-v1", "--video", "a.gif", "--fps", "60"], "a gif shows at most 50 frames a second"),
+        (["CartPole-v1", "--fps", "0"], "--fps is 0"),
+        (["CartPole-v1", "--width", "300"], "--width is that of a video or a window"),
+        (["CartPole-v1", "--video", "a.gif", "--width", "20"], "9 replicas side by side need at least 52"),
+        (["CartPole-v1", "--param", "gravty=1"], "no parameter 'gravty'. Did you mean 'gravity'?"),
+        (["CartPole-v1", "--param", "gravity"], "'gravity' is not NAME=VALUE"),
+        (["CartPole-v1", "--device", "gpu"], "device is 'gpu'"),
+    ],
+)
+def test_mistakes_are_explained(words: list[str], message: str, tmp_path: Path) -> None:
+    if "--video" in words:
+        pytest.importorskip("PIL.Image")
+    if words[:1] == ["runs/none"]:
+        pytest.importorskip("torch")
+    device = [] if "--device" in words or not words else CPU
+    done = play(*words, *device, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (MISTAKE, "")
+    assert done.stderr.startswith("gpu-envs: error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert names(tmp_path) == []
+
+
+def test_mistakes_about_a_run(runs: Mapping[str, Path], tmp_path: Path) -> None:
+    work = runs["cart"].parent.parent
+    for words, message in (
+        (("runs/car",), "the run directory runs/car does not exist. Did you mean 'runs/cart'?"),
+        (("cart",), "neither an environment nor the folder of a run. Did you mean 'runs/cart'?"),
+        (("runs",), "the run directory runs has no config.json, so it is not a run's"),
+        (("runs/empty",), "has no checkpoint yet: there is nothing to play"),
+        (("runs/cart", "--policy", "agent=me"), "has no policy 'me'; it has agent"),
+        (("runs/grid", "--policy", "runer=random"), "Did you mean 'runner'?"),
+        (("CartPole-v1", "--policy", "agent=me"), "CartPole-v1 is not a run, so it has no policy 'me'"),
+        (("CartPole-v1", "--policy", "agent=frozen:x"), "--policy agent=frozen:x: the run directory"),
+    ):
+        done = play(*words, *CPU, "--html", str(tmp_path / "a.html"), cwd=work)
+        assert done.returncode == MISTAKE
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+    assert names(tmp_path) == []
+
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+ABSENT = sys.argv[1].split(",")
+sys.meta_path.insert(0, Absent())
+from gpu_envs.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("absent", "words", "code", "message"),
+    [
+        ("torch,cupy,PIL,imageio,imageio_ffmpeg,pygame", ["CartPole-v1", "--steps", "2"], OK, "CartPole-v1.html"),
+        ("PIL", ["CartPole-v1", "--video", "a.gif"], MISTAKE, "pip install 'gpu_envs[video]'"),
+        ("imageio_ffmpeg", ["CartPole-v1", "--video", "a.mp4"], MISTAKE, "pip install 'gpu_envs[video]'"),
+        ("pygame", ["CartPole-v1", "--window"], MISTAKE, "pip install 'gpu_envs[render]'"),
+        ("torch", ["CartPole-v1", "--policy", "agent=random"], MISTAKE, "pip install torch"),
+        ("torch", ["--help"], OK, "RUN_OR_ID"),
+    ],
+)
+def test_what_is_missing_is_said(absent: str, words: list[str], code: int, message: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, absent, "play", *words, *CPU],
+        cwd=tmp_path,
+        env=with_package(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert message in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert names(tmp_path) == (["CartPole-v1.html"] if code == OK and words != ["--help"] else [])
+
+
+def test_help_says_what_is_written_where(tmp_path: Path) -> None:
+    text = play("--help", cwd=tmp_path).stdout
+    assert "RUN.html beside the run's folder, or ID.html here" in " ".join(text.split())
+    for flag in (
+        *("--video", "--html", "--window", "--replicas", "--steps", "--episodes", "--greedy", "--sampled", "--seed"),
+        *("--policy", "--param", "--device", "--width", "--fps", "--progress", "--no-progress", "--debug"),
+    ):
+        assert flag in text
+    listed = subprocess.run(
+        [sys.executable, "-m", "gpu_envs", "--help"], env=with_package(), capture_output=True, text=True, check=True
+    )
+    assert re.search(r"^  play +show what", listed.stdout, re.MULTILINE)
+
+
+# --- progress, and being interrupted ---
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_envs", "play", "CartPole-v1", *CPU, "--steps", "50"],
+        cwd=tmp_path,
+        env=with_package(),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        check=True,
+        text=True,
+    )
+    os.close(theirs)
+    drawn = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "100%" in drawn
+    assert "steps/s" in drawn
+    assert "%" not in done.stdout
+    assert play("CartPole-v1", *CPU, "--steps", "50", "--progress", cwd=tmp_path).stderr.count("100%") >= 1
+    assert play("CartPole-v1", *CPU, "--steps", "50", cwd=tmp_path).stderr == ""
+
+
+def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_envs", "play", "TagContinuous-v0", *CPU, "--video", "a.gif", "--steps", "400"],
+        cwd=tmp_path,
+        env=with_package(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(".a.*.partial.gif")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate()
+    assert (process.returncode, out, error) == (INTERRUPTED, "", "gpu-envs: interrupted\n")
+    assert names(tmp_path) == []

@@ -1,0 +1,92 @@
+"""A run's folder may come from somebody else: no code that it names is run before the user trusts it."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from cli_tools import refused, run
+from harness import with_package
+
+pytest.importorskip("torch")
+
+from gpu_envs.cli import main
+from gpu_envs.errors import UntrustedError
+from gpu_envs.replays import record
+from gpu_envs.training import Config, evaluate, resume, train
+
+pytestmark = pytest.mark.usefixtures("one_thread", "forgets")
+
+SPEC = """
+from pathlib import Path
+from gpu_envs.envs.cartpole import CARTPOLE_V1
+import dataclasses
+Path("was run").touch()
+MINE = dataclasses.replace(CARTPOLE_V1, id="Mine-v0")
+"""
+
+COMMANDS = (["eval", "--episodes=2", "--device=cpu"], ["play", "--steps=3", "--replicas=1", "--html=page.html"],
+            ["train", "--resume", "--no-progress", "--total-steps=256"])  # fmt: skip
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose environment is a file within its own folder, and beside the working folder's modules."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "stranger"
+    few = {"num_envs": 4, "horizon": 16, "hidden": (8,), "total_steps": 64, "threads": 1, "device": "cpu"}
+    train(Config(env="CartPole-v1", run_dir=str(folder), **few), progress=False)  # type: ignore[arg-type]  # of many kinds
+    (folder / "mine.py").write_text(SPEC)
+    shutil.copy(folder / "mine.py", tmp_path / "somewhere.py")
+    return folder
+
+
+def name(folder: Path, env: str) -> None:
+    path = folder / "config.json"
+    about = json.loads(path.read_text())
+    about["config"]["env"] = env
+    path.write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("env", ["mine.py:MINE", "somewhere:MINE"])
+def test_code_that_nobody_named_is_not_run(
+    env: str, command: Sequence[str], stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = str(stranger / env) if ".py" in env else env
+    name(stranger, env)
+    at = command.index("--resume") + 1 if "--resume" in command else 1
+    words = [*command[:at], str(stranger), *command[at:]]
+    error = refused(capsys, *words)
+    assert env.rpartition(":")[0] in error
+    assert "--trust" in error
+    assert not Path("was run").exists()
+    main([*words, "--trust"])
+    assert Path("was run").exists()
+    sys.modules.pop("somewhere", None)
+
+
+def test_what_the_user_named_is_run(stranger: Path) -> None:
+    import gpu_envs
+
+    place = f"{stranger / 'mine.py'}:MINE"
+    name(stranger, place)
+    uses = (lambda: evaluate(stranger, episodes=2, device="cpu"), lambda: record(stranger, steps=2, device="cpu"))
+    for use in (*uses, lambda: resume(stranger, progress=False)):
+        with pytest.raises(UntrustedError, match=r"mine\.py as its environment.*trust=True"):
+            use()
+    gpu_envs.spec(place)
+    for use in uses:
+        use()
+
+
+def test_what_is_installed_is_run(stranger: Path, tmp_path: Path) -> None:
+    name(stranger, "package.inside:MINE")
+    (tmp_path / "elsewhere" / "package").mkdir(parents=True)
+    shutil.copy(stranger / "mine.py", tmp_path / "elsewhere" / "package" / "inside.py")
+    code = "import sys; from gpu_envs.cli import main; sys.exit(main(sys.argv[1:]))"
+    installed = {"PYTHONPATH": f"{tmp_path / 'elsewhere'}:{with_package()['PYTHONPATH']}"}
+    assert run("eval", str(stranger), "--episodes=2", "--device=cpu", code=code).returncode == 2
+    assert run("eval", str(stranger), "--episodes=2", "--device=cpu", code=code, **installed).returncode == 0

@@ -1,0 +1,240 @@
+"""Parameters of each replica's own are live arrays, the one truth; what sets them, or a state, does all or nothing."""
+
+import copy
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Make, Place, assert_same_bits, numpy_of
+from registered import Variant, assert_refused, draw, first_real, made, numpy_by_role, placed, take
+
+import gpu_envs
+
+
+def with_own(make: Make, variant: Variant, place: Place, **kwargs: Any) -> tuple[Any, str, float]:
+    """An environment of three replicas with values of their own, the parameter's name and its default."""
+    name = first_real(variant)
+    default = float(made(make, variant, 1).params[name])
+    env = made(make, variant, 3, place, **{name: np.full(3, default)}, **kwargs)
+    env.reset(seed=0)
+    return env, name, default
+
+
+def test_what_is_written_is_in_force_everywhere(make: Make, variant: Variant, place: Place) -> None:
+    """And stays so when another parameter is set, to one value or to several; the array stays the same."""
+    env, name, default = with_own(make, variant, place)
+    other = next(n for n, p in env.env_spec.params.items() if p.kind == "real" and not p.fixed and n != name)
+    live = env.params[name]
+    live[1] = default * 1.5
+    wanted = np.array([default, default * 1.5, default], np.float32)
+    for value in (env.params[other], np.full(3, env.params[other]), env.params[other]):
+        env.set_attr(other, value)
+        for each in (env, copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+            assert_same_bits(numpy_of(each.params[name]), wanted)
+            assert_same_bits(numpy_of(each.get_state()["params"][name]), wanted)
+            assert each.get_attr(name) == tuple(wanted.tolist())
+    fresh = made(make, variant, 3, place, **{name: wanted})
+    env.reset(seed=0)
+    fresh.reset(seed=0)
+    for action in draw(env, 5):
+        assert_same_bits(take(env, action, place), take(fresh, action, place))
+    env.set_attr(name, default * 1.25)
+    assert env.params[name] is live
+    assert_same_bits(numpy_of(live), np.full(3, default * 1.25, np.float32))
+
+
+def test_assigning_a_parameter_sets_it(make: Make, variant: Variant, place: Place) -> None:
+    """It is ``set_attr``, and refuses what that refuses."""
+    env, name, default = with_own(make, variant, place)
+    env.params[name] = [default * 1.5] * 3
+    assert env.get_attr(name) == pytest.approx((default * 1.5,) * 3)
+    assert_refused(env, lambda: env.params.__setitem__(name, np.nan), ValueError, name)
+    assert_refused(env, lambda: env.params.__setitem__("nothing", 1.0), ValueError, "nothing")
+
+
+def test_bad_values_in_a_live_array_are_told(make: Make, variant: Variant, place: Place) -> None:
+    """On the host by the next call at the latest; on CUDA where it is read back; then it can be mended."""
+    env, name, default = with_own(make, variant, place)
+    env.params[name][1] = np.inf
+    calls: list[Any] = [env.get_state, env.check, lambda: env.set_attr("nothing_else", 1.0)]
+    if env.device == "cpu":
+        action = placed(env, draw(env, 1)[0], place)
+        calls += [lambda: env.step(action), env.observe, lambda: env.reset(seed=0)]
+        calls += [] if variant.has_team else [lambda: env.rollout(1)]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"{name}.*replica 1|nothing_else"):
+            call()
+    env.set_attr(name, default)
+    take(env, draw(env, 1)[0], place)
+
+
+def test_a_snapshot_is_restored_whole_or_not_at_all(make: Make, variant: Variant, place: Place) -> None:
+    """Whatever of its parts is wrong, the last too, nothing has changed."""
+    env, name, _ = with_own(make, variant, place)
+    for _ in range(2):
+        take(env, draw(env, 1)[0], place)
+    for part, values in env.get_state().items():
+        for key in values if part != "params" else (name,):
+            for wrong in (
+                np.array(["a", "b", "c"]),
+                None,
+                np.full(3, np.nan) if part == "params" else np.zeros((9, 9)),
+            ):
+                state = made_zero(env.get_state())
+                state[part][key] = wrong
+                assert_refused(env, lambda state=state: env.set_state(state), (ValueError, TypeError), key)  # type: ignore[misc]
+    nothing: tuple[Any, ...] = (None, 3, [], {})
+    for none in nothing:
+        assert_refused(env, lambda none=none: env.set_state(none), (ValueError, TypeError), "state")  # type: ignore[misc]
+    state = env.get_state()
+    state["params"][name] = np.full(3, -np.inf)
+    assert_refused(env, lambda: env.set_state(state), ValueError, name)
+
+
+def made_zero(state: dict[str, Any]) -> dict[str, Any]:
+    """A snapshot whose state is zero, so that a part of it that is restored shows."""
+    for values in state["state"].values():
+        values[...] = 0
+    return state
+
+
+def test_how_frozen_replicas_ended_is_in_snapshots(make: Make, variant: Variant, place: Place) -> None:
+    """Terminated or truncated: both flags come back, in whatever library."""
+    env, fresh = (made(make, variant, 30, place, autoreset_mode="Disabled") for _ in range(2))
+    for each in (env, fresh):
+        each.allow_frozen_steps()
+        each.reset(seed=0)
+    actions = draw(env, 12)
+    for action in actions:
+        take(env, action, place)
+    fresh.set_state(env.get_state())
+    copied = copy.deepcopy(env)
+    wanted = take(env, actions[0], place)
+    for each in (fresh, copied):
+        found = take(each, actions[0], place)
+        for name in ("terminations", "truncations"):
+            assert_same_bits(found[name], wanted[name], name)
+
+
+def test_a_compilation_that_fails_changes_nothing(
+    make: Make, variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment goes on with the kernels that it had."""
+    name = first_real(variant)
+    env, twin = (made(make, variant, 3, max_episode_steps=7) for _ in range(2))
+    for each in (env, twin):
+        each.reset(seed=0)
+    value = float(env.params[name]) * np.array([1.0, 1.01, 1.02])
+    with monkeypatch.context() as without:
+        without.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path))
+        without.setenv("CXX", "/bin/false")
+        with pytest.raises((RuntimeError, OSError)):
+            env.set_attr(name, value)
+    for action in draw(env, 9):
+        assert_same_bits(take(env, action), take(twin, action))
+    assert_same_bits(numpy_by_role(env, env.observe()), numpy_by_role(twin, twin.observe()))
+    assert env.get_attr(name) == twin.get_attr(name)
+
+
+def test_a_direct_step_follows_the_parameters(make: Make, env_id: str) -> None:
+    """Also those that call for another program."""
+    name = first_real(Variant(env_id, {}))
+    env, twin = (make(env_id, 1, device="cpu", autoreset_mode="Disabled") for _ in range(2))
+    default = float(env.params[name])
+    for each in (env, twin):
+        each.reset(seed=0)
+    step, (observations, *_) = env.direct_step()
+    actions = np.stack([action["agent"] for action in draw(env, 3)])
+    for action, value in zip(actions, (default * 1.5, [default * 2], default), strict=True):
+        for each in (env, twin):
+            each.set_attr(name, value)
+        step(*env.locate_action(action))
+        twin.step(action)
+        assert_same_bits(observations, twin.observe())
+
+
+def test_threads_take_turns(make: Make, variant: Variant) -> None:
+    """Two threads that step one environment get what one thread would: each step's results whole, none lost."""
+    count, steps = 3000, 25
+    env, alone = (made(make, variant, count, autoreset_mode="SameStep", threads=1) for _ in range(2))
+    for each in (env, alone):
+        each.reset(seed=0)
+    action = draw(env, 1)[0]
+    found: list[Any] = []
+
+    def work() -> None:
+        found.extend(numpy_by_role(env, env.step(placed(env, action))[0]) for _ in range(steps))
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    wanted = {key(numpy_by_role(alone, alone.step(placed(alone, action))[0])) for _ in range(2 * steps)}
+    assert {key(each) for each in found} == wanted
+    assert_same_bits(env.get_state(), alone.get_state())
+
+
+def key(by_role: dict[str, np.ndarray]) -> bytes:
+    return b"".join(values.tobytes() for values in by_role.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"copy": "no"}, "copy is 'no'; True or False"),
+        ({"copy": 1}, "copy is 1"),
+        ({"statistics": "yes"}, "statistics"),
+        ({"checking": "x"}, "checking is 'x'"),
+        ({"checking": None}, "checking"),
+        ({"threads": True}, "threads is True"),
+        ({"threads": "2"}, "threads"),
+        ({"block_size": 33}, "block_size is 33"),
+        ({"output": None}, "output is None"),
+        ({"precision": np.float32}, "precision"),
+    ],
+)
+def test_options_of_other_types(variant: Variant, arguments: dict[str, Any], message: str) -> None:
+    """An option is what it is documented to be, on every device, and not what happens to be true."""
+    with pytest.raises(ValueError, match=message):
+        gpu_envs.make(variant.env_id, 2, device="cpu", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": b"12"}, "seed is b'12'"),
+        ({"seed": bytearray(2)}, "seed"),
+        ({"seed": np.array(3)}, "seed"),
+        ({"options": 0}, "options are 0; give a mapping"),
+        ({"options": []}, r"options are \[\]"),
+        ({"options": {"reset_mask": None}}, "reset_mask'] is None; .*leave it out"),
+    ],
+)
+def test_resets_with_other_types(make: Make, variant: Variant, arguments: dict[str, Any], message: str) -> None:
+    """So is what a reset takes."""
+    env = made(make, variant, 2)
+    env.reset(seed=0)
+    assert_refused(env, lambda: env.reset(**arguments), TypeError, message)
+
+
+def test_numbers_that_the_precision_cannot_hold(make: Make, variant: Variant) -> None:
+    """What float32 makes infinite, or nothing where nothing is not allowed, is refused there and taken in float64."""
+    spec = gpu_envs.spec(variant.env_id)
+    paired = {each for pair in spec.ordered for each in pair}
+    name = next(n for n, p in spec.params.items() if p.kind == "real" and p.maximum == np.inf and n not in paired)
+    values: tuple[Any, ...] = (1e39, np.full(2, 1e39), 10**39, 10**5000)
+    for value in values:
+        with pytest.raises(ValueError, match=name):
+            made(make, Variant(variant.env_id, {name: value}), 2)
+    large = {"gravity": 1e39}
+    with pytest.raises(ValueError, match=r"gravity.*float32 makes it inf"):
+        make("CartPole-v1", 2, device="cpu", **large)
+    assert make("CartPole-v1", 2, device="cpu", precision="float64", **large).params["gravity"] == 1e39
+    small = gpu_envs.Param(1.0, positive=True)
+    assert small.check("mass", 1e-50, 1) == 1e-50
+    with pytest.raises(ValueError, match=r"mass.*float32 makes it 0"):
+        small.check("mass", 1e-50, 1, "float32")

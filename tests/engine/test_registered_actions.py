@@ -1,0 +1,372 @@
+"""The actions that a step of any registered environment takes, in every type and form, and those it refuses."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Discrete
+from harness import (
+    HAS_CUDA,
+    HAS_TORCH,
+    IDS,
+    PLACES,
+    Array,
+    Make,
+    Place,
+    assert_all_same,
+    assert_same_bits,
+    assert_unchanged,
+    is_discrete,
+    moved,
+    numpy_of,
+    random_actions,
+)
+from registered import (
+    BOXES,
+    CONTINUOUS,
+    LIMIT,
+    VARIANTS,
+    Actions,
+    Variant,
+    assert_refused,
+    draw,
+    each,
+    far,
+    is_whole,
+    joined_actions,
+    made,
+    needs_torch,
+    outcome,
+    over,
+    placed,
+    roles_of,
+    take,
+)
+
+from gpu_envs import ActionError, MultiAgentEnv
+from gpu_envs.engine.by_role import ByRole
+
+WHOLE = ["int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"]
+
+REAL = ["float32", "float64", "float16", "int64", "int32"]
+
+DEVICE_PLACES = [place for place in PLACES if place.device == "cuda" and place.output != "numpy"]
+
+each_action = each({name: VARIANTS[name] for name in (*IDS, "continuous-nearest", "continuous-box", "grid-full")})
+
+
+def one_and_zero(env: Any) -> Actions:
+    """Actions that every element type can hold."""
+    return {role: np.arange(a.size).reshape(a.shape) % 2 for role, a in draw(env, 1)[0].items()}
+
+
+@each_action
+@pytest.mark.parametrize("kind", [*WHOLE, *(name for name in REAL if name not in WHOLE)])
+def test_action_types(make: Make, variant: Variant, place: Place, kind: str) -> None:
+    """Every element type that can stand for an action does, to the same effect, and each role's may differ."""
+    env = made(make, variant, 9, place)
+    env.reset(seed=0)
+    wide = {role: a.astype(np.int64 if is_whole(env) else np.float32) for role, a in one_and_zero(env).items()}
+    expected = take(env, wide, place)
+    actions = {role: a.astype(kind) for role, a in one_and_zero(env).items()}
+    roles = roles_of(env)
+    for some in (roles, roles[:1], roles[1:]) if variant.has_team else (roles,):
+        env.reset(seed=0)
+        given = placed(env, {**wide, **{role: actions[role] for role in some}}, place)
+        if kind in ("float16", "float32", "float64") if is_whole(env) else kind == "bool":
+            word = f"role '{some[0]}'.*dtype" if variant.has_team else "dtype"
+            assert_refused(env, functools.partial(env.step, given), TypeError, word)
+        else:
+            assert_same_bits(expected, outcome(env, env.step(given)), str(some))
+
+
+class Foreign:
+    """An array of a library this package does not know: it speaks DLPack, no more."""
+
+    def __init__(self, array: Array) -> None:
+        """Wraps an array."""
+        self._array = array
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        """Hands the array out."""
+        return self._array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        """Where the array is."""
+        return self._array.__dlpack_device__()
+
+
+def forms(actions: np.ndarray, place: Place) -> dict[str, Any]:
+    """The same actions in many forms."""
+    axis = min(1, actions.ndim - 1)  # of agents, or numbers, where there are any
+    every = (slice(None),) * axis + (slice(None, None, 3),)
+    found: dict[str, Any] = {
+        "host": actions,
+        "list": actions.tolist(),
+        "tuple": tuple(actions.tolist()),
+        "strided": np.repeat(actions, 2, axis=0)[::2],
+        "strided agents": np.repeat(actions, 3, axis=axis)[every],
+        "reversed": np.flip(np.ascontiguousarray(np.flip(actions, axis)), axis),
+        "reversed replicas": np.ascontiguousarray(actions[::-1])[::-1],
+        "Fortran": np.asfortranarray(actions),
+        "big-endian": actions.astype(actions.dtype.newbyteorder(">")),
+        "read-only": np.frombuffer(actions.tobytes(), actions.dtype).reshape(actions.shape),
+        "unaligned": np.frombuffer(b"x" + actions.tobytes(), np.uint8)[1:].view(actions.dtype).reshape(actions.shape),
+        "foreign": Foreign(actions),
+    }
+    for other in PLACES:
+        if other.device == place.device:
+            found[f"{other}"] = moved(actions, other)
+            found[f"strided {other}"] = moved(np.repeat(actions, 3, axis=0), other)[::3]
+            found[f"strided agents {other}"] = moved(np.repeat(actions, 3, axis=axis), other)[every]
+            found[f"foreign {other}"] = Foreign(moved(actions, other))
+    if HAS_TORCH:
+        found["torch on the host"] = moved(actions, Place("cpu", "torch"))
+    return found
+
+
+@each_action
+@pytest.mark.parametrize("count", [1, 9])
+def test_action_forms(make: Make, variant: Variant, place: Place, count: int) -> None:
+    """Lists, strided and foreign arrays, of the host and of the device, are all the same; roles' may be mixed."""
+    env = made(make, variant, count, place)
+    action = draw(env, 1)[0]
+    by_role = {role: forms(values, place) for role, values in action.items()}
+    *others, last = roles_of(env)
+    env.reset(seed=0)
+    expected = take(env, action)
+    for name in by_role[last]:
+        for given in (
+            {role: by_role[role][name] for role in reversed(by_role)},
+            {**{role: action[role] for role in others}, last: by_role[last][name]},
+        ):
+            env.reset(seed=0)
+            assert_same_bits(expected, outcome(env, env.step(joined_actions(env, given))), name)
+
+
+@needs_torch
+@each(BOXES)
+def test_actions_with_gradients(make: Make, variant: Variant, device: str) -> None:
+    """A policy's output may still require gradients."""
+    import torch
+
+    env = made(make, variant, 3, Place(device, "torch"))
+    env.reset(seed=0)
+    drawn = draw(env, 1)[0]
+    actions = {r: torch.full(a.shape, 0.05, device=device, requires_grad=True) for r, a in drawn.items()}
+    observations = env.step(joined_actions(env, actions))[0]
+    assert not any(array.requires_grad for array in (observations.values() if variant.has_team else [observations]))
+
+
+def wrong_actions(env: Any) -> dict[str, tuple[Any, type[Exception], str]]:
+    """What is no batch of actions, the error it deserves, and a word of its message."""
+    good = draw(env, 1)[0]
+    role = roles_of(env)[-1]
+    own = good[role]
+    team = env.env_spec.has_team
+    axis = 1 if team else 0
+    arrays: dict[str, tuple[Any, type[Exception], str]] = {
+        "too few": (own[:-1], ValueError, "shape"),
+        "too many": (np.concatenate([own, own], axis), ValueError, "shape"),
+        "dimensions": (own[..., None], ValueError, "shape"),
+        "flat": (own.reshape(len(own), -1, 1, 1), ValueError, "shape"),
+        "ragged": ([[0], [0, 1], *([[0]] * (len(own) - 2))], ValueError, "shape"),
+        "empty": ([], ValueError, "shape"),
+        "scalar": (0 if is_whole(env) else 0.0, TypeError, "scalar"),
+        "None": (None, TypeError, "dtype"),
+        "text": (np.full(own.shape, "a"), TypeError, "dtype"),
+        "complex": (own.astype(complex), TypeError, "dtype"),
+    }
+    if is_whole(env):
+        arrays["float"] = (own.astype(np.float32), TypeError, "dtype")
+    if not team:
+        return arrays
+    found: dict[str, tuple[Any, type[Exception], str]] = {
+        f"role's {what}": ({**good, role: wrong}, error, f"role '{role}'.*{word}")
+        for what, (wrong, error, word) in arrays.items()
+    }
+    return found | {
+        "none": (None, TypeError, "NoneType.*mapping from roles"),
+        "array": (own, TypeError, "ndarray.*mapping"),
+        "list": ([*good.values()], TypeError, "list.*mapping"),
+        "nobody's": ({}, ValueError, "'tagger' are missing"),
+        "missing": ({"tagger": good["tagger"]}, ValueError, r"'runner' are missing.*\['tagger'\]"),
+        "unknown": ({**good, "runners": own}, ValueError, "'runners'. Did you mean 'runner'.*tagger, runner"),
+        "agents": ({"tagger_0": 0, "runner_0": 0}, ValueError, "missing"),
+    }
+
+
+@each_action
+def test_wrong_actions(make: Make, variant: Variant, place: Place) -> None:
+    """What is no batch of the right shape and type is refused, by its role's name, and the environment goes on."""
+    env, plain = (made(make, variant, 6, place) for _ in range(2))
+    for one in (env, plain):
+        one.reset(seed=0)
+    for actions, error, word in wrong_actions(env).values():
+        assert_refused(env, functools.partial(env.step, actions), error, word)
+        env.check()
+    for good in draw(env, 2):
+        assert_same_bits(take(env, good), take(plain, good))
+
+
+@each_action
+@pytest.mark.parametrize("place_of", ["last", "first"])
+def test_action_out_of_range(make: Make, variant: Variant, place: Place, place_of: str) -> None:
+    """From the host, an action that is none raises, names replica, agent and step, and changes nothing."""
+    count = 70
+    env, plain = (made(make, variant, count, place, autoreset_mode="SameStep") for _ in range(2))
+    for one in (env, plain):
+        one.reset(seed=0, options=far(env))  # nobody's episode ends in two steps
+    replica = count - 2 if place_of == "last" else 0
+    wrong: list[tuple[Any, str]] = [(np.nan, "not a number")]
+    if is_whole(env):
+        space: Any = next(iter(ByRole(env).roles.values())).action
+        size = int(space.n if isinstance(space, Discrete) else space.nvec.max())
+        wrong = [(value, "range") for value in (-1, size, 2**40, -(2**63), 2**32)]
+    agents = [(role, i) for role, seen in ByRole(env).roles.items() for i in (0, len(seen.agents) - 1)]
+    for t, good in enumerate(draw(env, 2)):
+        for role, number in agents:
+            agent = f", {role}_{number}" if variant.has_team else ""
+            for value, word in wrong:
+                bad = {name: values.copy() for name, values in good.items()}
+                for row in (replica, replica + 1):  # the first is told
+                    bad[role][(row, number) if variant.has_team else row] = value
+                for kind in (np.int64,) if is_whole(env) else (np.float32, np.float64):
+                    given = joined_actions(env, {name: values.astype(kind) for name, values in bad.items()})
+                    match = rf"replica {replica}{agent}, step {t} .*{word}"
+                    assert_refused(env, functools.partial(env.step, given), ActionError, match)
+                    env.check()
+        assert_same_bits(take(env, good), take(plain, good))
+    if is_whole(env):
+        first = "replica 0, tagger_0" if variant.has_team else "replica 0"
+        for value, dtype, word in ((200, np.uint8, f"{first}.*range.*200"), (2**64 - 1, np.uint64, "range")):
+            filled = {name: np.full(values.shape, value, dtype) for name, values in good.items()}
+            with pytest.raises(ActionError, match=word):
+                env.step(joined_actions(env, filled))
+
+
+@each(BOXES)
+@pytest.mark.parametrize("value", [-5.0, 5.0, np.inf, -np.inf])
+def test_box_actions_beyond_the_bounds(make: Make, variant: Variant, device: str, value: float) -> None:
+    """A real action outside its bounds is no error: the rules clip it."""
+    env = made(make, variant, 3, Place(device, "numpy"))
+    view = ByRole(env)
+    spaces: dict[str, Any] = {role: seen.action for role, seen in view.roles.items()}
+    results = []
+    for clipped in (False, True):
+        env.reset(seed=0)
+        given = {}
+        for role, space in spaces.items():
+            numbers = np.full((*view.rows(role), *space.shape), value, np.float32)
+            given[role] = numbers.clip(space.low, space.high) if clipped else numbers
+        results.append(take(env, given))
+    assert_all_same(results)
+
+
+# --- what only one kind has ---
+
+
+def test_wrong_actions_of_a_block(make: Make, env_id: str, place: Place) -> None:
+    """A block for a rollout is looked at before its first step."""
+    env = make(env_id, 5, **place._asdict())
+    env.reset(seed=0)
+    block = random_actions(env_id, 4, 5)
+    block[2, 3] = 3 if is_discrete(env_id) else np.nan
+    assert_refused(env, lambda: env.rollout(4, block), ActionError, "step 2 of the block, replica 3")
+    env.rollout(2, block[:2])
+
+
+def test_wrong_actions_of_a_block_of_who_is_over(make: Make, env_id: str, place: Place) -> None:
+    """A rollout restarts at once whose episode is over, so that their actions are looked at as well."""
+    env = make(env_id, 5, **place._asdict(), max_episode_steps=1)
+    env.reset(seed=0)
+    env.step(moved(random_actions(env_id, 5), place))
+    block = random_actions(env_id, 2, 5)
+    block[0, 3] = 3 if is_discrete(env_id) else np.nan
+    assert_refused(env, lambda: env.rollout(2, block), ActionError, "step 0 of the block, replica 3")
+
+
+def test_unclipped_action_is_priced(make: Make, device: str) -> None:
+    """MountainCarContinuous charges for the action as given: -0.1 * 3 * 3."""
+    env = make("MountainCarContinuous-v0", 2, device=device)
+    env.reset(seed=0)
+    assert env.step(np.full((2, 1), 3.0, np.float32))[1].tolist() == pytest.approx([-0.9, -0.9])
+
+
+@pytest.mark.parametrize("role", ["tagger", "runner"])
+def test_first_offence_is_told(make: Make, place: Place, role: str) -> None:
+    """Taggers come before runners, replicas before agents, where several are wrong."""
+    env = made(make, Variant(CONTINUOUS, {}), 5, place)
+    env.reset(seed=0)
+    actions = draw(env, 1)[0]
+    actions["runner"][3, 4, 1] = 77
+    if role == "tagger":
+        actions["tagger"][3, 1, 0] = 77
+    with pytest.raises(ActionError, match="replica 3, tagger_1" if role == "tagger" else "replica 3, runner_4"):
+        env.step(actions)
+
+
+@pytest.mark.parametrize("name", ["continuous-nearest", "continuous-box"])
+def test_actions_of_who_is_out_are_ignored(make: Make, place: Place, mode: str, name: str) -> None:
+    """An agent that is out may be given anything, even what is no action."""
+    env, plain = (made(make, VARIANTS[name], 20, place, autoreset_mode=mode) for _ in range(2))
+    for one in (env, plain):
+        one.reset(seed=3)
+    junk: Any = -7 if is_whole(env) else np.nan
+    given = 0
+    for action in draw(env, LIMIT):
+        alive = {role: numpy_of(env.state["in_game"])[:, own] for role, own in slices(env).items()}
+        odd = {role: values.copy() for role, values in action.items()}
+        for role, values in odd.items():
+            values[~alive[role]] = junk
+            given += int((~alive[role]).sum())
+        steps = [take(env, odd, place), take(plain, action, place)]
+        assert_all_same(steps)
+        if mode == "Disabled" and over(steps[0]).any():
+            for one in (env, plain):
+                one.reset(options={"reset_mask": over(steps[0])})
+    env.check()
+    assert given > 50
+    assert_same_bits(env.get_state(), plain.get_state())
+
+
+def slices(env: MultiAgentEnv) -> dict[str, slice]:
+    """Which columns of the state are a role's."""
+    taggers = env.counts["tagger"]
+    return {"tagger": slice(0, taggers), "runner": slice(taggers, env.num_agents)}
+
+
+# --- on a device ---
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_wrong_device_actions_raise_with_host_output(make: Make, variant: Variant) -> None:
+    """With NumPy output a step reads the device anyway, so that a wrong action of the device raises at once."""
+    env = made(make, variant, 5, Place("cuda", "numpy"))
+    env.reset(seed=0)
+    right = draw(env, 1)[0]
+    role = roles_of(env)[-1]
+    wrong = {name: values.copy() for name, values in right.items()}
+    wrong[role][(3, 0) if variant.has_team else 3] = 99 if is_whole(env) else np.nan
+    match = "replica 3, runner_0" if variant.has_team else "replica 3"
+    with pytest.raises(ActionError, match=match):
+        env.step(placed(env, wrong, Place("cuda", "cupy")))
+    if variant.has_team:  # the host's half is looked at beforehand
+        env.reset(seed=0)
+        mixed = {**wrong, "tagger": moved(right["tagger"], Place("cuda", "cupy"))}
+        assert_refused(env, lambda: env.step(mixed), ActionError, match)
+    take(env, right)
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_device_actions_for_the_cpu(make: Make, variant: Variant) -> None:
+    """Actions on a GPU are refused by an environment on the CPU."""
+    env = made(make, variant, 5)
+    env.reset(seed=0)
+    action, role = draw(env, 1)[0], roles_of(env)[-1]
+    match = rf"role '{role}'.*cuda" if variant.has_team else "cuda"
+    for place in DEVICE_PLACES:
+        given = joined_actions(env, {**action, role: moved(action[role], place)})
+        with pytest.raises(ValueError, match=match):
+            assert_unchanged(env, functools.partial(env.step, given))

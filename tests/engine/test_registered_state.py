@@ -1,0 +1,474 @@
+"""A registered environment's state, parameters and attributes, and what is refused where one is made or closed."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import HAS_CUDA, Make, Place, assert_all_same, assert_same_bits, moved, numpy_of
+from registered import (
+    BOXES,
+    CONTINUOUS,
+    GRID,
+    LIMIT,
+    VARIANTS,
+    Variant,
+    assert_refused,
+    draw,
+    each,
+    each_variant,
+    first_real,
+    joined,
+    made,
+    needs_cuda,
+    numpy_by_role,
+    part,
+    placed,
+    record,
+    some,
+    take,
+)
+
+import gpu_envs
+
+
+def field_of(env: Any) -> str:
+    """The first field of its state."""
+    return str(next(iter(env.state)))
+
+
+def test_state_is_live(make: Make, variant: Variant, place: Place) -> None:
+    """``state`` is the simulator's memory: it follows steps, and assignments to it are obeyed."""
+    env = made(make, variant, 4, place)
+    env.reset(seed=0)
+    fields, name = dict(env.state), field_of(env)
+    before = {field: numpy_of(values) for field, values in fields.items()}
+    env.step(placed(env, draw(env, 1)[0], place))
+    assert any((before[field] != numpy_of(values)).any() for field, values in fields.items())
+    own = fields[name]
+    values = (np.arange(before[name].size) % 4).reshape(before[name].shape)
+    for assigned in (values, values.tolist(), moved(values, place), values.astype(np.float64)):
+        env.state[name] = 0
+        assert not numpy_of(own).any()
+        env.state[name] = assigned
+        assert_same_bits(own, values.astype(before[name].dtype))
+    own[1] = 3
+    assert (numpy_of(env.state[name])[1] == 3).all()
+    if "elapsed" in fields:
+        env.state["elapsed"] = [1, 2, 3, 4]
+        assert numpy_of(fields["elapsed"]).tolist() == [1, 2, 3, 4]
+
+
+@each_variant
+def test_observe(make: Make, variant: Variant, place: Place) -> None:
+    """``observe`` shows the state as it was assigned, who is out included, and changes nothing else."""
+    env, other = (made(make, variant, 8, place, autoreset_mode="Disabled") for _ in range(2))
+    env.reset(seed=0)
+    expected = numpy_by_role(other, other.reset(seed=9)[0])
+    other.allow_frozen_steps()
+    for action in draw(other, 6):
+        expected = numpy_by_role(other, other.step(placed(other, action, place))[0])
+        assert_same_bits(numpy_by_role(other, other.observe()), expected)
+    for name, values in other.state.items():
+        env.state[name] = values
+    before = env.get_state()
+    seen = joined(env, env.observe())
+    assert_same_bits(before, env.get_state())
+    # who has just gone out would still see, but that is no part of the state
+    there = numpy_of(env.state["in_game"]) if variant.has_team else np.ones((8, 1), bool)
+    assert_same_bits(seen[there], joined(other, other.observe())[there])
+    assert not seen[~there].any()
+
+
+@pytest.mark.parametrize("wrong", ["fewer", "more dimensions", "text"])
+def test_bad_state(make: Make, variant: Variant, device: str, wrong: str) -> None:
+    """Values of another shape, or that are no numbers, are refused by the field's name."""
+    env = made(make, variant, 4, Place(device, "numpy"))
+    env.reset(seed=0)
+    for name, values in env.state.items():
+        shape = tuple(values.shape)
+        given: Any = {"fewer": np.zeros((3, *shape[1:])), "more dimensions": np.zeros((*shape, 5)), "text": "here"}[
+            wrong
+        ]
+        with pytest.raises(TypeError if wrong == "text" else ValueError, match=name):
+            env.state[name] = given
+    with pytest.raises(KeyError, match="mass"):
+        env.state["mass"] = 1.0
+
+
+def test_get_attr(make: Make, variant: Variant, place: Place) -> None:
+    """One value for each replica, as with SyncVectorEnv: of a parameter, a field, an attribute."""
+    name = first_real(variant)
+    default = made(make, variant, 1).params[name]
+    env = made(make, variant, 3, place, **{name: default * np.array([1.0, 1.5, 2.0])})
+    env.reset(seed=5)
+    assert env.get_attr(name) == pytest.approx((default, 1.5 * default, 2 * default))
+    assert env.get_attr("device") == (env.device,) * 3
+    assert env.get_attr("elapsed") == (0, 0, 0)
+    field = field_of(env)
+    assert env.get_attr(field) == tuple(numpy_of(env.state[field]).tolist())
+    with pytest.raises(AttributeError):
+        env.get_attr("no_such_thing")
+    if variant.has_team:
+        assert env.get_attr("episode_length") == (LIMIT,) * 3
+        assert env.get_attr("num_agents") == (env.num_agents,) * 3
+    else:
+        assert env.get_attr("np_random_seed") == (5, 6, 7)
+        assert env.call(name) == env.get_attr(name)
+
+
+def test_a_result_of_as_many_parts_as_replicas_is_not_divided(make: Make, variant: Variant, device: str) -> None:
+    env = made(make, variant, 2, Place(device, "numpy"))
+    first, second = env.call("reset", seed=3)
+    assert len(first) == 2
+    assert first[1] is second[1]  # the infos of all
+    if variant.has_team:
+        assert env.get_attr("roles") == (env.roles,) * 2
+
+
+def test_set_attr(make: Make, variant: Variant, device: str) -> None:
+    """A parameter may be changed for all or for each, at any time, as if the environment had been made with it."""
+    place, name = Place(device, "numpy"), first_real(variant)
+    default = made(make, variant, 1).params[name]
+    for value in (default * 1.5, default * np.array([1.0, 1.5, 2.0]), default):
+        changed, new = made(make, variant, 3, place), made(make, variant, 3, place, **{name: value})
+        changed.reset(seed=1)
+        changed.set_attr(name, value)
+        assert_same_bits(changed.reset(seed=1)[0], new.reset(seed=1)[0])
+        assert_all_same(record(env, draw(env, 20)) for env in (changed, new))
+        assert changed.get_attr(name) == pytest.approx(tuple(np.broadcast_to(value, 3)))
+    field = field_of(changed)
+    values = (np.arange(changed.state[field].size) % 4).reshape(changed.state[field].shape)
+    changed.set_attr(field, values)
+    assert_same_bits(numpy_of(changed.state[field]), values.astype(numpy_of(changed.state[field]).dtype))
+    for bad, wrong, word in ((name, np.nan, name), (name, [1.0, 2.0], f"{name}.*shape"), (f"{name}s", 1.0, name)):
+        assert_refused(changed, functools.partial(changed.set_attr, bad, wrong), ValueError, word)
+    assert_refused(changed, lambda: changed.set_attr("no_such_thing", 1), ValueError, "no attribute|no parameter")
+    assert changed.get_attr(name) == (default,) * 3
+
+
+def own_params(variant: Variant, count: int) -> dict[str, np.ndarray]:
+    """Values of each replica's own for every parameter that may have them; the order of pairs is kept."""
+    rng = np.random.default_rng(3)
+    shift = 1 + rng.uniform(0, 0.1, count)
+    found: dict[str, np.ndarray] = {}
+    for name, param in gpu_envs.spec(variant.env_id).params.items():
+        default = variant.arguments.get(name, param.default)
+        if param.fixed or param.kind == "choice":
+            continue
+        if param.kind == "bool":
+            found[name] = rng.integers(0, 2, count).astype(bool)
+        elif param.kind == "int":
+            found[name] = rng.integers(3, 7, count)
+        elif default == 0 and variant.has_team:
+            found[name] = rng.uniform(-0.1, 0, count) if param.maximum == 0 else rng.uniform(0, 0.1, count)
+        else:
+            found[name] = default * shift
+    return found
+
+
+def at_replica(params: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+    """One replica's values."""
+    return {name: values[index].item() for name, values in params.items()}
+
+
+@each_variant
+def test_replicas_follow_their_own_parameters(make: Make, variant: Variant, device: str) -> None:
+    """Replica i with arrays of parameters is the single environment with the i-th."""
+    count, place = 70, Place(device, "numpy")
+    params = own_params(variant, count)
+    assert len(params) > 4
+    batch = made(make, variant, count, place, **params)
+    first = numpy_by_role(batch, batch.reset(seed=2)[0])
+    actions = draw(batch, 25)
+    whole = record(batch, actions)
+    for index in (0, 65, 69):
+        here = slice(index, index + 1)
+        single = made(make, variant, 1, place, **at_replica(params, index))
+        assert_same_bits({r: v[here] for r, v in first.items()}, numpy_by_role(single, single.reset(seed=2 + index)[0]))
+        assert_same_bits(part(whole, here), record(single, some(actions, here)), f"replica {index}")
+
+
+def test_arrays_of_equal_parameters_change_nothing(make: Make, variant: Variant, device: str) -> None:
+    """Parameters given to each replica, all the same, are the parameter given once."""
+    place, count = Place(device, "numpy"), 130
+    one = at_replica(own_params(variant, 1), 0)
+    results: list[Any] = []
+    for params in (one, {name: [value] * count for name, value in one.items()}):
+        env = made(make, variant, count, place, **params)
+        results.append([env.reset(seed=2)[0], record(env, draw(env, 25))])
+        if not variant.has_team:
+            results[-1].append(env.rollout(9, per_step=True))
+    assert_all_same(results)
+
+
+# --- what cannot be made ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_envs": 0}, "num_envs is 0"),
+        ({"num_envs": -1}, "num_envs"),
+        ({"num_envs": 2.0}, "num_envs"),
+        ({"num_envs": True}, "num_envs"),
+        ({"device": "gpu"}, "'gpu'.*'auto', 'cpu', 'cuda'"),
+        ({"device": "cuda:x"}, "cuda:x"),
+        ({"output": "tensor"}, "output.*'numpy', 'torch', 'cupy'"),
+        ({"output": "pytorch"}, "Did you mean 'torch'"),
+        ({"output": "cupy"}, "cupy"),
+        ({"autoreset_mode": "next_step"}, "'NextStep', 'SameStep', 'Disabled'"),
+        ({"autoreset_mode": "Samestep"}, "Did you mean 'SameStep'"),
+        ({"precision": "float16"}, "'float32', 'float64'"),
+        ({"threads": 0}, "threads"),
+        ({"threads": 1.5}, "threads"),
+        ({"render_mode": "ansi"}, "render_mode is 'ansi'.*'rgb_array', 'tiled', 'human'"),
+    ],
+)
+def test_bad_choices(variant: Variant, arguments: dict[str, Any], message: str) -> None:
+    """What cannot be made is refused, with what was given and what is allowed."""
+    with pytest.raises(ValueError, match=message):
+        gpu_envs.make(variant.env_id, **{"num_envs": 2, "device": "cpu", **arguments})
+
+
+def test_bad_params(variant: Variant) -> None:
+    """A parameter that cannot be is refused, with its name, what was given and what is allowed."""
+    name = first_real(variant)
+    for value in (np.nan, np.inf, "heavy", None, [1.0, 2.0], [[1.0], [1.0], [1.0]], [1.0, np.nan, 1.0], object()):
+        with pytest.raises(ValueError, match=rf"{name}.*(allowed|give)"):
+            gpu_envs.make(variant.env_id, 3, device="cpu", **{name: value})
+    with pytest.raises(ValueError, match=rf"no parameter '{name}x'. Did you mean '{name}'\?"):
+        gpu_envs.make(variant.env_id, 3, device="cpu", **{f"{name}x": 1.0})
+    wrong: dict[str, list[Any]] = {"int": [2.5, True, "5"], "bool": ["yes", 2], "choice": ["nothing", 0]}
+    for name, param in gpu_envs.spec(variant.env_id).settings.items():
+        values = list(wrong.get(param.kind, [np.nan, "much", None]))
+        values += [0] * param.positive + [[param.default] * 3] * param.fixed
+        values += [param.minimum - 1] * (param.minimum > -np.inf) + [param.maximum + 1] * (param.maximum < np.inf)
+        for value in values:
+            with pytest.raises(ValueError, match=rf"{name}.*{'above 0' if value == 0 and param.positive else ''}"):
+                gpu_envs.make(variant.env_id, 3, device="cpu", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("env_id", "params", "message"),
+    [
+        ("CartPole-v1", {"kinematics_integrator": "Euler"}, "'Euler'.*'euler', 'semi-implicit'"),
+        ("CartPole-v1", {"kinematics_integrator": 0}, "'euler', 'semi-implicit'"),
+        ("CartPole-v1", {"sutton_barto_reward": "yes"}, "'yes'.*True or False"),
+        ("CartPole-v1", {"sutton_barto_reward": 2}, "True or False"),
+        ("CartPole-v1", {"low": 0.1}, "'low' must not exceed 'high'"),
+        ("Acrobot-v1", {"book_or_nips": "paper"}, "'book', 'nips'"),
+        ("Acrobot-v1", {"torque_noise_max": -1.0}, "torque_noise_max"),
+        ("MountainCar-v0", {"min_position": 1.0}, "'min_position' must not exceed 'max_position'"),
+        ("MountainCarContinuous-v0", {"min_action": [0.0, 0.0, 2.0]}, "'min_action' must not exceed 'max_action'"),
+        (CONTINUOUS, {"actions": "box"}, "'discrete', 'continuous'"),
+        (CONTINUOUS, {"tag_penalty_for_runner": 1.0}, "tag_penalty_for_runner"),
+        (CONTINUOUS, {"min_turn": 3.0}, "'min_turn' must not exceed 'max_turn'"),
+        (CONTINUOUS, {"max_acceleration": [0.1, -1.0, 0.1]}, "'min_acceleration' must not exceed 'max_acceleration'"),
+        (CONTINUOUS, {"max_turn": -3.0}, "'min_turn' must not exceed 'max_turn'"),
+        (CONTINUOUS, {"min_acceleration": 0.2}, "'min_acceleration' must not exceed 'max_acceleration'"),
+        (CONTINUOUS, {"grid_lenght": 5}, "'grid_lenght'.*Did you mean 'grid_length'"),
+        (CONTINUOUS, {"grid_length": np.inf}, "grid_length"),
+        (GRID, {"wall_penalty": 5}, "'wall_penalty'.*Did you mean 'wall_hit_penalty'"),
+        *(
+            (env_id, params, message)
+            for env_id in (CONTINUOUS, GRID)
+            for params, message in [
+                ({"num_tagger": 3}, "no parameter 'num_tagger'. Did you mean 'num_taggers'"),
+                ({"num_taggers": 2.5}, "num_taggers.*whole number"),
+                ({"num_taggers": [3, 3, 3]}, "num_taggers.*one for all"),
+                ({"use_full_observation": "yes"}, "use_full_observation.*True or False"),
+                ({"grid_length": -1}, "grid_length.*above 0"),
+                ({"grid_length": np.nan}, "grid_length"),
+                ({"start": "centre"}, "'random', 'fixed'"),
+                ({"tag_penalty_for_runner": "much"}, "tag_penalty_for_runner"),
+            ]
+        ),
+    ],
+)
+def test_bad_choices_of_params(env_id: str, params: dict[str, Any], message: str) -> None:
+    """Switches, choices and ordered pairs say what is allowed."""
+    with pytest.raises(ValueError, match=message):
+        gpu_envs.make(env_id, 3, device="cpu", **params)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_taggers", 5, "num_taggers"),
+        ("use_full_observation", False, "use_full_observation"),
+        ("episode_length", 5, "episode_length"),
+        ("tag_reward_for_taggers", 1.0, "Did you mean 'tag_reward_for_tagger'"),
+        ("grid_length", 0, "grid_length.*above 0"),
+        ("start", "centre", "'random', 'fixed'"),
+    ],
+)
+@each({name: VARIANTS[name] for name in ("continuous-nearest", "grid-full")})
+def test_bad_attributes(make: Make, variant: Variant, name: str, value: Any, message: str) -> None:
+    """What shapes depend on stays; values that cannot be, and unknown names, are refused; nothing changes."""
+    env = made(make, variant, 3)
+    env.reset(seed=0)
+    assert_refused(env, lambda: env.set_attr(name, value), ValueError, message)
+
+
+@pytest.mark.parametrize(
+    ("given", "closest"),
+    [
+        ("Cartpole-v1", "'CartPole-v1'.*Pendulum-v1"),
+        ("TagContinous-v0", f"'{CONTINUOUS}'"),
+        ("TagGridworld-v0", f"'{GRID}'"),
+        ("tagcontinuous-v0", f"'{CONTINUOUS}'"),
+    ],
+)
+def test_unknown_environment(given: str, closest: str) -> None:
+    """An id that is none gets the closest, and the list."""
+    with pytest.raises(KeyError, match=f"Did you mean {closest}"):
+        gpu_envs.make(given)
+
+
+@needs_cuda
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"device": "cuda:99"}, "cuda:99"), ({"copy": False}, "copy=False"), ({"block_size": 33}, "block_size")],
+)
+def test_bad_choices_on_cuda(variant: Variant, arguments: dict[str, Any], message: str) -> None:
+    """So is what cannot be made on a GPU."""
+    with pytest.raises(ValueError, match=message):
+        gpu_envs.make(variant.env_id, **{"device": "cuda", **arguments})
+
+
+@needs_cuda
+@pytest.mark.cuda
+def test_larger_blocks_than_there_are(env_id: str) -> None:
+    """A block has 1024 threads at most."""
+    with pytest.raises(ValueError, match="block_size"):
+        gpu_envs.make(env_id, device="cuda", block_size=2048)
+
+
+@each_variant
+def test_more_replicas_than_fit(make: Make, variant: Variant, place: Place) -> None:
+    """Out of memory is a MemoryError that says how much it would take, and leaves others usable."""
+    env = made(make, variant, 8, place)
+    env.reset(seed=0)
+    with pytest.raises(MemoryError, match=r"1,000,000,000,000 replicas.*GiB"):
+        made(make, variant, 10**12, place)
+    if variant.has_team:
+        with pytest.raises(MemoryError, match="GiB"):
+            made(make, variant, 10**30, place)
+    else:
+        with pytest.raises(MemoryError, match="steps"):
+            env.rollout(2**31 - 1, per_step=True)
+    take(env, draw(env, 1)[0])
+
+
+def uses(env: Any) -> Iterator[Callable[[], object]]:
+    """What needs an open environment."""
+    state, actions = env.get_state(), placed(env, draw(env, 1)[0])
+    yield lambda: env.reset(seed=0)
+    yield lambda: env.step(actions)
+    yield env.observe
+    yield env.get_state
+    yield lambda: env.set_state(state)
+    if not env.env_spec.has_team:
+        yield lambda: env.rollout(2)
+
+
+def test_close(make: Make, variant: Variant, place: Place) -> None:
+    """There is nothing to step before the first reset; closing twice is fine; use after it says so."""
+    env = made(make, variant, 2, place)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
+        take(env, draw(env, 1)[0])
+    env.reset(seed=0)
+    acts = list(uses(env))
+    assert not env.closed
+    env.close()
+    env.close()
+    assert env.closed
+    for act in acts:
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="closed"):
+            act()
+
+
+def test_auto_device(make: Make, variant: Variant) -> None:
+    """``auto`` is CUDA where there is a CUDA device, else the CPU."""
+    env = make(variant.env_id)
+    assert env.device.partition(":")[0] == ("cuda" if HAS_CUDA else "cpu")
+    assert env.device in repr(env)
+    assert variant.env_id in repr(env)
+
+
+def test_there_is_no_picture(make: Make, variant: Variant) -> None:
+    """Rendering says why there is nothing to see."""
+    with pytest.raises(gymnasium.error.Error, match="render_mode"):
+        made(make, variant, 1).render()
+
+
+@each({name: v for name, v in VARIANTS.items() if not v.has_team} | BOXES)
+def test_float64_is_more_precise(make: Make, variant: Variant, device: str) -> None:
+    """The two precisions begin and go on in nearly the same way, and are not the same."""
+    firsts, results = [], []
+    for precision in ("float32", "float64"):
+        env = made(make, variant, 50, Place(device, "numpy"), precision=precision)
+        firsts.append(joined(env, env.reset(seed=0)[0]))
+        take(env, draw(env, 1)[0])
+        fields = [numpy_of(values) for values in env.state.values()]
+        results.append(np.stack([values.astype(np.float64) for values in fields if values.dtype == precision]))
+    assert np.abs(firsts[0] - firsts[1]).max() < 1e-5
+    assert np.abs(results[0] - results[1]).max() < 1e-5
+    assert (results[0] != results[1]).any()
+
+
+# --- what only one kind has ---
+
+
+@pytest.mark.parametrize("name", ["sutton_barto_reward", "kinematics_integrator"])
+def test_choices_per_replica(make: Make, device: str, name: str) -> None:
+    """Switches and choices too may be given to each replica."""
+    values: dict[str, list[Any]] = {
+        "sutton_barto_reward": [True, False],
+        "kinematics_integrator": ["semi-implicit", "euler"],
+    }
+    both = make("CartPole-v1", 2, device=device, **{name: values[name]})
+    both.reset(seed=[4, 4])
+    together = record(both, [{"agent": np.ones(2, int)}] * 8)
+    for i, value in enumerate(values[name]):
+        one = make("CartPole-v1", 1, device=device, **{name: value})
+        one.reset(seed=4)
+        alone = record(one, [{"agent": np.ones(1, int)}] * 8)
+        assert_same_bits(part(together, slice(i, i + 1)), alone)
+    rewards = together["rewards"]["agent"]
+    assert (rewards[:, 0] != rewards[:, 1]).any() or name != "sutton_barto_reward"
+
+
+def test_larger_teams_than_fit(place: Place) -> None:
+    """A team may be too large, too."""
+    with pytest.raises(MemoryError, match="GiB"):
+        gpu_envs.make(CONTINUOUS, 1, **place._asdict(), num_runners=10**6, use_full_observation=True)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "params", "agents"),
+    [
+        (CONTINUOUS, {"num_taggers": 1, "num_runners": 1}, 2),
+        (CONTINUOUS, {"num_taggers": 1, "num_runners": 1, "use_full_observation": True}, 2),
+        (CONTINUOUS, {"num_taggers": 500, "num_runners": 2500, "grid_length": 60.0}, 3000),
+        (CONTINUOUS, {"num_taggers": 20, "num_runners": 500, "use_full_observation": True}, 520),
+        (GRID, {"num_taggers": 1}, 2),
+        (GRID, {"num_taggers": 2999, "grid_length": 200, "use_full_observation": False}, 3000),
+        (GRID, {"num_taggers": 600}, 601),
+    ],
+)
+def test_team_sizes(make: Make, place: Place, env_id: str, params: dict[str, Any], agents: int) -> None:
+    """The smallest teams, and large ones, step, end and start again."""
+    env: Any = make(env_id, 2, **place._asdict(), **params, autoreset_mode="SameStep", episode_length=3)
+    assert env.num_agents == agents
+    env.reset(seed=0)
+    for action in draw(env, 4):
+        result = take(env, action, place)
+        rows = [values for role in env.roles for values in (result["observations"][role], result["rewards"][role])]
+        assert all(np.isfinite(values).all() for values in rows)
+    assert numpy_of(env.state["x"]).shape == (2, agents)
+    assert all((values > 0).all() for values in numpy_by_role(env, env.episode_length).values())

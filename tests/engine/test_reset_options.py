@@ -1,0 +1,167 @@
+"""What a reset may be told of where episodes begin."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Make, Place, assert_same_bits, defaults, moved, numpy_of
+from harness import random_actions as draw_alone
+from registered import CONTINUOUS, Variant, assert_refused, each, first_real, made, numpy_by_role, starts_of
+
+import gpu_envs
+from gpu_envs import MultiAgentEnv
+
+each_team = each({name: Variant(name, {}) for name in (CONTINUOUS, "TagGridWorld-v0")})
+
+# --- of one agent ---
+
+
+def options_of(env_id: str) -> dict[str, float]:
+    """Reset options that leave a single state to begin in, and it is not one that the defaults allow."""
+    settings = gpu_envs.spec(env_id).options
+    return {"low": 0.25, "high": 0.25} if "low" in settings else dict.fromkeys(settings, 0.0)
+
+
+def test_options_hold_for_one_reset(make: Make, env_id: str, device: str, mode: str) -> None:
+    """Reset options apply to the reset they are given to, not to the restarts and resets after it."""
+    count = 40
+    env, plain = (make(env_id, count, device=device, autoreset_mode=mode, max_episode_steps=1) for _ in range(2))
+    usual = plain.reset(seed=3)[0]
+    chosen = env.reset(seed=3, options=options_of(env_id))[0]
+    assert (chosen == chosen[0]).all()
+    assert (chosen != usual).any(axis=1).all()
+    for action in draw_alone(env_id, 2, count):
+        observations = [each.step(action)[0] for each in (env, plain)]
+        if mode == "Disabled":
+            observations = [each.reset()[0] for each in (env, plain)]
+    assert_same_bits(observations[0], observations[1])
+    assert_same_bits(env.reset()[0], plain.reset()[0])
+    assert env.params.keys() >= options_of(env_id).keys()
+    assert {name: env.params[name] for name in options_of(env_id)} == {
+        name: defaults(env_id)[name] for name in options_of(env_id)
+    }
+
+
+def test_options_hold_for_the_masked(make: Make, env_id: str, device: str) -> None:
+    """With a mask, options move the replicas it names alone."""
+    env = make(env_id, 4, device=device)
+    first = env.reset(seed=3)[0]
+    mask = np.array([False, True, False, True])
+    after = env.reset(options={**options_of(env_id), "reset_mask": mask})[0]
+    assert_same_bits(first[~mask], after[~mask])
+    assert (after[1] == after[3]).all()
+
+
+@pytest.mark.parametrize("bounds", [(-0.3, -0.2), (0.1, 0.3), (0.2, 0.2)])
+def test_option_bounds(make: Make, env_id: str, device: str, bounds: tuple[float, float]) -> None:
+    """``low`` and ``high`` bound what a reset draws, evenly; ``x_init`` and ``y_init`` do so either way."""
+    env = make(env_id, 20_000, device=device, precision="float64")
+    if "low" in gpu_envs.spec(env_id).options:
+        env.reset(seed=3, options=dict(zip(("low", "high"), bounds, strict=True)))
+        limits = [bounds] * len(env.state)
+    else:
+        low, high = (abs(bound) for bound in bounds)
+        env.reset(seed=3, options={"x_init": low, "y_init": high})
+        limits = [(-low, low), (-high, high)]
+    for (name, field), (low, high) in zip(env.state.items(), limits, strict=True):
+        values = numpy_of(field)
+        if name == "velocity":  # a car starts at rest
+            assert not values.any()
+            continue
+        assert low <= values.min() <= values.max() <= high
+        assert abs(values.mean() - (low + high) / 2) <= 0.02 * (high - low) + 1e-12
+        if high > low:
+            assert np.abs(np.histogram(values, 10, (low, high))[0] / len(values) - 0.1).max() < 0.01
+
+
+def test_parameters_stay_after_a_partial_reset(make: Make, env_id: str, device: str) -> None:
+    """A reset with options leaves per-replica parameters as they are."""
+    name = first_real(Variant(env_id, {}))
+    values = defaults(env_id)[name] * np.linspace(1, 1.1, 3)
+    env = make(env_id, 3, device=device, **{name: values})
+    env.reset(seed=0)
+    env.reset(options={**options_of(env_id), "reset_mask": np.array([True, False, False])})
+    assert np.allclose(numpy_of(env.params[name]), values.astype(np.float32))
+
+
+@each_team
+@pytest.mark.parametrize("start", ["random", "fixed"])
+@pytest.mark.parametrize("own", [False, True])
+def test_layouts(make: Make, variant: Variant, place: Place, own: bool, start: str) -> None:
+    """A reset may say where the agents begin, whole or in part, in all replicas or in those of a mask, this once."""
+    count = 4
+    env, plain, usual = (made(make, variant, count, place, start=start) for _ in range(3))
+    mask = np.array([True, False, True, False])
+    starts: dict[str, Any] = starts_of(env, count if own else None)
+    if variant.env_id == CONTINUOUS:
+        starts["heading"] = np.linspace(0, 3, env.num_agents).astype(np.float32)
+    given = dict(starts)
+    observations = numpy_by_role(env, env.reset(seed=1, options=given)[0])
+    assert given.keys() == starts.keys()  # the caller's dict stays as it was
+    for name, values in starts.items():
+        state = numpy_of(env.state[name])
+        assert_same_bits(state, np.broadcast_to(values, state.shape).astype(state.dtype), name)
+    assert_same_bits(observations, env.observe())
+
+    first = numpy_by_role(plain, plain.reset(seed=1)[0])
+    before = {name: numpy_of(values) for name, values in plain.state.items()}
+    after = plain.reset(seed=1, options={**starts, "reset_mask": moved(mask, place)})[0]
+    for role, values in numpy_by_role(env, after).items():
+        assert_same_bits(values[mask], observations[role][mask])
+        assert_same_bits(values[~mask], first[role][~mask])
+    for name, values in before.items():
+        assert_same_bits(numpy_of(plain.state[name])[mask], numpy_of(env.state[name])[mask], name)
+        assert_same_bits(numpy_of(plain.state[name])[~mask], values[~mask], name)
+    usual.reset(seed=1)
+    assert_same_bits(env.reset()[0], usual.reset()[0])
+    for one, options in ((env, {"x": starts["x"]}), (usual, None)):
+        one.reset(seed=1, options=options)
+    assert_same_bits(env.state["y"], usual.state["y"])
+    x = numpy_of(env.state["x"])
+    assert_same_bits(x, np.broadcast_to(starts["x"], x.shape).astype(x.dtype))
+
+
+@each_team
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda _: {"z": 0.0}, "z"),
+        (lambda _: {"elapsed": np.zeros(3)}, "elapsed"),
+        (lambda env: {"xs": np.zeros(env.num_agents)}, "xs"),
+        (lambda env: {"x": np.zeros(env.num_agents + 1)}, "x.*shape"),
+        (lambda _: {"x": 0.0}, "x.*shape"),
+        (lambda env: {"x": np.zeros((2, env.num_agents))}, "x.*shape"),
+        (lambda env: {"y": np.full(env.num_agents, -1)}, "y.*within 0|y.*from 0"),
+        (lambda env: {"y": np.full(env.num_agents, 7)}, "y.*within 0|y.*from 0"),
+        (lambda env: {"x": np.full(env.num_agents, np.nan)}, "x.*expected"),
+        (lambda env: {"x": ["a"] * env.num_agents}, "x.*dtype"),
+    ],
+)
+def test_bad_options(
+    make: Make, variant: Variant, options: Callable[[MultiAgentEnv], dict[str, Any]], message: str
+) -> None:
+    """An unknown option, and starts that cannot be, are refused, and change nothing."""
+    env = made(make, variant, 3)
+    env.reset(seed=0)
+    assert_refused(env, lambda: env.reset(options=options(env)), (ValueError, TypeError), message)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "named"),
+    [
+        (CONTINUOUS, {"y": [1.0, 2.0, 3.0, 8.1]}, "'y'"),
+        (CONTINUOUS, {"y": [1.0, 2.0, 3.0, -0.1]}, "'y'"),
+        (CONTINUOUS, {"heading": [1.0, 2.0, 3.0, np.inf]}, "'heading'"),
+        (CONTINUOUS, {"headings": [1.0, 2.0, 3.0, 4.0]}, "'headings'.*Did you mean 'heading'"),
+        ("TagGridWorld-v0", {"y": [0, 1, 1, 9]}, "'y'"),
+        ("TagGridWorld-v0", {"x": [0, 1, 1, 1.5]}, "'x'"),
+        ("TagGridWorld-v0", {"heading": [0, 1, 1, 1]}, "'heading'"),
+    ],
+)
+def test_wrong_layouts(make: Make, device: str, env_id: str, options: dict[str, Any], named: str) -> None:
+    """A layout that is not of the game is refused by name, and changes nothing."""
+    sizes = {"num_taggers": 1, "num_runners": 3} if env_id == CONTINUOUS else {"num_taggers": 3}
+    env = make(env_id, 3, device=device, grid_length=8, **sizes)
+    env.reset(seed=0)
+    assert_refused(env, lambda: env.reset(options=options), ValueError, named)

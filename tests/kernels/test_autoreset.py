@@ -1,0 +1,411 @@
+"""Ends and restarts of episodes in each mode; one agent's against Gymnasium's SyncVectorEnv."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from harness import MODES, PLACES, Make, Place, assert_same_bits, moved, numpy_of
+from harness import random_actions as draw_alone
+from registered import (
+    CONTINUOUS,
+    LIMIT,
+    Variant,
+    assert_refused,
+    draw,
+    each_variant,
+    far,
+    joined,
+    made,
+    numpy_by_role,
+    outcome,
+    over,
+    placed,
+    rows,
+    set_elapsed,
+    still,
+    take,
+)
+
+import gpu_envs
+from gpu_envs import ActionError
+
+COUNT, STEPS, SYNC_LIMIT = 6, 120, 13
+NUMPY_PLACES = [place for place in PLACES if place.output == "numpy"]
+
+each_numpy = pytest.mark.parametrize("at", NUMPY_PLACES, ids=lambda at: f"{at.device}-{at.output}")
+
+
+def sync(env_id: str, mode: str, count: int = COUNT, limit: int = SYNC_LIMIT) -> SyncVectorEnv:
+    """Gymnasium's vector environment, each replica behind Gymnasium's own TimeLimit."""
+
+    def single() -> gymnasium.Env[Any, Any]:
+        return gymnasium.make(f"gpu_envs/{env_id}", device="cpu", max_episode_steps=limit, disable_env_checker=True)
+
+    return SyncVectorEnv([single] * count, autoreset_mode=mode)
+
+
+def assert_step_equals(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
+    """Compares two steps' results, whose rewards differ in type alone; infos too."""
+    assert_same_bits(ours[0], theirs[0], "observations")
+    assert_same_bits(ours[1].astype(np.float64), theirs[1], "rewards")
+    assert_same_bits(ours[2:4], theirs[2:4], "flags")
+    assert set(ours[4]) == set(theirs[4])
+    for name, values in theirs[4].items():
+        if name != "final_obs":
+            assert_same_bits(ours[4][name], values, name)
+            continue
+        dense = [np.zeros_like(ours[0][0]) if row is None else row for row in values]  # Gymnasium's has holes of None
+        assert_same_bits(ours[4][name], np.stack(dense), name)
+
+
+@each_numpy
+@pytest.mark.parametrize("live", [False, True])
+def test_equals_sync_vector_env(make: Make, env_id: str, at: Place, mode: str, live: bool) -> None:
+    """120 steps agree with SyncVectorEnv bit for bit, infos included; also where the simulator's memory is returned."""
+    if live and at.device != "cpu":
+        pytest.skip("NumPy arrays cannot be memory of a GPU")
+    theirs = sync(env_id, mode)
+    ours = make(env_id, COUNT, device=at.device, autoreset_mode=mode, max_episode_steps=SYNC_LIMIT, copy=not live)
+    assert_same_bits(ours.reset(seed=17)[0], theirs.reset(seed=17)[0])
+    ends = 0
+    for actions in draw_alone(env_id, STEPS, COUNT):
+        step = theirs.step(actions)
+        assert_step_equals(ours.step(actions), step)
+        over = step[2] | step[3]
+        ends += int(over.sum())
+        if mode == "Disabled" and over.any():
+            resets = [env.reset(options={"reset_mask": over.copy()}) for env in (ours, theirs)]
+            assert_same_bits(resets[0], resets[1])
+    assert ends >= COUNT * STEPS // (SYNC_LIMIT + 1) - COUNT
+    theirs.close()
+
+
+@each_numpy
+def test_partial_reset_equals_sync_vector_env(make: Make, env_id: str, at: Place, mode: str) -> None:
+    """A mask restarts some replicas in the midst of their episodes, in every mode, with seeds or without."""
+    theirs = sync(env_id, mode, limit=50)
+    ours = make(env_id, COUNT, device=at.device, autoreset_mode=mode, max_episode_steps=50)
+    for env in (ours, theirs):
+        env.reset(seed=17)
+    rng = np.random.default_rng(0)
+    seeds: Any
+    for t, actions in enumerate(draw_alone(env_id, 40, COUNT)):
+        step = theirs.step(actions)
+        assert_step_equals(ours.step(actions), step)
+        mask = rng.random(COUNT) < 0.2
+        mask |= (step[2] | step[3]) & (mode == "Disabled")
+        seeds = (None, 1000 + t, [None, 5, None, 6, 7, None])[t % 3]
+        if mask.any():
+            given = ours.reset(seed=seeds, options={"reset_mask": mask.copy()})
+            assert_same_bits(given, theirs.reset(seed=seeds, options={"reset_mask": mask.copy()}))
+    theirs.close()
+
+
+# --- masks ---
+
+
+@each_variant
+def test_partial_reset_leaves_the_others(make: Make, variant: Variant, place: Place, mode: str) -> None:
+    """A mask leaves state, observations and future of the other replicas alone, bit for bit; restarts pending too."""
+    count = 12
+    env, plain = (made(make, variant, count, place, autoreset_mode=mode) for _ in range(2))
+    for one in (env, plain):
+        one.allow_frozen_steps()
+        one.reset(seed=2)
+    rng = np.random.default_rng(0)
+    untouched = np.ones(count, bool)
+    for t, action in enumerate(draw(env, 30)):
+        before, expected = (take(one, action, place) for one in (env, plain))
+        for name, by_role in before.items():
+            for role, values in by_role.items():
+                assert_same_bits(values[untouched], expected[name][role][untouched], f"{t} {name}")
+        mask = rng.random(count) < 0.3 * (t % 4 == 3)
+        if not mask.any():
+            continue
+        state = {name: numpy_of(values) for name, values in env.state.items()}
+        after, infos = env.reset(seed=(None, 100 + t)[t % 2], options={"reset_mask": moved(mask, place)})
+        for role, values in numpy_by_role(env, after).items():
+            assert_same_bits(values[~mask], before["observations"][role][~mask])
+            assert not variant.has_team or numpy_of(infos["alive"][role])[mask].all()
+        for name, values in state.items():
+            assert_same_bits(values[~mask], numpy_of(env.state[name])[~mask], name)
+        assert not numpy_of(env.elapsed)[mask].any()
+        untouched &= ~mask
+        if untouched.sum() < 3:
+            for one in (env, plain):
+                one.reset(seed=t)
+            untouched[:] = True
+
+
+def test_partial_reset_clears_a_pending_restart(make: Make, variant: Variant, place: Place) -> None:
+    """In NextStep mode a replica that was reset by mask after its end takes an ordinary step next."""
+    env = made(make, variant, 3, place, max_episode_steps=2)
+    env.reset(seed=0, options=far(env))
+    for ended in (False, True):
+        assert over(take(env, still(env), place)).all() == ended
+    env.reset(options={"reset_mask": moved(np.array([True, False, True]), place)})
+    env.step(placed(env, still(env), place))
+    assert numpy_of(env.elapsed).tolist() == [1, 0, 1]
+
+
+def test_masks_of_every_library(make: Make, variant: Variant, place: Place, mode: str) -> None:
+    """A mask may come from the host or from the environment's own library, and selects the same; it stays as it was."""
+    mask = np.array([True, False, True, True, False])
+    libraries = [moved(mask, Place(place.device, other.output)) for other in PLACES if other.device == place.device]
+    if place.output == "torch":
+        libraries.append(moved(mask, Place("cpu", "torch")))
+    results = []
+    for given in [mask, *libraries]:
+        env = made(make, variant, 5, place, autoreset_mode=mode)
+        first = joined(env, env.reset(seed=2)[0])
+        options = {"reset_mask": given}
+        results.append(joined(env, env.reset(options=options)[0]))
+        assert ((first != results[-1]).any(axis=(1, 2)) == mask).all()
+        assert options.keys() == {"reset_mask"}
+        assert options["reset_mask"] is given
+        assert numpy_of(given).tolist() == mask.tolist()
+    for other in results[1:]:
+        assert_same_bits(results[0], other)
+
+
+@pytest.mark.parametrize(
+    ("mask", "error"),
+    [
+        ([True, False, True], TypeError),
+        (True, TypeError),
+        ("mask", TypeError),
+        (np.array([1, 0, 1]), TypeError),
+        (np.array([1.0, 0.0, 1.0]), TypeError),
+        (np.array([True, False]), ValueError),
+        (np.array([[True, False, True]]), ValueError),
+        (np.ones((3, 5), bool), ValueError),
+        (np.array(True), ValueError),
+        (np.zeros(3, bool), ValueError),
+    ],
+)
+def test_bad_masks(make: Make, variant: Variant, place: Place, mask: Any, error: type[Exception]) -> None:
+    """A mask that is none is refused, says why, and changes nothing."""
+    env = made(make, variant, 3, place)
+    env.reset(seed=0)
+    assert_refused(env, lambda: env.reset(options={"reset_mask": mask}), error, "reset_mask")
+
+
+def test_first_reset_is_of_all(make: Make, variant: Variant, device: str) -> None:
+    """A mask before there is any episode leaves replicas without a state."""
+    env = made(make, variant, 3, Place(device, "numpy"))
+    with pytest.raises(gymnasium.error.ResetNeeded, match="reset_mask"):
+        env.reset(options={"reset_mask": np.array([True, False, True])})
+
+
+# --- ends in each mode ---
+
+
+@each_variant
+@pytest.mark.parametrize("live", [False, True])
+def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: str, live: bool) -> None:
+    """Return, length, flags, ``alive`` and last observations of every agent are what its own steps add up to."""
+    if live and place == ("cuda", "numpy"):
+        pytest.skip("NumPy arrays cannot be memory of a GPU")
+    env = made(make, variant, 9, place, autoreset_mode=mode, statistics=True, copy=not live)
+    infos = env.reset(seed=1)[1]
+    assert set(infos) == ({"alive"} if variant.has_team else set())
+    shape = joined(env, env.episode_length).shape
+    total, length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+    latest_r, latest_l = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+    here, fresh = np.ones(shape, bool), np.zeros(9, bool)  # whose action counts; who restarts in this step
+    uneven = 0
+    for action in draw(env, 40):
+        step = env.step(placed(env, action, place))
+        infos, result = step[4], outcome(env, step)
+        rewards, terminated, truncated, seen, final = (
+            rows(result[name]) for name in ("rewards", "terminations", "truncations", "observations", "final_obs")
+        )
+        took_part = here & ~fresh[:, None]
+        assert not rewards[~took_part].any()
+        total += rewards
+        length += took_part
+        ended = over(result) & ~fresh
+        if variant.has_team:
+            alive = rows(result["alive"])
+            if mode != "SameStep":
+                assert not seen[~took_part & ~fresh[:, None]].any(), "who was out observes zeros"
+                assert_same_bits(numpy_of(env.state["in_game"]), alive)
+            assert (terminated[~fresh] | took_part[~fresh]).all(), "who is out stays terminated"
+            assert not (truncated & ~took_part).any()
+            assert mode != "SameStep" or alive[ended].all()
+        if mode == "SameStep":
+            assert not final[~(took_part & ended[:, None])].any()
+            assert final[took_part & ended[:, None]].any(axis=-1).all()
+        else:
+            assert seen[took_part].any(axis=-1).all(), "who was in sees the step in which it goes out"
+        latest_r, latest_l = (
+            np.where(ended[:, None], now, then) for now, then in ((total, latest_r), (length, latest_l))
+        )
+        assert_same_bits(joined(env, env.episode_return), latest_r, "episode_return")
+        assert_same_bits(joined(env, env.episode_length), latest_l, "episode_length")
+        uneven += int((length[ended].min(axis=1) < length[ended].max(axis=1)).sum())
+        always = place.output != "numpy"
+        keys = {"alive"} if variant.has_team else set()
+        if always or ended.any():
+            keys |= {"episode", "_episode"} | ({"final_obs", "_final_obs"} if mode == "SameStep" else set())
+        assert set(infos) - {"final_info", "_final_info"} == keys
+        if "episode" in infos:
+            assert_same_bits(numpy_of(infos["_episode"]), ended)
+            for key, values in (("r", total), ("l", length)):
+                given = joined(env, infos["episode"][key])
+                assert_same_bits(given[ended], values[ended])
+                assert always or not given[~ended].any()
+            if mode == "SameStep":
+                assert_same_bits(numpy_of(infos["_final_obs"]), ended)
+                if not variant.has_team:
+                    assert_same_bits(infos["final_info"]["episode"]["r"], infos["episode"]["r"])
+        if "final_obs" in infos and not always:
+            assert not joined(env, infos["final_obs"])[~ended].any(), "nothing that an earlier step left"
+        total[ended], length[ended] = 0, 0
+        here = np.where(fresh[:, None], True, here & ~(terminated | truncated))
+        fresh = ended & (mode == "NextStep")
+        here[ended] = True
+        if mode == "Disabled" and ended.any():
+            env.reset(options={"reset_mask": ended})
+    assert latest_l.all()
+    exits = variant.env_id == CONTINUOUS and variant.params.get("runner_exits_game_after_tagged", True)
+    assert (uneven > 0) == exits, "some were tagged before the end"
+
+
+@pytest.mark.parametrize("wanted", [None, False, True])
+def test_statistics(make: Make, variant: Variant, place: Place, mode: str, wanted: bool | None) -> None:
+    """``infos["episode"]`` is given where it is wanted: by default not with NumPy."""
+    env = made(make, variant, 4, place, autoreset_mode=mode, statistics=wanted, max_episode_steps=2)
+    env.reset(seed=0)
+    env.allow_frozen_steps()
+    for action in draw(env, 2):
+        infos = env.step(placed(env, action, place))[4]
+    expected = (place.output != "numpy") if wanted is None else wanted
+    assert ("episode" in infos, "_episode" in infos) == (expected, expected)
+    assert ("final_obs" in infos, "_final_obs" in infos) == ((mode == "SameStep"),) * 2
+
+
+def test_disabled_refuses_finished_replicas(make: Make, variant: Variant, device: str) -> None:
+    """Stepping a replica whose episode is over raises, changes nothing, and a reset mends it."""
+    env = made(make, variant, 3, Place(device, "numpy"), autoreset_mode="Disabled", max_episode_steps=2)
+    env.reset(seed=0, options=far(env))
+    take(env, still(env))
+    env.reset(options={"reset_mask": np.array([True, False, True]), **far(env)})
+    assert over(take(env, still(env))).tolist() == [False, True, False]
+    for _ in range(2):
+        match = r"replica 1, step 2 .*over.*reset"
+        assert_refused(env, lambda: take(env, still(env)), ActionError, match)
+    env.reset(options={"reset_mask": np.array([False, True, False]), **far(env)})
+    assert over(take(env, still(env))).tolist() == [True, False, True]
+
+
+@each_variant
+def test_disabled_freezes_finished_replicas(make: Make, variant: Variant, place: Place) -> None:
+    """Where frozen steps are allowed, a finished replica keeps state, observations and flags, for no reward."""
+    env = made(make, variant, 30, place, autoreset_mode="Disabled")
+    env.allow_frozen_steps()
+    env.reset(seed=0)
+    actions = draw(env, LIMIT + 4)
+    frozen = np.zeros(30, bool)
+    last: dict[str, dict[str, np.ndarray]] = {}
+    kept: dict[str, np.ndarray] = {}
+    early = 0
+    for action in actions:
+        for values in action.values():
+            values[frozen] = 99 if values.dtype.kind == "i" else np.nan
+        result = take(env, action, place)
+        state = {name: numpy_of(values) for name, values in env.state.items()}
+        for name, by_role in result.items():
+            for role, values in by_role.items():
+                assert name != "rewards" or not values[frozen].any()
+                if last and name != "rewards":
+                    assert_same_bits(values[frozen], last[name][role][frozen], name)
+        for name, values in kept.items():
+            assert_same_bits(values[frozen], state[name][frozen], name)
+        last, kept, frozen = result, state, over(result)
+        early += int(frozen.any() and not frozen.all())
+    assert frozen.all()
+    assert early or variant.env_id != "TagGridWorld-v0"
+    before = env.get_state()
+    env.step(placed(env, actions[0], place))
+    after = env.get_state()
+    for snapshot in (before, after):
+        snapshot["episode"].pop("finished")  # the mask of the last step's ends
+    assert_same_bits(before, after)
+    env.check()
+
+
+@pytest.mark.parametrize("automatic", MODES)
+def test_terminated_and_truncated_at_once(make: Make, device: str, automatic: str) -> None:
+    """An episode may end in both ways in one step, and both are told."""
+    env = make("CartPole-v1", 2, device=device, autoreset_mode=automatic, max_episode_steps=1)
+    env.reset(seed=0)
+    env.state["x"] = np.array([0.0, 3.0])
+    _, _, terminations, truncations, _ = env.step(np.zeros(2, int))
+    assert (terminations.tolist(), truncations.tolist()) == ([False, True], [True, True])
+
+
+def test_last_tag_at_the_limit(make: Make, mode: str) -> None:
+    """At the limit both flags may be true for taggers, while a runner tagged there is only terminated."""
+    env = make(
+        CONTINUOUS,
+        2,
+        device="cpu",
+        autoreset_mode=mode,
+        num_taggers=1,
+        num_runners=2,
+        grid_length=6.0,
+        episode_length=1,
+    )
+    env.reset(seed=0, options={"x": [[1, 1, 1], [1, 1, 5]], "y": [1, 1, 1] * np.ones((2, 1))})
+    still = {"tagger": np.zeros((2, 1, 2), int), "runner": np.zeros((2, 2, 2), int)}
+    _, rewards, terminations, truncations, _ = env.step(still)
+    assert joined(env, terminations).tolist() == [[True, True, True], [False, True, False]]
+    assert joined(env, truncations).tolist() == [[True, False, False], [True, False, True]]
+    assert joined(env, rewards).tolist() == [[20, -10, -10], [10, -10, 1]]
+
+
+# --- limits ---
+
+
+@pytest.mark.parametrize("limit", [1, 5, 1000])
+def test_time_limit(make: Make, env_id: str, device: str, limit: int) -> None:
+    """The limit given takes the place of the spec's."""
+    env = make(env_id, 3, device=device, autoreset_mode="SameStep", max_episode_steps=limit)
+    env.reset(seed=0)
+    truncations = env.rollout(1000, per_step=True).truncations
+    first = np.where(truncations.any(0), truncations.argmax(0) + 1, 0)
+    assert first.max() == limit or (limit == 1000 and not truncations.any())
+    if limit < 8:  # no episode ends by itself so soon
+        assert truncations.sum() == 3 * (1000 // limit)
+
+
+def test_limits(make: Make, variant: Variant) -> None:
+    """-1 lifts the limit, None is the spec's; ``episode_length`` of a team and ``max_episode_steps`` are one thing."""
+    default = gpu_envs.spec(variant.env_id).max_episode_steps
+    assert default is not None
+    cases: list[tuple[dict[str, Any], int | None]] = [({}, default), ({"max_episode_steps": 9}, 9)]
+    cases += [({"max_episode_steps": -1}, None), ({"max_episode_steps": None}, default)]
+    if variant.has_team:
+        cases += [({"episode_length": 9}, 9), ({"max_episode_steps": 9, "episode_length": 9}, 9)]
+    for given, expected in cases:
+        env = make(variant.env_id, 2, device="cpu", **given)
+        assert env.max_episode_steps == expected
+        assert not variant.has_team or env.params["episode_length"] == expected or expected is None
+        for elapsed in (default - 1, (expected or 2 * default) - 1):
+            env.reset(seed=0, options=far(env))
+            set_elapsed(env, elapsed)
+            assert rows(take(env, still(env))["truncations"]).all() == (expected is not None)
+    if variant.has_team:
+        with pytest.raises(ValueError, match=r"max_episode_steps is 9.*episode_length.*10"):
+            make(variant.env_id, 2, device="cpu", max_episode_steps=9, episode_length=10)
+
+
+@pytest.mark.parametrize("limit", [0, -2, 1.5, True, "5"])
+def test_bad_limits(variant: Variant, limit: Any) -> None:
+    """A limit that is none is refused."""
+    for name in ("max_episode_steps", *(("episode_length",) if variant.has_team else ())):
+        with pytest.raises(ValueError, match=name):
+            gpu_envs.make(variant.env_id, device="cpu", **{name: limit})

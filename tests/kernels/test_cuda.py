@@ -1,0 +1,485 @@
+"""What only a GPU has: streams, graphs, and work that the host does not wait for."""
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import HAS_CUDA, IDS, Array, Make, Place, assert_same_bits, moved, numpy_of
+from registered import (
+    CONTINUOUS,
+    GRID,
+    LIMIT,
+    RESULTS,
+    TEAM_VARIANTS,
+    VARIANTS,
+    Actions,
+    Team,
+    Variant,
+    assert_guards,
+    draw,
+    each,
+    far,
+    guarded,
+    is_whole,
+    joined_actions,
+    made,
+    numpy_by_role,
+    outcome,
+    placed,
+    roles_of,
+    shape_of,
+    split,
+    still,
+    take,
+)
+
+import gpu_envs
+from gpu_envs import ActionError, Step
+from gpu_envs.engine.by_role import ByRole
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")]
+
+STEPS = 16
+TORCH, CUPY = Place("cuda", "torch"), Place("cuda", "cupy")
+
+GAMES = {
+    **VARIANTS,
+    "block": Variant(CONTINUOUS, Team(10, 100).params),
+    "spread": Variant(CONTINUOUS, Team(1500, 600).params),
+    "spread-grid": Variant(GRID, {"num_taggers": 2500, "grid_length": 900, "use_full_observation": False}),
+}
+"""Those of the other tests, a team with blocks of its own, and teams whose phases are launches."""
+
+FEW = {name: GAMES[name] for name in (*IDS, "continuous-nearest", "continuous-box", "grid-full", "block", "spread")}
+SMALL = {name: game for name, game in FEW.items() if name not in ("block", "spread")}
+
+
+def pair(make: Make, variant: Variant, place: Place, mode: str = "SameStep", seed: int = 3) -> list[Any]:
+    """Two equal environments after their first reset; few replicas of large teams."""
+    large = variant in (GAMES["spread"], GAMES["spread-grid"])
+    count = 3 if large else 257 if variant.has_team else 1_001
+    limit = 5 if large else LIMIT
+    envs = [made(make, variant, count, place, autoreset_mode=mode, max_episode_steps=limit) for _ in range(2)]
+    for env in envs:
+        env.reset(seed=seed)
+        # a team that is spread has the whole GPU, with a launch for each phase
+        assert any(name.startswith("scratch.") for name in env._sim.buffers) == large
+    return envs
+
+
+def cloned(env: Any, step: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Copies of a step's results, made on the current stream."""
+    return [{role: values.clone() for role, values in split(env, part).items()} for part in step[:4]]
+
+
+def tensors(actions: Actions) -> dict[str, Any]:
+    """Actions by role as torch's tensors."""
+    return {role: moved(values, TORCH) for role, values in actions.items()}
+
+
+def fill(into: dict[str, Any], actions: dict[str, Any]) -> None:
+    """Writes other actions to where a graph reads them."""
+    for role, values in actions.items():
+        into[role].copy_(values)
+
+
+@pytest.fixture
+def torch() -> Any:
+    """The module, which has few types where CUDA is concerned."""
+    return pytest.importorskip("torch")
+
+
+def captured(torch: Any, act: Callable[[], Any]) -> tuple[Any, Any]:
+    """A graph of what is done, and what it returned."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = act()
+    return graph, result
+
+
+# --- streams ---
+
+
+@each(FEW)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_torch_streams(make: Make, torch: Any, variant: Variant, mode: str) -> None:
+    """Steps follow torch's current stream: behind what is queued there, before what comes after."""
+    plain, env = pair(make, variant, TORCH, mode)
+    block = [tensors(action) for action in draw(env, STEPS)]
+    expected = [cloned(plain, plain.step(joined_actions(plain, action))) for action in block]
+    given = [{role: torch.zeros_like(values) for role, values in action.items()} for action in block]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # tens of milliseconds, in which another stream would run ahead
+        for into, action in zip(given, block, strict=True):
+            fill(into, action)
+        kept = [cloned(env, env.step(joined_actions(env, action))) for action in given]
+    stream.synchronize()
+    assert_same_bits(kept, expected)
+    assert_same_bits(env.get_state(), plain.get_state())
+
+
+@each(FEW)
+def test_changing_streams(make: Make, torch: Any, variant: Variant) -> None:
+    """Each step asks for the stream anew."""
+    plain, env = pair(make, variant, TORCH)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for t, action in enumerate(draw(env, 2 * STEPS)):
+        given = placed(env, action, TORCH)
+        expected = [numpy_by_role(plain, part) for part in plain.step(given)[:4]]
+        stream = streams[t % 3]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = cloned(env, env.step(given))
+        stream.synchronize()
+        assert_same_bits(result, expected)
+
+
+@each(FEW)
+def test_cupy_streams(make: Make, variant: Variant) -> None:
+    """With CuPy output, steps follow CuPy's current stream."""
+    import cupy
+
+    plain, env = pair(make, variant, CUPY)
+    actions = [placed(env, action, CUPY) for action in draw(env, STEPS)]
+
+    def copied(env: Any) -> list[list[dict[str, Array]]]:
+        return [[{r: v.copy() for r, v in split(env, part).items()} for part in env.step(a)[:4]] for a in actions]
+
+    expected = copied(plain)
+    cupy.cuda.get_current_stream().synchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        kept = copied(env)
+    stream.synchronize()
+    assert_same_bits(kept, expected)
+
+
+@pytest.mark.timing
+def test_scattered_ends_hold_up_nobody(make: Make, torch: Any) -> None:
+    """A step in which few replicas begin anew takes little longer than one in which none does."""
+    times: dict[bool, list[float]] = {}
+    for staggered in (False, True):
+        env = make("MountainCar-v0", 2**22, **TORCH._asdict(), autoreset_mode="SameStep")
+        env.reset(seed=0)
+        if staggered:
+            env.stagger(seed=1)  # one in 200 ends in each step
+            env.rollout(200)  # and none is cut short any more
+        action = torch.zeros(2**22, dtype=torch.int64, device="cuda")
+        env.step(action)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(16):
+                env.step(action)
+        times[staggered] = []
+        for _ in range(8):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times[staggered].append(begin.elapsed_time(end))
+    assert min(times[True]) < 1.25 * min(times[False]), times  # 1.04 on an H200, and 1.75 while they did
+
+
+# --- graphs ---
+
+
+@each(GAMES)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: str) -> None:
+    """16 steps captured once and replayed, through restarts, are the eager steps bit for bit."""
+    plain, env = pair(make, variant, TORCH, mode)
+    given = [tensors(action) for action in draw(env, STEPS)]
+    storage: dict[str, dict[str, Array]] = {name: {} for name in RESULTS}
+    for name, by_role in storage.items():
+        for role in roles_of(env):
+            shape, kind = shape_of(env, name, role)
+            by_role[role] = torch.zeros((STEPS, *shape), dtype=getattr(torch, kind), device="cuda")
+
+    def all_steps() -> None:
+        for t, action in enumerate(given):
+            rows = {
+                name: joined_actions(env, {role: values[t] for role, values in by_role.items()})
+                for name, by_role in storage.items()
+            }
+            env.step(joined_actions(env, action), out=Step(**rows))
+
+    start = env.get_state()
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        all_steps()
+    torch.cuda.current_stream().wait_stream(warm)
+    env.set_state(start)
+    graph, _ = captured(torch, all_steps)
+    assert_same_bits(env.get_state()["state"], start["state"])  # a capture runs nothing
+    ends = 0
+    for replay in range(4):
+        block = draw(env, STEPS, seed=replay)
+        for into, action in zip(given, block, strict=True):
+            fill(into, tensors(action))
+        graph.replay()
+        steps = [cloned(plain, plain.step(placed(plain, action, TORCH))) for action in block]
+        for name, column in zip(RESULTS, zip(*steps, strict=True), strict=True):
+            expected = {role: np.stack([numpy_of(part[role]) for part in column]) for role in column[0]}
+            assert_same_bits(storage[name], expected, f"{name} of replay {replay}")
+            ends += int(expected[roles_of(env)[0]].sum()) if name == "truncations" else 0
+    assert ends
+    assert_same_bits(env.get_state(), plain.get_state())
+
+
+@each(FEW)
+def test_graph_of_the_simulators_memory(make: Make, torch: Any, variant: Variant) -> None:
+    """A captured step may also leave its results where they are, infos included."""
+    plain, env = pair(make, variant, TORCH)
+    given = tensors(draw(env, 1)[0])
+    for one in (env, plain):
+        one.step(joined_actions(one, given))
+    graph, kept = captured(torch, lambda: env.step(joined_actions(env, given)))
+    for action in draw(env, STEPS, seed=1):
+        fill(given, tensors(action))
+        graph.replay()
+        expected = plain.step(placed(plain, action, TORCH))
+        assert_same_bits(outcome(env, kept), outcome(plain, expected))
+        assert_same_bits(kept[4]["episode"], expected[4]["episode"])
+        assert_same_bits(kept[4]["_episode"], expected[4]["_episode"])
+
+
+# --- offences of the device ---
+
+
+def offend(env: Any, actions: dict[str, Any], replica: int, role: str, number: int) -> None:
+    """Gives an agent an action that is none."""
+    at = (replica, number) if env.env_spec.has_team else replica
+    actions[role][at] = 99 if is_whole(env) else float("nan")
+
+
+def named(env: Any, replica: int, role: str, number: int) -> str:
+    """What the message says of who offends."""
+    return f"replica {replica}, {role}_{number}" if env.env_spec.has_team else f"replica {replica}"
+
+
+def ends_of(env: Any) -> list[tuple[str, int]]:
+    """The first and the last agent of each role."""
+    return [(role, i) for role, seen in ByRole(env).roles.items() for i in (0, len(seen.agents) - 1)]
+
+
+@each(FEW)
+def test_offences_are_kept(make: Make, variant: Variant) -> None:
+    """On the device a wrong action counts as the nearest right one, NaN as zero; the first is kept for ``check``."""
+    plain, env = pair(make, variant, TORCH)
+    for one in (plain, env):
+        one.reset(seed=3, options=far(one) if variant != GAMES["spread"] else None)
+    first, last = ends_of(env)[0][0], ends_of(env)[-1]
+    third = 2 if variant.has_team else 0
+    block = [still(env), still(env), *draw(env, 2)]  # nobody is tagged before
+    mended = [{role: values.copy() for role, values in action.items()} for action in block]
+    for step, replica, role, number in (
+        *((1, env.num_envs - 1, first, 0), (1, 1, first, third), (1, 1, *last), (2, 0, first, third // 2)),
+    ):
+        offend(env, block[step], replica, role, number)
+        space: Any = ByRole(env).roles[role].action
+        top = (space.nvec - 1 if hasattr(space, "nvec") else space.n - 1) if is_whole(env) else 0
+        mended[step][role][(replica, number) if variant.has_team else replica] = top
+    for action, right in zip(block, mended, strict=True):
+        assert_same_bits(take(env, action, TORCH), take(plain, right, TORCH))
+    with pytest.raises(ActionError, match=rf"{named(env, 1, first, third)}, step 1 "):
+        env.check()
+    env.check()
+    plain.check()
+
+
+@each(FEW)
+def test_offence_of_any_agent(make: Make, variant: Variant) -> None:
+    """The message names the agent, be it the first or the last, and the step of its episode."""
+    env = pair(make, variant, TORCH)[1]
+    for role, number in ends_of(env):
+        env.reset(seed=3)
+        assert not variant.has_team or numpy_of(env.state["in_game"]).all()
+        wrong = still(env)
+        offend(env, wrong, 2, role, number)
+        env.step(placed(env, wrong, TORCH))
+        env.step(placed(env, still(env), TORCH))
+        with pytest.raises(ActionError, match=rf"{named(env, 2, role, number)}, step 0 of"):
+            env.check()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@each({name: TEAM_VARIANTS[name] for name in ("continuous-nearest", "continuous-box")})
+def test_who_is_out_offends_nobody(make: Make, variant: Variant, mode: str) -> None:
+    """Whatever agents do that are out, or whose replica waits for its restart, is no offence."""
+    plain, env = pair(make, variant, TORCH, mode)
+    for action in draw(env, 2 * LIMIT):
+        out = ~numpy_of(env.state["in_game"])
+        taggers = env.counts["tagger"]
+        odd = {role: values.copy() for role, values in action.items()}
+        odd["tagger"][out[:, :taggers]] = 99 if is_whole(env) else np.nan
+        odd["runner"][out[:, taggers:]] = 99 if is_whole(env) else np.nan
+        assert_same_bits(take(env, odd, TORCH), take(plain, action, TORCH))
+    env.check()
+
+
+@each(FEW)
+def test_graph_keeps_offences(make: Make, torch: Any, variant: Variant) -> None:
+    """A replayed step keeps the first wrong action for ``check``, too."""
+    env = pair(make, variant, TORCH)[0]
+    given = tensors(still(env))
+    env.step(joined_actions(env, given))
+    graph, _ = captured(torch, lambda: env.step(joined_actions(env, given)))
+    graph.replay()
+    env.check()
+    role = roles_of(env)[0]
+    offend(env, given, 2, role, 0)
+    for _ in range(2):
+        graph.replay()
+        with pytest.raises(ActionError, match=named(env, 2, role, 0)):
+            env.check()
+
+
+# --- work that the host does not wait for ---
+
+
+@each(FEW)
+def test_step_does_not_wait(
+    make: Make, torch: Any, synchronising: Callable[[str], None], variant: Variant, mode: str
+) -> None:
+    """With torch in and out, the host waits for nothing in a step, a reset or a rollout."""
+    env = pair(make, variant, TORCH, mode)[0]
+    env.allow_frozen_steps()
+    given = placed(env, draw(env, 1)[0], TORCH)
+    mask = torch.ones(env.num_envs, dtype=torch.bool, device="cuda")
+    rewards = {role: torch.zeros(shape_of(env, "rewards", role)[0], device="cuda") for role in roles_of(env)}
+    out = Step(rewards=joined_actions(env, rewards))
+    synchronising("error")
+    with pytest.raises(RuntimeError):
+        mask.cpu()  # so it is on guard
+    for _ in range(LIMIT):
+        infos = env.step(given)[4]
+        env.step(given, out=out)
+        assert set(infos) >= {"episode", "_episode", *(("alive",) if variant.has_team else ())}
+    env.reset()
+    env.reset(seed=5)
+    env.reset(options={"reset_mask": mask})
+    env.observe()
+    if not variant.has_team and mode != "Disabled":
+        env.rollout(4)
+        env.rollout(2, given.expand(2, *given.shape).contiguous(), per_step=True)
+
+
+@each(FEW)
+def test_step_launches_while_the_device_is_busy(make: Make, torch: Any, variant: Variant) -> None:
+    """The host is done with a step long before the device is, which torch's mode cannot see of CuPy's launches."""
+    env = pair(make, variant, TORCH)[0]
+    given = placed(env, draw(env, 1)[0], TORCH)
+    env.step(given)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(500_000_000)  # a quarter of a second and more
+    done = torch.cuda.Event()
+    for _ in range(10):
+        env.step(given)
+    done.record()
+    assert not done.query()
+    torch.cuda.synchronize()
+
+
+@each(SMALL)
+def test_actions_are_read_where_they_are(make: Make, torch: Any, variant: Variant) -> None:
+    """A tensor of the kernel's type is not copied: the step reads what is at its address when it runs."""
+    env = pair(make, variant, TORCH)[0]
+    by_role = tensors(draw(env, 1)[0])
+    given = joined_actions(env, by_role)
+    env.step(given)
+    call = env._sim.program.calls["step"]
+    for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
+        assert kernel.actions == by_role[role].data_ptr()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    for _ in range(5):
+        env.step(given)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+@pytest.mark.usefixtures("torch")
+@each(SMALL)
+def test_libraries_share_memory(make: Make, variant: Variant) -> None:
+    """CuPy reads a tensor that the simulator writes, where it is."""
+    import cupy
+
+    env = pair(make, variant, TORCH)[0]
+    field = next(iter(env.state))
+    seen = cupy.from_dlpack(env.state[field])
+    env.step(placed(env, draw(env, 1)[0], TORCH))
+    assert_same_bits(seen.get(), env.state[field])
+
+
+# --- memory around what a step writes ---
+
+SIZES = {n: GAMES[n] for n in (*IDS, "grid-full", "grid-nearest", "continuous-nearest", "continuous-full", "block")}
+
+
+@each(SIZES)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_sizes_around_a_block(make: Make, variant: Variant, mode: str) -> None:
+    """Batches that end within a warp, at a block, one past it, are all whole, and write no more than their own."""
+    for count in (1, 31, 32, 33, *((51, 52) if variant.has_team else (4097,)), 127, 128, 129):
+        env = made(make, variant, count, CUPY, autoreset_mode=mode, max_episode_steps=3)
+        cpu = made(make, variant, count, autoreset_mode=mode, max_episode_steps=3)
+        names = (*RESULTS, *(("final_obs",) if mode == "SameStep" else ()))
+        targets = {name: {role: guarded(CUPY, *shape_of(env, name, role)) for role in roles_of(env)} for name in names}
+        out = Step(
+            **{
+                name: joined_actions(env, {role: two[1] for role, two in both.items()})
+                for name, both in targets.items()
+            }
+        )
+        assert_same_bits(numpy_by_role(env, env.reset(seed=1)[0]), numpy_by_role(cpu, cpu.reset(seed=1)[0]))
+        for t, action in enumerate(draw(cpu, 5)):
+            assert_same_bits(take(env, action, CUPY, out=out), take(cpu, action), f"{count} replicas, step {t}")
+            for by_role in targets.values():
+                for whole, _ in by_role.values():
+                    assert_guards(whole)
+        assert_same_bits(env.get_state(), cpu.get_state())
+
+
+@each(GAMES)
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+def test_rows_of_any_alignment(make: Make, variant: Variant, first: int) -> None:
+    """Storage that begins at any element, which vector writes must heed, gets what it should, in every schedule."""
+    import cupy
+
+    plain, env = pair(make, variant, CUPY)
+    targets, wholes = {}, []
+    for role in roles_of(env):
+        shape, _ = shape_of(env, "observations", role)
+        size = int(np.prod(shape))
+        wholes.append(cupy.full(first + size + 1, 77, cupy.float32))
+        targets[role] = wholes[-1][first : first + size].reshape(shape)
+    for action in draw(env, 6):
+        env.step(placed(env, action, CUPY), out=Step(observations=joined_actions(env, targets)))
+        assert_same_bits(targets, take(plain, action, CUPY)["observations"])
+    for whole in wholes:
+        assert (whole[:first] == 77).all()
+        assert whole[-1] == 77
+
+
+@pytest.mark.parametrize(("env_id", "count"), [("CartPole-v1", 1_000_000), (CONTINUOUS, 1_000)])
+def test_memory_runs_out(make: Make, torch: Any, env_id: str, count: int) -> None:
+    """Where others hold the memory that the device has: a MemoryError, and nothing is kept of what was begun."""
+    gc.collect()
+    others = torch.cuda.memory_allocated()
+    env = make(env_id, count, **TORCH._asdict())
+    size = (torch.cuda.memory_allocated() - others) // count  # bytes a replica, or somewhat more
+    free, total = torch.cuda.mem_get_info()
+    held = torch.empty(free * 3 // 4, dtype=torch.uint8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(MemoryError, match="GiB"):
+        gpu_envs.make(env_id, total // size // 2, **TORCH._asdict())
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    env.reset(seed=0)
+    del held
+    torch.cuda.empty_cache()

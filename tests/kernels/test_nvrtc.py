@@ -1,0 +1,97 @@
+"""NVRTC compiles every kernel of every environment, with no GPU needed: to machine code, without surprises in it."""
+
+import os
+import re
+
+import pytest
+from harness import IDS, TEAM_IDS
+from nvrtc import ARCHITECTURES, check, compile_with_nvrtc, double_arithmetic, nvrtc_missing, programs
+
+import gpu_envs
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
+from gpu_envs.rendering.painter import paint_program
+
+
+@pytest.fixture(autouse=True)
+def _nvrtc() -> None:
+    missing = nvrtc_missing()
+    if missing and os.environ.get("REQUIRE_NVRTC") == "1":
+        pytest.fail(f"REQUIRE_NVRTC=1, but {missing}")
+    if missing:
+        pytest.skip(f"{missing}; pip install 'gpu_envs[cuda13]' brings it")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_compiles(env_id: str, architecture: str, precision: str) -> None:
+    for program in programs(env_id, "SameStep", precision):
+        check(program, architecture, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("mode", [mode for mode in AUTORESET_MODES if mode != "SameStep"])
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_compiles_in_every_autoreset_mode(env_id: str, mode: str, precision: str) -> None:
+    for program in programs(env_id, mode, precision):
+        check(program, "sm_90", precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_compiles_with_parameters_per_replica(env_id: str, precision: str) -> None:
+    for program in programs(env_id, "SameStep", precision, per_replica=True):
+        check(program, "sm_90", precision)
+
+
+@pytest.mark.parametrize("mode", AUTORESET_MODES)
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_float32_means_no_doubles_and_sums_and_products_rounded_one_by_one(env_id: str, mode: str) -> None:
+    for program in programs(env_id, mode, "float32"):
+        ptx = compile_with_nvrtc(program.source, "compute_90", "ptx").decode()
+        assert double_arithmetic(ptx) == []
+        assert ".local" not in ptx
+        # Without .rn, a product and a sum may be contracted when the PTX is assembled: one rounding, the CPU has two.
+        assert [line for line in ptx.splitlines() if re.search(r"\b(mul|add|sub)\.(ftz\.)?f32", line)] == []
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_painter_compiles(architecture: str) -> None:
+    check(paint_program(), architecture, "float32")
+
+
+def test_the_painter_rounds_as_the_host_does() -> None:
+    ptx = compile_with_nvrtc(paint_program().source, "compute_90", "ptx").decode()
+    assert double_arithmetic(ptx) == []
+    assert re.findall(r"\b(?:mul|add|sub|div|sqrt|fma)\.(?!rn\b)\S*f32", ptx) == []
+
+
+def test_an_error_names_the_header_and_its_line() -> None:
+    from cupy.cuda.compiler import CompileException
+
+    program = next(programs("CartPole-v1", "SameStep", "float32"))
+    text = program.source.replace("FN Outcome step(", "FN Outcome step(Nonsense, ", 1)
+    with pytest.raises(CompileException, match=r"cartpole\.cuh\(\d+\)"):
+        compile_with_nvrtc(text, "sm_90")
+
+
+def strings(ptx: str) -> set[bytes]:
+    """The strings that a kernel could print."""
+    found = re.findall(r"\$str[^\[]*\[\d+\] = \{([^}]*)\}", ptx)
+    return {bytes(map(int, codes.split(","))).rstrip(b"\0") for codes in found}
+
+
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_a_build_that_looks_at_every_index_compiles(env_id: str) -> None:
+    for program in programs(env_id, "SameStep", "float32", checked=True):
+        compile_with_nvrtc(program.source, "sm_90")
+
+
+def test_a_build_that_looks_at_every_index_names_lines_of_the_rules() -> None:
+    """Not those of the header that looks."""
+    for env_id in ("TagContinuous-v0", "TagGridWorld-v0"):
+        header = str(gpu_envs.spec(env_id).header)
+        for program in programs(env_id, "SameStep", "float32", checked=True):
+            found = strings(compile_with_nvrtc(program.source, "compute_90", "ptx").decode())
+            assert header.encode() in found
+            assert b"checked.cuh" not in found

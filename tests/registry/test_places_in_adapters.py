@@ -1,0 +1,504 @@
+"""Adapters and wrappers around environments that people bring: Dicts, pictures, whole numbers, and action masks."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from carriers import CARRIERS
+from corridors import ACTIONS, EVERYTHING, LIMIT, SPACES, Fields, corridor, possible, seen, write_file
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete
+from harness import DEVICES, assert_same_bits, numpy_of
+from players import Player, Sb3, Skrl, TorchRl
+
+from gpu_envs import MultiAgentEnv, Step, VectorEnv
+from gpu_envs.registry import known as registry
+
+pytest.importorskip("torch")
+
+import torch
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COUNT, STEPS = 6, 3 * LIMIT
+
+Made = Callable[..., VectorEnv]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where headers are written."""
+    return tmp_path_factory.mktemp("corridors")
+
+
+@pytest.fixture(params=DEVICES)
+def made(request: pytest.FixtureRequest, folder: Path) -> Made:
+    """Makes a corridor: the space shown, the space of actions, whether there are masks, and ``VectorEnv``'s options."""
+
+    def make(shown: str = "position", acted: str = "one", masked: bool = False, **kwargs: Any) -> VectorEnv:
+        chosen = {"device": request.param, "output": "torch", "autoreset_mode": "SameStep", **kwargs}
+        return VectorEnv(corridor(folder, shown, acted, masked=masked), COUNT, **chosen)
+
+    return make
+
+
+def fields_of(env: Any) -> Fields:
+    """A copy of the state."""
+    return {name: numpy_of(array) for name, array in env.state.items()}
+
+
+def by_key(value: Any) -> Any:
+    """Arrays in NumPy, a dict of them with its keys."""
+    return {key: numpy_of(part) for key, part in value.items()} if hasattr(value, "items") else numpy_of(value)
+
+
+def drawn(space: Any, rng: np.random.Generator, masks: np.ndarray | None = None) -> np.ndarray:
+    """Random actions, among the possible ones where these are given."""
+    if not isinstance(space, Discrete | MultiDiscrete):
+        return rng.uniform(-1, 1, (COUNT, *space.shape)).astype(np.float32)
+    sizes = [int(space.n)] if isinstance(space, Discrete) else space.nvec.tolist()
+    allowed = np.ones((COUNT, sum(sizes))) if masks is None else masks
+    weighed = rng.random(allowed.shape) * allowed
+    parts = [part.argmax(-1) for part in np.split(weighed, np.cumsum(sizes)[:-1], axis=-1)]
+    return parts[0] if isinstance(space, Discrete) else np.stack(parts, -1)
+
+
+class TestStableBaselines3:
+    """Its vectorised environment."""
+
+    @pytest.mark.parametrize("shown", SPACES)
+    @pytest.mark.parametrize("output", ["numpy", "torch"])
+    def test_observations(self, shown: str, output: str, made: Made) -> None:
+        """Those of the state; ``terminal_observation`` is that of a plain environment's ``final_obs``."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        plain = made(shown, output="numpy")
+        venv = sb3.VecEnv(made(shown, output=output), seed=3)
+        assert venv.observation_space == SPACES[shown]
+        first = venv.reset()
+        assert_same_bits(first, plain.reset(seed=3)[0])
+        assert_same_bits(first, seen(shown, fields_of(venv.env)))
+        kept, rng, ends = copy.deepcopy(first), np.random.default_rng(0), 0
+        for _ in range(STEPS):
+            actions = drawn(venv.action_space, rng)
+            observations, rewards, dones, infos = venv.step(actions)
+            _, paid, terminations, truncations, described = plain.step(actions)
+            assert_same_bits(observations, seen(shown, fields_of(venv.env)))
+            assert_same_bits(rewards, paid)
+            assert_same_bits(dones, terminations | truncations)
+            for i in np.flatnonzero(dones):
+                last = by_key(described["final_obs"])
+                row = {key: part[i] for key, part in last.items()} if isinstance(last, dict) else last[i]
+                assert_same_bits(infos[i]["terminal_observation"], row)
+                ends += 1
+        assert ends >= 2 * COUNT
+        assert_same_bits(first, kept)
+
+    @pytest.mark.parametrize("shown", SPACES)
+    def test_one_block(self, shown: str, made: Made) -> None:
+        """What a GPU's results are fetched through gives the same on a host: all of them in one block of memory."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        from gpu_envs.adapters.sb3.results import DeviceResults, shapes_of
+
+        one, other = sb3.VecEnv(made(shown), seed=3), sb3.VecEnv(made(shown), seed=3)
+        one._slots._results = DeviceResults(shapes_of(one.env, None), None, one.env.device)
+        assert_same_bits(one.reset(), other.reset())
+        rng, ends = np.random.default_rng(0), 0
+        for _ in range(STEPS):
+            actions = drawn(one.action_space, rng)
+            mine, theirs = one.step(actions), other.step(actions)
+            assert_same_bits(mine[:3], theirs[:3])
+            for i in np.flatnonzero(mine[2]):
+                last = "terminal_observation"
+                assert_same_bits(mine[3][i][last], theirs[3][i][last])
+                ends += 1
+        assert ends
+
+    def test_learns_from_a_dict(self, made: Made) -> None:
+        """Stable-Baselines3's PPO and this package's alike: the same numbers but for rounding."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        import stable_baselines3
+
+        learned = []
+        for algorithm in (stable_baselines3.PPO, sb3.PPO):
+            venv = sb3.VecEnv(made("everything"), seed=0)
+            model = algorithm(
+                "MultiInputPolicy", venv, n_steps=LIMIT + 1, batch_size=20, n_epochs=1, seed=0, device="cpu"
+            )
+            model.learn(COUNT * (LIMIT + 1))
+            learned.append(torch.cat([part.detach().flatten() for part in model.policy.parameters()]))
+        torch.testing.assert_close(*learned)
+
+    def test_learns_from_pictures(self, made: Made) -> None:
+        """``CnnPolicy`` takes them, turned to channels first by Stable-Baselines3 itself."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        from stable_baselines3.common.torch_layers import NatureCNN
+        from stable_baselines3.common.vec_env import VecTransposeImage
+
+        model = sb3.PPO("CnnPolicy", sb3.VecEnv(made("image"), seed=0), n_steps=LIMIT + 1, batch_size=20, n_epochs=1)
+        assert isinstance(model.policy.features_extractor, NatureCNN)
+        assert isinstance(model.get_env(), VecTransposeImage)
+        model.learn(COUNT * (LIMIT + 1))
+
+    def test_learns_from_whole_numbers(self, made: Made) -> None:
+        """Stable-Baselines3 casts them."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        model = sb3.PPO(
+            "MlpPolicy", sb3.VecEnv(made("counts"), seed=0), n_steps=4, batch_size=12, n_epochs=1, device="cpu"
+        )
+        model.learn(4 * COUNT)
+
+    @pytest.mark.parametrize("output", ["numpy", "torch"])
+    def test_masks(self, output: str, made: Made) -> None:
+        """They are those of the state whose observations were returned, asked for as sb3-contrib asks."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        venv = sb3.VecEnv(made(masked=True, output=output), seed=3)
+        assert venv.has_attr("action_masks")
+        venv.reset()
+        rng = np.random.default_rng(0)
+        for _ in range(STEPS):
+            masks = np.stack(venv.env_method("action_masks"))
+            assert_same_bits(masks, possible(fields_of(venv.env)))
+            assert_same_bits(venv.action_masks(), masks)
+            assert_same_bits(venv.env_method("action_masks", indices=[4, -1]), list(masks[[4, -1]]))
+            assert_same_bits(venv.get_attr("action_masks", 2)[0](), masks[2])
+            infos = venv.step(drawn(venv.action_space, rng, masks))[3]
+            assert all("action_mask" not in info for info in infos)
+        assert not numpy_of(venv.env.state["wrong"]).any()
+
+    def test_without_masks(self, made: Made) -> None:
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        venv = sb3.VecEnv(made())
+        venv.reset()
+        assert not venv.has_attr("action_masks")
+        for ask in (venv.action_masks, lambda: venv.env_method("action_masks")):
+            with pytest.raises(ValueError, match="every action is possible"):
+                ask()
+
+    @pytest.mark.parametrize(("shown", "policy"), [("position", "MlpPolicy"), ("everything", "MultiInputPolicy")])
+    def test_maskable_ppo(self, shown: str, policy: str, made: Made) -> None:
+        """It never does what is forbidden: each wrong step would cost 100."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        contrib = pytest.importorskip("sb3_contrib")
+        venv = sb3.VecEnv(made(shown, masked=True), seed=0)
+        model = contrib.MaskablePPO(policy, venv, n_steps=LIMIT, batch_size=18, n_epochs=1, seed=0, device="cpu")
+        model.learn(2 * LIMIT * COUNT)
+        assert min(episode["r"] for episode in model.ep_info_buffer) >= 0
+        assert (model.rollout_buffer.action_masks == 0).any()
+
+    @pytest.mark.parametrize("output", ["numpy", "torch"])
+    @pytest.mark.parametrize("device", DEVICES)
+    def test_teams(self, output: str, device: str) -> None:
+        """Each agent has its own masks; others that act randomly do what is possible."""
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        env = MultiAgentEnv(CARRIERS, COUNT, device=device, output=output, autoreset_mode="SameStep")
+        given: list[Any] = []
+        step = env.step
+        venv = sb3.VecEnv(env, role="digger", seed=0)
+        env.step = lambda actions, **out: given.append(actions["carrier"]) or step(actions, **out)  # type: ignore[method-assign, func-returns-value]
+        venv.reset()
+        assert venv.has_attr("action_masks")
+        narrowed = 0
+        for _ in range(STEPS):
+            masks, carriers = venv.action_masks(), numpy_of(env.action_mask["carrier"])  # type: ignore[index]
+            assert_same_bits(masks, numpy_of(env.action_mask["digger"]).reshape(-1, 5).astype(bool))  # type: ignore[index]
+            venv.step(np.stack([masks[:, :3].argmax(-1), masks[:, 3:].argmax(-1)], -1))
+            chosen = numpy_of(given[-1]) - 10
+            assert np.take_along_axis(carriers, chosen[..., None], -1).all()
+            narrowed += int((carriers == 0).sum())
+        assert narrowed
+        assert len(np.unique(np.concatenate([numpy_of(part) for part in given]))) >= 4
+
+    @pytest.mark.parametrize("device", DEVICES)
+    def test_maskable_ppo_of_a_team(self, device: str) -> None:
+        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        contrib = pytest.importorskip("sb3_contrib")
+        env = MultiAgentEnv(CARRIERS, COUNT, device=device, autoreset_mode="SameStep")
+        venv = sb3.VecEnv(env, role="digger", seed=0)
+        model = contrib.MaskablePPO("MlpPolicy", venv, n_steps=4, batch_size=24, n_epochs=1, seed=0, device="cpu")
+        model.learn(2 * 4 * venv.num_envs)
+
+
+class TestTorchRL:
+    """Its environment."""
+
+    @pytest.fixture
+    def env_of(self, made: Made) -> Callable[..., Any]:
+        torchrl = pytest.importorskip("gpu_envs.adapters.torchrl")
+
+        def make(shown: str = "position", masked: bool = False, **kwargs: Any) -> Any:
+            return torchrl.Env(made(shown, masked=masked, autoreset_mode="Disabled"), seed=0, **kwargs)
+
+        return make
+
+    @pytest.mark.parametrize("shown", SPACES)
+    def test_torchrl_finds_nothing_wrong(self, shown: str, env_of: Callable[..., Any]) -> None:
+        from torchrl.envs.utils import check_env_specs
+
+        check_env_specs(env_of(shown), break_when_any_done="both")
+
+    @pytest.mark.parametrize("categorical", [True, False])
+    def test_torchrl_finds_nothing_wrong_with_masks(self, categorical: bool, env_of: Callable[..., Any]) -> None:
+        from torchrl.envs.utils import check_env_specs
+
+        check_env_specs(env_of("everything", True, categorical_actions=categorical), break_when_any_done="both")
+
+    @pytest.mark.parametrize("shown", SPACES)
+    def test_observations(self, shown: str, env_of: Callable[..., Any]) -> None:
+        """They have the keys of a Dict, the dtypes of the space, and stay as they are."""
+        env = env_of(shown)
+        space = SPACES[shown]
+        keys = tuple(space) if isinstance(space, Dict) else ("observation",)
+        now, kept = env.reset(), []
+        for _ in range(STEPS):
+            state = seen(shown, fields_of(env.env))
+            expected = state if isinstance(state, dict) else {"observation": state}
+            assert_same_bits({key: now[key] for key in keys}, expected)
+            kept.append(({key: now[key] for key in keys}, expected))
+            _, now = env.step_and_maybe_reset(env.rand_action(now))
+        for early, expected in kept:
+            assert_same_bits(early, expected)
+
+    @pytest.mark.parametrize("categorical", [True, False])
+    @pytest.mark.parametrize("transformed", [False, True])
+    def test_masks(self, categorical: bool, transformed: bool, env_of: Callable[..., Any]) -> None:
+        """Random actions are possible ones, after restarts too; with TorchRL's ``ActionMask`` as well."""
+        from torchrl.envs import TransformedEnv
+        from torchrl.envs.transforms import ActionMask
+
+        base = env_of("position", True, categorical_actions=categorical)
+        env = TransformedEnv(base, ActionMask()) if transformed else base
+        now, wrong, ends = env.reset(), 0, 0
+        for _ in range(STEPS):
+            assert now["action_mask"].dtype is torch.bool
+            assert_same_bits(now["action_mask"], possible(fields_of(base.env)))
+            stepped, now = env.step_and_maybe_reset(env.rand_action(now))
+            wrong += int((stepped["next", "reward"] < 0).sum())
+            ends += int(stepped["next", "done"].sum())
+        assert wrong == 0
+        assert ends >= 2 * COUNT
+
+    def test_copies(self, env_of: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A copy draws by masks of its own."""
+        spec = corridor(folder, "everything", masked=True)
+        monkeypatch.setitem(registry._SPECS, spec.id, spec)
+        env = env_of("everything", True)
+        env.rollout(2)
+        other = copy.deepcopy(env)
+        assert other.full_action_spec["action"].mask is not env.full_action_spec["action"].mask
+        assert int((other.rollout(STEPS, break_when_any_done=False)["next", "reward"] < 0).sum()) == 0
+
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("categorical", [True, False])
+    def test_teams(self, device: str, categorical: bool) -> None:
+        torchrl = pytest.importorskip("gpu_envs.adapters.torchrl")
+        from torchrl.envs.utils import check_env_specs
+
+        raw = MultiAgentEnv(CARRIERS, COUNT, device=device, output="torch", autoreset_mode="Disabled")
+        env = torchrl.Env(raw, seed=0, categorical_actions=categorical)
+        check_env_specs(env, break_when_any_done="both")
+        now, narrowed = env.reset(), 0
+        for _ in range(STEPS):
+            raw.observe()  # steps wrote their masks elsewhere
+            for role in raw.roles:
+                assert_same_bits(now[role, "action_mask"], numpy_of(raw.action_mask[role]).astype(bool))  # type: ignore[index]
+            env.rand_action(now)
+            chosen = now["carrier", "action"] if categorical else now["carrier", "action"].long().argmax(-1)
+            masks = now["carrier", "action_mask"]
+            assert masks.gather(-1, chosen.unsqueeze(-1)).all()
+            narrowed += int((~masks).sum())
+            _, now = env.step_and_maybe_reset(now)
+        assert narrowed
+
+    def test_nothing_is_possible(self) -> None:
+        """Then everything is drawn from: where an episode has ended, nobody acts on it."""
+        pytest.importorskip("torchrl")
+        from gpu_envs.adapters.torchrl.specs import allowed
+
+        mask = torch.tensor([[True, False, True], [False, False, False]])
+        assert allowed(mask, (3,)).tolist() == [[True, False, True], [True, True, True]]
+        assert allowed(mask, (2, 1)).tolist() == [[True, False, True], [True, True, True]]
+        assert allowed(~mask, (2, 1)).tolist() == [[False, True, True], [True, True, True]]
+
+    def test_names_that_have_a_meaning(self) -> None:
+        pytest.importorskip("torchrl")
+        from gpu_envs.adapters.torchrl.specs import observation_specs
+
+        space = Dict({"reward": EVERYTHING["position"]})
+        with pytest.raises(ValueError, match="'reward', which TorchRL's TensorDicts have a meaning for"):
+            observation_specs(space, torch.Size((2,)), torch.device("cpu"))
+
+
+class TestSkrl:
+    """Its wrapper."""
+
+    @pytest.mark.parametrize("shown", SPACES)
+    def test_observations(self, shown: str, made: Made) -> None:
+        """Rows of float32, which skrl takes apart into the space again."""
+        skrl = pytest.importorskip("gpu_envs.adapters.skrl")
+        from skrl.utils.spaces.torch import unflatten_tensorized_space
+
+        wrapper = skrl.Wrapper(made(shown, masked=True), seed=0)
+        observations, rng = wrapper.reset()[0], np.random.default_rng(0)
+        for _ in range(STEPS):
+            assert observations.dtype is torch.float32
+            apart = by_key(unflatten_tensorized_space(SPACES[shown], observations))
+            expected = seen(shown, fields_of(wrapper.env if hasattr(wrapper, "env") else wrapper._env))
+            parts = expected if isinstance(expected, dict) else {"": expected}
+            assert_same_bits(
+                apart if isinstance(apart, dict) else {"": apart},
+                {key: part.astype(np.float32) for key, part in parts.items()},
+            )
+            actions = torch.from_numpy(drawn(ACTIONS["one"], rng)).reshape(-1, 1).to(wrapper.device)
+            observations, _, _, _, infos = wrapper.step(actions)
+            assert infos["final_obs"].shape == observations.shape
+            assert infos["final_obs"].dtype is torch.float32
+
+    def test_stores_a_dict(self, made: Made) -> None:
+        """skrl's memory and scaler have room for it."""
+        skrl = pytest.importorskip("gpu_envs.adapters.skrl")
+        from skrl.memories.torch import RandomMemory
+        from skrl.resources.preprocessors.torch import RunningStandardScaler
+
+        wrapper = skrl.Wrapper(made("everything"), seed=0)
+        memory = RandomMemory(memory_size=2, num_envs=COUNT, device=wrapper.device)
+        memory.create_tensor("observations", size=wrapper.observation_space, dtype=torch.float32)
+        observations, _ = wrapper.reset()
+        memory.add_samples(observations=observations)
+        assert_same_bits(memory.tensors["observations"][0], observations)
+        scaler = RunningStandardScaler(size=wrapper.observation_space, device=wrapper.device)
+        assert scaler(observations, train=True).shape == observations.shape
+
+
+class TestRslRl:
+    """Its vectorised environment."""
+
+    def test_groups(self, made: Made) -> None:
+        """The keys of a Dict are groups, which stay as they are."""
+        rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
+        venv = rsl_rl.VecEnv(made("floats", "real"), seed=0)
+        rng, kept = np.random.default_rng(0), []
+        now = venv.get_observations()
+        for _ in range(STEPS):
+            expected = seen("floats", fields_of(venv.env))
+            assert set(now.keys()) == set(expected)
+            kept.append((now, expected))
+            now = venv.step(torch.from_numpy(drawn(ACTIONS["real"], rng)).to(venv.device))[0]
+        for groups, expected in kept:
+            assert_same_bits(dict(groups.items()), expected)
+
+    def test_learns(self, made: Made) -> None:
+        rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
+        import rsl_rl_ppo
+        from rsl_rl.runners import OnPolicyRunner
+
+        venv = rsl_rl.VecEnv(made("floats", "real"), seed=0)
+        settings = rsl_rl_ppo.settings(rsl_rl_ppo.Args(num_steps=4, epochs=1, minibatches=2))
+        settings["obs_groups"] = {"actor": ["position"], "critic": ["position", "glance"]}
+        OnPolicyRunner(venv, settings, log_dir=None, device=str(venv.device)).learn(1)
+
+    @pytest.mark.parametrize("shown", ["image", "counts", "everything"])
+    def test_refuses_what_it_cannot_take(self, shown: str, made: Made) -> None:
+        rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
+        with pytest.raises(
+            ValueError, match=r"group '\w+', are Box\(.*int.*give an environment that observes a Box of float32"
+        ):
+            rsl_rl.VecEnv(made(shown, "real"))
+
+
+class TestWrappers:
+    """Those of this package."""
+
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+    def test_hand_on_what_they_do_not_change(self, mode: str, made: Made) -> None:
+        """Dicts and masks come through those of rewards and episodes."""
+        from gpu_envs.wrappers import NormalizeReward, RecordEpisodeStatistics
+
+        inner = made("everything", masked=True, autoreset_mode=mode)
+        env = RecordEpisodeStatistics(NormalizeReward(inner))
+        assert env.single_observation_space == EVERYTHING
+        observations, infos = env.reset(seed=0)
+        rng = np.random.default_rng(0)
+        for _ in range(LIMIT - 1):
+            state = fields_of(inner)
+            assert_same_bits(by_key(observations), seen("everything", state))
+            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible(state))
+            observations, _, _, _, infos = env.step(drawn(inner.single_action_space, rng))
+            assert "episode" in infos
+
+    @pytest.mark.parametrize("shown", ["image", "counts", "position"])
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+    def test_frames(self, shown: str, mode: str, made: Made) -> None:
+        """Stacks of any dtype, beside infos that hold masks: the newest frame is what the environment shows."""
+        from gpu_envs.wrappers import FrameStackObservation
+
+        inner = made(shown, masked=True, autoreset_mode=mode)
+        env = FrameStackObservation(inner, 3)
+        space = SPACES[shown]
+        stacks, infos = env.reset(seed=0)
+        rng, before, over = np.random.default_rng(0), None, np.ones(COUNT, bool)
+        for _ in range(LIMIT - 1):  # nothing ends by the limit
+            frames = numpy_of(stacks)
+            assert frames.dtype == space.dtype
+            assert frames.shape == (COUNT, 3, *(space.shape or ()))
+            state = fields_of(inner)
+            assert_same_bits(frames[:, -1], seen(shown, state))
+            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible(state))
+            if before is not None:
+                assert_same_bits(frames[~over, :-1], before[~over, 1:])
+            before = frames
+            stacks, _, terminations, _, infos = env.step(drawn(inner.single_action_space, rng))
+            over = numpy_of(terminations)
+
+    def test_rows_of_a_picture(self, made: Made) -> None:
+        from gpu_envs.wrappers import FlattenObservation
+
+        inner = made("image", masked=True)
+        env = FlattenObservation(inner)
+        rows, infos = env.reset(seed=0)
+        assert "action_mask" in infos
+        assert_same_bits(rows, seen("image", fields_of(inner)).reshape(COUNT, -1))
+        own = torch.zeros(rows.shape, dtype=torch.uint8, device=rows.device)
+        env.step(np.zeros(COUNT, int), out=Step(observations=own))
+        assert_same_bits(own, seen("image", fields_of(inner)).reshape(COUNT, -1))
+
+    def test_masks_of_the_callers_own(self, made: Made) -> None:
+        """``out.action_mask`` reaches the environment through wrappers that write other results."""
+        from gpu_envs.wrappers import NormalizeObservation, NormalizeReward
+
+        inner = made("position", masked=True)
+        env = NormalizeReward(NormalizeObservation(inner))
+        observations, _ = env.reset(seed=0)
+        mask = torch.full((COUNT, 4), 7, dtype=torch.int8, device=observations.device)
+        infos = env.step(np.zeros(COUNT, int), out=Step(action_mask=mask))[4]
+        assert infos["action_mask"] is mask
+        assert_same_bits(mask.bool(), possible(fields_of(inner)))
+
+    @pytest.mark.parametrize("shown", ["everything", "image", "counts"])
+    def test_refusals(self, shown: str, made: Made) -> None:
+        """Wrappers say which spaces they take."""
+        from gpu_envs.wrappers import FlattenObservation, FrameStackObservation, NormalizeObservation
+
+        env = made(shown)
+        with pytest.raises(TypeError, match="NormalizeObservation needs observations in a Box of float32; "):
+            NormalizeObservation(env)
+        if shown == "everything":
+            with pytest.raises(TypeError, match="FlattenObservation needs observations in a Box; "):
+                FlattenObservation(env)
+            with pytest.raises(TypeError, match="needs observations in a Box of float32 or uint8 or int32; "):
+                FrameStackObservation(env, 2)
+
+
+@pytest.mark.parametrize("player", [Sb3, TorchRl, Skrl], ids=lambda player: player.module)
+def test_takes_a_place(player: type[Player], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file and the name of the spec in it stand for an id."""
+    for kept in ("_SPECS", "_ORIGINS", "_CLASHES"):
+        monkeypatch.setattr(registry, kept, dict(getattr(registry, kept)))
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    path = write_file(tmp_path, f"Corridor{player.module}-v0")
+    taken = player(f"{path}:CORRIDOR", 2, device="cpu")
+    taken.begin()
+    assert taken.raw.num_envs == 2
+    assert isinstance(taken.raw.single_action_space, Discrete)

@@ -1,0 +1,444 @@
+"""Specs from files, modules and other distributions: found by their places, and found again in other processes."""
+
+import dataclasses
+import importlib
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from harness import with_package
+
+import gpu_envs
+from gpu_envs.cli import MISTAKE, OK, main
+from gpu_envs.errors import SourceError, UnknownEnvironmentError
+from gpu_envs.registry import importing, sources
+from gpu_envs.registry import known as registry
+
+HEADER = """
+FN void reset(State& s, const Params& p, Random& random) { s.x = random.uniform(-p.start, p.start); }
+FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
+    s.x += real(0.1) * real(action - 1);
+    return {real(1), s.x > real(1) || s.x < real(-1)};
+}
+FN void observe(const State& s, const Params&, Observation& observation) { observation[0] = s.x; }
+"""
+
+SPEC = """
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gpu_envs import EnvSpec, Param
+
+DRIFT = EnvSpec(
+    id="Drift-v0",
+    header="drift.cuh",
+    state=("x",),
+    params={"start": Param(0.1)},
+    observation=Box(-2, 2, (1,), np.float32),
+    action=Discrete(3),
+    max_episode_steps=20,
+)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What these tests register is forgotten, and other distributions than theirs do not matter."""
+    for name in ("_SPECS", "_ORIGINS", "_CLASHES"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    monkeypatch.setattr(importing, "_FILES", {})
+    monkeypatch.setattr(importing, "_SIBLINGS", {})
+    monkeypatch.setattr(importing, "_TEXTS", {})
+    monkeypatch.setattr(sources, "installed", list)
+    environments, modules = set(gymnasium.registry), set(sys.modules)
+    yield
+    for name in set(gymnasium.registry) - environments:
+        del gymnasium.registry[name]
+    for name in set(sys.modules) - modules:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of somebody's, with a header and a spec."""
+    made = tmp_path / "a folder"
+    made.mkdir()
+    (made / "drift.cuh").write_text(HEADER)
+    (made / "drift.py").write_text(SPEC)
+    return made
+
+
+def run_python(code: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=with_package(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refusal(reference: object) -> str:
+    with pytest.raises((SourceError, UnknownEnvironmentError, FileNotFoundError, ValueError)) as caught:
+        registry.spec(str(reference))
+    return str(caught.value)
+
+
+# --- files ---
+
+
+def test_a_file_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    spec = gpu_envs.spec(f"{folder.name}/drift.py:DRIFT")
+    assert spec.id == "Drift-v0"
+    assert (
+        spec is gpu_envs.spec("Drift-v0") is gpu_envs.spec(f"{folder}/drift.py") is gpu_envs.spec("gpu_envs/Drift-v0")
+    )
+    assert registry.lasting("Drift-v0") == registry.lasting(f"{folder.name}/drift.py") == f"{folder}/drift.py:DRIFT"
+    assert registry.origin_of("Drift-v0").shown == f"{folder}/drift.py:DRIFT"
+    assert "Drift-v0" in gpu_envs.ids()
+
+
+def test_everything_takes_a_place(folder: Path) -> None:
+    place = f"{folder / 'drift.py'}:DRIFT"
+    env = gpu_envs.make(place, 3, device="cpu")
+    assert env.reset(seed=0)[0].shape == (3, 1)
+    single: Any = gymnasium.make("gpu_envs/Drift-v0")
+    many = gymnasium.make_vec("gpu_envs/Drift-v0", num_envs=2, device="cpu")
+    for each in (single, many):
+        each.reset(seed=0)
+        each.close()
+    pytest.importorskip("torch")
+    from gpu_envs.adapters.opening import opened
+
+    assert opened(place, 2, "SameStep", {"device": "cpu"}).num_envs == 2
+
+
+def test_siblings_are_importable_meanwhile_and_each_file_has_its_own(folder: Path, tmp_path: Path) -> None:
+    path = list(sys.path)
+    for number, place in enumerate((folder, tmp_path / "another")):
+        place.mkdir(exist_ok=True)
+        (place / "sizes_of_mine.py").write_text(f"LIMIT = {100 + number}\n")
+        text = SPEC.replace("Drift", f"Drift{number}").replace("max_episode_steps=20", "max_episode_steps=LIMIT")
+        (place / "drift.py").write_text(f"from sizes_of_mine import LIMIT\n{text}")
+        assert gpu_envs.spec(f"{place}/drift.py").max_episode_steps == 100 + number
+    assert sys.path == path
+
+
+def test_an_edited_file_takes_the_place_of_what_it_was(folder: Path) -> None:
+    file = folder / "drift.py"
+    assert gpu_envs.spec(f"{file}:DRIFT").max_episode_steps == 20
+    file.write_text(SPEC.replace("=20", "=30"))
+    assert gpu_envs.spec(f"{file}:DRIFT").max_episode_steps == 30
+    assert gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 30
+
+
+def test_a_file_that_registers_its_spec(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be imported as a module too, before or after; and its place stays known."""
+    file = folder / "drift_registered.py"
+    drawn = SPEC.replace(
+        "    max", "    drawing=gpu_envs.pictures.Drawing(lambda state, params: None),\n    max"
+    )  # never equal
+    file.write_text(f"import gpu_envs\n{drawn}\ngpu_envs.register(DRIFT)\n")
+    monkeypatch.syspath_prepend(folder)
+    importlib.import_module("drift_registered")
+    assert registry.lasting("Drift-v0") == "Drift-v0"
+    gpu_envs.spec(f"{file}:DRIFT")
+    assert registry.lasting("Drift-v0") == f"{file}:DRIFT"
+    file.write_text(f"{file.read_text()}\n# edited\n")
+    gpu_envs.spec(f"{file}:DRIFT")
+    module = importlib.reload(sys.modules["drift_registered"])
+    assert gpu_envs.spec("Drift-v0") is module.DRIFT
+    assert registry.lasting("Drift-v0") == f"{file}:DRIFT"
+
+
+def test_a_name_that_is_taken(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(SPEC.replace("=20", "=30"))
+    gpu_envs.spec(f"{folder}/drift.py:DRIFT")
+    text = refusal(f"{other}:DRIFT")
+    assert "'Drift-v0' is taken" in text
+    assert f"{folder}/drift.py:DRIFT" in text
+    assert f"{other}:DRIFT" in text
+    twice = tmp_path / "twice.py"
+    twice.write_text(
+        SPEC.replace("Drift", "Twice")
+        + SPEC.replace("Drift", "Twice").replace("DRIFT", "LIKE_IT").replace("=20", "=30")
+    )
+    gpu_envs.spec(f"{twice}:DRIFT")
+    assert "is taken" in refusal(f"{twice}:LIKE_IT")
+    own = dataclasses.replace(gpu_envs.spec("Drift-v0"), max_episode_steps=7)
+    with pytest.raises(ValueError, match="registered by hand"):
+        gpu_envs.register(own)
+    gpu_envs.register(own, replace=True)
+    assert gpu_envs.spec("Drift-v0") is own
+
+
+def test_mistakes_in_a_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "drift.py"
+    monkeypatch.chdir(folder)
+    assert refusal("drfit.py") == "there is no file 'drfit.py'. Did you mean 'drift.py'?"
+    assert "drift.py has no 'DRFIT'. Did you mean 'DRIFT'? Its specs are: DRIFT" in refusal("drift.py:DRFIT")
+    assert "drift.py:Box is the class Box, not an EnvSpec" in refusal("drift.py:Box")
+    assert "behind the colon stands the name of a spec" in refusal("drift.py:Drift-v0")
+    assert "Did you mean 'drift.py'?" in refusal("./drift")
+    (folder / "empty.py").write_text("x = 3\n")
+    assert "empty.py has 0 specs. It has no spec" in refusal("empty.py")
+    file.write_text(SPEC + SPEC.replace("DRIFT", "OTHER").replace("Drift", "Other"))
+    assert "drift.py has 2 specs; say which, such as drift.py:DRIFT. Its specs are: DRIFT, OTHER" in refusal("drift.py")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x = 1 +", "SyntaxError: invalid syntax"),
+        ("import nothing_of_the_kind", "ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
+        ("len(3)", "TypeError: object of type 'int' has no len()"),
+        ("raise SystemExit(2)", "SystemExit: 2 (it ends the process"),
+        ("from . import sizes", "a file of a package is named as a module"),
+        ("EnvSpec(id='Nameless')", "TypeError: EnvSpec.__init__() missing"),
+        (
+            "EnvSpec(id='A-v0', header='a', state=('x',), params={'g': 9.8}, observation=None, action=None)",
+            "A-v0: params: 'g' is 9.8; give a Param, such as Param(9.8)",
+        ),
+    ],
+)
+def test_an_error_shows_the_author_s_own_line(
+    folder: Path, line: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "wrong.py").write_text(f"{SPEC}\n{line}\n")
+    number = len(SPEC.splitlines()) + 2
+    text = refusal("wrong.py")
+    assert text.startswith(f"wrong.py:{number}: ")
+    assert said in text
+    assert text.endswith(f"\n    {line}")
+    assert main(["list", "wrong.py"]) == MISTAKE
+    assert capsys.readouterr().err == f"gpu-envs: error: {text}\n"
+
+
+def test_no_half_imported_module_stays(folder: Path) -> None:
+    (folder / "wrong.py").write_text("raise ValueError('no')\n")
+    before = set(sys.modules)
+    refusal(folder / "wrong.py")
+    assert set(sys.modules) == before
+
+
+def test_of_a_failed_import_nothing_stays(folder: Path) -> None:
+    """So what is mended, in the file or beside it, is found by the next attempt."""
+    file, sizes = folder / "drift.py", folder / "sizes_of_mine.py"
+    registering = "import gpu_envs, sizes_of_mine\n" + SPEC.replace("=20", "=sizes_of_mine.LIMIT")
+    file.write_text(f"{registering}\ngpu_envs.register(DRIFT)\nprint(sizes_of_mine.OTHER)\n")
+    before = set(sys.modules)
+    for text in ("LIMIT = 1 +\n", "LIMIT = 10\n", "LIMIT = 11\n"):
+        sizes.write_text(text)
+        said = refusal(file)
+        assert ("SyntaxError" in said) == (text == "LIMIT = 1 +\n"), said
+        assert "Drift-v0" not in {spec.id for spec in registry.registered()}
+        assert "gpu_envs/Drift-v0" not in gymnasium.registry
+        assert set(sys.modules) == before
+    sizes.write_text("LIMIT = 12\nOTHER = 3\n")
+    assert gpu_envs.spec(f"{file}").max_episode_steps == 12
+    sizes.write_text("LIMIT = 13\n")
+    assert "OTHER" in refusal(file)
+    assert gpu_envs.spec("Drift-v0").max_episode_steps == gymnasium.spec("gpu_envs/Drift-v0").max_episode_steps == 12
+
+
+def test_a_team_whose_file_fails_is_withdrawn(tmp_path: Path) -> None:
+    pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo")
+    file = tmp_path / "failing.py"
+    text = "import dataclasses, gpu_envs\nMINE = dataclasses.replace(gpu_envs.spec('TagGridWorld-v0'), id='MyTag-v0')\n"
+    file.write_text(f"{text}gpu_envs.register(MINE)\nraise ValueError\n")
+    known = set(pettingzoo.parallel_registry), set(vars(pettingzoo))
+    refusal(file)
+    assert (set(pettingzoo.parallel_registry), set(vars(pettingzoo))) == known
+    file.write_text(f"{text}gpu_envs.register(MINE)\n")
+    gpu_envs.spec(str(file))
+    assert "gpu_envs/MyTag-v0" in pettingzoo.parallel_registry
+    pettingzoo.withdraw("MyTag-v0")
+
+
+def test_a_file_beside_it_that_is_edited(folder: Path) -> None:
+    (folder / "drift.py").write_text("import sizes_of_mine\n" + SPEC.replace("=20", "=sizes_of_mine.LIMIT"))
+    for limit in (10, 11, 11, 12):
+        (folder / "sizes_of_mine.py").write_text(f"LIMIT = {limit}\n")
+        first = gpu_envs.spec(f"{folder}/drift.py")
+        assert first.max_episode_steps == limit
+        assert gpu_envs.spec(f"{folder}/drift.py") is first
+    assert not (folder / "__pycache__").exists()
+
+
+def test_a_file_beside_it_that_is_imported_later(folder: Path) -> None:
+    """By a function of the spec, when it runs."""
+    (folder / "sizes_of_mine.py").write_text("LENGTH = 7\n")
+    length = "def length(params):\n    import sizes_of_mine\n    return sizes_of_mine.LENGTH\n"
+    text = SPEC.replace("Param\n", "Param, Field\n").replace('("x",)', '{"x": Field(), "y": Field("int", length)}')
+    (folder / "drift.py").write_text(text.replace("DRIFT = ", f"{length}\nDRIFT = "))
+    assert gpu_envs.make(f"{folder}/drift.py", 2, device="cpu").state["y"].shape == (2, 7)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("sizes_of_yours")
+
+
+def test_a_header_that_is_not_there(folder: Path) -> None:
+    (folder / "drift.cuh").rename(folder / "drifts.cuh")
+    with pytest.raises(FileNotFoundError) as caught:
+        gpu_envs.make(f"{folder}/drift.py", device="cpu")
+    assert str(caught.value) == (
+        "Drift-v0: there is no header 'drift.cuh'. Did you mean 'drifts.cuh'? "
+        f"Tried: {folder}/drift.cuh, and the headers of gpu_envs/kernels"
+    )
+
+
+# --- modules ---
+
+
+def test_a_module_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = folder / "of_somebody"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "drift.cuh").write_text(HEADER)
+    (package / "drift.py").write_text(SPEC)
+    monkeypatch.chdir(folder)  # where modules are found, as by python -m
+    spec = gpu_envs.spec("of_somebody.drift:DRIFT")
+    assert gpu_envs.make("Drift-v0", device="cpu").reset(seed=1)[0].shape == (1, 1)
+    assert registry.lasting("Drift-v0") == "of_somebody.drift:DRIFT"
+    assert gpu_envs.spec("of_somebody/drift.py:DRIFT").id == spec.id  # the same, by its file
+    assert "there is no module 'of_nobody': it is not installed" in refusal("of_nobody.drift:DRIFT")
+
+
+# --- other processes ---
+
+
+def test_a_pickle_is_found_again_in_another_process(folder: Path, tmp_path: Path) -> None:
+    env = gpu_envs.make(f"{folder}/drift.py", 3, device="cpu")
+    env.reset(seed=5)
+    (tmp_path / "env.pickle").write_bytes(pickle.dumps(env))
+    expected = env.step([0, 1, 2])[0].ravel().tolist()
+    code = (
+        "import json, pickle; env = pickle.load(open('env.pickle', 'rb'));"
+        "print(json.dumps(env.step([0, 1, 2])[0].ravel().tolist()))"
+    )
+    assert json.loads(run_python(code, tmp_path)) == expected
+
+
+def test_a_pickle_of_what_was_registered_by_hand(folder: Path) -> None:
+    spec, _ = sources.load(sources.Reference(str(folder / "drift.py"), "DRIFT"))
+    gpu_envs.register(spec)
+    data = pickle.dumps(gpu_envs.make("Drift-v0", device="cpu"))
+    assert pickle.loads(data).num_envs == 1  # here it is known
+    del registry._SPECS["Drift-v0"]
+    with pytest.raises(UnknownEnvironmentError, match=r"registered by hand in another process.*register it here too"):
+        pickle.loads(data)
+
+
+def test_gymnasium_s_spec_makes_it_in_another_process(folder: Path, tmp_path: Path) -> None:
+    """As processes that are spawned do."""
+    gpu_envs.spec(f"{folder}/drift.py")
+    (tmp_path / "spec.json").write_text(gymnasium.spec("gpu_envs/Drift-v0").to_json())
+    code = (
+        "import gymnasium; spec = gymnasium.envs.registration.EnvSpec.from_json(open('spec.json').read());"
+        "print(gymnasium.make(spec).reset(seed=0)[0].shape)"
+    )
+    assert run_python(code, tmp_path) == "(1,)\n"
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_run_is_gone_on_with_from_anywhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(folder)
+    words = ["--device=cpu", "--num-envs=16", "--horizon=8", "--total-steps=256", "--hidden=8", "--no-progress"]
+    assert main(["train", "drift.py", *words]) == OK
+    (run,) = (folder / "runs").iterdir()
+    assert run.name.startswith("Drift-v0-")
+    assert json.loads((run / "config.json").read_text())["config"]["env"] == f"{folder}/drift.py:DRIFT"
+    monkeypatch.chdir(tmp_path)
+    for name in ("_SPECS", "_ORIGINS"):
+        getattr(registry, name).pop("Drift-v0")
+    assert main(["eval", str(run), "--trust", "--episodes=4", "--device=cpu"]) == OK
+    (folder / "drift.py").write_text(SPEC + "# edited since\n")
+    assert main(["train", "--resume", str(run), "--total-steps=512", "--no-progress"]) == OK
+    assert "mean return" in capsys.readouterr().out
+
+
+# --- other distributions ---
+
+
+def installed(folder: Path, distribution: str, entry: str, text: str) -> None:
+    """Puts a distribution into a folder, as an installer does."""
+    info = folder / f"{distribution}-1.5.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text(f"[{sources.GROUP}]\n{distribution} = {entry}\n")
+    (folder / f"{entry.partition(':')[0]}.py").write_text(text)
+
+
+def test_installed_distributions(tmp_path: Path) -> None:
+    """Importing this package imports none of them; the first who asks for more than is known does, once."""
+    site = tmp_path / "site"
+    installed(site, "drifting", "drifting_envs:DRIFT", "print('imported')\n" + SPEC)
+    two = SPEC.replace("Drift", "Second").replace("DRIFT", "SECOND")
+    installed(site, "several", "several_envs:ALL", SPEC.replace("Drift", "First") + two + "ALL = [DRIFT, SECOND]\n")
+    installed(site, "broken", "broken_envs:DRIFT", "import nothing_of_the_kind\n")
+    code = f"""
+        import sys, warnings
+        sys.path.append({str(site)!r})
+        warnings.simplefilter("always")
+        import gpu_envs
+        gpu_envs.spec("CartPole-v1")
+        print("before")
+        print(gpu_envs.spec("First-v0").id, gpu_envs.registry.known.origin_of("First-v0").shown)
+        print([id for id in gpu_envs.ids() if id in ("Drift-v0", "First-v0", "Second-v0")])
+        print(gpu_envs.registry.known.lasting("Drift-v0"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "before",
+        "imported",
+        "First-v0 several 1.5 (several_envs:ALL)",
+        "['Drift-v0', 'First-v0', 'Second-v0']",
+        "Drift-v0",
+    ]
+    assert done.stderr.count("Warning") == 1
+    assert "the environments of broken 1.5 (broken_envs:DRIFT) are left out: " in done.stderr
+    assert "No module named 'nothing_of_the_kind'" in done.stderr
+
+
+def test_two_distributions_want_one_id(tmp_path: Path) -> None:
+    """Which is meant nobody can say; what has an id already keeps it. Both is told, with both names."""
+    site = tmp_path / "site"
+    installed(site, "drifting", "drifting_envs:DRIFT", SPEC)
+    installed(site, "floating", "floating_envs:DRIFT", SPEC.replace("=20", "=30"))
+    installed(site, "greedy", "greedy_envs:DRIFT", SPEC.replace("Drift-v0", "CartPole-v1"))
+    code = f"""
+        import sys, warnings
+        sys.path.append({str(site)!r})
+        warnings.simplefilter("always")
+        import gpu_envs
+        for _ in range(2):
+            try:
+                gpu_envs.spec("Drift-v0")
+            except ValueError as error:
+                print(error)
+        print(gpu_envs.spec("CartPole-v1").max_episode_steps)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    *refusals, limit = done.stdout.splitlines()
+    for refused in refusals:
+        assert "the id 'Drift-v0' is taken by another environment" in refused
+        assert "drifting 1.5 (drifting_envs:DRIFT)" in refused
+        assert "floating 1.5 (floating_envs:DRIFT)" in refused
+    assert (len(refusals), limit) == (2, "500")
+    assert "the id 'CartPole-v1' is taken by another environment (gpu_envs; the new one: greedy 1.5" in done.stderr

@@ -1,0 +1,330 @@
+"""The painter against a rasteriser of its own kind, in NumPy, and where pictures are strange or large."""
+
+import ctypes
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu_envs.backend.toolchain import build
+from gpu_envs.pictures import (
+    BLACK,
+    MOST_CORNERS,
+    WHITE,
+    Colour,
+    Picture,
+    Shape,
+    bar,
+    box,
+    disc,
+    discs,
+    line,
+    placed,
+    polygon,
+    same,
+)
+from gpu_envs.rendering.painter import Painter, paint_program
+
+FINE = 8
+"""The oracle looks at so many by so many points of each pixel."""
+
+
+# --- the oracle ---
+
+
+def oracle(picture: Picture, size: tuple[int, int]) -> np.ndarray:
+    """Frames, ``[replicas, height, width, 3]``, not rounded: each shape covers a share of the points of a pixel."""
+    left, bottom, right, top = picture.view
+    width, height = size
+    across, down = (np.arange(n * FINE) + 0.5 for n in (width, height))
+    x = left + across[None, :] / (width * FINE) * (right - left)
+    y = bottom + (height * FINE - down[:, None]) / (width * FINE) * (right - left)
+    replicas = len(picture.shapes[0].points)
+    frames = np.broadcast_to(np.array(picture.background, float), (replicas, height, width, 3)).copy()
+    for shape in picture.shapes:
+        for replica, figures in enumerate(shape.points):
+            for number, points in enumerate(figures):
+                if shape.shown is not None and not shape.shown[replica, number]:
+                    continue
+                within = inside(shape, points, x, y).reshape(height, FINE, width, FINE)
+                share = within.mean((1, 3))[..., None]
+                frames[replica] += (np.array(shape.colour, float) - frames[replica]) * share
+    assert top > bottom
+    return frames
+
+
+def inside(shape: Shape, points: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether each place is within a figure."""
+    if shape.kind == "disc":
+        return np.asarray(np.hypot(x - points[0, 0], y - points[0, 1]) <= shape.size)
+    if shape.kind == "line":
+        near = [to_segment(a, b, x, y) <= shape.size / 2 for a, b in itertools.pairwise(points)]
+        return np.asarray(np.any(near, 0))
+    crossings = np.zeros(np.broadcast_shapes(x.shape, y.shape), int)  # of a ray to the right with the outline
+    for (ax, ay), (bx, by) in zip(points, np.roll(points, -1, 0), strict=True):
+        spans = (ay <= y) != (by <= y)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            crossings += spans & (x < ax + (y - ay) / (by - ay) * (bx - ax))
+    return np.asarray(crossings % 2 == 1)
+
+
+def to_segment(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The distance of each place to a segment."""
+    along = b - a
+    share = np.clip(((x - a[0]) * along[0] + (y - a[1]) * along[1]) / max(along @ along, 1e-300), 0, 1)
+    return np.asarray(np.hypot(x - a[0] - share * along[0], y - a[1] - share * along[1]))
+
+
+SIZE = (60, 40)
+VIEW = (-3.0, 1.0, 3.0, 5.0)
+"""Ten pixels a unit."""
+
+
+def colours(count: int, seed: int) -> list[Colour]:
+    drawn = np.random.default_rng(seed).integers(0, 256, (count, 3)).tolist()
+    return [(r, g, b) for r, g, b in drawn]
+
+
+def places(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Points within the view and somewhat beyond."""
+    return rng.uniform((-3.5, 0.5), (3.5, 5.5), (*shape, 2))
+
+
+def regular(rng: np.random.Generator, corners: int, *shape: int) -> np.ndarray:
+    """Convex polygons: corners on ellipses, in either sense."""
+    angles = np.sort(rng.uniform(0, 1, (*shape, corners)) * 0.6 + np.arange(corners), -1) / corners * 2 * np.pi
+    angles = np.where(rng.random((*shape, 1)) < 0.5, angles, angles[..., ::-1])
+    radii = rng.uniform(0.3, 1.5, (*shape, 1, 2))
+    return np.asarray(places(rng, *shape)[..., None, :] + radii * np.stack([np.cos(angles), np.sin(angles)], -1))
+
+
+def scene(kind: str, seed: int) -> Picture:
+    """A random picture of three replicas."""
+    rng = np.random.default_rng(seed)
+    one, other, background = colours(3, seed)
+    shown = rng.random((3, 4)) < 0.7
+    shapes: tuple[Shape, ...]
+    if kind == "disc":
+        shapes = (disc(places(rng, 3, 4), 0.7, one, shown), disc(places(rng, 3, 2), 0.08, other))
+    elif kind == "line":
+        shapes = (line(places(rng, 3, 4, 4), 0.4, one, shown), line(places(rng, 3, 2, 2), 0.11, other))
+    elif kind == "polygon":
+        shapes = tuple(
+            polygon(regular(rng, corners, 3, 4), colour, shown)
+            for corners, colour in zip((3, 4, 8), (one, other, BLACK), strict=True)
+        )
+    else:
+        parts = [scene(each, seed + i) for i, each in enumerate(("disc", "polygon", "line", "disc"))]
+        shapes = tuple(shape for part in parts for shape in part.shapes)
+    return Picture(VIEW, shapes, background)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["disc", "line", "polygon", "all"])
+def test_the_painter_agrees_with_a_rasteriser(kind: str, seed: int, device: str) -> None:
+    picture = scene(kind, seed)
+    found = Painter(painted_on(device)).paint(picture, SIZE)
+    assert found.dtype == np.uint8
+    expected = oracle(picture, SIZE)
+    assert found.shape == expected.shape
+    difference = np.abs(found - expected)
+    # Edges are taken for straight and upright within a pixel: of a slanted one the share is off by up to a twelfth,
+    # at sharp corners by more.
+    assert difference.mean() < 0.8
+    assert np.percentile(difference, 99) < 12
+    assert (difference > 70).mean() < 2e-4
+
+
+def painted_on(device: str) -> str:
+    """The painter's name of a device."""
+    return "cuda:0" if device == "cuda" else device
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["disc", "line", "polygon", "all"])
+def test_both_devices_paint_the_same_bytes(kind: str) -> None:
+    pytest.importorskip("cupy")
+    from gpu_envs.backend.cuda import device_count
+
+    if device_count() == 0:
+        pytest.skip("needs a CUDA device")
+    for seed in range(10):
+        picture = scene(kind, seed)
+        for size in (SIZE, (301, 199)):
+            one, other = (Painter(device).paint(picture, size) for device in ("cpu", "cuda:0"))
+            assert one.tobytes() == other.tobytes()
+
+
+# --- by hand ---
+
+
+def paint(shapes: tuple[Shape, ...], size: tuple[int, int] = (8, 6), background: Colour = WHITE) -> np.ndarray:
+    """One channel of a picture a unit of which is a pixel, its first row at the top."""
+    picture = Picture((0, 0, *size), shapes, background)
+    return Painter("cpu").paint(picture, size)[..., 0]
+
+
+def test_a_rectangle_on_whole_pixels_is_sharp() -> None:
+    expected = np.full((6, 8), 255, np.uint8)
+    expected[6 - 3 : 6 - 1, 2:5] = 0  # rows from the top
+    for corners in (box(2, 1, 5, 3), box(2, 1, 5, 3)[::-1]):
+        np.testing.assert_array_equal(paint((polygon(same(corners, 1), BLACK),))[0], expected)
+
+
+def test_half_a_pixel_is_half_as_dark() -> None:
+    row = paint((polygon(same(box(2.5, 0, 4.25, 6), 1), BLACK),))[0, 3]
+    assert row.tolist() == [255, 255, 128, 0, 191, 255, 255, 255]
+
+
+def test_later_shapes_lie_above_earlier_ones() -> None:
+    low, high = polygon(same(box(1, 1, 4, 4), 1), (100, 100, 100)), polygon(same(box(3, 1, 6, 4), 1), BLACK)
+    assert paint((low, high))[0, 3].tolist() == [255, 100, 100, 0, 0, 0, 255, 255]
+    assert paint((high, low))[0, 3].tolist() == [255, 100, 100, 100, 0, 0, 255, 255]
+
+
+def test_what_is_not_shown_is_not_painted() -> None:
+    two = np.stack([box(1, 1, 3, 3), box(5, 1, 7, 3)])[None].repeat(3, 0)
+    shown = [[True, False], [False, True], [False, False]]
+    rows = paint((polygon(two, BLACK, shown),))[:, 4]
+    assert (rows == 0).tolist() == [
+        [False, True, True, False, False, False, False, False],
+        [False, False, False, False, False, True, True, False],
+        [False] * 8,
+    ]
+
+
+def test_replicas_have_pictures_of_their_own() -> None:
+    x = np.array([1.0, 4.0])
+    rows = paint((polygon(placed(box(0, 0, 1, 6), x, 0), BLACK),))[:, 2]
+    assert np.argmin(rows, 1).tolist() == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("place", "pixel"), [(0.0, 0), (1.0, 1), (1 - 1e-9, 1), (1 + 1e-9, 1), (2.3, 2), (2.7, 2), (6.0, 5)]
+)
+@pytest.mark.parametrize("level", [True, False])
+def test_a_thin_line_along_the_pixels_fills_one_row_of_them(place: float, pixel: int, level: bool) -> None:
+    """It is not grey over two, rounding does not move it, and at the picture's end it is still there."""
+    ends = np.array([[0.0, place], [6.0, place]])
+    picture = paint((line(same(ends if level else ends[:, ::-1], 1), 0.1, BLACK),), (6, 6))[0]
+    expected = np.full((6, 6), 255)
+    expected[(5 - pixel, slice(None)) if level else (slice(None), pixel)] = 0
+    np.testing.assert_array_equal(picture, expected)
+
+
+def test_thin_lines_and_small_discs_stay_visible() -> None:
+    slanted = paint((line(same([[0, 0], [8, 6]], 1), 1e-9, BLACK),))[0]
+    assert (slanted.min(0) < 128).all()
+    assert paint((disc(np.array([[[3.5, 2.5]]]), 1e-9, BLACK),))[0, 3, 3] == 0
+
+
+def test_the_joints_of_a_line_are_no_darker_than_the_line() -> None:
+    """A line of many segments looks as one of one."""
+    bent = np.stack([np.linspace(0.7, 7.1, 30), np.linspace(0.4, 5.2, 30)], -1)
+    one, many = (paint((line(same(points, 1), 1.5, BLACK),)).astype(int) for points in (bent[[0, -1]], bent))
+    assert np.abs(one - many).max() <= 2
+
+
+def test_points_in_one_place_are_no_polygon() -> None:
+    """They have no inside: nothing is painted, not even the pixels around."""
+    assert (paint((polygon(np.full((1, 1, 4, 2), 3.5), BLACK),)) == 255).all()
+    assert (paint((line(np.full((1, 1, 3, 2), 3.5), 1.0, BLACK),)) < 255).sum() == 1  # a dot
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e300])
+@pytest.mark.parametrize("kind", ["disc", "line", "polygon"])
+def test_what_is_out_of_this_world_is_left_out(kind: str, value: float, device: str) -> None:
+    """Wherever a state diverges to, other shapes and other replicas are there."""
+    strange = np.full((2, 1, 4, 2), 3.5) + np.array(box(-1, -1, 1, 1))
+    strange[0, 0, 1] = value
+    shape = {
+        "disc": disc(strange[:, :, 1], 1.0, BLACK),
+        "line": line(strange, 1.0, BLACK),
+        "polygon": polygon(strange, BLACK),
+    }[kind]
+    mark = polygon(same(box(0, 0, 1, 1), 2), BLACK)
+    frames = Painter(painted_on(device)).paint(Picture((0, 0, 8, 6), (shape, mark)), (8, 6))
+    assert frames[0, 5, 0].tolist() == frames[1, 5, 0].tolist() == [0, 0, 0]
+    alone = Painter(painted_on(device)).paint(
+        Picture((0, 0, 8, 6), tuple(Shape(s.kind, s.points[1:], s.colour, s.size) for s in (shape, mark))), (8, 6)
+    )
+    np.testing.assert_array_equal(frames[1], alone[0])
+
+
+# --- large ---
+
+
+def test_more_than_two_thousand_million_bytes() -> None:
+    """The last row of a picture that nobody could look at: only that row is painted, the rest is never touched."""
+    program = paint_program()
+    library = build(program.source, program.name)
+    width, height = 4096, 2**31 // (4096 * 3) + 8
+    pixels = np.empty(height * width * 3, np.uint8)  # memory that is given when it is first written
+    assert pixels.size > 2**31
+    held: dict[str, np.ndarray] = {
+        "kinds": np.array([4], np.int32),
+        "points": np.zeros((1, MOST_CORNERS, 2), np.float32),
+        "bounds": np.array([[0, 0, width, 1e9]], np.float32),
+        "radii": np.zeros(1, np.float32),
+        "colours": np.array([10, 20, 30], np.uint8),
+        "background": np.array([200, 210, 220], np.uint8),
+    }
+    held["points"][0, :4] = [[4.0, 0.0], [8.0, 0.0], [8.0, 1e9], [4.0, 1e9]]
+    call: Any = program.calls["paint"]()
+    for name, array in held.items():
+        setattr(call, name, array.ctypes.data)
+    call.pixels, call.rows, call.shapes, call.corners = pixels.ctypes.data, height, 1, MOST_CORNERS
+    call.width, call.height = width, height
+    kernel = library.kernel_paint
+    kernel.argtypes, kernel.restype = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong], None
+    kernel(ctypes.addressof(call), height - 1, height)
+    row = pixels[-width * 3 :].reshape(width, 3)
+    assert row[4:8].tolist() == [[10, 20, 30]] * 4
+    assert (np.delete(row, range(4, 8), 0) == [200, 210, 220]).all()
+
+
+def test_the_struct_counts_in_64_bits() -> None:
+    """Rows and shapes of all replicas: a product of them must not be cut off either."""
+    fields: dict[str, Any] = {field[0]: field[1] for field in paint_program().calls["paint"]._fields_}
+    assert fields["rows"] == fields["shapes"] == ctypes.c_longlong
+
+
+# --- pictures ---
+
+
+def test_bars() -> None:
+    corners = bar([0.0, 1.0], 2.0, [0.0, np.pi / 2], -1, [3, 4], 2)
+    assert corners.shape == (2, 1, 4, 2)
+    np.testing.assert_allclose(corners[0, 0], [[-1, 1], [3, 1], [3, 3], [-1, 3]], atol=1e-12)
+    np.testing.assert_allclose(corners[1, 0], [[2, 1], [2, 6], [0, 6], [0, 1]], atol=1e-12)
+
+
+def test_discs_of_different_sizes() -> None:
+    centres = np.full((3, 1, 2), (4.0, 3.0))
+    shapes = discs(centres, [1.0, 2.0, 1.0], BLACK, [[True], [True], [False]])
+    assert [shape.size for shape in shapes] == [1.0, 2.0]
+    dark = (paint(shapes) < 128).sum((1, 2))
+    assert dark[0] < dark[1]
+    assert dark[2] == 0
+    assert len(discs(centres, 1.0, BLACK)) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: polygon(np.zeros((1, 1, 9, 2)), BLACK), "a polygon has 9 corners; 3 to 8"),
+        (lambda: polygon(np.zeros((1, 1, 2, 2)), BLACK), "a polygon has 2 corners; 3 to 8"),
+        (lambda: line(np.zeros((1, 2, 2)), 1, BLACK), r"shape \(1, 2, 2\); expected \[replicas, shapes, points, 2\]"),
+        (lambda: disc(np.zeros((1, 2, 3)), 1, BLACK), "a disc's points"),
+        (lambda: Picture((0, 0, 1, 1), ()), "expected at least one shape"),
+        (lambda: Picture((0, 0, 0, 1), (disc(np.zeros((1, 1, 2)), 1, BLACK),)), "expected left, bottom, right, top"),
+        (
+            lambda: Picture((0, 0, 1, 1), tuple(disc(np.zeros((n, 1, 2)), 1, BLACK) for n in (1, 2))),
+            r"of \[1, 2\] replicas",
+        ),
+    ],
+)
+def test_mistakes_are_explained(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,294 @@
+"""What pictures of replicas show, by parameters and states, and that painting costs the simulation nothing."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import golden
+import gymnasium
+import numpy as np
+import pytest
+from harness import (
+    DEVICES,
+    IDS,
+    MODES,
+    PLACES,
+    Place,
+    assert_same_bits,
+    moved,
+    numpy_of,
+    on_host,
+)
+from pictures_seen import ALL_IDS, actions_for, all_of, assert_alike, drawing_of, nothing
+
+import gpu_envs
+
+
+def moved_to(actions: Any, place: Place) -> Any:
+    if isinstance(actions, dict):
+        return {role: moved(array, place) for role, array in actions.items()}
+    return moved(actions, place)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_pictures_are_as_they_were(any_id: str, device: str) -> None:
+    """``python -m tests.golden`` stores them anew; look at them before you keep them."""
+    image = pytest.importorskip("PIL.Image")
+    with image.open(golden.path_of(any_id)) as file:
+        stored = np.asarray(file.convert("RGB")).astype(int)
+    found = golden.painted(any_id, device).astype(int)
+    assert found.shape == stored.shape
+    difference = np.abs(found - stored)
+    # The sines of NumPy may differ in their last place from machine to machine: less than a shade.
+    assert difference.max() <= 2, "pictures have changed: python -m tests.golden, and look at them"
+    assert difference.mean() < 0.01
+
+
+def test_no_picture_is_left_over() -> None:
+    assert sorted(path.stem for path in golden.FOLDER.iterdir()) == sorted(ALL_IDS)
+
+
+def test_every_replica_of_the_stored_pictures_looks_different(any_id: str) -> None:
+    """Or they would say nothing of the states."""
+    env = golden.env_in_states(any_id, device="cpu", render_mode="rgb_array")
+    frames = all_of(env.render()).astype(int)
+    for i in range(1, len(frames)):
+        assert np.abs(frames[i] - frames[i - 1]).mean() > 0.2
+    env.close()
+
+
+CLASSIC = [name for name in IDS if name != "CartPole-v0"]
+
+
+@pytest.mark.parametrize("env_id", CLASSIC)
+def test_frames_look_like_gymnasium_s(env_id: str) -> None:
+    """Gymnasium draws with whole pixels here and there; a fourth of the size, that is little."""
+    pytest.importorskip("pygame")
+    states = golden.states_of(env_id)
+    names = gpu_envs.spec(env_id).fields
+    ours = golden.env_in_states(env_id, device="cpu", render_mode="rgb_array")
+    theirs = gymnasium.make(env_id, render_mode="rgb_array", disable_env_checker=True).unwrapped
+    theirs.reset(seed=0)
+    frames = []
+    for i in range(ours.num_envs):
+        state = [float(states[name][i]) if name in states else 0.0 for name in names]
+        vars(theirs).update({"state": np.array(state), "last_u": None})
+        frames.append(np.array(theirs.render()))
+    theirs.close()
+    for i, frame in enumerate(ours.render()):
+        assert frame.shape == frames[i].shape
+        differences = [np.abs(golden.smaller(frame) - golden.smaller(other)) for other in frames]
+        assert differences[i].mean() < 0.4
+        assert differences[i].max() < 95
+        others = [each.mean() for j, each in enumerate(differences) if j != i]
+        assert min(others) > 2 * differences[i].mean()  # the frame of another state is none of this one
+    ours.close()
+
+
+@pytest.mark.parametrize("env_id", CLASSIC)
+def test_rates_and_sizes_are_gymnasium_s(env_id: str) -> None:
+    env = gpu_envs.make(env_id, 1, device="cpu", render_mode="rgb_array")
+    assert env.metadata["render_fps"] == gymnasium.spec(env_id).make().metadata["render_fps"]
+    assert set(env.metadata["render_modes"]) == {"rgb_array", "tiled", "human"}
+    env.close()
+
+
+def test_a_frame_is_pixels(any_id: str, device: str) -> None:
+    env = gpu_envs.make(any_id, 3, device=device, render_mode="rgb_array")
+    env.reset(seed=0)
+    frames = env.render()
+    width, height = drawing_of(any_id).size
+    assert len(frames) == 3
+    for frame in frames:
+        assert isinstance(frame, np.ndarray)
+        assert (frame.shape, frame.dtype) == ((height, width, 3), np.uint8)
+        assert frame.flags.writeable
+        assert len(np.unique(frame.reshape(-1, 3), axis=0)) > 2
+    env.close()
+
+
+def test_devices_paint_the_same_bytes(any_id: str) -> None:
+    if len(DEVICES) < 2:
+        pytest.skip("needs a CUDA device")
+    for mode in ("rgb_array", "tiled"):
+        pictures = []
+        for device in DEVICES:
+            env = golden.env_in_states(any_id, device=device, render_mode=mode)
+            pictures.append(all_of(env.render()))
+            env.close()
+        assert_same_bits(pictures[0], pictures[1])
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_every_output_is_drawn_alike(any_id: str, place: Place, precision: str) -> None:
+    kwargs: dict[str, Any] = {"device": place.device, "output": place.output, "precision": precision}
+    frames = []
+    for options in ({"device": "cpu"}, kwargs):
+        env = gpu_envs.make(any_id, 2, render_mode="rgb_array", **options)
+        env.reset(seed=5)
+        frames.append(all_of(env.render()).astype(int))
+        env.close()
+    assert np.abs(frames[0] - frames[1]).max() <= (0 if precision == "float32" else 3)
+
+
+VARIED: Mapping[str, Mapping[str, Any]] = {
+    "CartPole": {"x_threshold": [1.2, 2.4, 3.6], "length": [0.25, 0.5, 1.0]},
+    "MountainCar": {
+        "min_position": [-1.2, -1.5, -1.0],
+        "max_position": [0.6, 0.7, 0.9],
+        "goal_position": [0.5, 0.4, 0.3],
+    },
+    "MountainCarContinuous": {"goal_position": [0.45, 0.2, 0.0]},
+    "Pendulum": {"l": [0.5, 1.0, 3.0]},
+    "Acrobot": {"link_length_1": [1.0, 0.5, 2.0], "link_length_2": [1.0, 1.5, 0.5]},
+    "TagContinuous": {"grid_length": [20.0, 10.0, 30.0], "tagging_distance": [0.02, 0.1, 0.0]},
+    "TagGridWorld": {"grid_length": [100, 10, 30]},
+}
+"""Parameters that are seen, three replicas' own."""
+
+
+def test_each_replica_s_own_parameters_are_drawn(any_id: str) -> None:
+    """Its frame is that of an environment that has them for itself, whatever is looked at beside it."""
+    own = VARIED[any_id.partition("-")[0]]
+    env = gpu_envs.make(any_id, 3, device="cpu", render_mode="rgb_array", **own)
+    env.reset(seed=[3, 3, 3])
+    frames = env.render()
+    together = all_of(frames)
+    for i in range(3):
+        alone = gpu_envs.make(
+            any_id, 1, device="cpu", render_mode="rgb_array", **{name: values[i] for name, values in own.items()}
+        )
+        alone.reset(seed=3)
+        golden.put(alone, {name: numpy_of(env.state[name])[i : i + 1] for name in env.state})
+        assert_alike(alone.render()[0], together[i])
+        assert_alike(frames[i], together[i])
+        alone.close()
+    assert not np.array_equal(together[0], together[1])
+    assert not np.array_equal(together[1], together[2])
+    env.close()
+
+
+def test_a_parameter_that_is_set_later_is_drawn() -> None:
+    env = gpu_envs.make("CartPole-v1", 2, device="cpu", render_mode="rgb_array")
+    env.reset(seed=0)
+    before = env.render()
+    env.set_attr("length", 1.0)
+    after = env.render()
+    env.set_attr("length", [0.1, 0.9])
+    assert pole_pixels(before[0]) < pole_pixels(after[0])
+    assert pole_pixels(env.render()[0]) < pole_pixels(before[0])
+    assert pole_pixels(env.render()[1]) > pole_pixels(before[1])
+    env.close()
+
+
+def pole_pixels(frame: np.ndarray) -> int:
+    return int((frame == (202, 152, 101)).all(-1).sum())
+
+
+def test_lengths_are_to_scale() -> None:
+    """125 pixels are a metre. A pole begins half its width below the hinge, which is 107.5 above the ground."""
+    env = gpu_envs.make("CartPole-v1", 3, device="cpu", render_mode="rgb_array", length=[0.5, 1.0, 0.5])
+    env.reset(seed=0)
+    golden.put(env, {"x": [0.0, 0.0, 1.0], "theta": [0.0, 0.0, math.pi / 2]})
+    upright, longer, level = ((frame == (202, 152, 101)).all(-1) for frame in env.render())
+    assert np.flatnonzero(upright.any(1))[0] == math.ceil(400 - (107.5 + 125 - 5))
+    assert np.flatnonzero(longer.any(1))[0] == math.ceil(400 - (107.5 + 250 - 5))
+    assert np.flatnonzero(level.any(0))[-1] == 300 + 125 + 125 - 5 - 1
+    env.close()
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 23, 24, 100, 999])
+def test_the_grid_s_lines_are_between_cells(length: int) -> None:
+    drawing = drawing_of("TagGridWorld-v0")
+    state = {name: np.zeros((1, 5), np.int64) for name in ("x", "y", "in_game")}
+    shape = drawing.draw(state, {"num_taggers": 4, "grid_length": length}).shapes[0]
+    assert shape.shown is not None
+    lines = shape.points[shape.shown]
+    upright = lines[lines[:, 0, 0] == lines[:, 1, 0]][:, 0, 0] * (length + 1)
+    np.testing.assert_allclose(upright, np.round(upright), atol=1e-9)
+    assert upright[0] == 0
+    assert upright[-1] == pytest.approx(length + 1)
+    assert len(upright) <= 25
+    assert (np.diff(upright) > 0.5).all()
+
+
+def trajectory(
+    env_id: str, mode: str | None, autoreset: str, place: Place, actions: list[Any], look: Callable[[Any], object]
+) -> tuple[list[Any], Any]:
+    kwargs: dict[str, Any] = {"device": place.device, "output": place.output, "render_mode": mode}
+    env = gpu_envs.make(env_id, 3, autoreset_mode=autoreset, max_episode_steps=7, **kwargs)
+    if autoreset == "Disabled":
+        env.allow_frozen_steps()
+    results = [on_host(env.reset(seed=1))]
+    for action in actions:
+        look(env)
+        results.append(on_host(env.step(moved_to(action, place))))
+    state = on_host(env.get_state())
+    env.close()
+    return results, state
+
+
+def look_at_frames(env: Any) -> None:
+    frames = env.render()
+    frames[0].fill(7)
+    assert len(list(frames[1:])) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("autoreset", MODES)
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")
+def test_rendering_changes_no_bit_of_a_trajectory(any_id: str, place: Place, autoreset: str) -> None:
+    actions = actions_for(any_id, 3, 12)
+    unseen = trajectory(any_id, None, autoreset, place, actions, nothing)
+    for mode, look in (
+        ("rgb_array", look_at_frames),
+        ("rgb_array", nothing),
+        ("tiled", lambda env: env.render().fill(7)),
+        ("human", nothing),
+    ):
+        assert_same_bits(unseen, trajectory(any_id, mode, autoreset, place, actions, look), mode)
+
+
+def test_a_frame_is_of_the_time_of_the_call(any_id: str, device: str) -> None:
+    actions = actions_for(any_id, 2, 10)
+    env = gpu_envs.make(any_id, 2, device=device, render_mode="rgb_array")
+    env.reset(seed=0)
+    kept = [env.render()]
+    seen = [all_of(kept[0])]
+    for action in actions:
+        env.step(action)
+        kept.append(env.render())
+        seen.append(all_of(kept[-1]))
+    env.reset(seed=99)
+    for frames, then in zip(kept, seen, strict=True):
+        assert_same_bits(all_of(frames), then)
+    assert not np.array_equal(seen[0], seen[-1])
+    env.close()
+    assert_alike(kept[3][1], seen[3][1])  # even of one that is closed
+
+
+def test_frames_keep_the_parameters_of_their_time() -> None:
+    env = gpu_envs.make("CartPole-v1", 2, device="cpu", render_mode="rgb_array", length=[0.5, 0.6])
+    env.reset(seed=0)
+    frames = env.render()
+    before = all_of(frames)
+    env.params["length"][:] = 2.0  # the live array
+    assert_same_bits(all_of(frames), before)
+    env.set_attr("length", [2.0, 2.5])
+    assert_same_bits(all_of(frames), before)
+    env.close()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
+def test_a_state_that_diverged_is_drawn_as_far_as_it_goes(any_id: str, value: float) -> None:
+    env = gpu_envs.make(any_id, 2, device="cpu", render_mode="rgb_array")
+    env.reset(seed=0)
+    good = env.render()[1]
+    for name in env.state:
+        if numpy_of(env.state[name]).dtype.kind == "f":
+            env.state[name][0] = value
+    frames = env.render()
+    assert frames[0].shape == good.shape
+    assert_alike(frames[1], good)
+    env.close()

@@ -1,0 +1,413 @@
+"""Frames painted when looked at, many in one picture, windows, and modes that are refused."""
+
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import (
+    TEAM_IDS,
+    assert_same_bits,
+    numpy_of,
+    with_package,
+)
+from pictures_seen import actions_for, all_of, assert_alike, drawing_of
+
+import gpu_envs
+from gpu_envs.pictures import Picture
+from gpu_envs.rendering import painter
+from gpu_envs.rendering import renderer as rendering
+from gpu_envs.rendering.frames import GAP, GAP_SHADE, MOST_TILES, Frames, tile_size
+from gpu_envs.specs.single import EnvSpec
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many replicas' pictures each call of a painter has painted."""
+    counts: list[int] = []
+    paint = painter.Painter.paint
+
+    def counted(self: painter.Painter, picture: Picture, size: tuple[int, int]) -> np.ndarray:
+        frames = paint(self, picture, size)
+        counts.append(len(frames))
+        return frames
+
+    monkeypatch.setattr(painter.Painter, "paint", counted)
+    return counts
+
+
+def test_only_what_is_looked_at_is_painted(painted: list[int]) -> None:
+    env = gpu_envs.make("CartPole-v1", 100_000, device="cpu", render_mode="rgb_array")
+    env.reset(seed=0)
+    frames = env.render()
+    assert isinstance(frames, Frames)
+    assert len(frames) == 100_000
+    some = frames[10:50_000:10_000]
+    assert len(some) == 5
+    assert painted == []
+    assert_same_bits(frames[-1], frames[99_999])
+    assert painted == [1, 1]
+    assert_alike(list(some)[1], frames[10_010])
+    assert painted == [1, 1, 5, 1]
+    env.close()
+
+
+def test_tiles_are_painted_of_few_replicas(painted: list[int]) -> None:
+    env = gpu_envs.make("CartPole-v1", 100_000, device="cpu", render_mode="tiled")
+    env.reset(seed=0)
+    env.render()
+    assert painted == [MOST_TILES]
+    env.close()
+
+
+def test_frames_are_a_sequence() -> None:
+    env = gpu_envs.make("Pendulum-v1", 130, device="cpu", render_mode="rgb_array")
+    env.reset(seed=0)
+    frames = env.render()
+    everything = np.array(frames)
+    assert everything.shape == (130, 500, 500, 3)
+    assert everything.dtype == np.uint8
+    for got, expected in (
+        (frames[5], everything[5]),
+        (frames[-2], everything[-2]),
+        (frames[np.int64(7)], everything[7]),
+        (all_of(frames[3:6]), everything[3:6]),
+        (all_of(frames[::-50]), everything[::-50]),
+        (all_of(frames[-3:]), everything[-3:]),
+        (all_of(frames[10:100][20:25]), everything[30:35]),
+        (frames[10:100][-1], everything[99]),
+        (np.stack(list(frames)), everything),
+        (np.stack(list(reversed(frames[:4]))), everything[3::-1]),
+    ):
+        assert_alike(got, expected)
+    assert len(frames[500:]) == 0
+    assert list(frames[500:]) == []
+    assert all_of(frames[500:]).shape == (0, 500, 500, 3)
+    assert np.asarray(frames[:2], np.float32).dtype == np.float32
+    assert repr(frames[3:9]) == "Frames(6 of 500 x 500 pixels)"
+    for index in (130, -131, 10**9):
+        with pytest.raises(IndexError, match=f"there is no frame {index}: there are 130"):
+            frames[index]
+    with pytest.raises(IndexError, match="there are 2"):
+        frames[:2][2]
+    with pytest.raises(TypeError):
+        frames["first"]
+    with pytest.raises(ValueError, match="nothing to share"):
+        np.asarray(frames[:1], copy=False)
+    env.close()
+
+
+@pytest.mark.parametrize(("replicas", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (5, 3, 2), (64, 8, 8), (100, 8, 8)])
+def test_tiles(any_id: str, replicas: int, columns: int, rows: int) -> None:
+    env = gpu_envs.make(any_id, replicas, device="cpu", render_mode="tiled")
+    env.reset(seed=0)
+    picture = env.render()
+    drawing = drawing_of(any_id)
+    shown = min(replicas, MOST_TILES)
+    width, height = tile_size(drawing, shown)
+    assert picture.dtype == np.uint8
+    assert picture.shape == (rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3)
+    assert max(picture.shape) <= 1200
+    assert width / height == pytest.approx(drawing.size[0] / drawing.size[1], rel=0.02)
+    state = {name: numpy_of(env.state[name])[:shown].astype(np.float64) for name in env.state}
+    tiles = painter.Painter("cpu").paint(drawing.draw(state, env.params), (width, height))
+    expected = np.full(picture.shape, GAP_SHADE, np.uint8)
+    for i, tile in enumerate(tiles):
+        top, left = i // columns * (height + GAP), i % columns * (width + GAP)
+        expected[top : top + height, left : left + width] = tile
+    assert_alike(picture, expected)
+    env.close()
+
+
+def test_one_tile_is_the_frame() -> None:
+    pictures = []
+    for mode in ("rgb_array", "tiled"):
+        env = gpu_envs.make("Acrobot-v1", 1, device="cpu", render_mode=mode)
+        env.reset(seed=0)
+        pictures.append(all_of(env.render()).reshape(500, 500, 3))
+        env.close()
+    assert_same_bits(pictures[0], pictures[1])
+
+
+@pytest.mark.timing
+def test_500_pictures_of_64_cartpoles_take_little() -> None:
+    env = gpu_envs.make("CartPole-v1", 64, device="cpu", render_mode="tiled", autoreset_mode="SameStep")
+    env.reset(seed=0)
+    actions = actions_for("CartPole-v1", 64, 500)
+    env.render()
+    begin = time.perf_counter()
+    for action in actions:
+        env.step(action)
+        env.render()
+    assert time.perf_counter() - begin < 6
+    env.close()
+
+
+@pytest.fixture
+def display() -> Iterator[Any]:
+    """pygame's display, which nobody sees; closed again afterwards."""
+    pygame = pytest.importorskip("pygame")
+    yield pygame.display
+    pygame.display.quit()
+
+
+def on_screen(display: Any) -> np.ndarray:
+    import pygame
+
+    return np.asarray(pygame.surfarray.array3d(display.get_surface()).swapaxes(0, 1))
+
+
+def test_the_window_shows_every_step(any_id: str, impatient: list[int], display: Any) -> None:
+    env = gpu_envs.make(any_id, 5, device="cpu", render_mode="human")
+    twin = gpu_envs.make(any_id, 5, device="cpu", render_mode="tiled")
+    assert not display.get_init()  # nothing opens before there is something to see
+    for each in (env, twin):
+        each.reset(seed=0)
+    assert_same_bits(on_screen(display), twin.render())
+    for action in actions_for(any_id, 5, 3):
+        for each in (env, twin):
+            each.step(action)
+        assert_same_bits(on_screen(display), twin.render())
+    assert env.render() is None
+    assert impatient == [drawing_of(any_id).frames_a_second] * 5
+    assert display.get_caption()[0] == any_id
+    env.close()
+    assert not display.get_init()
+    env.close()
+    twin.close()
+
+
+@pytest.mark.usefixtures("display")
+def test_the_window_waits_for_its_time() -> None:
+    env = gpu_envs.make("TagGridWorld-v0", 1, device="cpu", render_mode="human")
+    env.reset(seed=0)
+    actions = actions_for("TagGridWorld-v0", 1, 4)
+    env.step(actions[0])
+    begin = time.perf_counter()
+    for action in actions[1:]:
+        env.step(action)
+    assert time.perf_counter() - begin > 2.5 / drawing_of("TagGridWorld-v0").frames_a_second
+    env.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_another_window_that_is_closed_takes_none_with_it(display: Any) -> None:
+    """There is one window at a time in pygame; who shows last has it."""
+    one, other = (gpu_envs.make("Pendulum-v1", 1, device="cpu", render_mode="human") for _ in range(2))
+    one.reset(seed=0)
+    other.reset(seed=1)
+    seen = on_screen(display)
+    one.close()
+    other.render()
+    assert_same_bits(on_screen(display), seen)
+    other.close()
+
+
+def test_the_single_environment_s_window(impatient: list[int], display: Any) -> None:
+    env = gymnasium.make("gpu_envs/CartPole-v1", render_mode="human")
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(1)
+    assert len(impatient) == 4
+    assert on_screen(display).shape == (400, 600, 3)
+    assert env.render() is None
+    env.close()
+
+
+def test_without_pygame_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    env = gpu_envs.make("CartPole-v1", 1, device="cpu", render_mode="human")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'gpu_envs\[render\]'"):
+        env.reset(seed=0)
+    env.close()
+
+
+def test_rendering_needs_no_pygame_and_importing_neither() -> None:
+    script = """
+        import sys
+        import gpu_envs
+        assert {"pygame", "PIL", "imageio", "torch", "cupy"}.isdisjoint(sys.modules)
+        sys.modules["pygame"] = None
+        env = gpu_envs.make("CartPole-v1", 2, device="cpu", render_mode="rgb_array")
+        env.reset(seed=0)
+        print(env.render()[1].shape)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=with_package(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "(400, 600, 3)\n"), done.stderr
+
+
+def test_unknown_modes_are_refused(any_id: str) -> None:
+    with pytest.raises(ValueError, match=f"render_mode is 'ansi'; {any_id} can be made with 'rgb_array', 'tiled', "):
+        gpu_envs.make(any_id, 1, device="cpu", render_mode="ansi")
+
+
+def test_without_a_mode_there_is_no_picture(any_id: str) -> None:
+    env = gpu_envs.make(any_id, 1, device="cpu")
+    assert env.render_mode is None
+    env.reset(seed=0)
+    with pytest.raises(gymnasium.error.Error, match=r"make it with render_mode='rgb_array', 'tiled' or 'human'"):
+        env.render()
+    env.close()
+
+
+@pytest.mark.parametrize("mode", rendering.MODES)
+def test_there_is_nothing_to_see_before_the_reset_and_after_the_close(any_id: str, mode: str) -> None:
+    env = gpu_envs.make(any_id, 1, device="cpu", render_mode=mode)
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"call reset\(\) before render\(\)"):
+        env.render()
+    env.close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="is closed"):
+        env.render()
+
+
+def test_a_spec_without_a_drawing_cannot_be_rendered() -> None:
+    blind = dataclasses.replace(gpu_envs.spec("CartPole-v1"), drawing=None)
+    assert isinstance(blind, EnvSpec)
+    with pytest.raises(ValueError, match="can be made with None only: its spec has no drawing"):
+        gpu_envs.VectorEnv(blind, 1, device="cpu", render_mode="rgb_array")
+    env = gpu_envs.VectorEnv(blind, 1, device="cpu")
+    assert env.metadata["render_modes"] == []
+    env.reset(seed=0)
+    env.close()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("copied", [lambda env: pickle.loads(pickle.dumps(env)), copy.deepcopy])
+@pytest.mark.parametrize("mode", [None, *rendering.MODES])
+def test_copies_keep_the_mode(any_id: str, mode: str | None, copied: Callable[[Any], Any]) -> None:
+    env = gpu_envs.make(any_id, 2, device="cpu", render_mode=mode)
+    env.reset(seed=0)
+    twin = copied(env)
+    assert twin.render_mode == mode
+    assert twin.metadata == env.metadata
+    if mode in ("rgb_array", "tiled"):
+        assert_same_bits(all_of(twin.render()), all_of(env.render()))
+    env.close()
+    twin.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*For Box action spaces, we recommend")  # of Pendulum's torque, from -2 to 2
+@pytest.mark.parametrize("mode", ["rgb_array", "human", None])
+def test_gymnasium_makes_it_in_every_mode(env_id: str, mode: str | None, impatient: list[int]) -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    env = gymnasium.make(f"gpu_envs/{env_id}", render_mode=mode)
+    assert env.render_mode == mode
+    check_env(env.unwrapped)  # looks at the other modes too
+    impatient.clear()
+    env.reset(seed=0)
+    if mode == "rgb_array":
+        frame: Any = env.render()
+        assert frame.shape == (*drawing_of(env_id).size[::-1], 3)
+    assert bool(impatient) == (mode == "human")
+    env.close()
+
+
+def test_gymnasium_makes_vectors_of_it(env_id: str) -> None:
+    envs = gymnasium.make_vec(f"gpu_envs/{env_id}", num_envs=3, render_mode="rgb_array", device="cpu")
+    assert envs.render_mode == "rgb_array"
+    envs.reset(seed=0)
+    frames: Any = envs.render()
+    theirs = gymnasium.make_vec(env_id, num_envs=3, render_mode="rgb_array", vectorization_mode="sync")
+    theirs.reset(seed=0)
+    expected: Any = theirs.render()
+    assert len(frames) == len(expected) == 3
+    assert frames[0].shape == expected[0].shape
+    assert frames[0].dtype == expected[0].dtype
+    envs.close()
+    theirs.close()
+
+
+def test_the_single_environment_s_frame_is_the_vector_s(env_id: str) -> None:
+    single = gymnasium.make(f"gpu_envs/{env_id}", render_mode="rgb_array", device="cpu")
+    vector = gpu_envs.make(env_id, 1, render_mode="rgb_array", device="cpu")
+    single.reset(seed=4)
+    vector.reset(seed=4)
+    frame: Any = single.render()
+    assert_same_bits(frame, vector.render()[0])
+    single.close()
+    vector.close()
+
+
+@pytest.mark.parametrize("env_id", TEAM_IDS)
+def test_pettingzoo_s_environments_are_seen(env_id: str, impatient: list[int]) -> None:
+    adapter = pytest.importorskip("gpu_envs.adapters.pettingzoo")
+    batch = gpu_envs.make(env_id, 1, device="cpu", render_mode="rgb_array")
+    batch.reset(seed=2)
+    for maker in (adapter.parallel_env, adapter.env, adapter.raw_env):
+        env = maker(env_id, render_mode="rgb_array", device="cpu")
+        assert env.render_mode == "rgb_array"
+        env.reset(seed=2)
+        assert_alike(env.render(), batch.render()[0])
+        env.close()
+    many = adapter.vector_env(env_id, 3, render_mode="rgb_array", device="cpu")
+    many.reset(seed=2)
+    assert len(many.render()) == 3
+    assert_alike(many.render()[0], batch.render()[0])
+    many.close()
+    assert impatient == []
+    shown = adapter.parallel_env(env_id, render_mode="human", device="cpu")
+    shown.reset(seed=2)
+    shown.step({agent: shown.action_space(agent).sample() for agent in shown.agents})
+    assert len(impatient) == 2
+    shown.close()
+    batch.close()
+
+
+@pytest.mark.parametrize("env_id", TEAM_IDS)
+def test_pettingzoo_s_own_test_of_rendering(env_id: str, impatient: list[int]) -> None:
+    adapter = pytest.importorskip("gpu_envs.adapters.pettingzoo")
+    from pettingzoo.test import render_test
+
+    def make_env(render_mode: str | None = None) -> Any:
+        return adapter.env(env_id, render_mode=render_mode, device="cpu")
+
+    render_test(make_env)
+    assert impatient
+
+
+def test_windows_take_turns() -> None:
+    """pygame has one: each shows its own picture whole, and closing one leaves the other's alone."""
+    pygame = pytest.importorskip("pygame")
+    one, many = (
+        gpu_envs.make("CartPole-v1", n, device="cpu", autoreset_mode="SameStep", render_mode="human") for n in (1, 64)
+    )
+    sizes = []
+    for _ in range(3):
+        for env in (one, many):
+            env.reset(seed=0)
+            sizes.append(pygame.display.get_surface().get_size())
+    assert sizes[0] != sizes[1]
+    assert sizes == sizes[:2] * 3
+    for _ in range(3):  # an environment for evaluation, made anew each time
+        fresh = gpu_envs.make("CartPole-v1", device="cpu", render_mode="human")
+        fresh.reset(seed=0)
+        one.step(np.zeros(1, int))
+        fresh.close()
+        assert pygame.display.get_surface().get_size() == sizes[0]
+    many.close()
+    one.close()
+    assert not pygame.display.get_init()
+
+
+def test_a_short_road_shows_its_flag() -> None:
+    params: dict[str, Any] = {"min_position": -0.7, "max_position": 0.55}
+    env = gpu_envs.make("MountainCar-v0", device="cpu", render_mode="rgb_array", **params)
+    env.reset(seed=0)
+    frame = env.render()[0]
+    assert ((frame[..., 0] == 204) & (frame[..., 2] == 0)).sum() > 50
+    env.close()

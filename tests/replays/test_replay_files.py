@@ -1,0 +1,295 @@
+"""Videos, windows and pages of replays."""
+
+import base64
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import assert_same_bits, with_package
+
+import gpu_envs
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, placed, polygon
+from gpu_envs.registry import known as registry
+from gpu_envs.rendering.frames import tile_size
+from gpu_envs.rendering.painter import Painter
+from gpu_envs.replays import Replay, page, record
+from gpu_envs.replays.files import replacing
+
+
+def decoded(path: Path) -> tuple[np.ndarray, float]:
+    """The frames of a video, ``[frames, height, width, 3]``, and how many a second there are."""
+    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    command = [ffmpeg, "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
+    done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL)
+    found = re.search(r"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", done.stderr.decode())
+    assert found is not None, done.stderr
+    return np.frombuffer(done.stdout, np.uint8).reshape(-1, int(found[2]), int(found[1]), 3), float(found[3])
+
+
+@pytest.mark.parametrize(("width", "fps"), [(None, None), (301, 17)])
+def test_an_mp4(replay: Replay, width: int | None, fps: int | None, tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / "a.mp4"
+    replay.save_video(path, width=width, fps=fps)
+    frames, rate = decoded(path)
+    assert rate == (fps or 30)
+    tile = replay.tile(width)
+    assert tile == (tile_size(replay.drawing, 4) if width is None else (149, 149))
+    high, wide = (2 * side + 2 for side in (tile[1], tile[0]))
+    assert frames.shape == (21, high + high % 2, wide + wide % 2, 3)
+    painter = Painter("cpu")
+    for number in (0, 11, 20):
+        painted = replay.pixels(number, painter, tile).astype(int)
+        apart = [np.abs(frames[other][:high, :wide] - painted).mean() for other in (number, number - 9)]
+        # (colours are kept for every second pixel alone)
+        assert apart[0] < 0.6
+        assert apart[1] > 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_a_gif(replay: Replay, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    path = tmp_path / "a.GIF"
+    replay.save_video(path, width=240)
+    found, durations = [], []
+    with image.open(path) as gif:
+        assert gif.info["loop"] == 0  # for ever
+        for number in range(gif.n_frames):
+            gif.seek(number)
+            durations.append(gif.info["duration"])
+            found.append(np.array(gif.convert("RGB")).astype(int))
+    assert len(found) == 21
+    assert sum(durations) == 700  # 21 frames, 30 a second
+    assert set(durations) == {30, 40}
+    painter = Painter("cpu")
+    for number in (0, 20):
+        painted = replay.pixels(number, painter, replay.tile(240))
+        assert found[number].shape == painted.shape
+        assert np.abs(found[number] - painted).mean() < 0.1
+        assert np.abs(found[number - 9] - painted).mean() > 2
+        assert found[number][3, 3].tolist() == [255, 255, 255]
+
+
+def test_what_a_video_cannot_be(replay: Replay, tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    pytest.importorskip("imageio_ffmpeg")
+    for name, arguments, message in (
+        ("a.avi", {}, "its name ends in .mp4 or .gif"),
+        ("a", {}, "its name ends in .mp4 or .gif"),
+        ("a.gif", {"fps": 51}, "a gif shows at most 50 frames a second"),
+        ("a.mp4", {"fps": 0}, "fps is 0"),
+        ("a.mp4", {"width": 33}, "4 replicas side by side need at least 34"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replay.save_video(tmp_path / name, **arguments)  # type: ignore[arg-type]  # as many kinds as there are
+    with pytest.raises(FileNotFoundError, match=r"the folder .*none of .* does not exist"):
+        replay.save_video(tmp_path / "none" / "a.gif")
+    (tmp_path / "b.gif").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        replay.save_video(tmp_path / "b.gif")
+    assert [path.name for path in tmp_path.iterdir()] == ["b.gif"]
+
+
+@pytest.mark.parametrize(("name", "module"), [("a.mp4", "imageio_ffmpeg"), ("a.gif", "PIL.Image")])
+def test_a_missing_library_names_its_extra(
+    name: str, module: str, replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'gpu_envs[video]'")):
+        replay.save_video(tmp_path / name)
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(
+    replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / "a.mp4"
+    path.write_text("what was there")
+
+    paint, painted = Painter.paint, []
+
+    def interrupted(self: Painter, *given: Any) -> np.ndarray:
+        painted.append(given)
+        if len(painted) == 6:  # when something has been written
+            raise KeyboardInterrupt
+        return paint(self, *given)
+
+    monkeypatch.setattr(Painter, "paint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replay.save_video(path)
+
+    def half() -> None:
+        with replacing(path) as partial:
+            partial.write_text("half of it")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        half()
+    assert path.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [path]
+    with replacing(path) as partial:
+        partial.write_text("all of it")
+    assert path.read_text() == "all of it"
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that takes no file, from nobody")
+@pytest.mark.parametrize("kind", ["html", "gif", "mp4"])
+def test_a_file_that_cannot_be_is_named_as_it_was_given(kind: str, replay: Replay) -> None:
+    """And not by the name that it has while it is written, nor in the words of a video encoder."""
+    pytest.importorskip("imageio_ffmpeg")
+    path = Path(f"/proc/replay.{kind}")
+    save = replay.save_html if kind == "html" else replay.save_video
+    with pytest.raises(FileNotFoundError) as caught:
+        save(path)
+    assert caught.value.filename == str(path)
+    assert "partial" not in str(caught.value)
+
+
+@pytest.mark.parametrize("closed_by", [None, "QUIT", "K_ESCAPE"])
+def test_a_window(closed_by: str | None, replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame = pytest.importorskip("pygame")
+    shown: list[np.ndarray] = []
+
+    def flip() -> None:
+        shown.append(pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1))
+        if closed_by == "QUIT" and len(shown) == 5:
+            pygame.event.post(pygame.event.Event(pygame.QUIT))
+        for key in (pygame.K_a, pygame.K_ESCAPE):  # one of them means nothing
+            if closed_by == "K_ESCAPE" and len(shown) == {pygame.K_a: 2, pygame.K_ESCAPE: 5}[key]:
+                pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key))
+
+    monkeypatch.setattr(pygame.display, "flip", flip)
+    replay.show(width=200, fps=1000)
+    assert len(shown) == (21 if closed_by is None else 5)
+    assert not pygame.display.get_init()
+    assert_same_bits(shown[3], replay.pixels(3, Painter("cpu"), replay.tile(200)))
+
+
+def about_of(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="about">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    about: dict[str, Any] = json.loads(found[1])
+    return about
+
+
+def bytes_of(text: str) -> bytes:
+    found = re.search(r'<script type="application/octet-stream" id="bytes">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return zlib.decompress(base64.b64decode(found[1]))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "replicas", "most"), [("CartPole-v1", 9, 0.6e6), ("TagContinuous-v0", 4, 3e6), ("Acrobot-v1", 9, 0.6e6)]
+)
+def test_pages_are_small(env_id: str, replicas: int, most: float, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    replay = record(env_id, replicas=replicas, steps=500, device="cpu")
+    replay.save_html(path)
+    assert replay.frames == 501
+    assert 0.02e6 < path.stat().st_size < most
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_page_stands_alone(replay: Replay) -> None:
+    text = page.text(replay)
+    assert not re.search(r"https?:", text)
+    assert not re.search(r"""(\bsrc=|@import|url\()""", text.partition("<script")[0])
+    assert "content=\"default-src 'none';" in text
+    assert text == page.text(replay)  # the same replay, the same page
+    assert about_of(text)["fps"] == 30
+    assert about_of(page.text(replay, 12))["fps"] == 12
+    assert len(bytes_of(text)) > 0
+
+
+def test_names_do_no_harm(replay: Replay) -> None:
+    nasty = "</script><script>alert(1)</script>{{BYTES}} & \"'"
+    text = page.text(dataclasses.replace(replay, title=nasty, facts={nasty: nasty}))
+    assert text.count("<script") == 3
+    about = about_of(text)
+    assert about["title"] == nasty
+    assert [nasty, nasty] in about["facts"]
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;{{BYTES}} &amp; &quot;&#x27;" in text
+
+
+def test_what_a_page_cannot_be(replay: Replay, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a page cannot be .*; its name ends in \.html"):
+        replay.save_html(tmp_path / "a.txt")
+    with pytest.raises(ValueError, match="fps is 0"):
+        replay.save_html(tmp_path / "a.html", fps=0)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        replay.save_html(tmp_path / "none" / "a.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["colour", "number", "background"])
+def test_drawings_that_change_their_style(what: str, tmp_path: Path) -> None:
+    """A page has one style for all frames; a video takes whatever is drawn."""
+
+    def draw(state: State, params: Params) -> Picture:
+        del params
+        right = bool(state["x"][0] > 0)
+        spot = placed([[-1, -1], [1, -1], [0, 1]], state["x"], 0)
+        shapes = [polygon(spot, (200, 0, 0) if what == "colour" and right else BLACK)]
+        shapes += [disc(spot[:, :, 0], 0.1, BLACK)] * (what == "number" and right)
+        return Picture((-2, -2, 2, 2), tuple(shapes), BLACK if what == "background" and right else (9, 9, 9))
+
+    changing = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Changing-v0", drawing=Drawing(draw, (64, 64)))
+    env = gpu_envs.VectorEnv(changing, 1, device="cpu")
+    env.reset(seed=0)
+    env.state["x"] = -0.02
+    replay = record(env, policy=lambda _: np.ones(1, np.int64), steps=9)
+    assert replay.state["x"][0, 0] < 0 < replay.state["x"][-1, 0]
+    with pytest.raises(ValueError, match="the drawing of Changing-v0 changes more than places from frame to frame"):
+        replay.save_html(tmp_path / "a.html")
+    if pytest.importorskip("PIL.Image"):
+        replay.save_video(tmp_path / "a.gif")
+
+
+def test_importing_needs_no_extras() -> None:
+    code = (
+        "import sys, gpu_envs.replays, gpu_envs.replays.page, gpu_envs.replays.video, gpu_envs.replays.window\n"
+        "gpu_envs.replays.record('CartPole-v1', steps=2, device='cpu')\n"
+        "print({'torch', 'cupy', 'PIL', 'imageio', 'imageio_ffmpeg', 'pygame'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=with_package())
+    assert done.stdout == "set()\n"
+
+
+def test_a_wrapped_environment_is_refused_with_advice() -> None:
+    with pytest.raises(TypeError, match=r"source is .*; give a run's folder.*env\.unwrapped"):
+        record(gymnasium.make("gpu_envs/CartPole-v1", device="cpu"))
+
+
+def test_returns_are_of_whole_episodes() -> None:
+    """One that had begun before the recording is none."""
+    env = gpu_envs.make("CartPole-v1", device="cpu", autoreset_mode="NextStep", max_episode_steps=9)
+    env.reset(seed=0)
+    balanced = np.array([0, 1] * 50)
+    for t in range(4):
+        env.step(balanced[t : t + 1])
+    actions = iter(balanced)
+    replay = record(env, policy=lambda _: np.array([next(actions)]), steps=17)
+    assert replay.returns()["agent"].tolist() == [9.0]
+
+
+def test_videos_have_limits(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    replay = record("CartPole-v1", replicas=1, steps=2, device="cpu")
+    for width, fps in ((17_000, None), (None, 10**9)):
+        with pytest.raises(ValueError, match=r"at most|from 1 to"):
+            replay.save_video(tmp_path / "a.mp4", width=width, fps=fps)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rewards_beyond_all_numbers_make_a_page(tmp_path: Path) -> None:
+    replay = record("Pendulum-v1", replicas=2, steps=3, params={"speed_cost": 1e38}, device="cpu")
+    assert not np.isfinite(replay.rewards["agent"]).all() or np.abs(replay.rewards["agent"]).max() > 1e30
+    replay.save_html(tmp_path / "a.html")

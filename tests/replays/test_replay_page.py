@@ -1,0 +1,556 @@
+"""The page plays, in a real browser: as the painter paints, without a network, and without a complaint."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import browser as browsers
+import numpy as np
+import pytest
+from browser import Browser, Tab
+from harness import IDS, TEAM_IDS
+
+import gpu_envs
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon, same
+from gpu_envs.registry import known as registry
+from gpu_envs.rendering.painter import Painter
+from gpu_envs.replays import Replay, record
+
+pytest.importorskip("PIL.Image")
+if browsers.found() is None:
+    pytest.skip("no browser is installed: apt-get install chromium", allow_module_level=True)
+
+READY = "document.getElementById('player') && !document.getElementById('player').hidden"
+STILL = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+
+Open = Callable[..., Tab]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = browsers.found()
+    assert program is not None
+    started = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens the page of a replay; at the end it may not have complained, nor asked for anything but itself."""
+    tabs: list[tuple[Tab, Path]] = []
+
+    def open_page(replay: Replay, *, moving: bool = False, fps: int | None = None, **window: Any) -> Tab:
+        path = tmp_path / f"page-{len(tabs)}.html"
+        replay.save_html(path, fps=fps)
+        tab = Tab(browser)
+        tab.call("Emulation.setEmulatedMedia", features=[] if moving else STILL)
+        tabs.append((tab, path))
+        tab.open(path, ready=READY, **window)
+        return tab
+
+    yield open_page
+    for tab, path in tabs:
+        assert tab.complaints() == []
+        assert tab.requests() == [path.as_uri()]
+        tab.close()
+
+
+def frame(tab: Tab) -> int:
+    """The frame that the page says it shows."""
+    text = tab.run("document.getElementById('frame').textContent")
+    return int(text.split()[1])
+
+
+def set_to(tab: Tab, name: str, value: Any) -> None:
+    """What a user does with a slider or a list."""
+    tab.run(
+        f"(() => {{ const it = document.getElementById('{name}'); it.value = '{value}';"
+        " it.dispatchEvent(new Event('input')); it.dispatchEvent(new Event('change')); })()"
+    )
+
+
+def text(tab: Tab, selector: str) -> str:
+    return str(tab.run(f"document.querySelector({selector!r}).textContent"))
+
+
+def playing(tab: Tab) -> bool:
+    return bool(tab.run("document.getElementById('play').getAttribute('aria-label') === 'Pause'"))
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """How different two pictures are: on average over what is drawn in the second, and most."""
+    assert one.shape == other.shape
+    difference = np.abs(one.astype(int) - other).max(-1)
+    drawn = (other != other[0, 0]).any(-1)
+    assert drawn.any()
+    return float(difference[drawn].mean()), float(difference.max())
+
+
+SMOOTHED = 20, 110
+"""Two ways to smooth an edge may differ so much on average, and in one pixel: it is at most half covered more."""
+
+
+def golden(replay: Replay, number: int, pixels: np.ndarray, replica: int | None = None) -> np.ndarray:
+    """What the painter makes of a frame, as large as a canvas is."""
+    painter = Painter("cpu")
+    height, width, _ = pixels.shape
+    if replica is not None:
+        found: np.ndarray = painter.paint(replay.picture(number), (width, height))[replica]
+        return found
+    columns = math.ceil(math.sqrt(replay.replicas))
+    rows = math.ceil(replay.replicas / columns)
+    tile = (width - 2 * (columns - 1)) // columns, (height - 2 * (rows - 1)) // rows
+    return replay.pixels(number, painter, tile)
+
+
+# --- what it looks like ---
+
+
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_pictures_are_the_painters(env_id: str, width: int, height: int, opened: Open) -> None:
+    replay = record(env_id, replicas=3, steps=60, seed=2, device="cpu")
+    tab = opened(replay, width=width, height=height)
+    for chosen, number in (("all", 0), ("all", 45), ("2", 31)):
+        set_to(tab, "replica", chosen)
+        set_to(tab, "scrub", number)
+        shown = tab.canvas("#picture")
+        replica = None if chosen == "all" else int(chosen)
+        found = apart(shown, golden(replay, number, shown, replica))
+        assert found[0] < SMOOTHED[0]
+        assert found[1] <= SMOOTHED[1]
+    if width > 1000:  # in small pictures the cart has hardly moved
+        other = golden(replay, 60, shown, 0)
+        assert apart(shown, other)[1] > SMOOTHED[1]  # another replica, at another time
+
+
+def spectacle(state: State, params: Params) -> Picture:
+    """Everything there is in pictures: thin and thick, hidden and far away, moving and still, with a moving view."""
+    del params
+    count = len(state["x"])
+    x, turn = state["x"] * 40, state["theta"] * 20
+    corners = np.stack([np.cos(np.arange(8) * math.pi / 4), -np.sin(np.arange(8) * math.pi / 4)], -1)  # clockwise
+    spiral = np.stack([np.cos(np.arange(30) / 3), np.sin(np.arange(30) / 3)], -1) * np.arange(30)[:, None] / 10
+    dots = np.stack([np.stack([x - 1 + i / 2, np.full_like(x, -3 + i / 3)], -1) for i in range(6)], 1)
+    broken = np.where(turn[:, None] > 0, np.nan, 1.0)
+    with np.errstate(all="ignore"):
+        lost = placed([[0.5, 0], [0, 0.5], [0, 0]], x / broken[:, 0], 2)
+    shift = float(state["x_dot"][0]) / 2
+    return Picture(
+        (-4 + shift, -4, 4 + shift, 4),
+        (
+            line(same([[-4, 0.01], [4, 0.01]], count), 0.001, (0, 90, 200)),
+            line(same([[0.3, -50_000], [0.3, 50_000]], count), 0.3, (230, 230, 120)),
+            line(placed(spiral, x, 0, turn), 0.1, (20, 130, 40)),
+            polygon(placed(corners, x, 1, turn), (200, 60, 20)),
+            polygon(placed([[-1, -0.5], [1, -0.5], [0, 1]], 1e4 * x, -2, turn), BLACK),
+            disc(dots, 0.001, BLACK),
+            disc(dots + 1, 0.25, (120, 0, 120), np.sin(turn * 9)[:, None] * np.arange(-3, 3) > 0),
+            polygon(lost, (0, 0, 255), np.ones((count, 1), bool)),
+            disc(dots, 0.2, (1, 2, 3), np.zeros((count, 6), bool)),
+        ),
+        (240, 245, 250),
+    )
+
+
+def test_all_kinds_of_shapes(opened: Open) -> None:
+    drawing = Drawing(spectacle, (400, 400), 25)
+    spec = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Spectacle-v0", drawing=drawing)
+    replay = record(gpu_envs.VectorEnv(spec, 4, device="cpu"), steps=40, seed=4)
+    views = {replay.picture(number).view for number in range(41)}
+    assert len(views) > 20
+    tab = opened(replay, width=1200, height=800)
+    for number in (0, 9, 17, 33, 40):
+        set_to(tab, "scrub", number)
+        shown = tab.canvas("#picture")
+        found = apart(shown, golden(replay, number, shown))
+        assert found[0] < SMOOTHED[0]
+        assert found[1] <= SMOOTHED[1]
+        assert apart(shown, golden(replay, (number + 4) % 41, shown))[1] > SMOOTHED[1]
+
+
+def test_those_that_are_done_are_pale(opened: Open) -> None:
+    replay = record("CartPole-v1", replicas=4, device="cpu")
+    first = int(replay.last.argmin())
+    tab = opened(replay)
+    assert text(tab, "#status") == "4 replicas"
+    set_to(tab, "scrub", replay.steps)
+    shown = tab.canvas("#picture")
+    assert apart(shown, golden(replay, replay.steps, shown))[0] < SMOOTHED[0]
+    assert (shown == 128).all(-1).any()  # a cart that is black elsewhere
+    assert text(tab, "#status") == "4 replicas, of which 3 are done"
+    set_to(tab, "replica", first)
+    assert text(tab, "#status") == f"replica {first}: step {replay.last[first]} of its episode; it ended"
+
+
+def test_every_pixel_of_the_screen_is_used(opened: Open) -> None:
+    replay = record("Pendulum-v1", replicas=4, steps=5, device="cpu")
+    for ratio in (1.0, 2.0, 1.5):
+        tab = opened(replay, width=700, height=700, ratio=ratio)
+        size = tab.run(
+            "(() => { const it = document.getElementById('picture'), style = it.style;"
+            " return [it.width, it.height, parseFloat(style.width), parseFloat(style.height)]; })()"
+        )
+        assert size[:2] == pytest.approx([side * ratio for side in size[2:]], abs=0.1)
+        assert tab.run("document.querySelector('figure canvas').width") == pytest.approx(
+            tab.run("document.querySelector('figure canvas').clientWidth") * ratio, abs=2
+        )
+        shown = tab.canvas("#picture")
+        assert apart(shown, golden(replay, 0, shown))[0] < SMOOTHED[0]
+
+
+@pytest.mark.parametrize(("width", "height"), [(320, 568), (390, 844), (844, 390), (1600, 1000)])
+def test_it_fits_any_window(width: int, height: int, opened: Open) -> None:
+    name = "an environment with a name that is longer than a line of a telephone " * 2
+    replay = dataclasses.replace(record("TagContinuous-v0", replicas=9, steps=5, device="cpu"), title=name)
+    tab = opened(replay, width=width, height=height, ratio=2.0)
+    wide, high = tab.run("[document.documentElement.scrollWidth, document.getElementById('picture').clientHeight]")
+    assert wide <= width
+    assert high <= max(230, 0.75 * height)  # so that picture and controls are seen together
+    boxes = tab.run(
+        "[...document.querySelectorAll('button, select, input, #picture, figure, h1')].map((it) => "
+        "{ const box = it.getBoundingClientRect(); return [box.left, box.right, box.height]; })"
+    )
+    assert all(0 <= left < right <= width for left, right, _ in boxes)
+    assert min(tall for *_, tall in boxes) >= 20
+    assert text(tab, "h1") == name
+
+
+@pytest.mark.parametrize(("width", "height"), [(1024, 640), (1280, 720), (1920, 1080)])
+def test_help_is_within_the_first_screen(width: int, height: int, opened: Open) -> None:
+    for env in ("CartPole-v1", "TagContinuous-v0"):
+        tab = opened(record(env, replicas=4, steps=3, device="cpu"), width=width, height=height)
+        assert tab.run("document.querySelector('.hint').getBoundingClientRect().bottom") <= height
+        assert tab.run("document.getElementById('picture').clientHeight") > 0.4 * height
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_as_light_as_the_reader_wants_it(scheme: str, opened: Open) -> None:
+    """Page, controls and curves; and it changes with the reader's wish."""
+    tab = opened(record("Pendulum-v1", replicas=2, steps=30, device="cpu"))
+    tab.call("Emulation.setEmulatedMedia", features=[*STILL, {"name": "prefers-color-scheme", "value": scheme}])
+    paper = float(tab.screenshot()[2:8].mean())
+    assert (paper > 200) == (scheme == "light")
+    assert (paper < 60) == (scheme == "dark")
+    for selector in ("h1", "dt", "dd", "#status", "#frame", "select", "#back", ".hint", "figcaption span"):
+        ink = tab.run(f"getComputedStyle(document.querySelector({selector!r})).color")
+        red, green, blue = (int(part) for part in ink.removeprefix("rgb(").removesuffix(")").split(","))
+        assert abs((red + green + blue) / 3 - paper) > 90, selector
+    tab.run("document.querySelector('figure canvas').id = 'curve'")
+    context = "document.getElementById('curve').getContext('2d')"
+    shades = tab.run(
+        f"[...{context}.getImageData(0, 0, 25, 150).data].filter((_, i, all) => i % 4 < 3 && all[i | 3] > 200)"
+    )
+    assert max(abs(shade - paper) for shade in shades) > 60  # the numbers at the axis
+
+
+def test_the_window_may_change(opened: Open) -> None:
+    replay = record("Acrobot-v1", replicas=2, steps=5, device="cpu")
+    tab = opened(replay, width=1200, height=900)
+    before = tab.run("document.getElementById('picture').width")
+    tab.call("Emulation.setDeviceMetricsOverride", width=500, height=900, deviceScaleFactor=1, mobile=False)
+    tab.wait(f"document.getElementById('picture').width < {before}")
+    tab.wait("document.documentElement.scrollWidth <= 500")
+    shown = tab.canvas("#picture")
+    assert apart(shown, golden(replay, 0, shown[:, : shown.shape[1]]))[0] < SMOOTHED[0]
+
+
+# --- what it does ---
+
+
+@pytest.fixture(scope="module")
+def long() -> Replay:
+    """Half a minute: 30 frames a second."""
+    return record("Pendulum-v1", replicas=4, steps=1000, seed=1, device="cpu")
+
+
+def test_it_plays_and_stops(long: Replay, opened: Open) -> None:
+    tab = opened(long, moving=True)
+    assert playing(tab)  # by itself
+    tab.until(lambda: frame(tab) > 5, "the fifth frame")
+    tab.run("document.getElementById('play').click()")
+    assert not playing(tab)
+    stopped = frame(tab)
+    shown = tab.canvas("#picture")
+    assert apart(shown, golden(long, stopped, shown))[0] < SMOOTHED[0]
+    tab.run("new Promise((done) => setTimeout(done, 200))")
+    assert frame(tab) == stopped
+    assert tab.run("Number(document.getElementById('scrub').value)") == stopped
+    tab.run("document.getElementById('play').click()")
+    tab.until(lambda: frame(tab) > stopped, "a frame after the one where it stopped")
+
+
+def test_it_ends_and_begins_anew(opened: Open) -> None:
+    tab = opened(record("Pendulum-v1", replicas=1, steps=12, device="cpu"), moving=True, fps=60)
+    assert tab.run("document.getElementById('replica').clientWidth") == 0  # there is nothing to choose
+    tab.until(lambda: not playing(tab), "the end")
+    assert frame(tab) == 12
+    set_to(tab, "speed", 0.1)
+    tab.run("document.getElementById('play').click()")
+    assert playing(tab)
+    assert frame(tab) < 12
+    tab.until(lambda: frame(tab) == 2, "the second frame")
+
+
+def test_who_wants_little_motion_gets_none(long: Replay, opened: Open) -> None:
+    tab = opened(long)
+    assert not playing(tab)
+    tab.run("new Promise((done) => setTimeout(done, 200))")
+    assert frame(tab) == 0
+
+
+SPEED = """
+new Promise((done) => {
+  const at = () => Number(document.getElementById('scrub').value);
+  let first, before, since, longest = 0;
+  const look = (now) => {
+    if (first === undefined) [first, since] = [at(), now];
+    else longest = Math.max(longest, now - before);
+    before = now;
+    if (now - since < 1500) requestAnimationFrame(look);
+    else done([(at() - first) / ((now - since) / 1000), longest]);
+  };
+  requestAnimationFrame(look);
+})
+"""
+
+
+@pytest.mark.parametrize(("speed", "fps"), [("0.5", None), ("1", None), ("8", None), ("1", 90)])
+def test_it_keeps_time(speed: str, fps: int | None, long: Replay, opened: Open) -> None:
+    tab = opened(long, moving=True, fps=fps)
+    for _ in range(10):
+        set_to(tab, "scrub", 0)
+        set_to(tab, "speed", speed)
+        tab.run("document.getElementById('play').click()")
+        found, longest = tab.run(SPEED)
+        tab.run("document.getElementById('play').click()")
+        if longest < 200:  # time in which nothing was drawn does not count
+            break
+    else:
+        pytest.skip("this machine has no time to draw")
+    assert found == pytest.approx(float(speed) * (fps or 30), rel=0.15, abs=2)
+
+
+def test_scrubbing_and_keys(long: Replay, opened: Open) -> None:
+    tab = opened(long)
+    set_to(tab, "scrub", 400)
+    assert (frame(tab), playing(tab)) == (400, False)
+    for key, shift, expected in (
+        ("ArrowRight", False, 401),
+        ("ArrowRight", True, 411),
+        ("ArrowLeft", False, 410),
+        ("ArrowLeft", True, 400),
+        ("End", False, 1000),
+        ("ArrowRight", False, 1000),
+        ("Home", False, 0),
+        ("ArrowLeft", True, 0),
+    ):
+        tab.press(key, shift=shift)
+        assert frame(tab) == expected
+    for name, expected in (("forth", 1), ("forth", 2), ("back", 1)):
+        tab.run(f"document.getElementById('{name}').click()")
+        assert frame(tab) == expected
+    for key, speed in (("ArrowUp", "2"), ("ArrowUp", "4"), ("ArrowDown", "2")):
+        tab.press(key)
+        assert tab.run("document.getElementById('speed').value") == speed
+    for focused in ("", "play", "scrub", "picture", "back"):  # space plays, whatever has the focus
+        if focused:
+            tab.run(f"document.getElementById('{focused}').focus()")
+        before = playing(tab)
+        at = frame(tab)
+        tab.press(" ")
+        if focused == "back":  # but another button does what it is for
+            tab.until(lambda at=at: frame(tab) < at, "the frame before")  # type: ignore[misc]  # mypy knows no such lambda
+            continue
+        assert playing(tab) is not before
+        tab.press(" ")
+        assert playing(tab) is before
+    shown = tab.canvas("#picture")
+    assert apart(shown, golden(long, frame(tab), shown))[0] < SMOOTHED[0]
+
+
+def middle_of(tab: Tab, selector: str, across: float, down: float) -> tuple[float, float]:
+    """A place in the window: so much of the width and height of what is there."""
+    left, top, width, height = tab.run(
+        f"(() => {{ const it = document.querySelector({selector!r}); it.scrollIntoView();"
+        " const box = it.getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })()"
+    )
+    return left + across * width, top + down * height
+
+
+def test_picking_a_replica(opened: Open) -> None:
+    env = gpu_envs.make("CartPole-v1", 60, device="cpu")
+    replay = record(env, replicas=[7, 11, 42, 5], steps=10, seed=3)
+    tab = opened(replay)
+    names = tab.run("[...document.getElementById('replica').options].map((option) => option.text)")
+    assert names == ["all 4", "replica 7", "replica 11", "replica 42", "replica 5"]
+    set_to(tab, "scrub", 6)
+    for index, (across, down) in enumerate([(0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75)]):
+        tab.click(*middle_of(tab, "#picture", across, down))
+        assert tab.run("document.getElementById('replica').value") == str(index)
+        assert text(tab, "#status") == f"{names[index + 1]}: step 6 of its episode"
+        shown = tab.canvas("#picture")
+        assert apart(shown, golden(replay, 6, shown, index))[0] < SMOOTHED[0]
+        if index % 2:
+            tab.press("Escape")
+        else:
+            tab.click(*middle_of(tab, "#picture", 0.5, 0.5))
+        assert text(tab, "#status") == "4 replicas"
+    shown = tab.canvas("#picture")
+    assert apart(shown, golden(replay, 6, shown))[0] < SMOOTHED[0]
+
+
+# --- what it tells ---
+
+
+def test_returns_are_told(opened: Open) -> None:
+    """Of all replicas and of one, at any time, and how many episodes have ended: as the recording has it."""
+    replay = record("CartPole-v1", replicas=3, episodes=3, seed=6, device="cpu")
+    tab = opened(replay)
+    totals = np.zeros((replay.frames, 3))
+    for number in range(1, replay.frames):
+        going = number <= replay.last
+        begun = replay.ends[number - 1] != 0
+        totals[number] = np.where(going & begun, 0, totals[number - 1]) + replay.rewards["agent"][number]
+    for number in (0, 5, int(replay.last.min()), int(np.sort(replay.last)[1]) + 1, replay.steps):
+        set_to(tab, "scrub", number)
+        for chosen in ("all", "1"):
+            set_to(tab, "replica", chosen)
+            which = [0, 1, 2] if chosen == "all" else [1]
+            ended = [totals[at, r] for r in which for at in np.flatnonzero(replay.ends[:, r]) if at <= number]
+            now, mean = tab.run("[...document.querySelectorAll('figcaption span')].map((it) => it.textContent)")
+            assert float(now.removeprefix("now ")) == pytest.approx(totals[number, which].mean(), rel=1e-3)
+            assert mean.startswith({0: "", 1: "1 episode "}.get(len(ended), f"mean of {len(ended)} episodes "))
+            if ended:
+                assert float(mean.rpartition(" ")[2]) == pytest.approx(np.mean(ended), rel=1e-3)
+    assert replay.returns()["agent"] == pytest.approx(
+        [totals[t, r] for r in range(3) for t in np.flatnonzero(replay.ends[:, r])]
+    )
+    assert text(tab, "#status").endswith(f"step {totals[-1, 1]:.0f} of its episode; it ended")
+
+
+def test_steps_that_were_taken_before_count(opened: Open) -> None:
+    """And where the next episode's first step is taken at once it is step 1."""
+    env = gpu_envs.make("Pendulum-v1", 2, device="cpu", autoreset_mode="SameStep", max_episode_steps=10)
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(env.action_space.sample())
+    tab = opened(record(env, steps=9))
+    set_to(tab, "replica", "0")
+    for number, told in (
+        (0, "step 4 of its episode"),
+        (6, "step 10 of its episode; it was cut at the time limit"),
+        (7, "step 1 of its episode"),
+    ):
+        set_to(tab, "scrub", number)
+        assert text(tab, "#status") == f"replica 0: {told}"
+
+
+def test_curves_are_drawn(opened: Open) -> None:
+    """In the colour of each role, higher where the return is, with a mark at the end and a line at the time."""
+    replay = record("TagContinuous-v0", replicas=1, params={"num_taggers": 2, "num_runners": 5}, device="cpu")
+    tab = opened(replay)
+    names = tab.run("[...document.querySelectorAll('figcaption b')].map((it) => it.textContent)")
+    assert names == ["tagger, mean of 2", "runner, mean of 5"]
+    set_to(tab, "scrub", 250)
+    for number, sign in enumerate((1, -1)):  # red, blue
+        tab.run(f"document.querySelectorAll('figure canvas')[{number}].id = 'curve{number}'")
+        red, _, blue = np.moveaxis(tab.canvas(f"#curve{number}").astype(int), -1, 0)
+        drawn = np.asarray(sign * (red - blue) > 30)
+        heights = [np.flatnonzero(drawn[:, x]).mean() for x in np.flatnonzero(drawn.any(0))]
+        assert len(heights) > 250
+        total = replay.rewards[list(replay.agents)[number]].sum()
+        assert np.sign(heights[0] - heights[-1]) == np.sign(total)
+        right = np.flatnonzero(drawn.any(0)).max()
+        assert np.count_nonzero(drawn[:, right - 6 : right + 1].any(1)) >= 5  # the mark
+    dark = np.asarray(tab.canvas("#curve0").max(-1) < 60)
+    line_of = dark.sum(0)
+    assert line_of.max() > 100
+    share = (int(line_of.argmax()) - 30) / (tab.canvas("#curve0").shape[1] - 40)
+    assert share == pytest.approx(0.5, abs=0.05)
+
+
+def test_curves_that_are_the_same_are_drawn_once(opened: Open) -> None:
+    """Nine poles that stand give one curve as clear as that of a single one, and the page says so."""
+    replay = record("Pendulum-v1", replicas=9, steps=40, device="cpu")
+    alike = dataclasses.replace(replay, rewards={r: np.ones_like(v) for r, v in replay.rewards.items()})
+    first, apart_from = opened(alike), opened(replay)
+    one = opened(dataclasses.replace(record("Pendulum-v1", replicas=1, steps=40, device="cpu"), rewards=of_one(alike)))
+    assert text(first, "figcaption small") == "all 9 alike"
+    assert text(apart_from, "figcaption small") == text(one, "figcaption small") == ""
+    pictures = []
+    for tab in (first, one):
+        tab.run("document.querySelector('figure canvas').id = 'curve'")
+        pictures.append(tab.canvas("#curve"))
+    assert np.array_equal(pictures[0], pictures[1])
+
+
+def of_one(replay: Replay) -> dict[str, np.ndarray]:
+    """The rewards of the first replica."""
+    return {role: values[:, :1] for role, values in replay.rewards.items()}
+
+
+def test_returns_beyond_all_numbers_spoil_no_other_curve(opened: Open) -> None:
+    """One replica's return goes to infinity, and the other's is drawn all the same."""
+    replay = record("Pendulum-v1", replicas=2, steps=40, device="cpu")
+    rewards = {role: values.copy() for role, values in replay.rewards.items()}
+    rewards["agent"][20:, 0] = -np.inf
+    tab = opened(dataclasses.replace(replay, rewards=rewards))
+    tab.run("document.querySelector('figure canvas').id = 'curve'")
+    red, _, blue = np.moveaxis(tab.canvas("#curve").astype(int), -1, 0)
+    drawn = np.asarray(abs(red - blue) > 30)
+    columns = np.flatnonzero(drawn.any(0))
+    assert columns.max() - columns.min() > 0.7 * drawn.shape[1]
+    assert np.ptp([np.flatnonzero(drawn[:, x]).mean() for x in columns]) > 0.3 * drawn.shape[0]
+
+
+def test_curves_can_be_scrubbed(long: Replay, opened: Open) -> None:
+    tab = opened(long, width=1280, height=1000)
+    tab.click(*middle_of(tab, "figure canvas", 0.55, 0.5))
+    assert frame(tab) == pytest.approx(500, abs=60)
+    tab.click(*middle_of(tab, "figure canvas", 0.999, 0.5))
+    assert frame(tab) == 1000
+
+
+def test_facts_are_told(opened: Open) -> None:
+    facts = {"Run": "taggers <3>", "Trained for": "4,000,000 steps", "Return in training": "tagger 85.2, runner -8.6"}
+    replay = dataclasses.replace(record("Acrobot-v1", replicas=1, steps=2, device="cpu"), facts=facts, title="<i>T</i>")
+    tab = opened(replay)
+    told = tab.run(
+        "[...document.querySelectorAll('#facts div')].map((it) => [...it.children].map((e) => e.textContent))"
+    )
+    assert told == [["Environment", "Acrobot-v1"], *map(list, facts.items())]
+    assert text(tab, "h1") == tab.run("document.title") == "<i>T</i>"
+
+
+def test_nothing_is_told_twice_nor_at_length(opened: Open) -> None:
+    replay = record("Acrobot-v1", replicas=1, steps=2, device="cpu")
+    facts = {"Run": "Acrobot-v1-20250131-120000", "Seed": "2179790209390371970", "Steps": "4,000,000"}
+    tab = opened(dataclasses.replace(replay, facts=facts, title=facts["Run"]))
+    told = tab.run("[...document.querySelectorAll('dd')].map((it) => [it.textContent, it.title])")
+    assert told == [["2179\u20261970", facts["Seed"]], ["4,000,000", ""]]
+    assert text(opened(dataclasses.replace(replay, facts={}, title="Acrobot-v1")), "#facts") == ""
+
+
+def test_one_frame_is_a_page_too(opened: Open) -> None:
+    """Of a replica that has just been put down; and a return that never changes has a curve all the same."""
+    replay = record(
+        "MountainCarContinuous-v0", policy=lambda _: np.zeros((1, 1), np.float32), replicas=1, steps=1, device="cpu"
+    )
+    tab = opened(replay)
+    assert frame(tab) == 0
+    assert text(tab, "figcaption span") == "now 0"
+
+
+def test_a_browser_that_cannot_is_told_so(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    record("Acrobot-v1", replicas=1, steps=2, device="cpu").save_html(path)
+    tab = Tab(browser)
+    tab.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
+    tab.open(path, ready="!document.getElementById('trouble').hidden")
+    assert "cannot be played here" in text(tab, "#trouble")
+    assert len(tab.complaints()) == 1
+    tab.close()

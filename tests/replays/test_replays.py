@@ -1,0 +1,430 @@
+"""What a recording keeps: of environments and of runs."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import HAS_TORCH, IDS, TEAM_IDS, assert_same_bits, numpy_of
+
+import gpu_envs
+from gpu_envs.backend import resolve_device
+from gpu_envs.registry import known as registry
+from gpu_envs.rendering.frames import tiled
+from gpu_envs.rendering.painter import Painter
+from gpu_envs.replays import record, recording
+from gpu_envs.replays.recorded import GOES_ON, TERMINATED, TRUNCATED
+
+ALL = [*IDS, *TEAM_IDS]
+
+FEW = {"TagContinuous-v0": {"num_taggers": 3, "num_runners": 7, "tagging_distance": 0.1}}
+"""Smaller games, where there are such."""
+
+
+def params_of(env_id: str) -> dict[str, Any]:
+    return dict(FEW.get(env_id, {}))
+
+
+def spaces_of(env: Any) -> dict[str, Any]:
+    return {"": env.action_space} if isinstance(env, gpu_envs.VectorEnv) else env.action_spaces
+
+
+def scripted(env: Any, seed: int = 0) -> Any:
+    """A policy that looks at nothing: the same actions in every environment of a kind."""
+    spaces = {role: copy.deepcopy(space) for role, space in spaces_of(env).items()}
+    for space in spaces.values():
+        space.seed(seed)
+
+    def act(observations: Any) -> Any:
+        del observations
+        drawn = {role: space.sample() for role, space in spaces.items()}
+        return drawn.get("", drawn)
+
+    return act
+
+
+def states_of(env: Any) -> dict[str, np.ndarray]:
+    return {name: numpy_of(values) for name, values in env.state.items()}
+
+
+@pytest.mark.parametrize("env_id", ALL)
+def test_frames_are_those_of_the_environment(env_id: str, device: str) -> None:
+    """An environment that renders itself, step by step with the same actions, looks the same."""
+    replay = record(
+        gpu_envs.make(env_id, 5, device=device, **params_of(env_id)),
+        policy=scripted(gpu_envs.make(env_id, 5, device="cpu", **params_of(env_id))),
+        replicas=[3, 0, 4],
+        steps=30,
+        seed=8,
+    )
+    env = gpu_envs.make(env_id, 5, device=device, render_mode="rgb_array", **params_of(env_id))
+    act = scripted(env)
+    env.reset(seed=8)
+    painter = Painter(env.device)
+    assert (replay.env, replay.frames, replay.steps, replay.replicas) == (env_id, 31, 30, 3)
+    assert replay.numbers.tolist() == [3, 0, 4]
+    looks = set()
+    for frame in range(31):
+        assert_same_bits(
+            {n: v[[3, 0, 4]] for n, v in states_of(env).items()}, {n: v[frame] for n, v in replay.state.items()}
+        )
+        if frame % 6 == 0:
+            rendered = np.array(env.render())[[3, 0, 4]]
+            assert_same_bits(painter.paint(replay.picture(frame), replay.drawing.size), rendered)
+            assert_same_bits(
+                replay.pixels(frame, painter, (100, 80)), tiled(painter.paint(replay.picture(frame), (100, 80)))
+            )
+            looks.add(rendered.tobytes())
+        if frame < 30:
+            env.step(act(None))
+    assert len(looks) == 6  # things move
+
+
+@pytest.mark.parametrize("env_id", ALL)
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_recording_disturbs_nothing(env_id: str, output: str, device: str) -> None:
+    """Neither trajectories nor the random numbers of the user's own spaces."""
+    if output == "torch" and not HAS_TORCH:
+        pytest.skip("torch is not installed")
+    kinds = dict(device=device, output=output, autoreset_mode="NextStep", **params_of(env_id))
+    watched, alone = (gpu_envs.make(env_id, 6, **kinds) for _ in range(2))
+    for env in (watched, alone):
+        for space in spaces_of(env).values():
+            space.seed(4)
+        env.reset(seed=5)
+        act = scripted(env, 1)
+        for _ in range(3):
+            env.step(act(None))
+    # (of a GPU it is looked every so often whether all is over; here the number of steps is given)
+    replay = record(watched, policy=scripted(watched, 2), replicas=2, steps=40)
+    act = scripted(alone, 2)
+    for _ in range(40):
+        last = alone.step(act(None))
+    assert_same_bits(watched.get_state(), alone.get_state())
+    assert_same_bits(numpy_or_roles(watched.observe()), numpy_or_roles(last[0]))
+    assert replay.elapsed.tolist() == [3, 3]
+    record(watched, steps=3)
+    for one, other in zip(spaces_of(watched).values(), spaces_of(alone).values(), strict=True):
+        assert_same_bits(one.sample(), other.sample())
+
+
+def numpy_or_roles(arrays: Any) -> Any:
+    return {r: numpy_of(a) for r, a in arrays.items()} if isinstance(arrays, Mapping) else numpy_of(arrays)
+
+
+@pytest.mark.parametrize("env_id", ALL)
+def test_returns_are_those_of_the_environment(env_id: str, device: str) -> None:
+    episodes = 2
+    params = params_of(env_id) | {"max_episode_steps": 25}
+    replay = record(env_id, replicas=4, episodes=episodes, seed=3, device=device, params=params)
+    env = gpu_envs.make(env_id, 4, device=device, statistics=True, **params)
+    act = recorded_actions(env, 3)
+    env.reset(seed=3)
+    found: dict[str, list[list[float]]] = {role: [[] for _ in range(4)] for role in replay.agents}
+    lengths: list[list[int]] = [[] for _ in range(4)]
+    kinds: list[list[int]] = [[] for _ in range(4)]
+    ends = np.zeros((60, 4), np.uint8)
+    for step in range(1, 60):
+        *_, terminations, truncations, infos = env.step(act())
+        by_role = [numpy_or_roles(a) for a in (terminations, truncations, infos.get("episode", {}).get("r", {}))]
+        for replica in np.flatnonzero(numpy_of(infos.get("_episode", np.zeros(4, bool)))):
+            for role in replay.agents:
+                value = by_role[2][role] if isinstance(by_role[2], dict) else by_role[2]
+                found[role][replica].append(float(np.mean(value[replica], dtype=np.float64)))
+            terminated = [v[replica].all() for v in values_of(by_role[0])]
+            kinds[replica].append(TERMINATED if all(terminated) else TRUNCATED)
+            lengths[replica].append(step)
+            ends[step, replica] = kinds[replica][-1]
+    assert min(map(len, lengths)) >= episodes
+    last = [of[episodes - 1] for of in lengths]
+    assert replay.last.tolist() == last
+    assert replay.frames == max(last) + 1
+    for role, returns in replay.returns().items():
+        expected = [value for of in found[role] for value in of[:episodes]]
+        assert returns == pytest.approx(expected, rel=1e-5, abs=1e-5)  # the environment adds up in float32
+    kept = np.arange(replay.frames)[:, None] <= replay.last
+    assert_same_bits(replay.ends, np.where(kept, ends[: replay.frames], GOES_ON).astype(np.uint8))
+
+
+def values_of(array: Any) -> list[np.ndarray]:
+    return list(array.values()) if isinstance(array, dict) else [array]
+
+
+def recorded_actions(env: Any, seed: int) -> Any:
+    """What ``record`` draws for an id."""
+    from gpu_envs.replays.actors import RandomActions
+
+    policy = RandomActions(env, seed)
+    return lambda: policy(None)
+
+
+def test_the_last_frame_is_that_of_the_fall(device: str) -> None:
+    """And from then on a replica stays as it lies, paler than before."""
+    replay = record("CartPole-v1", replicas=9, device=device)
+    assert len(set(replay.last.tolist())) > 1
+    assert (replay.ends[replay.last, np.arange(9)] == TERMINATED).all()
+    theta = np.abs(replay.state["theta"])
+    limit = 12 * 2 * math.pi / 360
+    for replica, last in enumerate(replay.last):
+        assert theta[last, replica] > limit
+        assert (theta[:last, replica] <= limit).all()
+    first = int(replay.last.argmin())
+    end = replay.steps
+    painter = Painter(resolve_device(device))
+    assert_same_bits(
+        [shape.points[first] for shape in replay.picture(end).shapes],
+        [shape.points[first] for shape in replay.picture(int(replay.last[first])).shapes],
+    )
+    plain = painter.paint(replay.picture(end), (200, 133))
+    shown = replay.pixels(end, painter, (200, 133))
+    faded = [i for i in range(9) if replay.last[i] < end]
+    for i, frame in enumerate(plain):
+        pale = np.rint(frame * 0.5 + 255 * 0.5).astype(np.uint8)
+        top, left = i // 3 * 135, i % 3 * 202
+        assert_same_bits(shown[top : top + 133, left : left + 200], pale if i in faded else frame)
+    assert 0 < len(faded) < 9
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "TagGridWorld-v0"])
+def test_every_way_of_restarting(env_id: str, device: str) -> None:
+    """What is seen at the end of an episode differs, and the end is counted once in each."""
+    params = {"max_episode_steps": 6}
+    found = {}
+    for mode in ("NextStep", "SameStep", "Disabled"):
+        env = gpu_envs.make(env_id, 3, device=device, autoreset_mode=mode, **params)
+        if mode == "Disabled":
+            env.allow_frozen_steps()
+        found[mode] = record(env, policy=scripted(env), steps=20, seed=1)
+    at = {mode: np.flatnonzero(replay.ends[:, 0]).tolist() for mode, replay in found.items()}
+    assert at == {"NextStep": [6, 13, 20], "SameStep": [6, 12, 18], "Disabled": [6]}
+    assert [found[mode].pauses for mode in at] == [True, False, True]
+    for mode, replay in found.items():
+        assert set(replay.ends[replay.ends != GOES_ON].tolist()) == {TRUNCATED}
+        assert replay.frames == 21
+        counts = {role: len(returns) for role, returns in replay.returns().items()}
+        assert set(counts.values()) == {3 * len(at[mode])}
+
+
+def test_parameters_of_each_replicas_own(device: str) -> None:
+    lengths = np.linspace(0.2, 1.0, 5)
+    env = gpu_envs.make("CartPole-v1", 5, device=device, length=lengths)
+    replay = record(env, replicas=[4, 1], steps=3, seed=0)
+    assert replay.params["length"] == pytest.approx(lengths[[4, 1]])
+    assert replay.params["gravity"] == 9.8
+    long, short = (replay.picture(2).shapes[2].points[i, 0] for i in (0, 1))
+    assert np.ptp(long[:, 1]) > 2 * np.ptp(short[:, 1])
+
+
+def test_without_a_limit_there_is_an_end_all_the_same(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(recording, "WITHOUT_LIMIT", 40)
+    replay = record("Pendulum-v1", replicas=2, params={"max_episode_steps": -1}, device=device)
+    assert replay.steps == 40
+    assert not replay.ends.any()
+    assert len(replay.returns()["agent"]) == 0
+
+
+def test_replicas_where_nobody_says_how_many(device: str) -> None:
+    assert record("Pendulum-v1", steps=1, device=device).replicas == 9
+    assert record(gpu_envs.make("Pendulum-v1", 4, device=device), steps=1, seed=0).replicas == 4
+    assert record(gpu_envs.make("Pendulum-v1", 40, device=device), steps=1, seed=0).replicas == 9
+
+
+def test_seeds_are_kept_to(device: str) -> None:
+    one, same, other = (record("Acrobot-v1", steps=20, seed=s, device=device) for s in (1, 1, 2))
+    assert_same_bits(one.state, same.state)
+    assert not np.array_equal(one.state["theta1"], other.state["theta1"])
+    assert_same_bits(one.state, record("gpu_envs/Acrobot-v1", steps=20, seed=1, device=device).state)
+
+
+def undrawn() -> gpu_envs.EnvSpec:
+    return dataclasses.replace(registry.env_spec("CartPole-v1"), id="Undrawn-v0", drawing=None)
+
+
+def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "Undrawn-v0 cannot be shown: its spec has no drawing"
+    with pytest.raises(ValueError, match=message):
+        record(gpu_envs.VectorEnv(undrawn(), 2, device="cpu"), seed=0)
+    monkeypatch.setitem(registry._SPECS, "Undrawn-v0", undrawn())
+    with pytest.raises(ValueError, match=message):
+        record("Undrawn-v0", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"steps": 0}, ValueError, "steps is 0; give a whole number from 1 up"),
+        ({"episodes": -1}, ValueError, "episodes is -1"),
+        ({"steps": 2.5}, ValueError, r"steps is 2\.5; give a whole number from 1 up"),
+        ({"episodes": True}, ValueError, "episodes is True; give a whole number"),
+        ({"seed": "a"}, TypeError, "a seed must be a whole number.* got 'a'"),
+        ({"policy": "random"}, TypeError, "policy is 'random'; give a function.* None: random actions"),
+        ({"policies": "random"}, TypeError, "policies is 'random'; give a mapping"),
+        ({"params": ["gravity"]}, TypeError, r"params is \['gravity'\]; give a mapping"),
+        ({"steps": 3, "episodes": 2}, ValueError, "give one of them"),
+        ({"seed": -1}, ValueError, "seed must not be negative; got -1"),
+        ({"replicas": 0}, ValueError, "replicas is 0; give a whole number from 1 to 64"),
+        ({"replicas": 65}, ValueError, "replicas is 65"),
+        ({"replicas": True}, ValueError, "replicas is True"),
+        ({"replicas": [1, 2]}, TypeError, "of 'CartPole-v1' say how many"),
+        ({"params": {"gravty": 1}}, ValueError, r"Did you mean 'gravity'\?"),
+        ({"modules": {"agent": None}}, ValueError, "'CartPole-v1' is no run"),
+        ({"policy": len, "policies": {"agent": "random"}}, ValueError, "policy acts for everybody"),
+        ({"device": "gpu"}, ValueError, "device is 'gpu'"),
+    ],
+)
+def test_mistakes_about_an_id(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    if "policies" in arguments:
+        pytest.importorskip("torch")
+    with pytest.raises(error, match=message):
+        record("CartPole-v1", **({"device": "cpu"} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"replicas": 4}, "replicas is 4; the environment has 3"),
+        ({"replicas": [0, 3]}, "replicas names 3; the environment has 0 to 2"),
+        ({"replicas": []}, r"replicas is \[\]"),
+        ({"params": {"gravity": 1}}, "params are for a run or an id"),
+    ],
+)
+def test_mistakes_about_an_environment(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        record(gpu_envs.make("CartPole-v1", 3, device="cpu"), seed=0, **arguments)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "cart").mkdir(parents=True)
+    (tmp_path / "runs" / "cart" / "config.json").write_text("{}")
+    with pytest.raises(gpu_envs.UnknownEnvironmentError, match=r"neither an .* run\. Did you mean 'CartPole-v1'\?"):
+        record("CartPol")
+    with pytest.raises(gpu_envs.UnknownEnvironmentError, match=r"Did you mean 'runs/cart'\?"):
+        record("cart")
+    pytest.importorskip("torch")
+    with pytest.raises(FileNotFoundError, match=r"run directory runs/cat does not exist. Did you mean 'runs/cart'\?"):
+        record("runs/cat")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        record(Path("CartPole-v1"))  # a path is never an id
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Small runs, trained for a moment."""
+    torch = pytest.importorskip("torch")
+    from trainers import FIELD, GRID, small
+
+    from gpu_envs.training import train
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    found = {}
+    for env in ("CartPole-v1", "Pendulum-v1", GRID, FIELD):
+        params = {"params": {"max_episode_steps": 20, "grid_length": 3}} if env == GRID else {}
+        run = folder / env
+        train(small("cpu", env, total_steps=8 * 16 * 12, run_dir=str(run), fused=False, **params), progress=False)
+        found[env] = run
+    torch.set_num_threads(before)
+    return found
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0"])
+@pytest.mark.parametrize(("greedy", "seed"), [(True, None), (False, None), (True, 5)])
+def test_a_run_plays_as_it_is_evaluated(
+    env: str, greedy: bool, seed: int | None, runs: Mapping[str, Path], device: str
+) -> None:
+    """The first episodes are the same, and so are their returns."""
+    from gpu_envs.training import evaluate
+
+    replay = record(runs[env], replicas=6, greedy=greedy, seed=seed, device=device)
+    found = evaluate(runs[env], episodes=6, greedy=greedy, seed=seed, device=device)
+    assert list(replay.agents) == list(found)
+    for role, returns in replay.returns().items():
+        assert len(returns) == 6
+        assert returns.mean() == pytest.approx(found[role].mean, rel=1e-5, abs=1e-5)
+        assert returns.std(ddof=1) == pytest.approx(found[role].std, rel=1e-4, abs=1e-4)
+    assert replay.title == env  # the run's name, which begins with the environment's
+    assert replay.facts["Trained for"] == "1,536 steps"
+    assert replay.facts["Run"] == env
+    assert ("likeliest" in replay.facts["Actions"]) == greedy
+    if seed is not None:
+        assert replay.facts["Seed"] == str(seed)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_what_a_run_reached_is_what_it_logged(runs: Mapping[str, Path]) -> None:
+    for env, roles in (("CartPole-v1", [""]), ("TagContinuous-v0", ["tagger/", "runner/"])):
+        header, *_, last = (runs[env] / "log.csv").read_text().splitlines()
+        logged = dict(zip(header.split(","), last.split(","), strict=True))
+        fact = record(runs[env], replicas=1, steps=1, device="cpu").facts["Return in training"]
+        values = [f"{float(logged[f'{role}return']):.6g}" for role in roles]
+        names = ["tagger ", "runner "] if len(roles) > 1 else [""]
+        assert fact == ", ".join(name + value for name, value in zip(names, values, strict=True))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_others_may_take_part(runs: Mapping[str, Path], device: str) -> None:
+    run = runs["TagGridWorld-v0"]
+    own = record(run, replicas=3, device=device, steps=15)
+    with_random = record(run, replicas=3, device=device, policies={"runner": "random"}, steps=15)
+    assert with_random.facts["Policies"] == "runner: random"
+    assert_same_bits(own.state["x"][0], with_random.state["x"][0])
+    assert not np.array_equal(own.state["x"], with_random.state["x"])
+    guests = record(
+        "TagGridWorld-v0", replicas=3, device=device, params={"max_episode_steps": 20, "grid_length": 3},
+        policies={"tagger": f"frozen:{run}", "runner": f"frozen:{run}"}, seed=int(own.facts["Seed"]), steps=15,
+    )  # fmt: skip
+    assert_same_bits(own.state, guests.state)
+    assert record("TagGridWorld-v0", policies={"runner": "random"}, steps=2, device=device).steps == 2
+    with pytest.raises(ValueError, match="TagGridWorld-v0 is not a run, so it has no policy 'mine'"):
+        record("TagGridWorld-v0", policies={"runner": "mine"}, device=device)
+    with pytest.raises(ValueError, match=r"Did you mean 'runner'\?"):
+        record(run, policies={"runer": "random"}, device=device)
+    with pytest.raises(ValueError, match="a run has policies of its own"):
+        record(run, policy=len, device=device)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_run_in_another_world(runs: Mapping[str, Path], device: str) -> None:
+    replay = record(runs["CartPole-v1"], replicas=2, steps=4, params={"length": 0.9}, device=device)
+    assert replay.params["length"] == 0.9
+    assert replay.facts["Parameters"] == "length = 0.9"
+
+
+def test_a_run_that_has_saved_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from trainers import small
+
+    from gpu_envs.errors import CheckpointError
+    from gpu_envs.training import RunDirectory
+
+    RunDirectory.create(tmp_path / "empty", small("cpu"))
+    with pytest.raises(CheckpointError, match="no checkpoint yet: there is nothing to play"):
+        record(tmp_path / "empty", device="cpu")
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_torchs_random_numbers_stay_the_processs_own(runs: Mapping[str, Path]) -> None:
+    import torch
+
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    record(runs["CartPole-v1"], replicas=2, steps=4, greedy=False, device="cpu")
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_progress_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    record("CartPole-v1", replicas=2, device="cpu", progress=True)
+    text = capsys.readouterr().err
+    assert "100%" in text
+    assert "steps/s" in text
+    record("CartPole-v1", replicas=2, device="cpu")
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,122 @@
+"""Actions of more numbers than one block of random words has."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from harness import Place, assert_same_bits, moved, numpy_of
+from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+
+import gpu_envs
+from gpu_envs import EnvSpec, Param, VectorEnv
+
+RULES = """
+FN void reset(State& s, const Params& p, Random& random) { s.x = random.uniform(real(-1), real(1)); }
+FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
+    real sum = 0;
+    for (int j = 0; j < 6; ++j) sum = sum + action[j] * real(j + 1);
+    s.x = s.x * real(0.5) + sum;
+    return {-s.x, s.x > real(9)};
+}
+FN void observe(const State& s, const Params& p, Observation& observation) { observation[0] = float(s.x); }
+"""
+LOW, HIGH = np.array([-1, -1, 0, 2, -5, -1], np.float32), np.array([1, 2, 1, 3, 5, 1], np.float32)
+REPLICAS, STEPS = 70, 200
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> EnvSpec:
+    """Six numbers drive one."""
+    header = tmp_path / "arm.cuh"
+    header.write_text(RULES)
+    return EnvSpec(
+        id="Arm-v0",
+        header=header,
+        state=("x",),
+        params={"unused": Param(1.0)},
+        observation=Box(-np.inf, np.inf, (1,), np.float32),
+        action=Box(LOW, HIGH, dtype=np.float32),
+        max_episode_steps=7,
+    )
+
+
+def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
+    env = VectorEnv(spec, REPLICAS, device=place.device, output=place.output, autoreset_mode=mode)
+    env.reset(seed=3)
+    rng = np.random.default_rng(0)
+    over = np.zeros(REPLICAS, bool)
+    for _ in range(20):
+        if mode == "Disabled" and over.any():
+            env.reset(options={"reset_mask": moved(over, place)})
+            over[:] = False
+        before = np.array(numpy_of(env.state["x"]))
+        actions = rng.uniform(LOW, HIGH, (REPLICAS, 6)).astype(np.float32)
+        sums = np.zeros(REPLICAS, np.float32)
+        for j in range(6):
+            sums = sums + actions[:, j] * np.float32(j + 1)
+        expected = before * np.float32(0.5) + sums
+        observations, rewards, terminations, truncations = map(numpy_of, env.step(moved(actions, place))[:4])
+        goes, ended = ~over, terminations | truncations
+        kept = goes & ~ended if mode == "SameStep" else goes
+        assert_same_bits(rewards[goes], -expected[goes])
+        assert_same_bits(observations[kept, 0], expected[kept])
+        assert_same_bits(terminations[goes], expected[goes] > 9)
+        over = ended if mode != "SameStep" else over
+
+
+def rolled(spec: EnvSpec, place: Place, steps: int, parts: int = 1) -> np.ndarray:
+    """The actions that launches of a rollout draw, and record."""
+    env = VectorEnv(spec, REPLICAS, device=place.device, output=place.output, autoreset_mode="SameStep")
+    env.reset(seed=11)
+    return np.concatenate(
+        [np.array(numpy_of(env.rollout(steps // parts, per_step=True).actions)) for _ in range(parts)]
+    )
+
+
+def test_random_actions_are_uniform_and_reproducible(spec: EnvSpec, place: Place) -> None:
+    actions = rolled(spec, place, STEPS)
+    assert actions.shape == (STEPS, REPLICAS, 6)
+    assert_same_bits(rolled(spec, place, STEPS, parts=4), actions)
+    units = ((actions.astype(np.float64) - LOW) / (HIGH.astype(np.float64) - LOW)).reshape(-1, 6)
+    assert units.min() >= 0
+    assert units.max() <= 1
+    count = len(units)
+    for j in range(6):
+        ranks = np.sort(units[:, j]) - (np.arange(count) + 0.5) / count  # Kolmogorov and Smirnov's distance
+        assert abs(ranks).max() < 1.95 / np.sqrt(count)
+        assert len(np.unique(units[:, j])) > count * 0.99
+    correlations = np.corrcoef(units.T) - np.eye(6)
+    assert abs(correlations).max() < 5 / np.sqrt(count)
+
+
+def test_recorded_actions_replay(spec: EnvSpec, place: Place) -> None:
+    one, other = (
+        VectorEnv(spec, REPLICAS, device=place.device, output=place.output, autoreset_mode="SameStep") for _ in range(2)
+    )
+    one.reset(seed=4)
+    other.reset(seed=4)
+    drawn = one.rollout(30, per_step=True)
+    again = other.rollout(30, drawn.actions, per_step=True)
+    assert_same_bits(numpy_of(again.observations), numpy_of(drawn.observations))
+
+
+@pytest.mark.usefixtures("forgets")
+def test_the_trainer_learns_from_them(spec: EnvSpec, device: str) -> None:
+    torch = pytest.importorskip("torch")
+    from trainers import small
+
+    from gpu_envs.training.trainer import Trainer
+
+    gpu_envs.register(spec)
+    trainer = Trainer(small(device, spec.id))
+    before = trainer.learners["agent"].figures.clone()
+    trainer.iterate(2)
+    assert torch.isfinite(trainer.learners["agent"].figures[:6]).all()
+    assert not torch.equal(trainer.learners["agent"].figures, before)
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
+def test_nvrtc_compiles(spec: EnvSpec) -> None:
+    for program in programs(spec, "SameStep", "float32"):
+        assert compile_with_nvrtc(program.source, "sm_90")

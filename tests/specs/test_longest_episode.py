@@ -1,0 +1,110 @@
+"""A spec that says how long its episodes can be is held to it, whatever limit is asked for."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from harness import numpy_of
+
+import gpu_envs
+from gpu_envs import EnvSpec, Field, Param, Table, VectorEnv
+
+RULES = """
+FN void reset(State& s, const Params&, Random&) { s.clock = 0; }
+FN Outcome step(State& s, const Params& p, const Action&, Random&) { return {p.price(s.clock++), false}; }
+FN void observe(const State& s, const Params&, Observation& o) { o[0] = float(s.clock); }
+"""
+
+
+def days(params: Mapping[str, Any]) -> int:
+    return int(params["days"])
+
+
+def prices(params: Mapping[str, Any]) -> np.ndarray:
+    return np.arange(days(params)) + 1.0
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., EnvSpec]:
+    """Makes specs of a market whose prices are known for so many days."""
+    (tmp_path / "market.cuh").write_text(RULES)
+
+    def made(**changes: Any) -> EnvSpec:
+        settings: dict[str, Any] = {
+            "id": "Market-v0",
+            "header": tmp_path / "market.cuh",
+            "state": {"clock": Field("int")},
+            "params": {"days": Param(30, fixed=True, positive=True)},
+            "tables": {"price": Table(prices)},
+            "observation": Box(0, 1000, (1,), np.float32),
+            "action": Discrete(2),
+            "longest_episode": days,
+        }
+        return EnvSpec(**settings | changes)
+
+    return made
+
+
+def test_it_is_the_limit_where_no_other_is(make: Callable[..., EnvSpec]) -> None:
+    assert VectorEnv(make(), 2, device="cpu").max_episode_steps == 30
+    assert VectorEnv(make(), 2, device="cpu", days=12).max_episode_steps == 12
+    assert VectorEnv(make(max_episode_steps=20), 2, device="cpu").max_episode_steps == 20
+    assert VectorEnv(make(max_episode_steps=20), 2, device="cpu", days=12).max_episode_steps == 12
+    assert VectorEnv(make(max_episode_steps=20), 2, device="cpu", max_episode_steps=30).max_episode_steps == 30
+
+
+@pytest.mark.parametrize(("asked", "told"), [(-1, "is -1, no limit,"), (31, "is 31,")])
+def test_no_limit_exceeds_it(make: Callable[..., EnvSpec], asked: int, told: str) -> None:
+    for longest in (days, 30):
+        with pytest.raises(
+            ValueError,
+            match=rf"Market-v0: max_episode_steps {told} and its rules .* at most 30 steps; give at most that",
+        ):
+            VectorEnv(make(longest_episode=longest), 2, device="cpu", max_episode_steps=asked)
+
+
+def test_a_parameter_that_means_the_limit_does_not_exceed_it(make: Callable[..., EnvSpec]) -> None:
+    spec = make(params={"days": Param(30, fixed=True), "length": Param(10, fixed=True)}, limit="length")
+    assert VectorEnv(spec, 2, device="cpu").max_episode_steps == 10
+    with pytest.raises(ValueError, match=r"max_episode_steps is 40, and its rules are made for .* at most 30 steps"):
+        VectorEnv(spec, 2, device="cpu", length=40)
+
+
+def test_a_single_environment_ends_with_it(make: Callable[..., EnvSpec]) -> None:
+    """Gymnasium's own limit is another, or none: then the last price is the last step's."""
+    gpu_envs.register(make())
+    env = gymnasium.make("gpu_envs/Market-v0", device="cpu", max_episode_steps=-1)
+    env.reset(seed=0)
+    for t in range(1, 31):
+        _, reward, terminated, truncated, _ = env.step(0)
+        assert (reward, terminated, truncated) == (t, False, t == 30)
+    env.close()
+
+
+def test_replicas_stay_within_it(make: Callable[..., EnvSpec], device: str) -> None:
+    env = VectorEnv(make(), 40, device=device, autoreset_mode="SameStep")
+    env.reset(seed=0)
+    env.stagger(seed=1)
+    for _ in range(70):
+        assert numpy_of(env.step(np.zeros(40, np.int64))[1]).min() >= 1
+        assert numpy_of(env.elapsed).max() < 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"longest_episode": 0}, "Market-v0: longest_episode is 0; at least 1"),
+        ({"longest_episode": "days"}, "Market-v0: longest_episode is 'days'; give a whole number"),
+        (
+            {"longest_episode": 9, "max_episode_steps": 10},
+            "max_episode_steps is 10; at most longest_episode, 9",
+        ),
+    ],
+)
+def test_what_is_wrong_with_it_is_told(make: Callable[..., EnvSpec], changes: dict[str, Any], told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        make(**changes)

@@ -1,0 +1,260 @@
+"""Observations that are no short row of floats: images, whole numbers, long rows, Dicts of several."""
+
+import dataclasses
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from digger import SPACES, actions_of, advance, digger, observed, state_of
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of, on_host
+from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+
+import gpu_envs
+from gpu_envs import Step, VectorEnv
+
+REPLICAS = 150
+KINDS = ("image", "long", "dict")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each way to observe that is written straight where it goes."""
+    return str(request.param)
+
+
+def made(kind: str, place: Place, num_envs: int = REPLICAS, **kwargs: Any) -> VectorEnv:
+    return VectorEnv(digger(kind), num_envs, device=place.device, output=place.output, **kwargs)
+
+
+def rows(observations: Any, which: Any) -> Any:
+    """Some replicas' part of observations."""
+    if isinstance(observations, Mapping):
+        return {key: array[which] for key, array in observations.items()}
+    return observations[which]
+
+
+def arrays(observations: Any) -> list[Any]:
+    return list(observations.values()) if isinstance(observations, Mapping) else [observations]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_steps_agree_with_the_oracle(kind: str, place: Place, mode: str, copy: bool) -> None:
+    if place.output == "numpy" and place.device != "cpu" and not copy:
+        pytest.skip("NumPy arrays are no memory of a GPU")
+    env = made(kind, place, autoreset_mode=mode, copy=copy)
+    first, _ = env.reset(seed=5)
+    assert_same_bits(on_host(first), observed(kind, state_of(env)))
+    assert type(first) is dict if kind == "dict" else not isinstance(first, Mapping)
+    ended = np.zeros(REPLICAS, bool)
+    for step, action in enumerate(actions_of(REPLICAS, 40)):
+        if mode == "Disabled" and ended.any():
+            env.reset(options={"reset_mask": moved(ended, place)})
+        after, _, _ = advance(state_of(env), action)
+        observations, _, terminations, truncations, infos = env.step(moved(action, place))
+        ended = numpy_of(terminations) | numpy_of(truncations)
+        assert_same_bits(on_host(observations), observed(kind, state_of(env)), f"step {step}")
+        if mode != "SameStep" or not ended.any():
+            continue
+        final = on_host(infos["final_obs"])
+        assert_same_bits(numpy_of(infos["_final_obs"]), ended)
+        assert_same_bits(rows(final, ended), rows(observed(kind, after), ended), f"what ended with step {step}")
+        if place.output == "numpy":
+            assert not any(array[~ended].any() for array in arrays(final))
+
+
+def test_they_are_in_the_space(kind: str, place: Place) -> None:
+    env = made(kind, place)
+    assert on_host(env.reset(seed=0)[0]) in env.observation_space
+    assert on_host(env.step(moved(actions_of(REPLICAS), place))[0]) in env.observation_space
+
+
+def test_arrays_are_fresh_or_live(kind: str, place: Place) -> None:
+    actions = [moved(action, place) for action in actions_of(REPLICAS, 2)]
+    fresh = made(kind, place, copy=True)
+    fresh.reset(seed=0)
+    one, other = (fresh.step(action)[0] for action in actions)
+    assert all(address(a) != address(b) for a, b in zip(arrays(one), arrays(other), strict=True))
+    if place.output == "numpy" and place.device != "cpu":
+        return
+    live = made(kind, place, copy=False)
+    live.reset(seed=0)
+    one, other = (live.step(action)[0] for action in actions)
+    assert [address(a) for a in arrays(one)] == [address(a) for a in arrays(other)]
+
+
+def test_a_step_writes_where_it_is_told(kind: str, place: Place) -> None:
+    if place.device != "cpu" and place.output == "numpy":
+        pytest.skip("NumPy arrays cannot be memory of a GPU")
+    one, other = (made(kind, place, autoreset_mode="SameStep") for _ in range(2))
+    one.reset(seed=1)
+    other.reset(seed=1)
+    space = SPACES[kind][1]
+    parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
+    storage = {k: empty(place, (40, REPLICAS, *(s.shape or ())), str(s.dtype)) for k, s in parts.items()}
+    ends = {k: empty(place, (REPLICAS, *(s.shape or ())), str(s.dtype)) for k, s in parts.items()}
+    marks = {k: numpy_of(array) for k, array in ends.items()}
+    written = np.zeros(REPLICAS, bool)
+    for t, action in enumerate(actions_of(REPLICAS, 40)):
+        seen = {k: array[t] for k, array in storage.items()}
+        out = Step(observations=seen if kind == "dict" else seen[""], final_obs=ends if kind == "dict" else ends[""])
+        results = one.step(moved(action, place), out=out)
+        expected = other.step(moved(action, place))
+        assert [address(a) for a in arrays(results[0])] == [address(a) for a in seen.values()]
+        assert_same_bits(on_host(results[0]), on_host(expected[0]))
+        ended = numpy_of(results[2]) | numpy_of(results[3])
+        written |= ended
+        if ended.any():
+            final = rows(on_host(expected[4]["final_obs"]), ended)
+            assert_same_bits(rows(on_host(results[4]["final_obs"]), ended), final)
+    assert written.any()
+    for k, array in ends.items():
+        assert_same_bits(numpy_of(array)[~written], marks[k][~written])
+
+
+def test_some_keys_may_be_given(place: Place) -> None:
+    if place.device != "cpu" and place.output == "numpy":
+        pytest.skip("NumPy arrays cannot be memory of a GPU")
+    env = made("dict", place)
+    env.reset(seed=1)
+    image = empty(place, (REPLICAS, *SPACES["image"][1].shape), "uint8")  # type: ignore[misc]  # a Box has a shape
+    observations = env.step(moved(actions_of(REPLICAS), place), out=Step(observations={"image": image}))[0]
+    assert observations["image"] is image
+    assert_same_bits(on_host(observations), observed("dict", state_of(env)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"imag": 0}, r"out.observations names the key 'imag'. Did you mean 'image'\?"),
+        ({"bag": np.zeros((REPLICAS, 3), np.float32)}, r"out.observations\['bag'\] has dtype float32; expected int32"),
+        (np.zeros((REPLICAS, 3)), "out.observations is ndarray; give a mapping from keys to arrays"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: Any, message: str) -> None:
+    env = VectorEnv(digger("dict"), REPLICAS, device="cpu")
+    env.reset(seed=0)
+    with pytest.raises((TypeError, ValueError), match=message):
+        env.step(actions_of(REPLICAS), out=Step(observations=given))
+
+
+@pytest.mark.parametrize("per_step", [True, False])
+def test_a_rollout_is_as_many_steps(kind: str, place: Place, per_step: bool) -> None:
+    actions = actions_of(REPLICAS, 30)
+    one, other = (made(kind, place, autoreset_mode="SameStep", copy=True) for _ in range(2))
+    one.reset(seed=2)
+    other.reset(seed=2)
+    steps = [on_host(one.step(moved(action, place))[0]) for action in actions]
+    given = on_host(other.rollout(30, moved(actions, place), per_step=per_step).observations)
+    last = given if not per_step else rows(given, -1)
+    assert_same_bits(last, steps[-1])
+    if per_step:
+        for t, expected in enumerate(steps):
+            assert_same_bits(rows(given, t), expected, f"step {t}")
+
+
+def test_what_is_assigned_is_observed(kind: str, place: Place) -> None:
+    env = made(kind, place, 5)
+    env.reset(seed=0)
+    env.state["noise"] = np.arange(5)
+    env.state["fuel"] = 3.0
+    assert_same_bits(on_host(env.observe()), observed(kind, state_of(env)))
+    assert_same_bits(on_host(env.stagger(seed=1)), observed(kind, state_of(env)))
+
+
+def test_observations_are_the_same_in_float64(kind: str, place: Place) -> None:
+    env = made(kind, place, precision="float64")
+    env.reset(seed=0)
+    observations = env.step(moved(actions_of(REPLICAS), place))[0]
+    assert_same_bits(on_host(observations), observed(kind, state_of(env)))
+
+
+def test_a_pickle_goes_on_alike(kind: str, place: Place) -> None:
+    with forgotten():
+        gpu_envs.register(digger(kind))
+        env = made(kind, place)
+        env.reset(seed=4)
+        twin = pickle.loads(pickle.dumps(env))
+        for action in actions_of(REPLICAS, 30):
+            assert_same_bits(*(on_host(e.step(moved(action, place))[0]) for e in (env, twin)))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gymnasium_finds_no_fault(kind: str, masked: bool) -> None:
+    spec = digger(kind, masked=masked)
+    with forgotten():
+        gpu_envs.register(spec)
+        env = gymnasium.make(f"gpu_envs/{spec.id}")
+        check_env(env.unwrapped, skip_render_check=True)
+        many = gymnasium.make_vec(f"gpu_envs/{spec.id}", num_envs=3)
+        observations, _ = many.reset(seed=0)
+        assert observations in many.observation_space
+        (one, _), two = env.reset(seed=0), many.reset(seed=0)[0]
+        assert_same_bits(one, rows(two, 0))
+        kept = pickle.loads(pickle.dumps(one))
+        later = env.step(0)[0]
+        assert_same_bits(one, kept)  # a step overwrites nothing that was given out
+        assert_same_bits(later, rows(many.step(np.zeros(3, int))[0], 0))
+        env.close()
+
+
+def box(*shape: int, dtype: Any = np.float32) -> spaces.Box:
+    return spaces.Box(0, 1, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Discrete(3), r"the observation space is Discrete\(3\); it must be a Box of float32, uint8 or int32"),
+        (box(2, dtype=np.float64), "the observation space is .*float64.*; it must be a Box of float32"),
+        (spaces.Dict({"a": box(2), "b": spaces.Discrete(2)}), r"the observation space's part 'b' is Discrete\(2\)"),
+        (spaces.Dict({"a": box(2), "b": box(2, dtype=np.int64)}), "the observation space's part 'b' is .*int64"),
+        (spaces.Dict({"a b": box(2)}), "the observation's part 'a b' must be a name"),
+        (spaces.Dict({}), "the observation space is an empty Dict"),
+        (spaces.Tuple((box(1), box(1))), "the observation space is Tuple"),
+    ],
+)
+def test_other_spaces_are_refused(space: gymnasium.Space[Any], message: str) -> None:
+    wrong = dataclasses.replace(digger("floats"), observation=space)
+    with pytest.raises(ValueError, match=f"DiggerFloats-v0: {message}"):
+        VectorEnv(wrong, 3, device="cpu")
+
+
+def test_wrappers_take_what_they_can_and_refuse_the_rest() -> None:
+    pytest.importorskip("torch")
+    from gpu_envs import wrappers
+
+    def torch_env(kind: str) -> VectorEnv:
+        return VectorEnv(digger(kind), 4, device="cpu", output="torch", autoreset_mode="SameStep")
+
+    for wrapper in (wrappers.NormalizeObservation, wrappers.FlattenObservation):
+        with pytest.raises(TypeError, match=f"{wrapper.__name__} needs observations in a Box.* of several arrays"):
+            wrapper(torch_env("dict"))
+    with pytest.raises(TypeError, match="NormalizeObservation needs observations in a Box of float32; "):
+        wrappers.NormalizeObservation(torch_env("image"))
+    plain = torch_env("dict")
+    wrapped = wrappers.NormalizeReward(wrappers.RecordEpisodeStatistics(torch_env("dict")))
+    assert_same_bits(on_host(wrapped.reset(seed=1)[0]), on_host(plain.reset(seed=1)[0]))
+    for action in actions_of(4, 30):
+        assert_same_bits(on_host(wrapped.step(action)[0]), on_host(plain.step(action)[0]))
+    image, flat = torch_env("image"), wrappers.FlattenObservation(torch_env("image"))
+    assert_same_bits(on_host(flat.reset(seed=1)[0]), on_host(image.reset(seed=1)[0]).reshape(4, -1))
+    for action in actions_of(4, 30):
+        (seen, *_, infos), (flattened, *_, own) = image.step(action), flat.step(action)
+        assert_same_bits(on_host(flattened), on_host(seen).reshape(4, -1))
+        assert_same_bits(on_host(own["final_obs"]), on_host(infos["final_obs"]).reshape(4, -1))
+    assert on_host(flattened) in flat.observation_space
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
+@pytest.mark.parametrize(
+    ("mode", "precision", "checked"),
+    [("SameStep", "float32", False), ("NextStep", "float64", False), ("Disabled", "float32", True)],
+)
+def test_nvrtc_compiles(kind: str, mode: str, precision: str, checked: bool) -> None:
+    for program in programs(digger(kind), mode, precision, checked=checked):
+        assert compile_with_nvrtc(program.source, "sm_90")

@@ -1,0 +1,190 @@
+"""A mistake in a spec is told by the environment's id and the name of the field, and what is to be done."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from wrong_specs import one, role, team
+
+import gpu_envs
+from gpu_envs import Field, Param, Table
+from gpu_envs.backend.arrays import NumpyArrays
+from gpu_envs.backend.host import HostBackend
+from gpu_envs.registry.known import env_spec
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "said"),
+    [
+        (one, {"params": {"g": 9.8}}, "Wrong-v0: params: 'g' is 9.8; give a Param, such as Param(9.8)"),
+        (one, {"params": [Param(1)]}, "Wrong-v0: params is [Param("),
+        (one, {"options": {"low": 1}}, "Wrong-v0: options: 'low' is 1; give a Param, such as Param(0.05)"),
+        (one, {"tables": {"map": [[0, 1]]}}, "Wrong-v0: tables: 'map' is [[0, 1]]; give a Table, such as Table("),
+        (one, {"state": "x"}, "Wrong-v0: state is 'x'; give names, such as ('x',), or a mapping to Field()"),
+        (one, {"state": {"x": "int"}}, "Wrong-v0: state: 'x' is 'int'; give a Field, such as Field('int')"),
+        (one, {"observation": 4}, "Wrong-v0: observation is 4; give a space of Gymnasium's, such as Discrete(2)"),
+        (one, {"action": Discrete}, "Wrong-v0: action is <class 'gymnasium.spaces.discrete.Discrete'>; give a space"),
+        (one, {"header": None}, "Wrong-v0: header is None; give a path, or gpu_envs.Rules"),
+        (
+            one,
+            {"drawing": print},
+            "Wrong-v0: drawing is <built-in function print>; give gpu_envs.pictures.Drawing(draw)",
+        ),
+        (one, {"max_episode_steps": 1.5}, "Wrong-v0: max_episode_steps is 1.5; give a whole number, or None"),
+        (team, {"scratch": {"y": 1}}, "Wrong-v0: scratch: 'y' is 1; give a Field, such as Field('int')"),
+        (team, {"roles": role(count="cuont")}, "names 'cuont', which is not a parameter. Did you mean 'count'?"),
+        (team, {"roles": role(count="speed")}, "the parameter 'speed', which must be a whole number and fixed"),
+        (team, {"roles": role(count="loose")}, "the parameter 'loose', which must be a whole number and fixed"),
+        (team, {"roles": role(count=0)}, "Wrong-v0: the role 'dog': its count is 0; a whole number from 1 up"),
+        (team, {"roles": role(observation=3)}, "Wrong-v0: the role 'dog': observation is 3; give a space"),
+    ],
+)
+def test_when_it_is_written(make: Callable[..., Any], changes: dict[str, Any], said: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make(**changes)
+    assert said in str(caught.value)
+
+
+def asks_for_another(params: Any) -> Box:
+    return Box(-1, 1, (params["cuont"],), np.float32)
+
+
+def fails(params: Any) -> Box:
+    del params
+    raise ZeroDivisionError("division by zero")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            asks_for_another,
+            "asks_for_another asks for the parameter 'cuont'. Did you mean 'count'? There are: count, speed",
+        ),
+        (fails, "fails raised ZeroDivisionError: division by zero"),
+        (lambda params: params["count"], "<lambda> returned 3; expected a space of Gymnasium's"),
+    ],
+)
+def test_when_a_space_is_derived(function: Callable[[Any], Any], said: str) -> None:
+    for field in ("observation", "action"):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            gpu_envs.VectorEnv(one(**{field: function}), device="cpu")
+        assert str(caught.value) == f"Wrong-v0: {field}: {said}"
+        with pytest.raises((TypeError, ValueError)) as caught:
+            gpu_envs.MultiAgentEnv(team(roles=role(**{field: function})), device="cpu")
+        assert str(caught.value).startswith(f"Wrong-v0: the role 'dog': {field}: {said}")
+
+
+MAKERS: tuple[tuple[Callable[..., Any], Any], ...] = ((one, gpu_envs.VectorEnv), (team, gpu_envs.MultiAgentEnv))
+
+
+@pytest.mark.parametrize("length", [2.5, True, None, "3"])
+def test_what_is_no_length(length: Any) -> None:
+    with pytest.raises(
+        TypeError, match=f"a field's length is {length!r}; give a whole number from 1 up, or a function"
+    ):
+        Field(length=length)
+
+
+def test_any_whole_number_is_a_length() -> None:
+    whole: Any = np.int64(3)
+    assert Field(length=whole) == Field(length=3)
+    assert Field("int", lambda _: whole).elements({}) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda _: 2.5, "is 2.5; give a whole number from 1 up"),
+        (lambda _: True, "is True; give a whole number from 1 up"),
+        (lambda _: 0, "is 0; at least 1"),
+        (lambda p: p["cuont"], ": <lambda> asks for the parameter 'cuont'. Did you mean 'count'?"),
+        (lambda _: 1 // 0, ": <lambda> raised ZeroDivisionError"),
+        (lambda p: int(p["speed"]), ": <lambda> asks for 'speed', which may change, and memory depends on it: make it"),
+        (lambda p: p["still"], ": <lambda> asks for 'still', which may change, and memory depends on it: make it a"),
+        (lambda p: int(p.get("speed", 3)), "mark it fixed=True"),
+    ],
+)
+def test_when_a_length_is_derived(function: Callable[[Any], Any], said: str) -> None:
+    for make, env in MAKERS:
+        spec = make(state={"x": Field(), "cells": Field("int", function)}, options={"still": Param(2)})
+        with pytest.raises((TypeError, ValueError)) as caught:
+            env(spec, device="cpu")
+        assert str(caught.value).startswith("Wrong-v0: the length of the field 'cells'")
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda p: [p["speed"]], ": <lambda> asks for 'speed', which may change, and memory depends on it"),
+        (lambda p: [p["cuont"]], ": <lambda> asks for the parameter 'cuont'. Did you mean 'count'?"),
+        (lambda _: [], " has float64 numbers of shape (0,); give numbers in one to three dimensions"),
+        (lambda _: [0.5], " of type 'int' holds numbers that int32 cannot hold"),
+    ],
+)
+def test_when_a_table_is_derived(function: Callable[[Any], Any], said: str) -> None:
+    for make, env in MAKERS:
+        with pytest.raises(ValueError, match="Wrong-v0") as caught:
+            env(make(tables={"map": Table(function, "int")}), device="cpu")
+        assert str(caught.value).startswith("Wrong-v0: the table 'map'")
+        assert said in str(caught.value)
+
+
+def test_a_fixed_parameter_and_all_together_may_be_asked_for() -> None:
+    spec = one(state={"cells": Field("int", lambda p: dict(p)["count"] + len(p))})
+    assert spec.length("cells", spec.typed_state["cells"], {"count": 3, "speed": 1.0}) == 4
+
+
+def test_a_space_keeps_its_shape() -> None:
+    def wide(params: Any) -> Box:
+        return Box(-9, 9, (int(np.max(params["size"])),), np.float32)
+
+    pole = env_spec("CartPole-v1")
+    more = {"size": Param(4), "speed": Param(1.0)}
+    spec = dataclasses.replace(pole, observation=wide, params={**pole.params, **more})
+    env = gpu_envs.VectorEnv(spec, 2, device="cpu")
+    env.set_attr("speed", 2.0)
+    with pytest.raises(
+        ValueError, match=r"observation would become Box\(.*\(5,\).*mark the parameter 'size' fixed=True"
+    ):
+        env.set_attr("size", 5)
+    assert env.get_attr("size") == (4, 4)
+
+
+def test_tables_are_counted_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pole, table = env_spec("CartPole-v1"), Table(np.zeros(20_000))
+    monkeypatch.setattr(HostBackend, "memory", lambda _: 70_000)
+    gpu_envs.VectorEnv(pole, 2, device="cpu")
+    with pytest.raises(MemoryError, match=r"2 replicas of CartPole-v1 need .* GiB .*lower num_envs or make the tables"):
+        gpu_envs.VectorEnv(dataclasses.replace(pole, tables={"map": table}), 2, device="cpu")
+
+
+def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any, values: Any) -> Any:
+        raise RuntimeError(f"no room for {values.size}")
+
+    monkeypatch.setattr(NumpyArrays, "full_of", full)
+    spec = dataclasses.replace(env_spec("CartPole-v1"), tables={"map": Table([0.0, 1.0])})
+    with pytest.raises(MemoryError, match=r"make the tables smaller \(no room for 2\)"):
+        gpu_envs.VectorEnv(spec, 2, device="cpu")
+
+
+def test_what_is_no_id_and_no_place() -> None:
+    with pytest.raises(TypeError, match=r"named by a string, or is given by its spec; got int"):
+        gpu_envs.make(3)  # type: ignore[arg-type]  # that is the mistake
+    with pytest.raises(TypeError, match="register takes an EnvSpec or a TeamSpec; got 'CartPole-v1'"):
+        gpu_envs.register("CartPole-v1")  # type: ignore[arg-type]  # that is the mistake
+
+
+def test_a_role_of_nobody_is_refused_when_it_is_made() -> None:
+    spec = team(params={"count": Param(2, fixed=True)})
+    for made in (lambda: gpu_envs.MultiAgentEnv(spec, 2, count=0), lambda: spec.check_params({"count": 0}, 2)):
+        with pytest.raises(
+            ValueError, match=r"^Wrong-v0: the role 'dog': its count is the parameter 'count', which is 0;"
+        ):
+            made()
+    assert spec.check_params({}, 2) == {"count": 2}

@@ -1,0 +1,591 @@
+"""Teams whose fields are arrays, whose rules read tables and say what is possible: against their rules in NumPy."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+from carriers import CARRIERS, FIRST_CHOICE, HOLDS, PIT, Replica, path
+from gymnasium.spaces import Box, Discrete, MultiBinary
+from harness import (
+    DEVICES,
+    HAS_CUDA,
+    Array,
+    Place,
+    assert_all_same,
+    assert_same_bits,
+    empty,
+    moved,
+    numpy_of,
+)
+from nvrtc import H200, check, nvrtc_missing
+
+import gpu_envs
+from gpu_envs import MultiAgentEnv, Step, TeamSpec
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig, TeamLayout, generate, layout_of
+from gpu_envs.registry import known as registry
+
+HOST = Place("cpu", "numpy")
+REPLICAS, STEPS = 5, 40
+
+
+class Variant(NamedTuple):
+    """A size of the team, and the schedule that a GPU has for it."""
+
+    params: dict[str, Any]
+    schedule: str
+    writing: str
+    replicas: int = 1
+    in_place: bool = False
+
+
+SMALL = {
+    "several": Variant({}, "BLOCK", "BY_BLOCK", 32),
+    "alone": Variant({"carriers": 1, "diggers": 1, "cells": 2, "lines": 2}, "BLOCK", "BY_BLOCK", 128),
+    "block": Variant({"carriers": 60, "diggers": 20}, "BLOCK", "BY_BLOCK"),
+    "warps": Variant({"carriers": 50, "diggers": 20, "cells": 40, "lines": 50, "goal": 40}, "BLOCK", "BY_WARP"),
+    "wide": Variant({"cells": 140, "lines": 150}, "BLOCK", "BY_WARP"),
+    "directly": Variant({"cells": 1400, "lines": 1400}, "BLOCK", "DIRECTLY"),
+    "in place": Variant({"lines": 300_000}, "BLOCK", "BY_BLOCK", in_place=True),
+}
+"""Those of which the rules in NumPy are quick enough."""
+
+VARIANTS = {
+    **SMALL,
+    "spread": Variant({"carriers": 2000, "diggers": 100, "goal": 2000}, "SPREAD", "DIRECTLY"),
+    "spread wide": Variant({"carriers": 2000, "diggers": 100, "cells": 150, "lines": 150}, "SPREAD", "DIRECTLY"),
+    "spread few": Variant({"cells": 60_000, "lines": 60_000}, "SPREAD", "DIRECTLY"),
+}
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+each_small_variant = pytest.mark.parametrize("variant", SMALL.values(), ids=SMALL)
+needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+
+
+def made(
+    params: Mapping[str, Any] | None = None, count: int = REPLICAS, spec: TeamSpec = CARRIERS, **kwargs: Any
+) -> MultiAgentEnv:
+    """A team that nobody has registered."""
+    return MultiAgentEnv(spec, count, **{"device": "cpu", **kwargs, **(params or {})})
+
+
+def layout(
+    params: Mapping[str, Any], mode: str = "SameStep", precision: str = "float32", count: int = 100
+) -> TeamLayout:
+    """What is generated for a large GPU."""
+    found = layout_of(SimulationConfig(CARRIERS, count, mode, precision, 13, CARRIERS.check_params(params, 1)), H200)
+    assert isinstance(found, TeamLayout)
+    return found
+
+
+def draw(
+    env: MultiAgentEnv, rng: np.random.Generator, masks: Mapping[str, Array] | None = None
+) -> dict[str, np.ndarray]:
+    """Random actions: among the possible ones, where these are given, and otherwise among all."""
+    shape = (env.num_envs, env.counts["carrier"]), (env.num_envs, env.counts["digger"])
+    allowed = {
+        role: np.ones((*s, 5)) if masks is None else numpy_of(masks[role])
+        for role, s in zip(env.roles, shape, strict=True)
+    }
+
+    def chosen(weights: np.ndarray) -> np.ndarray:
+        return np.asarray(np.argmax(rng.random(weights.shape) * weights, axis=-1))
+
+    diggers = allowed["digger"]
+    return {
+        "carrier": chosen(allowed["carrier"]) + FIRST_CHOICE,
+        "digger": np.stack([chosen(diggers[..., :3]), chosen(diggers[..., 3:])], axis=-1),
+    }
+
+
+def joined(env: MultiAgentEnv, by_role: Mapping[str, Array], replica: int) -> list[np.ndarray]:
+    """What each agent of a replica has of the roles' arrays."""
+    return [row for role in env.roles for row in numpy_of(by_role[role][replica])]
+
+
+def fields_of(env: MultiAgentEnv) -> list[dict[str, np.ndarray]]:
+    """A copy of each replica's state."""
+    host = {name: numpy_of(array) for name, array in env.state.items()}
+    return [{name: np.array(array[k]) for name, array in host.items()} for k in range(env.num_envs)]
+
+
+def both(actions: Mapping[str, np.ndarray], replica: int) -> np.ndarray:
+    """A replica's actions as the rules in NumPy take them."""
+    carriers = actions["carrier"][replica] - FIRST_CHOICE
+    return np.concatenate([np.stack([carriers, 0 * carriers], 1), actions["digger"][replica]])
+
+
+def assert_shown(
+    env: MultiAgentEnv, k: int, world: Replica, present: np.ndarray, seen: Any, masks: Any, what: str
+) -> None:
+    """Fails unless observations and masks of a replica are those of a state."""
+    rows, allowed = joined(env, seen, k), joined(env, masks, k)
+    for i in range(world.agents):
+        row = world.observe(i) if present[i] else np.zeros_like(rows[i])
+        mask = world.allow(i) if present[i] else np.ones_like(allowed[i])
+        assert_same_bits(rows[i], row, f"{what}: the row of agent {i} of replica {k}")
+        assert_same_bits(allowed[i], mask, f"{what}: the mask of agent {i} of replica {k}")
+
+
+# --- the rules ---
+
+
+@each_small_variant
+@pytest.mark.parametrize("mode", AUTORESET_MODES)
+def test_the_rules_in_numpy_give_the_same(variant: Variant, mode: str, device: str) -> None:
+    """State, rewards, ends, observations and masks of every step, whether or not agents do what is forbidden."""
+    check_against_numpy(made(variant.params, device=device, autoreset_mode=mode), variant.params)
+
+
+def test_the_rules_in_numpy_give_the_same_in_float64(device: str) -> None:
+    check_against_numpy(made(device=device, autoreset_mode="SameStep", precision="float64"), {}, np.float64)
+
+
+def check_against_numpy(
+    env: MultiAgentEnv, given: Mapping[str, Any], real: type[np.floating[Any]] = np.float32
+) -> None:
+    params, rng = CARRIERS.check_params(given, 1), np.random.default_rng(3)
+    mode = env.metadata["autoreset_mode"].value
+    seen, infos = env.reset(seed=7)
+    everybody = np.ones(env.num_agents, bool)
+    ended = np.zeros(env.num_envs, bool)
+    counts = np.zeros(3, int)  # of episodes that ended, of agents that went out, of choices forbidden
+    for k, fields in enumerate(fields_of(env)):
+        assert_first_state(fields)
+        assert_shown(env, k, Replica(params, fields), everybody, seen, infos["action_mask"], "reset")
+    for t in range(STEPS if len(given) < 3 else STEPS // 2):
+        before, actions = fields_of(env), draw(env, rng, infos["action_mask"] if t % 2 else None)
+        seen, rewards, terminations, truncations, infos = env.step(actions)
+        after = fields_of(env)
+        for k, fields in enumerate(before):
+            now, what = Replica(params, after[k]), f"step {t} of replica {k}"
+            if ended[k]:  # begun anew in NextStep
+                assert_first_state(after[k])
+                assert_shown(env, k, now, everybody, seen, infos["action_mask"], what)
+                ended[k] = False
+                continue
+            world, present = Replica(params, fields, real), np.array(fields["in_game"])
+            fields["elapsed"] += 1
+            gained, terminated = world.step(both(actions, k), int(fields["elapsed"]))
+            out, limit = ~fields["in_game"], fields["elapsed"] >= env.max_episode_steps
+            ended[k] = limit or terminated
+            counts += ended[k], (present & out).sum(), sum((m == 0).sum() for m in joined(env, infos["action_mask"], k))
+            assert_same_bits(np.array(joined(env, rewards, k)), gained, what)
+            assert_same_bits(np.array(joined(env, terminations, k)), out | terminated, what)
+            assert_same_bits(np.array(joined(env, truncations, k)), ~out & limit, what)
+            if ended[k] and mode == "SameStep":
+                for i, row in enumerate(joined(env, infos["final_obs"], k)):
+                    assert_same_bits(row, world.observe(i) if present[i] else np.zeros_like(row), what)
+                assert_first_state(after[k])
+                world, present = now, everybody
+            else:
+                assert_same_bits(after[k], fields, what)
+            assert_shown(env, k, world, present, seen, infos["action_mask"], what)
+        if mode == "SameStep":
+            ended[:] = False
+        if mode == "Disabled" and ended.any():
+            check_reset_of_some(env, ended, seen, infos["action_mask"])
+            infos = {"action_mask": env.action_mask}
+            ended[:] = False
+    pits = path(env.state["board"].shape[1])[:, PIT].any()
+    assert (counts > (0, 0 if pits else -1, 0)).all()
+
+
+def check_reset_of_some(env: MultiAgentEnv, which: np.ndarray, seen: Any, masks: Any) -> None:
+    """Resets some replicas; the others go on to show what they did."""
+    shown, infos = env.reset(options={"reset_mask": which})
+    for k, fields in enumerate(fields_of(env)):
+        if which[k]:
+            assert_first_state(fields)
+            world = Replica(CARRIERS.check_params(env.params, env.num_envs), fields)
+            assert_shown(env, k, world, np.ones(env.num_agents, bool), shown, infos["action_mask"], f"reset {k}")
+        else:
+            for before, now in ((seen, shown), (masks, infos["action_mask"])):
+                assert_same_bits(joined(env, before, k), joined(env, now, k))
+
+
+def assert_first_state(fields: Mapping[str, np.ndarray]) -> None:
+    """What every episode begins with, and what it may."""
+    assert fields["in_game"].all()
+    assert not fields["elapsed"]
+    for name, value in {"cargo": 0, "paid": 0, "met": -1, "ledger": -1, "delivered": 0, "dearest": 0}.items():
+        assert (fields[name] == value).all(), name
+    assert ((fields["board"] >= 0) & (fields["board"] < 3)).all()
+    agents, cells = fields["visited"].shape
+    assert_same_bits(fields["visited"], fields["place"][:, None] == np.arange(cells))
+    assert (fields["place"] % 7 != 3).all()
+    assert agents == len(fields["place"])
+
+
+@needs_cuda
+@each_variant
+@pytest.mark.parametrize("mode", AUTORESET_MODES)
+def test_both_devices_give_the_same_bits(variant: Variant, mode: str) -> None:
+    """In every schedule, everything that a step gives and everything it keeps."""
+    compare_devices(variant, mode)
+
+
+@needs_cuda
+@pytest.mark.parametrize("block_size", [32, 64, 1024])
+def test_block_sizes_change_nothing(block_size: int) -> None:
+    compare_devices(VARIANTS["several"], "SameStep", block_size=block_size)
+    compare_devices(VARIANTS["warps"], "SameStep", block_size=block_size)
+
+
+@needs_cuda
+def test_both_devices_give_the_same_bits_in_float64() -> None:
+    """The state and the masks; observations are float32."""
+    compare_devices(VARIANTS["several"], "NextStep", precision="float64")
+
+
+def compare_devices(variant: Variant, mode: str, block_size: int | None = None, **kwargs: Any) -> None:
+    many = 3 if variant.schedule == "SPREAD" else 301
+    host = made(variant.params, many, autoreset_mode=mode, **kwargs)
+    card = made(variant.params, many, device="cuda", autoreset_mode=mode, block_size=block_size, **kwargs)
+    rng, steps = np.random.default_rng(5), 8 if variant.schedule == "SPREAD" else 30
+    firsts = [env.reset(seed=9) for env in (host, card)]
+    assert_all_same(firsts)
+    masks = firsts[0][1]["action_mask"]
+    for t in range(steps):
+        actions = draw(host, rng, masks if t % 2 else None)
+        results = [env.step(actions) for env in (host, card)]
+        assert_all_same(results, f"step {t}")
+        masks = results[0][4]["action_mask"]
+        ended = numpy_of(host._sim.buffers["finished"])
+        if mode == "Disabled" and ended.any():
+            assert_all_same(env.reset(options={"reset_mask": ended}) for env in (host, card))
+    assert_all_same(env.get_state() for env in (host, card))
+
+
+# --- schedules ---
+
+
+@each_variant
+def test_the_schedule_is_the_one_meant(variant: Variant) -> None:
+    schedule = layout(variant.params).schedule
+    assert (schedule.kind, schedule.writing, schedule.replicas) == (variant.schedule, variant.writing, variant.replicas)
+    assert schedule.shared_bytes <= H200.shared_bytes
+    assert ("place" in schedule.offsets) == (variant.schedule == "BLOCK")
+    assert ("ledger" in schedule.offsets) == (variant.schedule == "BLOCK" and not variant.in_place)
+
+
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
+
+
+@needs_nvrtc
+@each_variant
+def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:
+    check(generate(layout(variant.params), "multi_agent"), "sm_90", "float32")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["several", "spread"])
+def test_nvrtc_compiles_every_mode(name: str, mode: str, precision: str) -> None:
+    check(generate(layout(VARIANTS[name].params, mode, precision), "multi_agent"), "sm_90", precision)
+
+
+# --- the state, as users meet it ---
+
+
+def test_arrays_have_their_elements_last(device: str) -> None:
+    env = made(device=device)
+    env.reset(seed=0)
+    found = {name: (tuple(array.shape[1:]), str(array.dtype).rpartition(".")[2]) for name, array in env.state.items()}
+    assert found == {
+        "place": ((6,), "int32"),
+        "cargo": ((6, HOLDS), "uint8"),
+        "paid": ((6, 2), "float32"),
+        "met": ((6, 2), "int8"),
+        "visited": ((6, 6), "bool"),
+        "in_game": ((6,), "bool"),
+        "board": ((6,), "int32"),
+        "ledger": ((8,), "int8"),
+        "delivered": ((1,), "int32"),
+        "dearest": ((), "float32"),
+        "elapsed": ((), "int32"),
+    }
+    assert all(len(array) == REPLICAS for array in env.state.values())
+
+
+def test_what_is_assigned_is_what_the_rules_see(device: str) -> None:
+    """A state put together by hand is observed and stepped as the rules in NumPy say."""
+    env, rng = made(device=device), np.random.default_rng(2)
+    env.reset(seed=0)
+    env.state["board"] = rng.integers(0, 6, (REPLICAS, 6))
+    env.state["cargo"] = rng.integers(0, 3, (REPLICAS, 6, HOLDS))
+    env.state["visited"] = rng.integers(0, 2, (REPLICAS, 6, 6))
+    env.state["paid"] = rng.random((REPLICAS, 6, 2), np.float32)
+    env.set_attr("met", rng.integers(-1, 6, (REPLICAS, 6, 2)))
+    env.set_attr("ledger", 3)
+    seen, params = env.observe(), CARRIERS.check_params({}, 1)
+    before = fields_of(env)
+    masks = env.action_mask
+    for k, fields in enumerate(before):
+        assert_shown(env, k, Replica(params, fields), np.ones(6, bool), seen, masks, "assigned")
+    assert env.get_attr("board") == tuple(fields["board"].tolist() for fields in before)
+    assert env.get_attr("met")[2] == before[2]["met"].tolist()
+    assert env.get_attr("ledger") == ([3] * 8,) * REPLICAS
+    actions = draw(env, rng)
+    env.step(actions)
+    for k, (fields, now) in enumerate(zip(before, fields_of(env), strict=True)):
+        fields["elapsed"] += 1
+        Replica(params, fields).step(both(actions, k), 1)
+        assert_same_bits(now, fields)
+    with pytest.raises(ValueError, match=r"'cargo' got values of shape \(5, 6\); expected \(5, 6, 3\)"):
+        env.state["cargo"] = np.zeros((REPLICAS, 6))
+
+
+def test_a_snapshot_holds_the_arrays(device: str, mode: str) -> None:
+    """A trajectory goes on from it as it went on from where it was taken."""
+    env, other = (made(device=device, autoreset_mode=mode, max_episode_steps=-1, goal=10**6) for _ in range(2))
+    for each in (env, other):
+        each.allow_frozen_steps()
+    rng = np.random.default_rng(1)
+    actions = [draw(env, rng) for _ in range(12)]
+    env.reset(seed=4)
+    other.reset(seed=5)
+    for action in actions[:6]:
+        env.step(action)
+    other.set_state(env.get_state())
+    assert_same_bits(env.observe(), other.observe())
+    for action in actions[6:]:
+        assert_same_bits(env.step(action), other.step(action))
+    assert_same_bits(env.get_state(), other.get_state())
+
+
+def test_tables_follow_parameters(device: str) -> None:
+    """Another length of the path is another table; the rules read it in the state's precision."""
+    for precision in PRECISIONS:
+        env = made({"cells": 11, "lines": 11}, device=device, precision=precision, autoreset_mode="SameStep")
+        check_against_numpy(env, {"cells": 11, "lines": 11}, np.float32 if precision == "float32" else np.float64)
+
+
+def test_a_reset_may_lay_arrays_out(device: str) -> None:
+    """Of all replicas alike or each its own; what is seen and possible follows."""
+    spec = dataclasses.replace(CARRIERS, layouts=("board", "cargo", "visited"))
+    env, rng = made(spec=spec, device=device), np.random.default_rng(4)
+    board, cargo = rng.integers(0, 9, 6), rng.integers(0, 9, (REPLICAS, 6, HOLDS))
+    visited = rng.random((6, 6)) < 0.5
+    seen, infos = env.reset(seed=1, options={"board": board, "cargo": cargo, "visited": visited})
+    for k, fields in enumerate(fields_of(env)):
+        assert_same_bits(fields["board"], board.astype(np.int32))
+        assert_same_bits(fields["cargo"], cargo[k].astype(np.uint8))
+        assert_same_bits(fields["visited"], visited)
+        world = Replica(CARRIERS.check_params({}, 1), fields)
+        assert_shown(env, k, world, np.ones(6, bool), seen, infos["action_mask"], "laid out")
+
+
+# --- masks ---
+
+
+def test_masks_come_with_every_result(place: Place) -> None:
+    """From reset and step, in the output's library, and live as a property."""
+    env = made(**place._asdict(), autoreset_mode="SameStep")
+    _, infos = env.reset(seed=0)
+    assert {role: tuple(m.shape) for role, m in infos["action_mask"].items()} == {
+        "carrier": (5, 4, 5),
+        "digger": (5, 2, 5),
+    }
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        given = {role: moved(values, place) for role, values in draw(env, rng, infos["action_mask"]).items()}
+        infos = env.step(given)[4]
+        assert env.action_mask is not None
+        for role, mask in infos["action_mask"].items():
+            assert type(mask) is type(moved(np.zeros(1), place))
+            assert str(mask.dtype).rpartition(".")[2] == "int8"
+            assert_same_bits(mask, env.action_mask[role])
+            assert set(np.unique(numpy_of(mask))) <= {0, 1}
+
+
+def test_masks_go_where_the_user_says(place: Place) -> None:
+    if place.device == "cuda" and place.output == "numpy":
+        pytest.skip("NumPy arrays cannot be memory of a GPU")
+    env, plain = (made(**place._asdict(), autoreset_mode="SameStep") for _ in range(2))
+    env.reset(seed=0), plain.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        given = {role: moved(values, place) for role, values in draw(env, rng).items()}
+        own = empty(place, (5, 4, 5), "int8")
+        infos = env.step(given, out=Step(action_mask={"carrier": own}))[4]
+        assert infos["action_mask"]["carrier"] is own
+        assert_same_bits(infos["action_mask"], plain.step(given)[4]["action_mask"])
+    with pytest.raises(TypeError, match=r"out\.action_mask\['digger'\] has dtype .*; expected int8"):
+        env.step(given, out=Step(action_mask={"digger": empty(place, (5, 2, 5), "uint8")}))
+
+
+def test_numpy_masks_are_the_callers(device: str) -> None:
+    env = made(device=device)
+    _, infos = env.reset(seed=0)
+    before = {role: mask.copy() for role, mask in infos["action_mask"].items()}
+    for _ in range(5):
+        env.step(draw(env, np.random.default_rng(0)))
+    assert_same_bits(before, infos["action_mask"])
+
+
+def test_what_is_forbidden_is_no_offence(device: str) -> None:
+    """The rules decide what comes of it; only numbers that are no choice are refused."""
+    env = made(device=device)
+    _, infos = env.reset(seed=0)
+    masks = {role: numpy_of(mask) for role, mask in infos["action_mask"].items()}
+    forbidden = {"carrier": np.argmin(masks["carrier"], -1) + FIRST_CHOICE, "digger": np.zeros((5, 2, 2), int)}
+    assert (masks["carrier"].min(-1) == 0).all()  # nobody carries anything to put down
+    env.step(forbidden)
+    env.check()
+    with pytest.raises(gpu_envs.ActionError, match="out of range"):
+        env.step({**forbidden, "carrier": forbidden["carrier"] - FIRST_CHOICE})
+
+
+def unmasked(**changes: Any) -> TeamSpec:
+    """The same team without masks."""
+    return dataclasses.replace(CARRIERS, **{"action_mask": False, **changes})
+
+
+def test_without_masks_nothing_is_different(device: str) -> None:
+    """A spec that does not ask for them has none, and ``allow`` is not called."""
+    masked, env = made(device=device), made(spec=unmasked(), device=device)
+    assert env.action_mask is None
+    (seen, infos), (expected, _) = env.reset(seed=3), masked.reset(seed=3)
+    assert_same_bits(seen, expected)
+    assert set(infos) == {"alive"}
+    actions = draw(env, np.random.default_rng(0))
+    step = env.step(actions)
+    assert_same_bits(step[:4], masked.step(actions)[:4])
+    assert set(step[4]) == {"alive"}
+    with pytest.raises(
+        ValueError, match=r"out\.action_mask is written by environments whose spec has action_mask=True"
+    ):
+        env.step(actions, out=Step(action_mask={"carrier": np.zeros((5, 4, 5), np.int8)}))
+    spec = unmasked()
+    config = SimulationConfig(spec, 5, "SameStep", "float32", 13, spec.check_params({}, 1))
+    source = generate(layout_of(config, H200), "multi_agent").source
+    assert "mask_actions(const World" not in source
+
+
+@pytest.mark.parametrize(
+    "space", [Box(-1, 1, (2,), np.float32), MultiBinary(3)], ids=lambda space: type(space).__name__
+)
+def test_masks_are_of_whole_actions(space: gymnasium.Space[Any]) -> None:
+    roles = (CARRIERS.roles[0], dataclasses.replace(CARRIERS.roles[1], action=space))
+    with pytest.raises(
+        ValueError, match=r"Carriers-v0: action_mask=True, but the action space of the role 'digger' is"
+    ):
+        made(spec=dataclasses.replace(CARRIERS, roles=roles))
+
+
+def test_rules_without_allow_are_named(tmp_path: Path) -> None:
+    header = tmp_path / "carriers.cuh"
+    text = Path(str(CARRIERS.header)).read_text().replace("allow(", "permit(")
+    header.write_text(f"// allow(...) is to follow\n{text}")
+    with pytest.raises(ValueError, match=r"Carriers-v0: action_mask=True, but .*carriers\.cuh has no function allow"):
+        made(spec=dataclasses.replace(CARRIERS, header=header))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Discrete(3), Box(0, 1, (2, 2), np.float32), Box(0, 1, (2,), np.float64), Box(0, 255, (4,), np.uint8)],
+    ids=str,
+)
+def test_observations_are_float32_boxes_of_one_dimension(space: gymnasium.Space[Any]) -> None:
+    roles = (CARRIERS.roles[0], dataclasses.replace(CARRIERS.roles[1], observation=space))
+    with pytest.raises(ValueError, match=r"the role 'digger' is .*; a team's must be float32 Boxes of one dimension"):
+        made(spec=dataclasses.replace(CARRIERS, roles=roles))
+
+
+# --- PettingZoo ---
+
+
+@pytest.fixture
+def pettingzoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The adapter, which learns of the team after it was imported; both forget it again."""
+    pytest.importorskip("pettingzoo")
+    from pettingzoo import aec_registry, parallel_registry
+
+    from gpu_envs.adapters import pettingzoo as adapter
+
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    gpu_envs.register(CARRIERS)
+    yield adapter
+    for known in (aec_registry, parallel_registry):
+        known.pop("gpu_envs/Carriers-v0", None)
+    vars(adapter).pop("carriers_v0", None)
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+def test_pettingzoos_own_tests_pass(pettingzoo: Any, device: str) -> None:
+    from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+
+    parallel_api_test(pettingzoo.parallel_env("Carriers-v0", device=device), 60)
+    parallel_seed_test(lambda: pettingzoo.parallel_env("Carriers-v0", device=device))
+    api_test(pettingzoo.env("Carriers-v0", device=device), 60)
+    seed_test(lambda: pettingzoo.env("Carriers-v0", device=device))
+
+
+def test_pettingzoo_knows_the_team_by_its_name(pettingzoo: Any) -> None:
+    from pettingzoo import make
+
+    env = make("parallel", "gpu_envs/Carriers-v0", carriers=2)
+    assert env.possible_agents == ["carrier_0", "carrier_1", "digger_0", "digger_1"]
+    assert make("aec", "gpu_envs/Carriers-v0").possible_agents[-1] == "digger_1"
+    assert pettingzoo.carriers_v0.parallel_env().metadata["name"] == "carriers_v0"
+
+
+def test_each_agent_is_told_its_mask(pettingzoo: Any, device: str) -> None:
+    """One replica's agents, and their spaces, which draw among what is possible; those of ``MultiAgentEnv``."""
+    env = pettingzoo.parallel_env("Carriers-v0", device=device)
+    batch = made(count=1, device=device, autoreset_mode="Disabled")
+    _, infos = env.reset(seed=6)
+    masks = batch.reset(seed=6)[1]["action_mask"]
+    for name in env.possible_agents:
+        env.action_space(name).seed(1)
+    while env.agents:
+        names = list(env.agents)
+        actions = {}
+        for name in names:
+            mask = infos[name]["action_mask"]
+            role, _, number = name.partition("_")
+            actions[name] = env.action_space(name).sample(mask=mask)
+            if role == "digger":
+                assert [len(part) for part in mask] == [3, 2]
+                assert mask[1][actions[name][1]]
+                mask = np.concatenate(mask)
+            assert_same_bits(mask, masks[role][0, int(number)])
+            assert mask[np.atleast_1d(actions[name])[0] - (FIRST_CHOICE if role == "carrier" else 0)]
+        everybody = {
+            "carrier": np.array([[actions.get(f"carrier_{i}", FIRST_CHOICE) for i in range(4)]]),
+            "digger": np.array([[actions.get(f"digger_{i}", [0, 0]) for i in range(2)]]),
+        }
+        *_, infos = env.step(actions)
+        masks = batch.step(everybody)[4]["action_mask"]
+        assert list(infos) == names
+    assert env.state_space.contains(env.state())
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_agents_of_many_replicas_are_told_their_masks(pettingzoo: Any, output: str) -> None:
+    if output == "torch":
+        pytest.importorskip("torch")
+    for device in DEVICES:
+        env = pettingzoo.vector_env("Carriers-v0", 5, device=device, output=output)
+        _, infos = env.reset(seed=0)
+        for t in range(4):
+            masks = env.unwrapped.action_mask
+            for name in env.possible_agents:
+                role, _, number = name.partition("_")
+                assert_same_bits(infos[name]["action_mask"], masks[role][:, int(number)])
+            infos = env.step(draw(env.unwrapped, np.random.default_rng(t)))[4]
+
+
+def test_no_masks_no_infos() -> None:
+    pytest.importorskip("pettingzoo")
+    from gpu_envs.adapters.pettingzoo import parallel_env
+
+    env = parallel_env("TagGridWorld-v0", device="cpu")
+    _, infos = env.reset(seed=0)
+    assert infos == {name: {} for name in env.possible_agents}
+    *_, infos = env.step(dict.fromkeys(env.possible_agents, 0))
+    assert infos == {name: {} for name in env.possible_agents}

@@ -1,0 +1,51 @@
+"""What the tests of the command line share."""
+
+import subprocess
+import sys
+
+import pytest
+from harness import with_package
+
+from gpu_envs.cli import MISTAKE, OK, main
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command line prints."""
+    assert main(list(words)) == OK
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The message of a command line that is a mistake."""
+    assert main(list(words)) == MISTAKE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("gpu-envs: error: ")
+    return captured.err
+
+
+def run(*words: str, code: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own; or some code with these arguments."""
+    start = ["-c", code] if code else ["-m", "gpu_envs"]
+    return subprocess.run(
+        [sys.executable, *start, *words],
+        env=with_package(**settings),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+NO_TORCH = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "cupy"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from gpu_envs.cli import main
+sys.exit(main(sys.argv[1:]))
+"""

@@ -1,0 +1,105 @@
+"""Pictures of fixed states, as they were when somebody last looked at them.
+
+``python tests/support/golden.py`` paints them anew into ``tests/rendering/golden``; look at what changed
+before you keep it.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpu_envs
+from gpu_envs.backend.arrays import to_numpy
+
+FOLDER = Path(__file__).parents[1] / "rendering" / "golden"
+SMALLER = 4
+"""Stored pictures are so many times smaller."""
+
+States = Mapping[str, Any]
+"""By field: a value for each replica, or of teams for each agent of each replica."""
+
+
+def tag_continuous() -> States:
+    """Agents on a spiral, some of them out, those of the second replica turned."""
+    agents = np.arange(110)
+    turns = np.stack([2.4 * agents, 2.4 * agents + 1])
+    far = 9.5 * np.sqrt(agents / 110)
+    in_game = np.stack([agents >= 0, (agents < 10) | (agents % 3 == 0)])
+    return {
+        "x": 10 + far * np.cos(turns),
+        "y": 10 + far * np.sin(turns),
+        "heading": 0.3 * turns,
+        "in_game": in_game,
+    }
+
+
+STATES: Mapping[str, Callable[[], States]] = {
+    "CartPole": lambda: {"x": [0.0, 1.3, -2.3], "theta": [0.0, 0.2, -0.15]},
+    "MountainCar": lambda: {"position": [-0.5, 0.3, -1.15, 0.5], "velocity": [0.0, 0.02, 0.0, 0.01]},
+    "MountainCarContinuous": lambda: {"position": [-0.5, 0.2, -1.15, 0.45], "velocity": [0.0, 0.02, 0.0, 0.01]},
+    "Pendulum": lambda: {"theta": [0.0, 0.7, 3.0, -1.2], "theta_dot": [0.0, 1.0, -2.0, 8.0]},
+    "Acrobot": lambda: {"theta1": [0.0, 1.0, -2.2], "theta2": [0.0, -0.5, 1.5]},
+    "TagContinuous": tag_continuous,
+    "TagGridWorld": lambda: {
+        "x": [[0, 20, 50, 100, 70], [10, 30, 40, 60, 60]],
+        "y": [[0, 80, 50, 100, 20], [90, 30, 10, 60, 60]],
+        "in_game": [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]],
+    },
+}
+"""By the environment's name, whatever its version."""
+
+
+def states_of(env_id: str) -> States:
+    """The states of an environment's pictures."""
+    return STATES[env_id.partition("-")[0]]()
+
+
+def env_in_states(env_id: str, **kwargs: Any) -> Any:
+    """An environment whose replicas are in the states of its pictures."""
+    states = states_of(env_id)
+    env = gpu_envs.make(env_id, len(next(iter(states.values()))), **kwargs)
+    env.reset(seed=0)
+    put(env, states)
+    return env
+
+
+def put(env: Any, states: States) -> None:
+    """Puts an environment into states."""
+    for name, values in states.items():
+        like = to_numpy(env.state[name])
+        env.state[name] = np.asarray(values).astype(like.dtype)
+
+
+def painted(env_id: str, device: str) -> np.ndarray:
+    """Its pictures, smaller, one below the other."""
+    env = env_in_states(env_id, device=device, render_mode="rgb_array")
+    frames = np.concatenate([smaller(frame) for frame in env.render()])
+    env.close()
+    return frames.round().astype(np.uint8)
+
+
+def smaller(frame: np.ndarray, factor: int = SMALLER) -> np.ndarray:
+    """A frame whose pixels are the means of so many by so many."""
+    height, width, _ = frame.shape
+    return np.asarray(frame.reshape(height // factor, factor, width // factor, factor, 3).mean((1, 3)))
+
+
+def path_of(env_id: str) -> Path:
+    """Where its pictures are kept."""
+    return FOLDER / f"{env_id}.png"
+
+
+def main() -> None:
+    """Paints all pictures."""
+    from PIL import Image
+
+    FOLDER.mkdir(exist_ok=True)
+    for env_id in gpu_envs.ids():
+        Image.fromarray(painted(env_id, "cpu")).save(path_of(env_id), optimize=True)
+        print(f"painted {path_of(env_id)}")
+
+
+if __name__ == "__main__":
+    main()

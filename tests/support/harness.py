@@ -1,0 +1,187 @@
+"""What the tests share: the devices and outputs of this machine, recorded trajectories, comparison bit for bit."""
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium
+import numpy as np
+
+import gpu_envs
+from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.backend.cuda import device_count
+from gpu_envs.registry import known as registry
+from gpu_envs.registry.known import env_spec
+
+Array: TypeAlias = Any
+"""An array of NumPy, torch or CuPy."""
+
+IDS = [name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), gpu_envs.EnvSpec)]
+"""Environments of one agent."""
+
+TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS]
+"""Environments with a team of agents."""
+
+MODES = ("NextStep", "SameStep", "Disabled")
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_CUDA = device_count() > 0 and importlib.util.find_spec("cupy") is not None
+DEVICES = ("cpu", "cuda") if HAS_CUDA else ("cpu",)
+
+THREADED = 20_000
+"""So many replicas that a step is shared between two threads."""
+
+
+class Place(NamedTuple):
+    """Where an environment lives, and the library of what it returns."""
+
+    device: str
+    output: str
+
+
+PLACES = [
+    Place(device, output)
+    for device in DEVICES
+    for output in ("numpy", "torch", "cupy")
+    if (output != "cupy" or device == "cuda") and (output != "torch" or HAS_TORCH)
+]
+
+Make: TypeAlias = Callable[..., gpu_envs.VectorEnv]
+
+
+class Recorded(NamedTuple):
+    """Many steps' results, each ``[steps, num_envs, ...]`` in NumPy."""
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminations: np.ndarray
+    truncations: np.ndarray
+
+
+def with_package(**settings: str) -> dict[str, str]:
+    """The environment of a process that finds this package wherever it is, and all that this process finds."""
+    paths = [str(Path(gpu_envs.__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **settings}
+
+
+def numpy_of(array: Array) -> np.ndarray:
+    """A copy of an array of any library and device."""
+    return np.array(to_numpy(array))
+
+
+def on_host(value: Any) -> Any:
+    """The same with copies of all arrays, in NumPy."""
+    if isinstance(value, Mapping):
+        return {name: on_host(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [on_host(each) for each in value]
+    return value if value is None or isinstance(value, str | bool | int | float) else numpy_of(value)
+
+
+def is_discrete(env_id: str) -> bool:
+    """Whether the actions are whole numbers."""
+    return isinstance(env_spec(env_id).action_space(defaults(env_id)), gymnasium.spaces.Discrete)
+
+
+def defaults(env_id: str) -> dict[str, Any]:
+    """The parameters of an environment where a user gives none."""
+    return dict(gpu_envs.spec(env_id).check_params({}, 1))
+
+
+def random_actions(env_id: str, *shape: int, seed: int = 0) -> np.ndarray:
+    """Uniformly random actions, ``[*shape, ...]``; those of a Box somewhat beyond its bounds too."""
+    rng = np.random.default_rng(seed)
+    space = env_spec(env_id).action_space(defaults(env_id))
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, shape)
+    assert isinstance(space, gymnasium.spaces.Box)
+    return rng.uniform(1.2 * space.low, 1.2 * space.high, (*shape, *space.shape)).astype(np.float32)
+
+
+def moved(array: np.ndarray, place: Place) -> Array:
+    """The same values in the library of a place, on its device."""
+    if place.output == "torch":
+        import torch
+
+        return torch.from_numpy(array).to(place.device)
+    if place.output == "cupy":
+        import cupy
+
+        return cupy.asarray(array)
+    return array
+
+
+def empty(place: Place, shape: tuple[int, ...], dtype: str) -> Array:
+    """An array of a place's library and device, filled with what no step writes."""
+    return moved(np.full(shape, 77).astype(dtype), place)
+
+
+def address(array: Array) -> int:
+    """Where an array's first element is."""
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    return int(array.data_ptr()) if hasattr(array, "data_ptr") else int(array.data.ptr)
+
+
+def record(env: gpu_envs.VectorEnv, actions: Iterable[Array]) -> Recorded:
+    """Takes a step with each of the actions."""
+    steps = [[numpy_of(part) for part in env.step(action)[:4]] for action in actions]
+    return Recorded(*(np.stack(column) for column in zip(*steps, strict=True)))
+
+
+def assert_same_bits(one: Any, other: Any, what: str = "") -> None:
+    """Fails unless two arrays, or sequences or mappings of them, agree in every bit."""
+    if isinstance(one, Mapping):
+        assert set(one) == set(other), what
+        for name in one:
+            assert_same_bits(one[name], other[name], f"{what}.{name}")
+        return
+    if isinstance(one, tuple | list):
+        assert len(one) == len(other), what
+        for i, (left, right) in enumerate(zip(one, other, strict=True)):
+            fields = getattr(one, "_fields", None)
+            assert_same_bits(left, right, f"{what}.{fields[i]}" if fields else f"{what}[{i}]")
+        return
+    if one is None or isinstance(one, str | bool):
+        assert one == other, what
+        return
+    left, right = np.ascontiguousarray(to_numpy(one)), np.ascontiguousarray(to_numpy(other))
+    assert (left.shape, left.dtype) == (right.shape, right.dtype), what
+    if left.tobytes() != right.tobytes():
+        wrong = np.argwhere(left != right)
+        first = tuple(wrong[0]) if len(wrong) else "zeros of other signs, or NaN"
+        detail = f"{left[first]!r} and {right[first]!r}" if len(wrong) else ""
+        raise AssertionError(f"{what} differs in {len(wrong)} of {left.size} elements, first at {first}: {detail}")
+
+
+def assert_all_same(results: Iterable[Any], what: str = "") -> None:
+    """Fails unless all of these agree with the first in every bit."""
+    first, *others = results
+    assert others
+    for other in others:
+        assert_same_bits(first, other, what)
+
+
+def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None:
+    """Runs what should raise and change nothing, and fails where it changes anything a trajectory depends on."""
+    before = env.get_state()
+    try:
+        act()
+    finally:
+        assert_same_bits(before, env.get_state(), "state")
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[None]:
+    """What is registered meanwhile is forgotten afterwards."""
+    tables: list[dict[Any, Any]] = [registry._SPECS, registry._ORIGINS, registry._CLASHES, gymnasium.registry]
+    before = [table.copy() for table in tables]
+    try:
+        yield
+    finally:
+        for table, entries in zip(tables, before, strict=True):
+            table.clear()
+            table.update(entries)

@@ -1,0 +1,110 @@
+"""Programs compiled by NVRTC, and what the compiler says of them."""
+
+import importlib.util
+import re
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import gpu_envs
+from gpu_envs.backend.cuda import OPTIONS
+from gpu_envs.backend.program import Device, Program
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+
+REGISTERS = {"float32": 128, "float64": 255}
+"""The most a thread may use: at 128, a multiprocessor still holds 512 threads."""
+
+
+def nvrtc_missing() -> str:
+    """Why NVRTC cannot compile here; empty where it can."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed"
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"NVRTC does not load: {error}"
+    return ""
+
+
+H200 = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
+
+
+def programs(
+    env: str | gpu_envs.Spec,
+    mode: str,
+    precision: str,
+    per_replica: bool = False,
+    checked: bool = False,
+    **params: Any,
+) -> Iterator[Program]:
+    """The programs of all drivers."""
+    spec = gpu_envs.spec(env) if isinstance(env, str) else env
+    names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
+    config = SimulationConfig(spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked)
+    layout = layout_of(config, H200, names)
+    for module in layout.modules:
+        yield generate(layout, module)
+
+
+def compile_with_nvrtc(text: str, architecture: str, method: str = "cubin") -> bytes:
+    """What CuPy does on a machine with a GPU, options included, short of loading the result."""
+    from cupy.cuda.compiler import _NVRTCProgram
+
+    options = (*OPTIONS, "-ftz=true", f"-arch={architecture}")
+    code, _ = _NVRTCProgram(text, "kernels.cu", (), (), method=method).compile(options, None)
+    return code.encode() if isinstance(code, str) else bytes(code)
+
+
+def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
+    """What machine code says of itself: function, `registers` or `local` (bytes of local memory a thread), amount.
+
+    A cubin is an ELF file; its section .nv.info holds records of (format, attribute, size), symbol, value.
+    """
+    kinds = {0x2F: "registers", 0x11: "local"}
+    (section_table,) = struct.unpack_from("<Q", cubin, 0x28)
+    entry_size, entries, names_at = struct.unpack_from("<3H", cubin, 0x3A)
+    headers = [struct.unpack_from("<2I4Q2I2Q", cubin, section_table + j * entry_size) for j in range(entries)]
+
+    def text(table: int, offset: int) -> str:
+        start = headers[table][4] + offset
+        return cubin[start : cubin.index(b"\0", start)].decode()
+
+    sections = {text(names_at, header[0]): header for header in headers}
+    symbols, info = sections[".symtab"], sections[".nv.info"]
+    at, end = info[4], info[4] + info[5]
+    while at < end:
+        form, attribute, size = struct.unpack_from("<2BH", cubin, at)
+        at += 4
+        if form == 4:  # the only form with a payload of `size` bytes
+            if attribute in kinds:
+                symbol, value = struct.unpack_from("<2I", cubin, at)
+                (name,) = struct.unpack_from("<I", cubin, symbols[4] + 24 * symbol)
+                yield text(symbols[6], name), kinds[attribute], value
+            at += size
+
+
+def check(program: Program, architecture: str, precision: str) -> None:
+    found = list(resources(compile_with_nvrtc(program.source, architecture)))
+    assert {name for name, kind, _ in found if kind == "registers" and not name.startswith("_")} == {
+        f"kernel_{name}" for name in program.calls
+    }
+    # Drivers of teams give a thread fewer registers for more threads at a time, at the price of a few spilled words.
+    spilled = 64 if "multi_agent" in program.name else 0
+    assert [(name, value) for name, kind, value in found if kind == "local" and value > spilled] == []
+    crowded = [(name, value) for name, kind, value in found if kind == "registers" and value > REGISTERS[precision]]
+    assert crowded == []
+
+
+# A float64 action is loaded, tested for NaN and converted as it is read; nothing else may work on doubles.
+ACTION = re.compile(r"(@%p\d+ )?(ld\.global(\.nc)?\.f64|setp\.(nan|num|neu|equ|eq)\.f64|cvt\.rn\.(ftz\.)?f32\.f64)\b")
+
+DECLARATION = re.compile(r"\.(reg|global|const|extern|visible)\b")
+
+
+def double_arithmetic(ptx: str) -> list[str]:
+    lines = [line.strip() for line in ptx.splitlines() if re.search(r"\.f64\b", line)]
+    return [line for line in lines if not DECLARATION.match(line) and not ACTION.match(line)]

@@ -1,0 +1,417 @@
+"""Each adapter in a few lines: how it is made, reset and stepped, and what it gave, by role and in NumPy."""
+
+import abc
+import copy
+import dataclasses
+import importlib.util
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, final
+
+import numpy as np
+import pytest
+from harness import IDS, is_discrete, numpy_of
+from registered import Actions
+
+import gpu_envs
+from gpu_envs.engine.by_role import ByRole
+
+LIMIT = 13
+"""A time limit at which a few CartPoles have fallen and most have not."""
+
+ONE: dict[str, tuple[str, dict[str, Any]]] = {env_id: (env_id, {"max_episode_steps": LIMIT}) for env_id in IDS}
+REAL = {env_id: case for env_id, case in ONE.items() if not is_discrete(env_id)}
+"""Environments whose actions are real numbers."""
+
+FIELD: dict[str, Any] = {
+    "num_taggers": 2,
+    "num_runners": 3,
+    "grid_length": 2.0,
+    "tagging_distance": 0.3,
+    "num_other_agents_observed": 2,
+    "episode_length": 9,
+}
+TEAMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "continuous": ("TagContinuous-v0", FIELD),
+    "continuous-box": ("TagContinuous-v0", {**FIELD, "actions": "continuous"}),
+    "grid": ("TagGridWorld-v0", {"num_taggers": 3, "grid_length": 4, "episode_length": 9}),
+}
+"""Small teams of which many agents go out, one after another."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a step gave, by role ``[num_envs, ...]`` or ``[num_envs, agents, ...]``, but for ``ended``."""
+
+    observations: Actions
+    rewards: Actions
+    terminated: Actions
+    truncated: Actions
+    ended: np.ndarray
+    final: Actions | None
+    """Last observations, zero where no episode ended; None: it gives none."""
+    given: list[Any]
+    """All arrays that it handed out."""
+
+
+class Player(abc.ABC):
+    """An adapter around some replicas, which is reset and stepped.
+
+    Attributes:
+        adapter: What the library takes.
+        raw: The environment beneath it.
+    """
+
+    module: ClassVar[str]
+    maker: ClassVar[str]
+    extra: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]]
+    """Any of which may be missing."""
+    cases: ClassVar[dict[str, tuple[str, dict[str, Any]]]]
+    """By name: the id and the parameters of what it is tested with."""
+    mode: ClassVar[str] = "SameStep"
+    output: ClassVar[str] = "torch"
+    both_flags: ClassVar[bool] = False
+    """Whether an agent may be terminated and truncated in one step."""
+    staggers: ClassVar[bool] = False
+    options: ClassVar[dict[str, Any]] = {}
+    """What it is made with besides."""
+
+    def __init__(self, env: Any, num_envs: int | None = None, **options: Any) -> None:
+        self.adapter = self.made(env, num_envs, **options)
+
+    @classmethod
+    def made(cls, env: Any, num_envs: int | None = None, **options: Any) -> Any:
+        """The adapter of an id, or of an environment."""
+        module = pytest.importorskip(f"gpu_envs.adapters.{cls.module}")
+        return getattr(module, cls.maker)(env, num_envs, **{**cls.options, **options})
+
+    @property
+    def raw(self) -> Any:
+        return self.adapter.env
+
+    @abc.abstractmethod
+    def begin(self) -> tuple[Actions, list[Any]]:
+        """Observations of a reset, and the arrays that it handed out."""
+
+    @abc.abstractmethod
+    def step(self, actions: Actions) -> Result:
+        """A step with actions by role."""
+
+    def seed(self, seed: int) -> None:
+        """Chooses the seed of the next reset; a test of adapters that can."""
+        self.adapter.seed(seed)
+
+    def copies(self) -> Iterator["Player"]:
+        """A deep copy, and one from a pickle."""
+        for adapter in (copy.deepcopy(self.adapter), pickle.loads(pickle.dumps(self.adapter))):
+            twin = copy.copy(self)
+            twin.adapter = adapter
+            yield twin
+
+    def draw(self, steps: int, seed: int = 0) -> list[Actions]:
+        """Random actions within their spaces, by role."""
+        rng, view = np.random.default_rng(seed), ByRole(self.raw)
+        block: Actions = {}
+        for role, seen in view.roles.items():
+            space: Any = seen.action
+            shape = (steps, *view.rows(role), *(space.shape or ()))
+            if hasattr(space, "low"):
+                block[role] = rng.uniform(space.low, space.high, shape).astype(np.float32)
+            else:
+                block[role] = rng.integers(0, space.n if hasattr(space, "n") else space.nvec, shape)
+        return [{role: values[t] for role, values in block.items()} for t in range(steps)]
+
+    def tensors(self, actions: Actions) -> Any:
+        """Actions as torch's tensors on the device."""
+        import torch
+
+        return {role: torch.from_numpy(values).to(self.raw.device) for role, values in actions.items()}
+
+
+def all_numpy(by_role: Mapping[str, Any]) -> Actions:
+    """Copies in NumPy."""
+    return {role: numpy_of(array) for role, array in by_role.items()}
+
+
+class OfOne(Player):
+    """An adapter of environments with one agent: what it gives are arrays, ``[num_envs, ...]``."""
+
+    cases = ONE
+
+    @staticmethod
+    def result(observations: Any, rewards: Any, terminated: Any, truncated: Any, final: Any, *given: Any) -> Result:
+        """Flat arrays by role."""
+        flat = (numpy_of(part).reshape(len(observations), -1) for part in (rewards, terminated, truncated))
+        paid, out, cut = (part[:, 0] for part in flat)
+        last = None if final is None else {"agent": numpy_of(final)}
+        if last is not None:
+            last["agent"][~(out | cut)] = 0
+        seen, paid_by, out_by, cut_by = ({"agent": part} for part in (numpy_of(observations), paid, out, cut))
+        return Result(seen, paid_by, out_by, cut_by, out | cut, last, [observations, rewards, *given])
+
+
+@final
+class Sb3(OfOne):
+    """Stable-Baselines3's vectorised environment."""
+
+    module, maker, extra, libraries = "sb3", "VecEnv", "sb3", ("stable_baselines3", "torch")
+    output = "any"
+    staggers = True
+
+    def begin(self) -> tuple[Actions, list[Any]]:
+        observations = self.adapter.reset()
+        return {"agent": observations.copy()}, [observations]
+
+    def step(self, actions: Actions) -> Result:
+        observations, rewards, dones, infos = self.adapter.step(actions["agent"])
+        cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        final = np.zeros_like(observations)
+        for i in np.flatnonzero(dones):
+            final[i] = infos[i]["terminal_observation"]
+        last = [info["terminal_observation"] for info in infos if info]
+        return self.result(observations, rewards, dones & ~cut, cut, final, dones, *last)
+
+
+class Sb3Role(Player):
+    """The runners of a team as environments of Stable-Baselines3; the taggers stand still."""
+
+    module, maker, extra, libraries = "sb3", "VecEnv", "sb3", ("stable_baselines3", "torch")
+    output = "any"
+    staggers = True
+    cases = TEAMS
+    options: ClassVar[dict[str, Any]] = {"role": "runner", "others": "random"}
+
+    def rows(self, values: np.ndarray) -> Actions:
+        count = self.raw.counts["runner"]
+        return {"runner": values.reshape(len(values) // count, count, *values.shape[1:]).copy()}
+
+    def begin(self) -> tuple[Actions, list[Any]]:
+        observations = self.adapter.reset()
+        return self.rows(observations), [observations, self.adapter.alive]
+
+    def step(self, actions: Actions) -> Result:
+        given = actions["runner"]
+        observations, rewards, dones, infos = self.adapter.step(given.reshape(-1, *given.shape[2:]))
+        cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        over = numpy_of(self.raw.elapsed) == 0
+        final = np.zeros_like(observations)
+        for i in np.flatnonzero(dones):
+            final[i] = infos[i]["terminal_observation"]
+        last = [info["terminal_observation"] for info in infos if info]
+        seen, paid, out, cut_short = (self.rows(part) for part in (observations, rewards, dones & ~cut, cut))
+        handed = [observations, rewards, dones, self.adapter.alive, *last]
+        return Result(seen, paid, out, cut_short, over, self.rows(final), handed)
+
+
+@final
+class Skrl(OfOne):
+    """skrl's wrapper."""
+
+    module, maker, extra, libraries = "skrl", "Wrapper", "skrl", ("skrl", "torch")
+    staggers = True
+
+    @property
+    def raw(self) -> Any:
+        return self.adapter.unwrapped
+
+    def begin(self) -> tuple[Actions, list[Any]]:
+        observations, infos = self.adapter.reset()
+        assert infos == {}
+        return {"agent": numpy_of(observations)}, [observations]
+
+    def step(self, actions: Actions) -> Result:
+        given = self.tensors(actions)["agent"]
+        *step, infos = self.adapter.step(given.reshape(len(given), -1))
+        result = self.result(*step, infos["final_obs"], *step[2:])
+        assert (numpy_of(infos["_final_obs"]) == result.ended).all()
+        return result
+
+
+@final
+class SkrlTeam(Player):
+    """skrl's wrapper of teams."""
+
+    module, maker, extra, libraries = "skrl", "MultiAgentWrapper", "skrl", ("skrl", "torch")
+    cases = TEAMS
+    staggers = True
+    options: ClassVar[dict[str, Any]] = {"shared_state": True}
+
+    @property
+    def raw(self) -> Any:
+        return self.adapter._env
+
+    def by_role(self, by_agent: Mapping[str, Any]) -> Actions:
+        """The arrays of a role's agents as one."""
+        parts = {name: numpy_of(array) for name, array in by_agent.items()}
+        return {
+            role: np.stack([part for name, part in parts.items() if name.rpartition("_")[0] == role], 1)
+            for role in self.raw.roles
+        }
+
+    def begin(self) -> tuple[Actions, list[Any]]:
+        observations, infos = self.adapter.reset()
+        assert infos == {}
+        assert list(observations) == self.adapter.possible_agents == list(self.raw.possible_agents)
+        return self.by_role(observations), [*observations.values(), *self.adapter.state().values()]
+
+    def step(self, actions: Actions) -> Result:
+        columns = [a[:, i] for a in self.tensors(actions).values() for i in range(a.shape[1])]
+        given = {n: a.reshape(len(a), -1) for n, a in zip(self.adapter.possible_agents, columns, strict=True)}
+        *step, infos = self.adapter.step(given)
+        observations, *rest = (self.by_role(part) for part in step)
+        rewards, terminated, truncated = ({role: a[..., 0] for role, a in part.items()} for part in rest)
+        ended, final = numpy_of(infos["_final_obs"]), self.by_role(infos["final_obs"])
+        for values in final.values():
+            values[~ended] = 0
+        handed = [array for part in (*step, self.adapter.state()) for array in part.values()]
+        return Result(observations, rewards, terminated, truncated, ended, final, handed)
+
+
+@final
+class RslRl(OfOne):
+    """rsl_rl's vectorised environment, whose last observations it does not show."""
+
+    module, maker, extra, libraries = "rsl_rl", "VecEnv", "rsl-rl", ("rsl_rl", "tensordict", "torch")
+    cases = REAL
+    options: ClassVar[dict[str, Any]] = {"rescale_actions": False}
+
+    def begin(self) -> tuple[Actions, list[Any]]:
+        observations = self.adapter.get_observations()["policy"]
+        return {"agent": numpy_of(observations)}, [observations]
+
+    def step(self, actions: Actions) -> Result:
+        observations, rewards, dones, extras = self.adapter.step(self.tensors(actions)["agent"])
+        again = self.adapter.get_observations()["policy"]
+        assert (numpy_of(again) == numpy_of(observations["policy"])).all()
+        cut = extras["time_outs"]
+        return self.result(observations["policy"], rewards, dones & ~cut, cut, None, dones, cut, again)
+
+
+class TorchRl(Player):
+    """TorchRL's environment."""
+
+    module, maker, extra, libraries = "torchrl", "Env", "torchrl", ("torchrl", "tensordict", "torch")
+    cases = ONE | TEAMS
+    mode = "Disabled"
+    both_flags = True
+    now: Any
+
+    def copies(self) -> Iterator["Player"]:
+        for twin in super().copies():
+            assert isinstance(twin, TorchRl)
+            twin.now = self.now.clone()
+            yield twin
+
+    def seed(self, seed: int) -> None:
+        self.adapter.set_seed(seed)
+
+    @property
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """Where in a TensorDict a role's entries are."""
+        return {role: () if role == "agent" else (role,) for role in ByRole(self.raw).roles}
+
+    def read(self, found: Any, name: str, *at: str) -> Any:
+        return {role: found[(*at, *key, name)] for role, key in self.keys.items()}
+
+    def begin(self) -> tuple[Actions, list[Any]]:
+        self.now = self.adapter.reset()
+        return all_numpy(self.read(self.now, "observation")), list(self.now.values(True, True))
+
+    def step(self, actions: Actions) -> Result:
+        for role, values in self.tensors(actions).items():
+            self.now[(*self.keys[role], "action")] = values
+        before, self.now = self.adapter.step_and_maybe_reset(self.now)
+        ended = numpy_of(before["next", "done"])[:, 0]
+        final = all_numpy(self.read(before, "observation", "next"))
+        observations = all_numpy(self.read(self.now, "observation"))
+        for role, values in final.items():
+            assert (values[~ended] == observations[role][~ended]).all()
+            values[~ended] = 0
+        rewards, terminated, truncated, done = (
+            {role: a[..., 0] for role, a in all_numpy(self.read(before, name, "next")).items()}
+            for name in ("reward", "terminated", "truncated", "done")
+        )
+        assert all((done[role] == terminated[role] | truncated[role]).all() for role in done)
+        handed = [value for value in before.values(True, True) if value.dtype.is_floating_point]
+        return Result(observations, rewards, terminated, truncated, ended, final, handed)
+
+
+@final
+class TorchRlTransformed(TorchRl):
+    """Of a transformed environment TorchRL resets what is done; of another it leaves that to the environment."""
+
+    def __init__(self, env: Any, num_envs: int | None = None, **options: Any) -> None:
+        super().__init__(env, num_envs, **options)
+        from torchrl.envs import TransformedEnv
+
+        self.adapter = TransformedEnv(self.adapter)
+
+    @property
+    def raw(self) -> Any:
+        return self.adapter.base_env.env
+
+
+@final
+class PettingZooReplicas(Player):
+    """Many replicas of a team as PettingZoo's dicts of agents."""
+
+    module, maker, extra, libraries = "pettingzoo", "vector_env", "pettingzoo", ("pettingzoo",)
+    cases = TEAMS
+    both_flags = True
+    options: ClassVar[dict[str, Any]] = {"autoreset_mode": "SameStep", "copy": True}
+    chosen: int | None = None
+
+    def __init__(self, env: Any, num_envs: int | None = None, *, seed: int | None = None, **options: Any) -> None:
+        super().__init__(env, num_envs, **options)
+        self.chosen = seed
+
+    def seed(self, seed: int) -> None:
+        self.chosen = seed
+
+    @property
+    def raw(self) -> Any:
+        return self.adapter.unwrapped
+
+    def by_role(self, by_agent: Mapping[str, Any]) -> Actions:
+        return {
+            role: np.stack([numpy_of(part) for name, part in by_agent.items() if name.rpartition("_")[0] == role], 1)
+            for role in self.raw.roles
+        }
+
+    def begin(self) -> tuple[Actions, list[Any]]:
+        observations, _ = self.adapter.reset(seed=self.chosen)
+        self.chosen = None
+        return self.by_role(observations), list(observations.values())
+
+    def step(self, actions: Actions) -> Result:
+        columns = [array[:, i] for array in actions.values() for i in range(array.shape[1])]
+        *step, infos = self.adapter.step(dict(zip(self.adapter.possible_agents, columns, strict=True)))
+        observations, rewards, terminated, truncated = (self.by_role(part) for part in step)
+        ended = np.zeros(self.raw.num_envs, bool)
+        final = {role: np.zeros_like(values) for role, values in observations.items()}
+        if "final_obs" in infos[self.adapter.possible_agents[0]]:
+            ended = numpy_of(infos[self.adapter.possible_agents[0]]["_final_obs"])
+            final = self.by_role({name: info["final_obs"] for name, info in infos.items()})
+        handed = [array for part in step for array in part.values()]
+        return Result(observations, rewards, terminated, truncated, ended, final, handed)
+
+
+PLAYERS: tuple[type[Player], ...] = (Sb3, Sb3Role, Skrl, SkrlTeam, RslRl, TorchRl, PettingZooReplicas)
+
+
+def is_there(player: type[Player]) -> bool:
+    """Whether its libraries are installed."""
+    return all(importlib.util.find_spec(name) for name in player.libraries)
+
+
+def played(player: type[Player], name: str, count: int, device: str, **options: Any) -> Player:
+    """A player of one of its cases."""
+    env_id, params = player.cases[name]
+    return player(env_id, count, device=device, **params, **options)
+
+
+def plain_of(player: type[Player], name: str, count: int, device: str, **options: Any) -> Any:
+    """The environment of a case as ``gpu_envs.make`` gives it, in NumPy."""
+    env_id, params = player.cases[name]
+    return gpu_envs.make(env_id, count, device=device, autoreset_mode="SameStep", **params, **options)

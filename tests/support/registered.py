@@ -1,0 +1,304 @@
+"""Registered environments of either kind, told by role: made, stepped at random, recorded, compared."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from harness import HAS_CUDA, HAS_TORCH, IDS, Array, Make, Place, assert_unchanged, empty, moved, numpy_of
+
+import gpu_envs
+from gpu_envs.engine.by_role import ByRole
+
+HOST = Place("cpu", "numpy")
+
+LIMIT = 11
+
+CONTINUOUS, GRID = "TagContinuous-v0", "TagGridWorld-v0"
+
+RESULTS = ("observations", "rewards", "terminations", "truncations")
+
+EXTRAS = ("final_obs", "episode_return", "episode_length")
+
+SMALL: dict[str, dict[str, Any]] = {
+    CONTINUOUS: {"num_taggers": 3, "num_runners": 12, "grid_length": 6.0, "tagging_distance": 0.3},
+    GRID: {"grid_length": 4},
+}
+"""Worlds so small that even random agents tag and are tagged before the limit."""
+
+
+class Variant(NamedTuple):
+    """An environment, and what it is made with besides ``SMALL``."""
+
+    env_id: str
+    params: dict[str, Any]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All of it, for ``make``; episodes end at ``LIMIT`` at the latest."""
+        return {**SMALL.get(self.env_id, {}), "max_episode_steps": LIMIT, **self.params}
+
+    @property
+    def has_team(self) -> bool:
+        """Whether it has a team of agents."""
+        return self.env_id not in IDS
+
+
+TEAM_VARIANTS = {
+    "continuous-nearest": Variant(CONTINUOUS, {}),
+    "continuous-full": Variant(CONTINUOUS, {"use_full_observation": True}),
+    "continuous-box": Variant(CONTINUOUS, {"actions": "continuous"}),
+    "continuous-stay": Variant(CONTINUOUS, {"runner_exits_game_after_tagged": False}),
+    "grid-full": Variant(GRID, {}),
+    "grid-nearest": Variant(GRID, {"use_full_observation": False}),
+}
+VARIANTS = {**{env_id: Variant(env_id, {}) for env_id in IDS}, **TEAM_VARIANTS}
+BOXES = {name: VARIANTS[name] for name in ("Pendulum-v1", "continuous-box")}
+
+
+def each(variants: Mapping[str, Variant]) -> pytest.MarkDecorator:
+    """Runs a test for each of these variants."""
+    return pytest.mark.parametrize("variant", variants.values(), ids=variants)
+
+
+each_variant, each_team_variant = each(VARIANTS), each(TEAM_VARIANTS)
+
+needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+
+Actions = dict[str, np.ndarray]
+"""One step's, by role."""
+
+
+def made(make: Make, variant: Variant, count: int, place: Place = HOST, **kwargs: Any) -> Any:
+    """An environment of a variant; ``kwargs`` come last."""
+    return make(variant.env_id, count, **{**place._asdict(), **variant.arguments, **kwargs})
+
+
+def split(env: Any, value: Any) -> dict[str, Any]:
+    """What an environment gave, by role."""
+    return ByRole(env).split(value)
+
+
+def joined_actions(env: Any, actions: Mapping[str, Any]) -> Any:
+    """Actions by role as the environment takes them."""
+    return ByRole(env).join(actions)
+
+
+def roles_of(env: Any) -> list[str]:
+    """The names of its roles."""
+    return list(ByRole(env).roles)
+
+
+def slot(env: Any, name: str, role: str) -> str:
+    """The simulator's name for the array of a role."""
+    return f"{name}.{role}" if env.env_spec.has_team else name
+
+
+def shape_of(env: Any, name: str, role: str) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of a result of a role."""
+    shape, kind = env._sim.shapes[slot(env, name, role)]
+    return tuple(shape), str(kind)
+
+
+def draw(env: Any, steps: int, seed: int = 0) -> list[Actions]:
+    """Uniformly random actions by role, step by step; those of a Box somewhat beyond its bounds too."""
+    rng, view = np.random.default_rng(seed), ByRole(env)
+    block: Actions = {}
+    for role, seen in view.roles.items():
+        space: Any = seen.action
+        shape = (steps, *view.rows(role), *(space.shape or ()))
+        if isinstance(space, Box):
+            block[role] = rng.uniform(1.2 * space.low, 1.2 * space.high, shape).astype(np.float32)
+        else:
+            size = space.n if isinstance(space, Discrete) else space.nvec
+            block[role] = rng.integers(space.start, space.start + size, shape)
+    return [{role: values[t] for role, values in block.items()} for t in range(steps)]
+
+
+def placed(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST) -> Any:
+    """Actions as the environment takes them, in the library of a place, on its device."""
+    return joined_actions(env, {role: moved(values, place) for role, values in actions.items()})
+
+
+def still(env: Any) -> Actions:
+    """Actions that are zero."""
+    return {role: np.zeros_like(values) for role, values in draw(env, 1)[0].items()}
+
+
+def some(actions: Iterable[Mapping[str, np.ndarray]], replicas: slice) -> list[Actions]:
+    """The actions of some of the replicas."""
+    return [{role: values[replicas] for role, values in step.items()} for step in actions]
+
+
+def numpy_by_role(env: Any, value: Any) -> dict[str, np.ndarray]:
+    """Copies of what an environment gave, by role, in NumPy."""
+    return {role: numpy_of(array) for role, array in split(env, value).items()}
+
+
+def outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndarray]]:
+    """What a step gave, by name and role, in NumPy; ``final_obs`` zero where no episode ended."""
+    found = {name: numpy_by_role(env, values) for name, values in zip(RESULTS, step, strict=False)}
+    infos = step[4]
+    if "alive" in infos:
+        found["alive"] = numpy_by_role(env, infos["alive"])
+    final = {role: np.zeros_like(values) for role, values in found["observations"].items()}
+    if "final_obs" in infos:
+        mask = numpy_of(infos["_final_obs"])
+        for role, values in split(env, infos["final_obs"]).items():
+            final[role][mask] = numpy_of(values)[mask]
+    return {**found, "final_obs": final}
+
+
+def take(env: Any, actions: Mapping[str, np.ndarray], place: Place = HOST, **kwargs: Any) -> Any:
+    """Takes a step, and gives its outcome."""
+    return outcome(env, env.step(placed(env, actions, place), **kwargs))
+
+
+def over(given: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
+    """Which replicas' episode a step has ended: every agent is terminated or truncated."""
+    flags = [given["terminations"][role] | given["truncations"][role] for role in given["terminations"]]
+    return np.asarray(np.concatenate([part.reshape(len(part), -1) for part in flags], axis=1).all(axis=1))
+
+
+def record(
+    env: Any, actions: Iterable[Mapping[str, np.ndarray]], place: Place = HOST
+) -> dict[str, dict[str, np.ndarray]]:
+    """Takes a step with each of the actions: ``[steps, num_envs, ...]`` by name and role. Resets in Disabled mode."""
+    steps = []
+    for action in actions:
+        steps.append(take(env, action, place))
+        if env.autoreset_mode is AutoresetMode.DISABLED and over(steps[-1]).any():
+            first = env.reset(options={"reset_mask": over(steps[-1])})[0]
+            steps[-1]["restarted"] = numpy_by_role(env, first)
+        else:
+            steps[-1]["restarted"] = steps[-1]["observations"]
+    return {name: {role: np.stack([s[name][role] for s in steps]) for role in steps[0][name]} for name in steps[0]}
+
+
+def part(recorded: Mapping[str, Mapping[str, np.ndarray]], replicas: slice) -> dict[str, dict[str, np.ndarray]]:
+    """What was recorded of some of the replicas."""
+    return {name: {role: v[:, replicas] for role, v in by_role.items()} for name, by_role in recorded.items()}
+
+
+def joined(env: Any, value: Any) -> np.ndarray:
+    """What an environment gave as one array of all agents in their order, ``[num_envs, agents, ...]``."""
+    return rows(numpy_by_role(env, value))
+
+
+def rows(by_role: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Arrays of the roles as one of all agents, ``[num_envs, agents, ...]``."""
+    return np.concatenate([v[:, None] if role == "agent" else v for role, v in by_role.items()], axis=1)
+
+
+def progress(env: Any) -> dict[str, Any]:
+    """All that a trajectory depends on, and the statistics; not the mask of what the last single step finished."""
+    state: dict[str, Any] = env.get_state()
+    state["episode"] = {name: numpy_of(values) for name, values in state["episode"].items() if name != "finished"}
+    return state
+
+
+def all_buffers(env: Any) -> dict[str, np.ndarray]:
+    """All memory of a simulation but for what it needs within a step."""
+    return {name: numpy_of(array) for name, array in env._sim.buffers.items() if not name.startswith("scratch.")}
+
+
+def set_elapsed(env: Any, steps: Any) -> None:
+    """Says how many steps the episodes have had."""
+    if "elapsed" in env.state:
+        env.state["elapsed"] = steps
+        return
+    state = env.get_state()
+    state["episode"]["elapsed"] = np.broadcast_to(steps, env.num_envs).astype(np.int32)
+    env.set_state(state)
+
+
+STEPS = 40
+
+
+class Team(NamedTuple):
+    """A team size that calls for a schedule of its own."""
+
+    taggers: int
+    runners: int
+    seen: int = 10
+    full: bool = False
+    box: bool = False
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """For ``make``."""
+        return {
+            "num_taggers": self.taggers,
+            "num_runners": self.runners,
+            "num_other_agents_observed": self.seen,
+            "use_full_observation": self.full,
+            "actions": "continuous" if self.box else "discrete",
+            "grid_length": 1.5 * math.sqrt(self.taggers + self.runners),
+            "tagging_distance": 0.5 / math.sqrt(self.taggers + self.runners),
+            "edge_hit_penalty": -0.1,
+        }
+
+
+def starts_of(env: Any, rows: int | None = None) -> dict[str, np.ndarray]:
+    """A cell for each agent, the runners far from the taggers; ``rows``: of so many replicas, which differ."""
+    taggers = np.arange(env.num_agents) < env.counts["tagger"]
+    x = np.where(taggers, 0, 3)
+    y = np.where(taggers, 0, 4)
+    if rows is not None:
+        x = x + (np.arange(rows) % 2)[:, None]
+        y = np.broadcast_to(y, x.shape)
+    return {"x": x, "y": y}
+
+
+def far(env: Any) -> dict[str, Any]:
+    """Reset options with which no agent ends an episode within a few steps."""
+    return starts_of(env) if env.env_spec.has_team else {}
+
+
+def dtype(array: Array) -> str:
+    """The name of an array's element type."""
+    return str(array.dtype).rpartition(".")[2]
+
+
+def library(array: Array) -> str:
+    """The library an array belongs to."""
+    return type(array).__module__.partition(".")[0]
+
+
+def storage_place(place: Place) -> Place:
+    """Where the user's arrays may be: those of a GPU are not NumPy's."""
+    return Place("cuda", "cupy") if place == ("cuda", "numpy") else place
+
+
+def guarded(place: Place, shape: tuple[int, ...], kind: str) -> tuple[Array, Array]:
+    """An array within a longer one, an element from its ends: the longer one, and the array."""
+    whole = empty(storage_place(place), (math.prod(shape) + 2,), kind)
+    return whole, whole[1:-1].reshape(shape)
+
+
+def assert_guards(whole: Array) -> None:
+    """Fails where the elements around a guarded array were written."""
+    ends = numpy_of(whole)[[0, -1]]
+    assert (ends == np.full(2, 77).astype(ends.dtype)).all()
+
+
+def is_whole(env: Any) -> bool:
+    """Whether the actions are whole numbers."""
+    return not any(isinstance(seen.action, Box) for seen in ByRole(env).roles.values())
+
+
+def first_real(variant: Variant) -> str:
+    """The first parameter that is a number and may differ between replicas."""
+    params = gpu_envs.spec(variant.env_id).params
+    return next(name for name, p in params.items() if p.kind == "real" and not p.fixed)
+
+
+def assert_refused(env: Any, act: Callable[[], object], error: Any, match: str) -> None:
+    """Fails unless this raises, with such a message, and changes nothing that a trajectory depends on."""
+    with pytest.raises(error, match=match):
+        assert_unchanged(env, act)

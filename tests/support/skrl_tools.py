@@ -1,0 +1,43 @@
+"""What the tests of skrl's adapters share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+QUIET = {"write_interval": 0, "checkpoint_interval": 0}
+"""Settings of an agent that logs nothing."""
+
+
+def last_first(flags: Any) -> Any:
+    """A team's flags in the opposite order; those of one agent as they are."""
+    return dict(reversed(flags.items())) if isinstance(flags, dict) else flags
+
+
+def interact(agent: Any, wrapper: Any, steps: int, watch: Callable[[Any], None] = lambda _: None) -> None:
+    """What skrl's trainers do, without updates."""
+    agent.init()
+    agent.enable_training_mode(True)
+    observations, _ = wrapper.reset()
+    states = wrapper.state()
+    with torch.no_grad():
+        for timestep in range(steps):
+            when = {"timestep": timestep, "timesteps": steps}
+            actions, _ = agent.act(observations, states, **when)
+            followed, rewards, terminated, truncated, infos = wrapper.step(actions)
+            next_states = wrapper.state()
+            watch(infos)
+            agent.record_transition(
+                observations=observations,
+                states=states,
+                actions=actions,
+                rewards=rewards,
+                next_observations=followed,
+                next_states=next_states,
+                # of a team skrl counts by the first: one that goes out in the course of an episode
+                terminated=last_first(terminated),
+                truncated=last_first(truncated),
+                infos=infos,
+                **when,
+            )
+            observations, states = followed, next_states

@@ -1,0 +1,83 @@
+"""What the tests of the trainer share: small runs, and what of them must be equal."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from harness import numpy_of
+
+from gpu_envs.training.config import Config
+
+WIDE_BOX = gymnasium.spaces.Box(np.array([-2, 0, 5, -1, -1], np.float32), np.array([2, 1, 7, 1, 3], np.float32))
+SPACES = {
+    "discrete": gymnasium.spaces.Discrete(7, start=3),
+    "wide": gymnasium.spaces.Discrete(200),
+    "multidiscrete": gymnasium.spaces.MultiDiscrete([21, 3, 2, 5, 21]),
+    "box": WIDE_BOX,
+    "many": gymnasium.spaces.Box(-1, 1, (50,)),
+}
+"""Spaces of actions of every kind that is learnt."""
+
+GRID = "TagGridWorld-v0"
+FIELD = "TagContinuous-v0"
+
+FIELD_PARAMS = {
+    "num_taggers": 2, "num_runners": 3, "grid_length": 5.0, "episode_length": 20, "tagging_distance": 0.2,
+    "num_acceleration_levels": 2, "num_turn_levels": 2, "num_other_agents_observed": 2,
+}  # fmt: skip
+"""A game in which many runners are tagged long before the end."""
+
+TIMES = ("seconds", "steps_per_second", "rollout_seconds", "update_seconds")
+"""Columns of a log that no two runs share."""
+
+
+def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
+    """A run of few replicas that is kept nowhere."""
+    few: dict[str, Any] = {
+        "num_envs": 8, "horizon": 16, "hidden": (16, 16), "epochs": 2, "minibatches": 2, "threads": 1, "seed": 3,
+        "run_dir": "", "total_steps": 8 * 16 * 100,
+    }  # fmt: skip
+    if env == FIELD:
+        few["params"] = FIELD_PARAMS
+    return Config(env=env, device=device, **(few | settings))
+
+
+def usual(env: str, device: str, **settings: Any) -> Config:
+    """A run with the settings that are the default, kept nowhere."""
+    return Config(env=env, device=device, threads=1, **({"run_dir": ""} | settings))
+
+
+def timeless(state: dict[str, Any]) -> dict[str, Any]:
+    """A trainer's state without the times in it."""
+    rest = {name: value for name, value in state.items() if name not in ("seconds", "recent")}
+    return rest | {"recent": [entry[:2] for entry in state["recent"]]}
+
+
+def rows_of(log: Path) -> list[dict[str, str]]:
+    """The rows of a log, without the times in it."""
+    header, *lines = log.read_text().splitlines()
+    names = header.split(",")
+    rows = [dict(zip(names, line.split(","), strict=True)) for line in lines]
+    return [{name: cell for name, cell in row.items() if name not in TIMES} for row in rows]
+
+
+EPS = 2.0**-24
+"""A rounding to float32."""
+
+
+def figures_of(learner: Any) -> dict[str, float]:
+    from gpu_envs.training.learner import FIGURES
+
+    return dict(zip(FIGURES, learner.figures.tolist(), strict=True))
+
+
+def taken(trainer: Any, name: str) -> dict[str, np.ndarray]:
+    """The roll-out's arrays of a policy, ``[T, rows, ...]``."""
+    learner, storage = trainer.learners[name], trainer._horizon_env.storage
+    names = ("observations", "rewards", "terminations", "truncations", "final_obs", "alive")
+    present = [n for n in names if getattr(next(iter(storage.values())), n) is not None]
+    arrays = {n: numpy_of(learner._taken(storage, n)) for n in present}
+    horizon = len(arrays["rewards"])
+    alive = arrays["alive"][:horizon] if "alive" in arrays else np.ones_like(arrays["terminations"])
+    return arrays | {"alive": alive}

@@ -1,0 +1,38 @@
+"""Specs that are right but for what a test changes."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpu_envs import EnvSpec, Field, Param, Role, TeamSpec
+
+SEEN = Box(-1, 1, (1,), np.float32)
+
+
+def one(**changes: Any) -> EnvSpec:
+    settings: dict[str, Any] = {
+        "id": "Wrong-v0",
+        "header": "cartpole.cuh",
+        "state": ("x",),
+        "params": {"count": Param(3, fixed=True), "speed": Param(1.0)},
+        "observation": SEEN,
+        "action": Discrete(2),
+    }
+    return EnvSpec(**settings | changes)
+
+
+def team(**changes: Any) -> TeamSpec:
+    settings: dict[str, Any] = {
+        "id": "Wrong-v0",
+        "header": "tag_grid.cuh",
+        "state": {"x": Field()},
+        "params": {"count": Param(3, fixed=True, positive=True), "speed": Param(1.0), "loose": Param(2)},
+        "roles": (Role("dog", "count", SEEN, Discrete(2)),),
+    }
+    return TeamSpec(**settings | changes)
+
+
+def role(**changes: Any) -> tuple[Role]:
+    settings: dict[str, Any] = {"name": "dog", "count": 2, "observation": SEEN, "action": Discrete(2)}
+    return (Role(**settings | changes),)

@@ -1,0 +1,137 @@
+"""The rooms of the package stand in an order: no import runs up, not even a deferred one, and none in a circle."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TREES = {"gpu_envs": "gpu_envs", "gpu_envs.adapters": "adapters", "benchmarks": "benchmarks"}
+
+ROOMS = (
+    ("errors", "extras", "seeds", "pictures", "rules"),
+    ("backend",),
+    ("specs",),
+    ("envs",),
+    ("translation",),
+    ("codegen",),
+    ("registry",),
+    ("rendering",),
+    ("engine",),
+    ("vector_env", "multi_agent_env"),
+    ("making",),
+    ("",),  # gpu_envs/__init__.py
+    ("testing", "wrappers", "adapters"),
+    ("training",),
+    ("replays",),
+    ("scaffold",),
+    ("cli",),
+    ("__main__",),
+    ("benchmarks",),
+)
+"""From the ground up; what stands in one line knows nothing of the rest of the line."""
+
+MEANT: Mapping[tuple[str, str], str] = {}
+"""Imports that run up or aside and are meant to: by importer and imported, why."""
+
+pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not in a checkout")
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package, its adapters and its benchmarks, by its name."""
+    found = {}
+    for name, folder in TREES.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT / folder)
+            if name == "gpu_envs" and inside.parts[0] in ("adapters", "kernels"):  # links
+                continue
+            parts = inside.with_suffix("").parts
+            found[".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return found
+
+
+def imports(path: Path, known: Mapping[str, Path]) -> Iterator[tuple[int, str]]:
+    """The modules among ``known`` that a file imports anywhere in it, with the lines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [each if (each := f"{node.module}.{alias.name}") in known else node.module for alias in node.names]
+        else:
+            continue
+        yield from ((node.lineno, name) for name in dict.fromkeys(names) if name in known)
+
+
+def room(module: str) -> str:
+    """The room that a module stands in."""
+    first, _, rest = module.partition(".")
+    return rest.partition(".")[0] if first == "gpu_envs" else first
+
+
+def height(module: str) -> int:
+    """How high a module's room stands."""
+    return next(i for i, rooms in enumerate(ROOMS) if room(module) in rooms)
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room(module) for module in modules()} == {each for rooms in ROOMS for each in rooms}
+
+
+def test_no_import_runs_up() -> None:
+    known, found, unused = modules(), [], dict(MEANT)
+    for module, path in known.items():
+        for line, imported in imports(path, known):
+            if height(imported) < height(module) or room(imported) == room(module):
+                continue
+            if (module, imported) in MEANT:
+                unused.pop((module, imported), None)
+            else:
+                found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which stands no lower")
+    assert not found, "\n".join(found)
+    assert not unused, f"no such imports any more: {unused}"
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    known = modules()
+    below = {
+        module: {name for _, name in imports(path, known) if name != module and (module, name) not in MEANT}
+        for module, path in known.items()
+    }
+    while free := [module for module, others in below.items() if not others & below.keys()]:
+        for module in free:
+            del below[module]
+    while free := [module for module in below if not any(module in others for others in below.values())]:
+        for module in free:
+            del below[module]
+    assert not below, "\n".join(f"{module} -> {', '.join(sorted(o & below.keys()))}" for module, o in below.items())
+
+
+def test_no_file_is_too_long() -> None:
+    longest = {path: len(path.read_text().splitlines()) for path in modules().values()}
+    assert {str(path.relative_to(ROOT)): lines for path, lines in longest.items() if lines > 400} == {}
+    tests = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {name: lines for name, lines in tests.items() if lines > 600} == {}
+
+
+def test_no_test_file_imports_another() -> None:
+    tests = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {name: found for name, path in tests.items() if (found := [each for _, each in imports(path, tests)])} == {}
+
+
+def test_every_public_method_says_what_it_does() -> None:
+    """In its own docstring, or in that of the method which it overrides."""
+    for name in modules():
+        if name.partition(".")[0] == "benchmarks" or ".scaffold." in name or name == "gpu_envs.__main__":
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # what is not installed everywhere
+            continue
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == name and kind.__name__[0] != "_":
+                public = [each for each, found in vars(kind).items() if callable(found) and each[0] != "_"]
+                silent = [each for each in public if not inspect.getdoc(getattr(kind, each))]
+                assert not silent, f"{name}.{kind.__name__}"

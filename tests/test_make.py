@@ -1,0 +1,93 @@
+"""What ``make`` does, as far as it shows without doing it: what it says first, and that its commands are right."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import with_package
+
+from gpu_envs.cli import OK, main
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("make") is None or not (ROOT / "Makefile").is_file(), reason="there is no make, or nothing to make"
+)
+
+
+def recipe(target: str, *settings: str) -> list[str]:
+    """The commands of a target, in order, as on a machine where nothing is installed."""
+    words = ["make", "--no-print-directory", "--dry-run", "--always-make", target, *settings]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.replace("\\\n", "").splitlines()
+
+
+class Asked:
+    """Stands in for the trainer: remembers the configuration."""
+
+    def train(self, config: Any, **_: Any) -> Any:
+        self.config = config
+        raise KeyboardInterrupt
+
+
+def trained(target: str, *settings: str) -> Any:
+    """The configuration with which a target trains."""
+    (command,) = (line for line in recipe(target, *settings) if "gpu-envs train" in line)
+    asked = Asked()
+    assert main(shlex.split(command)[1:], trainer=asked) != OK
+    return asked.config
+
+
+def test_tag_without_a_gpu_is_a_smaller_job_and_says_so_first() -> None:
+    small, whole = (trained("tag", f"CUDA_EXTRA={extra}") for extra in ("", "cuda13"))
+    assert small.total_steps < whole.total_steps / 5
+    assert small.device == "cpu"
+    for extra, said in (("", "one to three minutes on two cores"), ("cuda13", "seconds")):
+        lines = recipe("tag", f"CUDA_EXTRA={extra}")
+        (first,) = (i for i, line in enumerate(lines) if line.startswith("echo") and said in line)
+        assert "gpu-envs train" in lines[first + 1]
+
+
+def test_train_names_play() -> None:
+    lines = recipe("train", "CUDA_EXTRA=")
+    assert trained("train", "CUDA_EXTRA=").env == "CartPole-v1"
+    assert "make play" in lines[-1]
+    assert "gpu-envs train" in lines[-2]
+
+
+@pytest.mark.parametrize("target", ["train", "test"])
+def test_pip_is_heard(target: str) -> None:
+    lines = recipe(target)
+    calls = [i for i, line in enumerate(lines) if "pip install" in line]
+    assert len(calls) == 2
+    assert not any(word in lines[i] for i in calls for word in ("--quiet", " -q"))
+    assert "Setting up" in lines[calls[0] - 1]
+
+
+def test_the_tests_say_how_long_they_take() -> None:
+    lines = recipe("test")
+    (says,) = (i for i, line in enumerate(lines) if "minutes" in line and "python -c" in line)
+    assert "pytest" in lines[says + 1]
+    command = lines[says].replace(".venv/bin/python", shlex.quote(sys.executable))
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert "minutes on" in done.stdout
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]])
+def test_a_failure_is_named_when_it_happens(tmp_path: Path, processes: list[str]) -> None:
+    if processes:
+        pytest.importorskip("xdist")
+    file = tmp_path / "test_two.py"
+    file.write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    settings = with_package()
+    settings["PYTHONPATH"] += f":{ROOT / 'tests'}:{ROOT / 'tests' / 'support'}"
+    words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", *processes, str(file)]
+    done = subprocess.run(words, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+    said, _, _ = done.stdout.partition("= FAILURES")
+    assert "failed: test_two.py::test_wrong: assert 1 == 2" in said, done.stdout + done.stderr
+    assert "test_right" not in said

@@ -1,0 +1,472 @@
+"""The checker of environments finds what is wrong with broken ones, says where, and lets good ones pass."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from harness import with_package
+from small_envs import CHASE, WALK, chase, walk, wrong
+
+import gpu_envs
+from gpu_envs.codegen import AUTORESET_MODES
+from gpu_envs.errors import display
+from gpu_envs.pictures import Drawing, Picture, disc
+from gpu_envs.testing import (
+    CheckError,
+    builds,
+    check_environment,
+    ends,
+    probe,
+    sameness,
+    values,
+)
+from gpu_envs.testing import (
+    cross_compile as elsewhere,
+)
+from gpu_envs.testing.portable import to_bytes
+from gpu_envs.testing.report import FailedError, Report
+from gpu_envs.testing.subject import Subject
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled here is of no use elsewhere: the sources name temporary files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def line_of(spec: Any, text: str) -> str:
+    """Where a line of the header is, as a message says it."""
+    lines = [line.strip() for line in spec.header.read_text().splitlines()]
+    return f"{spec.header}:{lines.index(text) + 1}: "
+
+
+@pytest.mark.parametrize("make", [walk, chase])
+def test_a_good_one_passes(tmp_path: Path, make: Callable[..., Any]) -> None:
+    told: list[str] = []
+    report = check_environment(make(tmp_path), devices=["cpu"], report=told.append)
+    assert report.failures == []
+    assert told[:-1] == [str(line) for line in report.lines]
+    assert told[-1].startswith(f"{report.env_id}: ")
+    assert {line.outcome for line in report.lines} == {"passed", "skipped"}
+
+
+def test_what_is_wrong_is_listed() -> None:
+    def complain() -> str:
+        raise FailedError("x is 3; expected 4")
+
+    told: list[str] = []
+    report = Report("Walk-v0", told.append)
+    assert report.make("one", lambda: "it is well")
+    assert not report.make("two", complain)
+    report.leave_out("three", "there is no third")
+    with pytest.raises(CheckError, match=r"^Walk-v0 failed 1 of 3 checks:\n- two: x is 3; expected 4$"):
+        report.conclude()
+    assert told == [
+        "passed   one: it is well",
+        "failed   two: x is 3; expected 4",
+        "skipped  three: there is no third",
+        "Walk-v0: 1 passed, 1 failed, 1 skipped",
+    ]
+
+
+def test_what_does_not_compile_is_told_and_the_rest_left_out(tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(CheckError, match=r"walk\.cuh:6: error: State has no field 'y'"):
+        check_environment(walk(tmp_path, step="s.y = 0;\n    return {0, false};"), devices=["cpu"], report=told.append)
+    assert [line[:7] for line in told] == ["failed ", "Walk-v0"]
+
+
+UNMARKED = "real twice(real x) {\n    return x * 2;\n}\n"
+
+
+def test_a_function_that_a_gpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = walk(tmp_path, step="s.x = twice(s.x);\n    return {0, false};")
+    spec.header.write_text(UNMARKED + spec.header.read_text())
+    good, team = walk(tmp_path, "Good-v0"), chase(tmp_path)
+    if elsewhere._nvrtc() is not None:
+        assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
+        assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
+    monkeypatch.setattr(elsewhere, "_nvrtc", lambda: None)
+    assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
+    assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("struct A {\n    int x[3] = {1, 2, 3};\n    int get() const { return x[0]; }\n};", [(3, "get")]),
+        ("template <class T>\nFN T f(T x) { return x; }\nconstexpr int N[] = {1, 2};", []),
+        ("#define F(x) g(x) { }\n// int f() { }\nenum E { A, B };\nconstexpr int g() { return 1; }", [(4, "g")]),
+        ("FN void f() { const auto h = [&](int i) { return i; }; if (h(1)) { } }", []),
+    ],
+)
+def test_functions_without_a_mark(text: str, found: list[tuple[int, str]]) -> None:
+    assert list(elsewhere.unmarked(text)) == found
+
+
+# --- what is outside an array, and what is undefined ---
+
+OUTSIDE = {
+    "table": (
+        "s.x += p.slope[int(s.x * real(8) + real(8))];",
+        "of 'slope', which has 3 elements",
+    ),
+    "map": ("s.x += p.ground(1, int(s.x * real(8)) + 4);", "of 'ground', which has 2 elements"),
+    "array": ("s.cells[int(s.x * real(2)) + 4] = 1;", "of 'cells', which has 9 elements"),
+}
+
+
+def astray(tmp_path: Path, line: str) -> Any:
+    """A walk with tables and an array, a line of which leads outside them."""
+    return walk(
+        tmp_path,
+        more={
+            "state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "cells": gpu_envs.Field("int", 9)},
+            "tables": {
+                "slope": gpu_envs.Table([0.5, 0.25, 0.125]),
+                "ground": gpu_envs.Table([[1, 2], [3, 4], [5, 6]], "int"),
+            },
+        },
+        reset=WALK["reset"] + "\n    for (int j = 0; j < 9; ++j) s.cells[j] = 0;",
+        step=f"s.x += real(action) - real(0.1);\n    {line}\n    return {{0, s.x > real(9)}};",
+    )
+
+
+@pytest.mark.parametrize(("line", "what"), OUTSIDE.values(), ids=OUTSIDE)
+def test_what_is_outside_an_array(tmp_path: Path, line: str, what: str) -> None:
+    spec = astray(tmp_path, line)
+    found = wrong(builds.undefined_values, spec)
+    assert found.startswith(f"{line_of(spec, line)}index ")
+    assert what in found
+
+
+def test_what_is_outside_an_array_is_found_first(tmp_path: Path) -> None:
+    """It could end the process that tests."""
+    told: list[str] = []
+    with pytest.raises(CheckError, match="of 'slope'"):
+        check_environment(astray(tmp_path, OUTSIDE["table"][0]), devices=["cpu"], sanitize=False, report=told.append)
+    assert told[-2] == "skipped  cpu: all else: what was found could crash this process: fix it first"
+
+
+def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
+    """Beyond the last agent lies the next replica: no sanitizer could know."""
+    line = "w.x[i + 1] = w.x[i];"
+    spec = chase(
+        tmp_path, step=CHASE["step"].replace("w.reward[i] = w.x[i];", f"w.reward[i] = w.x[i];\n        {line}")
+    )
+    found = wrong(builds.undefined_values, spec)
+    assert found.startswith(f"{line_of(spec, line)}index 4 of 'x', which has 4 elements")
+    assert builds.sanitizer("asan") == "" or wrong(builds.sanitized, spec) == found
+
+
+def test_an_agents_array_that_is_written_outside(tmp_path: Path) -> None:
+    line = "for (int k = 0; k < 3; ++k) w.bag[i * 2 + k] = 1;"
+    more = {"state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2)}}
+    spec = chase(tmp_path, more=more, reset=CHASE["reset"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
+    assert wrong(builds.undefined_values, spec).startswith(
+        f"{line_of(spec, line)}index 8 of 'bag', which has 8 elements"
+    )
+
+
+def test_a_row_that_is_written_outside(tmp_path: Path) -> None:
+    spec = chase(tmp_path, observe=CHASE["observe"] + "\n    if (i > 0) row[2] = 0;")
+    assert "index 2 of 'the row of observations', which has 2 elements" in wrong(builds.undefined_values, spec)
+
+
+def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
+    line = "for (int j = 2; j < 4; ++j) observation[j] = 0;"
+    spec = walk(tmp_path, observe=f"{WALK['observe']}\n    {line}")
+    assert wrong(builds.undefined_values, spec).startswith(
+        f"{line_of(spec, line)}index 2 of 'the observation', which has 2"
+    )
+    parts = spaces.Dict({"near": spaces.Box(0, 9, (2, 2), np.int32), "far": spaces.Box(0, 255, (3,), np.uint8)})
+    line = "for (int j = 0; j < 4; ++j) observation.far[j] = 0;"
+    spec = walk(tmp_path, "Look-v0", more={"observation": parts}, observe=line)
+    assert wrong(builds.undefined_values, spec).startswith(
+        f"{line_of(spec, line)}index 3 of 'far', which has 3 elements"
+    )
+
+
+@pytest.mark.parametrize("compiler", ["", "clang++"])
+def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+    if compiler and not shutil.which(compiler):
+        pytest.skip(f"there is no {compiler}")
+    if compiler:
+        monkeypatch.setenv("CXX", compiler)
+        if sys.platform == "linux" and not builds.sanitizer("ubsan"):
+            pytest.skip(f"{compiler} has no sanitizers here")
+    line = "s.x += real(7 / n);"
+    spec = walk(tmp_path, step=f"const int n = int(s.pace * real(4)) - 1;\n    {line}\n    return {{0, false}};")
+    assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+
+
+def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is played in this process, which it would hold for ever."""
+    spec = walk(
+        tmp_path, step="volatile bool stuck = action == 1;\n    while (stuck) s.x += 1;\n    return {0, false};"
+    )
+    monkeypatch.setattr(builds, "_LIMIT_S", 6)
+    told: list[str] = []
+    with pytest.raises(CheckError, match=r"Walk-v0: step [1-9] \(SameStep\) did not end within 6 s") as caught:
+        check_environment(spec, devices=["cpu"], report=told.append, sanitize=False)
+    assert "failed 1 of " in str(caught.value)
+    assert "fix it first" in "\n".join(told)
+
+
+def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
+    """In SameStep there is none; in the other modes one waits."""
+    line = "s.x = real(8 / (4 - int(s.pace)));"
+    spec = walk(
+        tmp_path,
+        reset=WALK["reset"] + "\n    s.pace = 0;",
+        step=f"{line}\n    s.pace += real(1);\n    return {{0, s.pace > real(3)}};",
+    )
+    assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
+
+
+def test_every_autoreset_mode_is_played(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    subject = Subject(walk(tmp_path), 9, 40, 0, {})
+    plan = probe.Plan(to_bytes(subject.spec, {}, tmp_path), {}, 3, 4, 7, 0, "cpu", ((),))
+    assert probe.play(plan) == ""
+    places = ["the first reset", *(f"step {t}" for t in range(1, 5))]
+    expected = [f"{probe.PLACE}{place} ({mode})" for mode in AUTORESET_MODES for place in places]
+    long = ["the first reset", *(f"step {t} of a long run" for t in range(1, 8))]
+    expected += [f"{probe.PLACE}{place} (SameStep)" for place in long]
+    assert sorted(capfd.readouterr().out.splitlines()) == sorted(expected)
+
+
+# --- what is not set ---
+
+
+def test_a_field_that_reset_leaves_out(tmp_path: Path) -> None:
+    found = wrong(builds.undefined_values, walk(tmp_path, reset="s.x = random.uniform(real(-1), real(1));"))
+    assert "pace of replica" in found
+    assert "reset must set every field" in found
+
+
+def test_a_teams_field_that_reset_leaves_out(tmp_path: Path) -> None:
+    spec = chase(tmp_path, reset="FOR_EACH_AGENT(i, AGENTS) { w.x[i] = team.random(RESET, i).uniform(0, 10); }")
+    assert "state.caught of replica" in wrong(sameness.resets, spec, "cpu")
+    assert "state.caught of replica" in wrong(builds.undefined_values, spec)
+
+
+def test_a_local_variable_without_a_value(tmp_path: Path) -> None:
+    spec = walk(
+        tmp_path, step="real push;\n    if (action == 1) push = s.pace;\n    s.x += push;\n    return {0, false};"
+    )
+    assert "state.x of replica" in wrong(builds.undefined_values, spec)
+
+
+def test_scratch_that_nobody_wrote(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) w.reward[i] = w.near[i];"
+    spec = chase(tmp_path, more={"scratch": {"near": gpu_envs.Field()}}, step=broken)
+    assert "rewards." in wrong(builds.undefined_values, spec)
+
+
+def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
+    more = {"shared_scratch": {"mark": gpu_envs.Field()}}
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, 1) w.mark = real(w.elapsed);"
+    spec = chase(tmp_path, more=more, step=broken, observe="row[0] = float(w.mark);\n    row[1] = 0;")
+    assert "observations.hunter" in wrong(builds.undefined_values, spec)
+
+
+def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
+    found = wrong(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
+    assert "after reset" in found
+    assert "element [1] of the observation 'prey' of replica 0, prey_1 was not written: observe must write" in found
+
+
+def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
+    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
+    paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
+    found = wrong(builds.undefined_values, walk(tmp_path, more={"observation": parts}, observe=paint))
+    assert "element [1][2] of the observation 'image' of replica 0 was not written" in found
+    found = wrong(builds.undefined_values, walk(tmp_path, "Short-v0", observe="observation[1] = 0;"))
+    assert "observations[0] of replica 0" in found
+
+
+def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
+    spec = walk(tmp_path, step="static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};")
+    for check in (sameness.seeds, sameness.independence, sameness.round_trip):
+        assert wrong(check, spec, "cpu"), check
+
+
+# --- values ---
+
+
+def test_a_number_that_is_none(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (i == 2 && w.elapsed == 5) w.x[i] = log(real(-1)); }"
+    found = wrong(values.finite, chase(tmp_path, step=broken), "cpu")
+    assert "replica 0, prey_1, step 5 of its episode: 'x' of the state is nan" in found
+
+
+def test_an_observation_outside_its_space(tmp_path: Path) -> None:
+    found = wrong(values.spaces, walk(tmp_path, more={"observation": spaces.Box(-1, 1, (2,), np.float32)}), "cpu")
+    assert "the observation[0] of replica" in found
+    assert "its space allows -1.0 to 1.0: widen the space" in found
+
+
+def test_an_agents_observation_outside_its_space(tmp_path: Path) -> None:
+    spec = chase(tmp_path, observe="row[0] = i == 2 ? -1.0f : 0.0f;\n    row[1] = 0;")
+    assert "'prey'[0] of replica 0, prey_1 is -1.0 after reset" in wrong(values.spaces, spec, "cpu")
+
+
+TEAM_MASK = "FN void allow(const World& w, const Params& p, int i, const Mask& mask) {\n    BODY\n}\n"
+MASK = "FN void allow(const State& s, const Params& p, Mask& mask) {\n    BODY\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "allow", "none", "who", "some", "outside"),
+    [
+        (walk, MASK, "mask[0] = mask[1] = s.x < real(2);", "replica ", "mask[0] = s.x > real(0);", "mask[2] = false;"),
+        (
+            chase,
+            TEAM_MASK,
+            "for (int a = 0; a < 3; ++a) mask[a] = i != 2 || w.elapsed != 3;",
+            "replica 0, prey_1 has no possible choice in step 3: allow must leave at least one of 3",
+            "mask[0] = w.x[i] > real(1);",
+            "mask[3] = false;",
+        ),
+    ],
+    ids=["one agent", "team"],
+)
+def test_masks(
+    tmp_path: Path, make: Callable[..., Any], allow: str, none: str, who: str, some: str, outside: str
+) -> None:
+    more = {"action_mask": True}
+    empty = make(tmp_path, "Empty-v0", more=more, further=allow.replace("BODY", none))
+    assert who in wrong(values.masks, empty, "cpu")
+    good = make(tmp_path, "Good-v0", more=more, further=allow.replace("BODY", some))
+    assert wrong(values.masks, good, "cpu") == ""
+    assert wrong(sameness.independence, good, "cpu") == ""
+    assert wrong(builds.undefined_values, good) == ""
+    broken = make(tmp_path, "Wide-v0", more=more, further=allow.replace("BODY", outside))
+    assert "of 'the action mask', which has " in wrong(builds.undefined_values, broken)
+
+
+def test_several_observations_pass(tmp_path: Path) -> None:
+    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
+    paint = (
+        "observation.place[0] = float(s.x);\n    for (int j = 0; j < 20; ++j) observation.image[j] = u8(j + int(s.x));"
+    )
+    spec = walk(tmp_path, more={"observation": parts}, observe=paint)
+    for check in (
+        values.spaces,
+        sameness.seeds,
+        sameness.independence,
+        sameness.observations,
+        sameness.rollouts,
+        ends.ends,
+    ):
+        assert wrong(check, spec, "cpu") == "", check
+    assert wrong(builds.undefined_values, spec) == ""
+    small = spaces.Dict({"place": parts["place"], "image": spaces.Box(0, 5, (4, 5), np.uint8)})
+    found = wrong(values.spaces, walk(tmp_path, more={"observation": small}, observe=paint), "cpu")
+    assert found.startswith("the observation 'image'[")
+
+
+def test_a_picture_of_nothing(tmp_path: Path) -> None:
+    def draw(state: Any, params: Any) -> Picture:
+        del params
+        with np.errstate(all="ignore"):
+            centres = np.stack([state["x"] / 0.0, state["x"]], -1)[:, None]
+        return Picture((-1, -1, 1, 1), (disc(centres, 0.1, (0, 0, 0)),))
+
+    spec = walk(tmp_path, more={"drawing": Drawing(draw)})
+    assert "shape 0, a disc, of replica 0 is at no finite place" in wrong(values.drawing, spec, "cpu")
+
+
+def test_a_drawing_of_a_field_that_is_not_there(tmp_path: Path) -> None:
+    def draw(state: Any, params: Any) -> Picture:
+        del params
+        return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))
+
+    line = draw.__code__.co_firstlineno + 2
+    found = wrong(values.drawing, walk(tmp_path, more={"drawing": Drawing(draw)}), "cpu")
+    assert found.startswith(f"{display(__file__)}:{line}: there is no field 'xx' in the state")
+    assert "There are: x, pace" in found
+    assert found.endswith('    return Picture((-1, -1, 1, 1), (disc(state["xx"], 0.1, (0, 0, 0)),))')
+
+
+# --- ends ---
+
+
+def test_who_comes_back_into_the_game(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed % 10 == 0) w.in_game[i] = true; }"
+    assert "is in the game again" in wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+
+
+def test_a_game_that_goes_on_without_anybody(tmp_path: Path) -> None:
+    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (w.elapsed == 4 + i) w.in_game[i] = false; }"
+    broken = broken.replace("w.terminated = w.caught == NUM_PREY", "w.terminated = false")
+    found = wrong(ends.ends, chase(tmp_path, step=broken), "cpu")
+    assert re.match(r"in step \d+ of replica \d+ nobody is left in the game, and its episode goes on: w.term", found)
+
+
+def test_ends_are_counted(tmp_path: Path) -> None:
+    told = ends.ends(Subject(walk(tmp_path), 9, 60, 0, {}), "cpu")
+    assert "by the limit of 40 steps, alike in all autoreset modes" in told
+    endless = walk(tmp_path, "Endless-v0", more={"max_episode_steps": None}, step="s.x = 0;\n    return {0, false};")
+    assert "may never end" in ends.ends(Subject(endless, 9, 60, 0, {}), "cpu")
+
+
+# --- the command, and what is given ---
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpu_envs", "check", "--device", "cpu", "--steps", "5", "--no-sanitize"]
+    done = subprocess.run(
+        [*command, "MountainCarContinuous-v0"],
+        env=with_package(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed   cpu: replicas are independent: " in done.stdout
+
+
+def test_a_name_that_is_none() -> None:
+    with pytest.raises(gpu_envs.UnknownEnvironmentError, match="CartPole-v1"):
+        check_environment("CartPole-v9")
+    with pytest.raises(ValueError, match="num_envs is 2"):
+        check_environment("CartPole-v1", num_envs=2)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("x.cuh:7: index 9 of 'cells', which has 9 elements\n", "x.cuh:7: index 9 of 'cells'"),
+        (
+            "x.cuh:7: index: block: [0,0,0], thread: [3,0,0] Assertion `cells` failed.\n",
+            "x.cuh:7: an index outside 'cells'",
+        ),
+        ("x.cuh:12:3: runtime error: division by zero\n", "x.cuh:12: division by zero"),
+        (
+            "==1==ERROR: AddressSanitizer: heap-buffer-overflow on address\n"
+            "    #0 0x1 in memset (libasan.so)\n    #1 0x1 in gpu_envs::step(gpu_envs::State&) x.cuh:3\n",
+            "x.cuh:3: heap-buffer-overflow",
+        ),
+        (
+            "========= Invalid __global__ write of size 4 bytes\n=========  at step+0x90 in x.cuh:8\n",
+            "x.cuh:8: Invalid",
+        ),
+        ("Segmentation fault\n", "ended with -11:\nSegmentation fault"),
+    ],
+)
+def test_reports_are_told_in_a_sentence(said: str, told: str) -> None:
+    assert told in explained(said)
+
+
+def explained(said: str) -> str:
+    return builds.explained(said, -11)

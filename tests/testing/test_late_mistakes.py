@@ -1,0 +1,137 @@
+"""The checker finds what goes wrong late, seldom, or with one action alone; and what hardly shows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from small_envs import CHASE, WALK, chase, walk, wrong
+
+import gpu_envs
+from gpu_envs.testing import builds, check_environment, sameness, values
+from gpu_envs.testing.subject import Subject
+
+CLOCK: dict[str, Any] = {"state": {"x": gpu_envs.Field(), "clock": gpu_envs.Field("int")}, "max_episode_steps": 300}
+START = "s.x = random.uniform(real(-1), real(1));\n    s.clock = 0;"
+SHOWN = "observation[0] = 0;\n    observation[1] = 0;"
+
+
+def clocked(folder: Path, step: str, **changes: Any) -> Any:
+    """A walk that never ends by itself, with a clock."""
+    bodies = {"reset": START, "observe": SHOWN} | {k: changes.pop(k) for k in ("reset", "observe") if k in changes}
+    step = f"s.clock += 1;\n    {step}\n    return {{reward, false}};"
+    return walk(folder, more=CLOCK | changes, step=f"real reward = 0;\n    {step}", **bodies)
+
+
+LATE = {
+    "after step 60": ("s.x += p.toll[s.clock / 61];", {"tables": {"toll": gpu_envs.Table([1.0])}}),
+    "at the last step": ("s.x += p.toll[s.clock / 300];", {"tables": {"toll": gpu_envs.Table([1.0])}}),
+    "without a limit": (
+        "s.x += p.toll[s.clock / 900];",
+        {"tables": {"toll": gpu_envs.Table([1.0])}, "max_episode_steps": None},
+    ),
+    "in the longest episode": (
+        "s.x += p.toll[s.clock / 399];",
+        {"tables": {"toll": gpu_envs.Table([1.0])}, "longest_episode": 400},
+    ),
+    "after many steps one way": (
+        "s.x += action ? real(0.01) : real(-0.01);\n    reward = p.toll[s.x > real(1.9)];",
+        {"tables": {"toll": gpu_envs.Table([1.0])}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "more"), LATE.values(), ids=LATE)
+def test_an_index_that_is_outside_late(tmp_path: Path, step: str, more: dict[str, Any]) -> None:
+    found = wrong(builds.undefined_values, clocked(tmp_path, step, **more))
+    assert "index 1 of 'toll', which has 1 elements" in found
+
+
+def test_a_reward_that_is_none_late(tmp_path: Path) -> None:
+    found = wrong(values.finite, clocked(tmp_path, "if (s.clock > 100) reward = log(real(-1));"), "cpu")
+    assert "step 101 of its episode: the reward is nan" in found
+
+
+def test_an_observation_that_seldom_leaves_its_space(tmp_path: Path) -> None:
+    """Once in some 2,000 steps."""
+    step = "s.x = random.uniform(real(0), real(2000)) < real(1) ? real(9) : real(0);"
+    found = wrong(values.spaces, clocked(tmp_path, step, observe=WALK["observe"].replace("s.pace", "0")), "cpu")
+    assert "the observation[0] of replica" in found
+    assert "its space allows -8.0 to 8.0" in found
+
+
+def test_a_difference_that_comes_late(tmp_path: Path) -> None:
+    step = "real push;\n    if (s.clock < 100) push = 1;\n    s.x = push;"
+    assert "of a long run (SameStep), state.x of replica" in wrong(builds.undefined_values, clocked(tmp_path, step))
+
+
+NEIGHBOURS = {
+    "the next": ("w.x[(i + 1) % AGENTS] += real(0.5);", "the turn of agent 3 writes 'x' of agent 0"),
+    "the first": ("if (i == 2) w.x[0] = real(1);", "the turn of agent 2 writes 'x' of agent 0"),
+    "its game": ("if (i == 1) w.in_game[3] = false;", "the turn of agent 1 writes 'in_game' of agent 3"),
+}
+
+
+@pytest.mark.parametrize(("line", "told"), NEIGHBOURS.values(), ids=NEIGHBOURS)
+def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, told: str) -> None:
+    spec = chase(tmp_path, step=CHASE["step"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
+    found = wrong(builds.phases, spec)
+    assert told in found
+    at = [text.strip() for text in spec.header.read_text().splitlines()].index(line) + 1
+    assert found.startswith(f"{spec.header}:{at}: ")
+
+
+def test_two_agents_of_a_turn(tmp_path: Path) -> None:
+    """In a phase over something else than agents a turn stands for the one that it writes first."""
+    spec = chase(tmp_path, step=CHASE["step"] + "\n    FOR_EACH_AGENT(k, 2) { w.x[2 * k] = 1; w.x[2 * k + 1] = 2; }")
+    assert "the turn of agent 2 writes 'x' of agent 3" in wrong(builds.phases, spec)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        "FOR_EACH_AGENT(i, AGENTS) { w.x[i] = w.x[(i + 1) % AGENTS] * 0 + 1; }",
+        "FOR_EACH_AGENT(k, NUM_PREY) w.x[AGENTS - 1 - k] = 1;",
+        "FOR_EACH_AGENT(i, AGENTS) w.bag[i * 2 + 1] = 1;",
+        "FOR_EACH_AGENT(i, AGENTS) add(w.hits[(i + 1) % AGENTS], 1);",
+        "FOR_EACH_AGENT(i, AGENTS) w.near[(i + 1) % AGENTS] = 1;",
+        "FOR_EACH_AGENT(cell, AGENTS) w.board[(cell + 1) % AGENTS] = 1;",
+    ],
+)
+def test_what_is_nobody_elses_may_be_written(tmp_path: Path, phase: str) -> None:
+    """One's own, what is an array of the replica's, scratch, and sums."""
+    more = {
+        "state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2), "hits": gpu_envs.Field("int")},
+        "shared": {"caught": gpu_envs.Field("int"), "board": gpu_envs.Field("int", 4)},
+        "scratch": {"near": gpu_envs.Field()},
+    }
+    start = "FOR_EACH_AGENT(i, AGENTS) { w.hits[i] = 0; w.board[i] = 0; w.bag[2 * i] = 0; w.bag[2 * i + 1] = 0; }"
+    spec = chase(tmp_path, more=more, reset=f"{CHASE['reset']}\n    {start}", step=f"{phase}\n    {CHASE['step']}")
+    assert wrong(builds.phases, spec) == ""
+
+
+@pytest.mark.parametrize(
+    ("make", "reset"), [(walk, "s.x = 0;\n    s.pace = real(0.25);"), (chase, "FOR_EACH_AGENT(i, AGENTS) w.x[i] = 5;")]
+)
+def test_a_start_that_is_always_the_same_is_mentioned(tmp_path: Path, make: Callable[..., Any], reset: str) -> None:
+    if make is walk:
+        spec = walk(
+            tmp_path,
+            reset=reset,
+            step="s.x += random.uniform(real(-1), real(1));\n    return {0, s.x < real(-4) || s.x > real(4)};",
+        )
+    else:
+        shaken = CHASE["step"].replace("real(actions[i] - 1)", "team.random(STEP, i, w.elapsed).uniform(-1, 1)")
+        spec = chase(tmp_path, reset=reset + "\n    FOR_EACH_AGENT(i, 1) w.caught = 0;", step=shaken)
+    assert sameness.seeds(Subject(spec, 9, 40, 0, {}), "cpu").endswith("; all episodes start alike")
+    report = check_environment(spec, devices=["cpu"], sanitize=False, report=lambda _: None)
+    assert not report.failures
+
+
+def test_steps_are_those_asked_for(tmp_path: Path) -> None:
+    """Of builds that look too."""
+    spec = walk(tmp_path, more={"observation": spaces.Box(-8, 8, (2,), np.float32)})
+    told = builds.undefined_values(Subject(spec, 9, 75, 0, {}))
+    assert told.startswith("75 steps in each autoreset mode, and 40 with one action and others for long")

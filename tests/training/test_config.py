@@ -1,0 +1,204 @@
+"""A run's configuration: what is allowed, what is said where it is not, and schedules. None of it needs torch."""
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import IDS, TEAM_IDS
+
+import gpu_envs
+from gpu_envs.training.config import ACTIVATIONS, ALGORITHMS, PRECISIONS, Config
+from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.schedule import Schedule
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_envs", 0, "num_envs is 0; give a whole number from 1 up"),
+        ("num_envs", 8.0, "num_envs is 8.0"),
+        ("num_envs", True, "num_envs is True"),
+        ("horizon", -1, "horizon is -1"),
+        ("seed", -1, "seed is -1; give a whole number from 0 up"),
+        ("total_steps", 0, "total_steps is 0"),
+        ("threads", 0, "threads is 0"),
+        ("threads", 100_000, "threads is 100000; give a whole number from 1 to 1,024"),
+        ("total_steps", 10**30, "give a whole number from 1 to 1,000,000,000,000,000"),
+        ("hidden", (10**30,), "hidden is (1000"),
+        ("env", None, "env is None; give an environment's id"),
+        ("log_interval", 0, "log_interval is 0"),
+        ("checkpoint_interval", -1, "checkpoint_interval is -1"),
+        ("keep_checkpoints", 0, "keep_checkpoints is 0"),
+        ("gamma", 1.01, "gamma is 1.01; it must lie from 0 to 1"),
+        ("gae_lambda", float("nan"), "gae_lambda is nan"),
+        ("gamma", "0.9", "gamma is '0.9'; give a number"),
+        ("gamma", None, "gamma is None"),
+        ("clip", 0.0, "clip is 0.0; it must lie above 0"),
+        ("value_clip", 0, "value_clip is 0"),
+        ("max_grad_norm", 0.0, "max_grad_norm is 0.0"),
+        ("target_kl", -1.0, "target_kl is -1.0"),
+        ("initial_std", 0.0, "initial_std is 0.0"),
+        ("initial_std", 0.0067, "initial_std is 0.0067; it must lie from 0.0068 to 7.38"),
+        ("initial_std", 7.39, "initial_std is 7.39; it must lie from 0.0068 to 7.38"),
+        ("target_return", float("inf"), "target_return is inf"),
+        ("algorithm", "poo", "algorithm is 'poo'. Did you mean 'ppo'? Allowed: ppo, a2c"),
+        ("activation", "tan", "activation is 'tan'. Did you mean 'tanh'?"),
+        ("precision", "float64", "precision is 'float64'. Did you mean 'float32'?"),
+        ("hidden", (), "hidden is ()"),
+        ("hidden", (64, 0), "hidden is (64, 0)"),
+        ("hidden", (64, 6.5), "hidden is (64, 6.5)"),
+        ("hidden", 64, "hidden is 64; give the width of each hidden layer"),
+        ("hidden", "64", "hidden is '64'"),
+        ("hidden", (True,), "hidden is (True,)"),
+        ("num_envs", np.True_, "num_envs is np.True_"),
+        pytest.param("gamma", 10**400, "gamma is 1000", id="gamma-huge"),
+        ("normalise_advantages", 1, "normalise_advantages is 1; give True or False"),
+        ("normalise_observations", "no", "normalise_observations is 'no'; give True or False"),
+        ("normalise_rewards", None, "normalise_rewards is None; give True or False"),
+        ("stagger", "yes", "stagger is 'yes'"),
+        ("shared_trunk", 0, "shared_trunk is 0"),
+        ("graphs", "none", "graphs is 'none'; give True or False, or None"),
+        ("fused", 1, "fused is 1; give True or False, or None"),
+        ("run_dir", 3, "run_dir is 3; give a path"),
+        ("params", [("gravity", 9.0)], "params is [('gravity', 9.0)]; give a mapping by name"),
+        ("policies", "random", "policies is 'random'; give a mapping by name"),
+        ("policies", {"runner": None}, "policies names None for 'runner'"),
+        ("learning_rate", "0:1,2:0", "learning_rate: '0:1,2:0' is not a schedule (a schedule's fractions must rise"),
+        ("learning_rate", "0:0.1,1:-0.1", "learning_rate is 0:0.1,1:-0.1; it cannot be negative"),
+        ("entropy_weight", "much", "entropy_weight: 'much' is not a schedule"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Config(**{"env": "CartPole-v1", name: value})
+
+
+def test_none_where_a_setting_may_be_absent() -> None:
+    names = ("value_clip", "max_grad_norm", "target_kl", "target_return", "threads", "graphs", "fused", "run_dir")
+    absent: dict[str, Any] = dict.fromkeys(names)
+    config = Config(env="CartPole-v1", **absent)
+    assert all(getattr(config, name) is None for name in names)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given: dict[str, Any] = {
+        "num_envs": np.int32(8), "seed": np.uint64(2**63), "hidden": np.array([8, 4]), "gamma": np.float32(0.5),
+        "clip": np.int64(1), "learning_rate": np.float32(0.25), "target_return": 475,
+    }  # fmt: skip
+    config = Config(env="CartPole-v1", **given)
+    found = {name: getattr(config, name) for name in given}
+    plain = {"num_envs": 8, "seed": 2**63, "hidden": (8, 4), "gamma": 0.5, "clip": 1.0, "target_return": 475.0}
+    assert found == plain | {"learning_rate": Schedule.of(0.25)}
+    assert [type(found[name]) for name in plain] == [type(value) for value in plain.values()]
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_the_run_directory_may_be_a_path() -> None:
+    given: dict[str, Any] = {"run_dir": Path("runs") / "one"}
+    config = Config(env="CartPole-v1", **given)
+    assert config.run_dir == str(Path("runs") / "one")
+    assert json.loads(json.dumps(config.to_json()))["run_dir"] == config.run_dir
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no setting 'num_env'. Did you mean 'num_envs'\?"):
+        Config.from_json({"env": "CartPole-v1", "num_env": 3})
+
+
+@pytest.mark.parametrize(("then", "now"), [(1e-5, 0.0068), (0.5, 0.5), (100.0, 7.38)])
+def test_a_deviation_of_a_run_before_it_was_bounded(then: float, now: float) -> None:
+    from gpu_envs.training.operations.heads import LOG_STD_RANGE
+
+    config = Config.from_json(Config(env="Pendulum-v1").to_json() | {"initial_std": then})
+    assert config.initial_std == now
+    assert LOG_STD_RANGE[0] < math.log(now) < LOG_STD_RANGE[1]  # where it acts as it did
+
+
+def test_json_and_back() -> None:
+    given: dict[str, Any] = {"learning_rate": "0:0.1,0.3:1e-7,1:0", "hidden": [32, 16], "target_kl": 0.01}
+    config = Config(env="Pendulum-v1", params={"g": 9.5}, policies={"agent": "mine"}, **given)
+    assert config.hidden == (32, 16)
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_envs", "horizon", "iterations"), [(1, 8, 4, 1), (32, 8, 4, 1), (33, 8, 4, 2), (640, 8, 4, 20)]
+)
+def test_iterations_take_at_least_the_steps(steps: int, num_envs: int, horizon: int, iterations: int) -> None:
+    config = Config(env="CartPole-v1", total_steps=steps, num_envs=num_envs, horizon=horizon)
+    assert config.iterations == iterations
+
+
+def test_a2c_is_one_pass() -> None:
+    config = Config(env="CartPole-v1", epochs=3, minibatches=5)
+    assert config.passes == (3, 5)
+    assert dataclasses.replace(config, algorithm="a2c").passes == (1, 1)
+
+
+def test_the_words_that_are_allowed() -> None:
+    for name, words in (("algorithm", ALGORITHMS), ("activation", ACTIVATIONS), ("precision", PRECISIONS)):
+        for word in words:
+            given: dict[str, Any] = {name: word}
+            assert getattr(Config(env="CartPole-v1", **given), name) == word
+
+
+PRESET_NAMES = [(env, name) for env, presets in PRESETS.items() for name in presets]
+
+
+@pytest.mark.parametrize(("env", "name"), PRESET_NAMES)
+def test_presets_are_runs(env: str, name: str) -> None:
+    assert gpu_envs.spec(env).id == env
+    values = PRESETS[env][name]
+    assert "env" not in values
+    config = Config(env=env, **values)
+    gpu_envs.spec(env).check_params(dict(config.params), config.num_envs)
+
+
+@pytest.mark.parametrize("env", [*IDS, *TEAM_IDS])
+def test_every_environment_has_a_preset(env: str) -> None:
+    assert "default" in PRESETS[env]
+
+
+# --- schedules ---
+
+
+@pytest.mark.parametrize(
+    ("given", "at", "value"),
+    [
+        (0.5, 0.3, 0.5),
+        (3, 1.0, 3.0),
+        ("1e-3", 0.0, 1e-3),
+        ("0:4,1:0", 0.0, 4.0),
+        ("0:4,1:0", 0.25, 3.0),
+        ("0:4,1:0", 1.0, 0.0),
+        ("0.5:4,0.75:2", 0.2, 4.0),
+        ("0.5:4,0.75:2", 0.5, 4.0),
+        ("0.5:4,0.75:2", 0.625, 3.0),
+        ("0.5:4,0.75:2", 0.9, 2.0),
+        ([(0, 1), (0.5, 2), (1, 0)], 0.75, 1.0),
+        ("0.25:7", 0.0, 7.0),
+    ],
+)
+def test_values_lie_on_straight_lines(given: Any, at: float, value: float) -> None:
+    assert Schedule.of(given).at(at) == value
+
+
+@pytest.mark.parametrize(
+    "given", ["", "a", "0:1,", "0:1:2", "1:0,0:1", "0:1,0:2", "-0.1:1", "0:1,1.5:0", "nan", "0:inf", True, None, [1, 2]]
+)
+def test_what_is_no_schedule_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="schedule"):
+        Schedule.of(given)
+
+
+@pytest.mark.parametrize("given", [0.1, 1 / 3, 1e-30, 2.0, "0:0.1,0.3333333333333333:1e-07,1:0", "0:-0.0"])
+def test_the_text_of_a_schedule_reads_back_exactly(given: Any) -> None:
+    schedule = Schedule.of(given)
+    assert Schedule.of(str(schedule)) == schedule or len(schedule.points) == 1
+    for fraction in (0.0, 0.2, 1 / 3, 0.9, 1.0):
+        assert Schedule.of(str(schedule)).at(fraction) == schedule.at(fraction)

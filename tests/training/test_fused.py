@@ -1,0 +1,418 @@
+"""The fused perceptrons, against torch in float64.
+
+A tolerance is so many roundings of the products' operands. There are about twelve on the way from an observation to the
+gradient of the first layer, and the hardware's tanh adds a few of the same size; what they are roundings of is the sum
+of the magnitudes that a result is the sum of.
+"""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harness import HAS_CUDA  # noqa: E402
+from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+
+from gpu_envs.training.operations.fused_programs import ARITHMETIC, Network, Places, reduce_program  # noqa: E402
+from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds  # noqa: E402
+from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
+from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused  # noqa: E402
+
+cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+
+ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8, "float32": 2.0**-18}
+"""Of an operand; float32's is that of sums of 64 products, in the order of the tensor cores."""
+
+ROUNDINGS = 16
+
+
+def discrete(*sizes: int) -> Head:
+    return Head("discrete", sizes, tuple(range(len(sizes))), (), (), scalar=len(sizes) == 1)
+
+
+def box(count: int) -> Head:
+    return Head("box", (count,), (), (-2.0,) * count, (1.0,) * count, scalar=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    head: Head
+    features: int
+    hidden: tuple[int, int] = (64, 64)
+    activation: str = "tanh"
+
+    @property
+    def means(self) -> int:
+        return self.head.parameters - log_stds(self.head)
+
+    def shapes(self) -> dict[str, list[tuple[int, ...]]]:
+        first, second = self.hidden
+        return {
+            part: [(first, self.features), (first,), (second, first), (second,), (outputs, second), (outputs,)]
+            for part, outputs in (("actor", self.means), ("critic", 1))
+        }
+
+    def places(self) -> tuple[Places, Places]:
+        """The deviations first, then actor and critic, one after another."""
+        at = log_stds(self.head)
+        begins: dict[str, list[int]] = {}
+        for part, shapes in self.shapes().items():
+            begins[part] = []
+            for shape in shapes:
+                begins[part].append(at)
+                at += torch.Size(shape).numel()
+        begins["actor"] += [0] if log_stds(self.head) else []
+        return Places(*begins["actor"]), Places(*begins["critic"])
+
+    def network(self, precision: str) -> Network:
+        return Network(self.head, self.features, self.hidden, self.activation, precision, *self.places())
+
+    def fused(self, precision: str, flat: Any, gradient: Any = None, scale: Any = None) -> FusedNetworks:
+        return FusedNetworks(self.network(precision), "cuda", flat, gradient, scale)
+
+
+CASES = {
+    "CartPole": Case(discrete(2), 4),
+    "Pendulum": Case(box(1), 3),
+    "Acrobot": Case(discrete(3), 6),
+    "MountainCar": Case(discrete(3), 2),
+    "several": Case(discrete(3, 5, 2), 17, activation="relu"),
+    "narrow": Case(box(3), 9, hidden=(32, 64)),
+    "narrower": Case(discrete(4), 16, hidden=(64, 32)),
+    "wide": Case(discrete(11, 11), 64),
+}
+SMALL = ("CartPole", "Pendulum", "Acrobot", "MountainCar")
+
+
+# --- without a GPU ---
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize("name", CASES)
+def test_compiles_without_spills(name: str, precision: str) -> None:
+    network = CASES[name].network(precision)
+    for program in (network.act_program(), network.update_program()):
+        found = list(resources(compile_with_nvrtc(program.source, "sm_90")))
+        mine = {f"kernel_{kernel}" for kernel in program.calls}
+        assert mine <= {function for function, _, _ in found}
+        spilled = [
+            (function, value) for function, kind, value in found if kind == "local" and function in mine and value
+        ]
+        assert spilled == [] or name not in SMALL
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
+def test_compiles_for_other_architectures(architecture: str) -> None:
+    network = CASES["CartPole"].network("tf32")
+    for program in (network.act_program(), network.update_program(), reduce_program()):
+        compile_with_nvrtc(program.source, architecture)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_flat_buffer_is_covered_once(name: str) -> None:
+    case = CASES[name]
+    covered = log_stds(case.head) + sum(torch.Size(s).numel() for shapes in case.shapes().values() for s in shapes)
+    assert case.network("tf32").parameters == covered
+
+
+def test_says_why_networks_do_not_fit() -> None:
+    good: dict[str, Any] = {
+        "head": discrete(2), "features": 4, "hidden": (64, 64), "activation": "tanh", "precision": "tf32"
+    }  # fmt: skip
+    assert why_unfused(Network(**good), "cuda") == ""
+    assert "CUDA" in why_unfused(Network(**good), "cpu")
+    for wrong, word in (
+        ({"hidden": (64,)}, "two of 32 or 64"),
+        ({"hidden": (64, 65)}, "two of 32 or 64"),
+        ({"activation": "gelu"}, "tanh or relu"),
+        ({"features": 65}, "more than 64"),
+        ({"head": discrete(33)}, "more than 32"),
+        ({"precision": "float16"}, "float32, tf32, bf16"),
+    ):
+        assert word in why_unfused(Network(**(good | wrong)), "cuda")
+    with pytest.raises(ValueError, match="run them with torch"):
+        FusedNetworks(Network(**good), "cpu", torch.empty(0), torch.empty(0))
+
+
+# --- the oracle ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """What a network computed, and by what each of its results may be off, in roundings."""
+
+    outputs: Any
+    inputs: list[Any]
+    sums: list[Any]
+
+
+def parameters_of(case: Case, flat: Any) -> dict[str, list[Any]]:
+    parts = iter(flat[log_stds(case.head) :].split([torch.Size(s).numel() for v in case.shapes().values() for s in v]))
+    return {part: [next(parts).view(shape) for shape in shapes] for part, shapes in case.shapes().items()}
+
+
+def forward(case: Case, weights: list[Any], observations: Any) -> Pass:
+    act = torch.tanh if case.activation == "tanh" else torch.relu
+    inputs, sums = [observations], []
+    for layer in range(3):
+        sums.append(inputs[-1] @ weights[2 * layer].T + weights[2 * layer + 1])
+        sums[-1].retain_grad()
+        inputs.append(act(sums[-1]))
+    return Pass(sums[-1], inputs[:3], sums)
+
+
+def distribution(case: Case, flat: Any, outputs: Any) -> Any:
+    if case.head.kind == "discrete":
+        return [torch.distributions.Categorical(logits=part) for part in outputs.split(case.head.sizes, 1)]
+    deviation = flat[: log_stds(case.head)].clamp(*LOG_STD_RANGE).exp()
+    return [torch.distributions.Normal(outputs[:, d], deviation[d]) for d in range(case.head.width)]
+
+
+def log_prob_and_entropy(case: Case, flat: Any, outputs: Any, actions: Any) -> tuple[Any, Any]:
+    parts = distribution(case, flat, outputs)
+    starts = case.head.starts or (0,) * case.head.width
+    log_prob = sum(part.log_prob(actions[:, d] - starts[d]) for d, part in enumerate(parts))
+    return log_prob, sum(part.entropy() for part in parts)
+
+
+@dataclasses.dataclass
+class Data:
+    flat: Any
+    observations: Any
+    batch: Samples
+    scalars: Any
+    scale: tuple[Any, Any] | None = None
+
+
+def data(case: Case, samples: int, seed: int = 0, alive: bool = False, device: str = "cuda") -> Data:
+    """Random weights and samples. The old policy is so far from this one that no ratio is near where it is clipped."""
+    g = torch.Generator().manual_seed(seed)
+    flat = torch.randn(case.network("tf32").parameters, generator=g)
+    for part in parameters_of(case, flat).values():
+        for layer in range(3):
+            part[2 * layer].mul_(1.0 / part[2 * layer].shape[1] ** 0.5)
+            part[2 * layer + 1].mul_(0.1)
+    flat[: log_stds(case.head)] *= 0.3
+    observations = torch.randn(samples, case.features, generator=g)
+    head = case.head
+    if head.kind == "box":
+        actions = torch.randn(samples, head.width, generator=g)
+    else:
+        draws = [torch.randint(s, (samples,), generator=g) + b for s, b in zip(head.sizes, head.starts, strict=True)]
+        actions = torch.stack(draws, 1).int()
+    wide = flat.double()
+    pass_ = forward(case, [p.requires_grad_() for p in parameters_of(case, wide)["actor"]], observations.double())
+    log_probs, _ = log_prob_and_entropy(case, wide, pass_.outputs, actions.double())
+    ratio = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.6])[torch.randint(5, (samples,), generator=g)]
+    batch = Samples(
+        actions=actions.to(device),
+        log_probs=(log_probs - ratio.log()).float().detach().to(device),
+        advantages=(torch.randn(samples, generator=g) + 0.2).to(device),
+        returns=(2 * torch.randn(samples, generator=g)).to(device),
+        values=torch.randn(samples, generator=g).to(device),
+        alive=(torch.rand(samples, generator=g) < 0.7).to(device) if alive else None,
+    )
+    return Data(flat.to(device), observations.to(device), batch, torch.tensor([0.1, 0.8, 0.02, 0.2], device=device))
+
+
+def reference(case: Case, given: Data, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
+    """The gradient of each parameter, the magnitudes it is the sum of, and the six sums."""
+    chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
+    if given.batch.alive is not None:
+        chosen = chosen[given.batch.alive.cpu()[chosen] != 0]
+    flat = given.flat.cpu().double().requires_grad_()
+    parameters = parameters_of(case, flat)
+    observations = given.observations.cpu().double()[chosen]
+    if given.scale is not None:
+        mean, inverse = (part.cpu().double() for part in given.scale)
+        observations = ((observations - mean) * inverse).clamp(-10, 10)
+    of = {
+        name: getattr(given.batch, name).cpu()[chosen].double()
+        for name in ("actions", "log_probs", "advantages", "returns", "values")
+    }
+    mean, inverse, weight, clip = given.scalars.cpu().double()
+    actor, critic = (forward(case, parameters[part], observations) for part in ("actor", "critic"))
+    log_prob, entropy = log_prob_and_entropy(case, flat, actor.outputs, of["actions"])
+    advantage, change = (of["advantages"] - mean) * inverse, log_prob - of["log_probs"]
+    ratio = change.exp()
+    if settings.clipped:
+        policy = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip))
+    else:
+        policy = -advantage * log_prob
+    value = critic.outputs[:, 0]
+    loss = 0.5 * (value - of["returns"]).square()
+    if settings.value_clip is not None:
+        held = of["values"] + (value - of["values"]).clamp(-settings.value_clip, settings.value_clip)
+        loss = torch.maximum(loss, 0.5 * (held - of["returns"]).square())
+    (policy + settings.value_weight * loss - weight * entropy).sum().backward()
+    magnitudes: list[Any] = []
+    for found in (actor, critic):
+        for inputs, sums in zip(found.inputs, found.sums, strict=True):
+            magnitudes += [sums.grad.abs().T @ inputs.abs(), sums.grad.abs().sum(0)]
+    grads = [part for parts in parameters_of(case, flat.grad).values() for part in parts]
+    if log_stds(case.head):
+        grads.append(flat.grad[: log_stds(case.head)])
+        deviation = flat[: log_stds(case.head)].detach().clamp(*LOG_STD_RANGE).exp()
+        distances = (of["actions"] - actor.outputs.detach()) / deviation
+        magnitudes.append(((distances.square() + 1) * (advantage.abs() * ratio).detach().unsqueeze(1)).sum(0))
+    totals = torch.stack(
+        [
+            *(policy.sum(), loss.sum(), entropy.sum(), (ratio - 1 - change).sum()),
+            *(((ratio - 1).abs() > clip).double().sum() if settings.clipped else torch.zeros(()).double(),),
+            torch.tensor(float(len(chosen))).double(),
+        ]
+    )
+    return grads, magnitudes, totals.detach()
+
+
+def outputs_within(found: Any, wanted: Any, case: Case, last: Any, precision: str) -> None:
+    """Each is a sum of `hidden` products with activations of at most 1 (relu: a few)."""
+    most = last.abs().sum(1).max() * (1 if case.activation == "tanh" else 4) + 1
+    assert (found.cpu().double() - wanted).abs().max() <= ROUNDINGS * ROUNDING[precision] * most
+
+
+# --- with one ---
+
+
+@cuda
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize(("name", "rows"), [*itertools.product(CASES, [1000]), ("CartPole", 1), ("CartPole", 70_001)])
+def test_values(name: str, rows: int, precision: str) -> None:
+    case = CASES[name]
+    given = data(case, rows)
+    values = torch.empty(rows, device="cuda")
+    case.fused(precision, given.flat).values(given.observations, values)
+    weights = parameters_of(case, given.flat.cpu().double().requires_grad_())["critic"]
+    wanted = forward(case, weights, given.observations.cpu().double()).outputs[:, 0]
+    outputs_within(values, wanted, case, weights[4], precision)
+
+
+@cuda
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize("name", CASES)
+def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> None:
+    case, rows = CASES[name], 5001
+    given, head = data(case, rows), CASES[name].head
+    stream = torch.tensor([1234567, 89], device="cuda")
+    weights = parameters_of(case, given.flat.cpu().double().requires_grad_())["actor"]
+    wanted = forward(case, weights, given.observations.cpu().double()).outputs.detach()
+    if head.kind == "box":
+        log_std = given.flat[: head.width].clamp(*LOG_STD_RANGE).cpu().double()
+        wanted = torch.cat((wanted, log_std.expand(rows, -1)), 1)
+
+    def made() -> tuple[Any, Any, Any]:
+        kind = torch.float32 if head.kind == "box" else torch.int32
+        acted = torch.zeros(rows, head.width, device="cuda") if head.kind == "box" else None
+        return torch.zeros(rows, head.width, dtype=kind, device="cuda"), torch.zeros(rows, device="cuda"), acted
+
+    mine, theirs = made(), made()
+    case.fused(precision, given.flat).act(given.observations, *mine[:2], None, mine[2], stream, 3, greedy=greedy)
+    logits = wanted.float().cuda().contiguous()
+    Ops(head, "cuda").sample(logits, *theirs[:2], stream=stream, turn=3, acted=theirs[2], greedy=greedy)
+    most = weights[4].detach().abs().sum(1).max() * (4 if case.activation == "relu" else 1)
+    off = ROUNDINGS * ROUNDING[precision] * float(most)
+    if head.kind == "box":
+        assert (mine[0] - theirs[0]).abs().max() <= off
+        assert mine[2] is not None
+        assert (mine[2] - theirs[2]).abs().max() <= 1.5 * off  # bounds 3 apart
+        assert (mine[1] - theirs[1]).abs().max() <= max(off, 1e-5)
+        return
+    same = (mine[0] == theirs[0]).all(1)
+    # Where two choices are nearly as likely, or a random number falls between two shares, a rounding decides.
+    assert same.float().mean() > 1 - max(ROUNDINGS * ROUNDING[precision] * head.width, 0.002)
+    assert (mine[1] - theirs[1])[same].abs().max() <= 2 * head.width * off + 1e-5
+
+
+def check_gradients(case: Case, given: Data, indices: Any, settings: LossSettings, precision: str) -> tuple[Any, Any]:
+    gradient = torch.full_like(given.flat, torch.nan)
+    totals = torch.full((6,), torch.nan, device="cuda")
+    again = torch.zeros_like(gradient), torch.zeros_like(totals)
+    for one, sums in ((gradient, totals), again):
+        fused = case.fused(precision, given.flat, one, given.scale)
+        fused.gradient(given.observations, given.batch, indices, settings, given.scalars, sums)
+    assert torch.equal(gradient, again[0])
+    assert torch.equal(totals, again[1])
+    grads, magnitudes, wanted = reference(case, given, indices, settings)
+    found = [part for parts in parameters_of(case, gradient.cpu().double()).values() for part in parts]
+    found.append(gradient.cpu().double()[: log_stds(case.head)])
+    off = ROUNDINGS * ROUNDING[precision]
+    for number, (one, other, size) in enumerate(zip(found, grads, magnitudes, strict=False)):
+        error, allowed = torch.linalg.norm(one - other), off * torch.linalg.norm(size) + 1e-6
+        assert error <= allowed, f"parameter {number}: off by {error:.3g}, allowed {allowed:.3g}"
+    scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
+    assert ((totals.cpu().double() - wanted).abs() <= off * scale).all(), (totals, wanted)
+    return gradient, totals
+
+
+@cuda
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize("name", CASES)
+def test_gradients(name: str, precision: str) -> None:
+    check_gradients(CASES[name], data(CASES[name], 3000), None, LossSettings(), precision)
+
+
+@cuda
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize("samples", [1, 15, 64, 65, 40_001])
+def test_gradients_of_any_number_of_samples(samples: int, precision: str) -> None:
+    check_gradients(CASES["CartPole"], data(CASES["CartPole"], samples), None, LossSettings(), precision)
+
+
+@cuda
+@pytest.mark.parametrize("settings", [LossSettings(clipped=False, value_weight=1.5), LossSettings(value_clip=0.3)])
+@pytest.mark.parametrize("name", ["CartPole", "Pendulum"])
+def test_gradients_of_chosen_samples_by_other_losses(name: str, settings: LossSettings) -> None:
+    given = data(CASES[name], 5000)
+    indices = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:3333].int().cuda()
+    check_gradients(CASES[name], given, indices, settings, "float32")
+
+
+@cuda
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize("name", ["CartPole", "narrow", "several"])
+def test_the_dead_count_for_nothing(name: str, precision: str) -> None:
+    given = data(CASES[name], 2000, alive=True)
+    assert given.batch.alive is not None
+    dead = ~given.batch.alive
+    given.observations[dead] = torch.nan
+    for tensor in (given.batch.log_probs, given.batch.advantages, given.batch.returns, given.batch.values):
+        tensor[dead] = torch.nan
+    check_gradients(CASES[name], given, None, LossSettings(), precision)
+
+
+@cuda
+@pytest.mark.parametrize("alive", [False, True])
+def test_observations_are_normalised_as_they_are_read(alive: bool) -> None:
+    case = CASES["Acrobot"]
+    given = data(case, 2000, alive=alive)
+    given.scale = torch.randn(6, device="cuda"), torch.rand(6, device="cuda") * 5 + 0.5
+    check_gradients(case, given, None, LossSettings(), "float32")
+    scaled = ((given.observations - given.scale[0]) * given.scale[1]).clamp(-10, 10)
+    values = torch.empty(2, 2000, device="cuda")
+    case.fused("tf32", given.flat, scale=given.scale).values(given.observations, values[0])
+    case.fused("tf32", given.flat).values(scaled, values[1])
+    assert (values[0] - values[1]).abs().max() <= 0.02
+
+
+@cuda
+def test_a_graph_of_it_can_be_replayed() -> None:
+    case = CASES["CartPole"]
+    given = data(case, 1000)
+    gradient, totals = torch.zeros_like(given.flat), torch.zeros(2, 6, device="cuda")
+    fused = case.fused("tf32", given.flat, gradient)
+    arguments = (given.observations, given.batch, None, LossSettings(), given.scalars)
+    fused.gradient(*arguments, totals[0])
+    directly = gradient.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fused.gradient(*arguments, totals[1])
+    gradient.zero_()
+    graph.replay()
+    assert torch.equal(directly, gradient)
+    assert torch.equal(totals[0], totals[1])

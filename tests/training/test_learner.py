@@ -1,0 +1,265 @@
+"""What a learner stores, advantages, who is out of the game, and statistics."""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits, numpy_of
+from trainers import EPS, FIELD, FIELD_PARAMS, GRID, figures_of, small, taken
+
+torch = pytest.importorskip("torch")
+
+import gpu_envs  # noqa: E402
+from gpu_envs.seeds import derived_seed  # noqa: E402
+from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.operations.ops import OBSERVATION_LIMIT  # noqa: E402
+from gpu_envs.training.policies.normalise import RunningMoments  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    ("env", "params"), [("CartPole-v1", {}), ("CartPole-v1", {"max_episode_steps": 9}), (GRID, {})]
+)
+def test_storage_is_what_the_environment_gives(env: str, params: Mapping[str, Any], device: str) -> None:
+    """The same actions in an environment that writes into arrays of its own."""
+    trainer: Any = Trainer(small(device, env, params=params))
+    other = gpu_envs.make(env, 8, device=device, output="torch", autoreset_mode="SameStep", **params)
+    teams = env == GRID
+    observations, infos = other.reset(seed=derived_seed(3, "environments"))
+    ended = 0
+
+    def of(array: Any, role: str) -> np.ndarray:
+        return numpy_of(array[role] if teams else array[:, None])
+
+    for _ in range(8 if teams else 3):
+        trainer._roll_out()
+        storage = trainer._horizon_env.storage
+        for t in range(trainer.config.horizon):
+            for role, s in storage.items():
+                assert_same_bits(s.observations[t], of(observations, role), f"observations[{t}]")
+                if teams:
+                    assert_same_bits(s.alive[t], of(infos["alive"], role), f"alive[{t}]")
+            taken = {role: learner._actions[t] for role, learner in trainer.learners.items()}
+            actions: Any = {r: a.view(8, -1) for r, a in taken.items()} if teams else taken["agent"][:, 0]
+            observations, rewards, terminations, truncations, infos = other.step(actions)
+            final = numpy_of(infos["_final_obs"])
+            ended += int(final.sum())
+            for role, s in storage.items():
+                assert_same_bits(s.rewards[t], of(rewards, role))
+                assert_same_bits(s.terminations[t], of(terminations, role))
+                assert_same_bits(s.truncations[t], of(truncations, role))
+                assert_same_bits(numpy_of(s.final_obs[t])[final], of(infos["final_obs"], role)[final])
+                lengths = numpy_of(s.episode_length[t])
+                assert ((lengths > 0) == final[:, None]).all()
+                episode = of(infos["episode"]["r"], role)
+                assert_same_bits(numpy_of(s.episode_return[t])[final], episode[final])
+                if not teams:  # what follows an end is a beginning
+                    assert (np.abs(numpy_of(s.observations[t + 1])[final]) <= 0.05).all()
+        trainer._learn()
+    assert ended >= 8
+
+
+def test_staggered_replicas_are_cut_at_steps_of_their_own(device: str) -> None:
+    trainer: Any = Trainer(small(device, "Pendulum-v1", stagger=True, num_envs=64, horizon=200))
+    trainer._roll_out()
+    storage = trainer._horizon_env.storage["agent"]
+    truncations = numpy_of(storage.truncations)[..., 0]
+    assert (truncations.sum(0) == 1).all()  # once within the limit
+    assert len(set(truncations.argmax(0))) > 40
+    lengths = numpy_of(storage.episode_length)[..., 0]
+    assert (lengths.max(0) == 1 + truncations.argmax(0)).all() or (lengths.max(0) == 200).all()
+
+
+def test_staggered_episodes_are_not_counted(device: str) -> None:
+    """Their returns are of a few steps."""
+    for env, limit in (("Pendulum-v1", 200), (GRID, 100)):
+        trainer: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
+        counted = np.zeros(64)
+        for horizon in range(2 * limit // 50):
+            trainer.iterate(1)
+            role = trainer._horizon_env.roles[0].name
+            lengths = numpy_of(trainer._horizon_env.storage[role].episode_length)[..., 0]
+            for t, replica in np.argwhere(lengths > 0):
+                counted[replica] += 1
+                assert 50 * horizon + t + 1 >= lengths[t, replica]  # so many steps it has been played
+        assert (counted >= 1).all() or env == GRID
+        assert counted.sum() >= 60
+        restored: Any = Trainer(small(device, env, stagger=True, num_envs=64, horizon=50))
+        state = trainer.state()
+        assert not state["begun_midway"].any()
+        restored.load(state)
+        assert not restored._horizon_env.begun_midway.any()
+
+
+def advantages_of(a: Mapping[str, np.ndarray], values: np.ndarray, final_values: np.ndarray, config: Any) -> np.ndarray:
+    """Generalised advantages as the paper has them, in float64, forward from each step."""
+    steps, rows = a["rewards"].shape
+    found = np.zeros((steps, rows))
+    for row in range(rows):
+        for t in range(steps):
+            if not a["alive"][t, row]:
+                continue
+            weight = 1.0
+            for s in range(t, steps):
+                if a["terminations"][s, row]:
+                    following = 0.0
+                elif a["truncations"][s, row]:
+                    following = final_values[s, row]
+                else:
+                    following = values[s + 1, row]
+                found[t, row] += weight * (a["rewards"][s, row] + config.gamma * following - values[s, row])
+                weight *= config.gamma * config.gae_lambda
+                if a["terminations"][s, row] or a["truncations"][s, row]:
+                    break
+    return found
+
+
+CASES: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
+    "one end at most": ("CartPole-v1", 16, {"max_episode_steps": 16}),
+    "several ends": ("CartPole-v1", 40, {"max_episode_steps": 13}),
+    "no limit": ("CartPole-v1", 40, {"max_episode_steps": -1}),
+    "truncations alone": ("Pendulum-v1", 20, {"max_episode_steps": 6}),
+    "team, one end at most": (FIELD, 20, FIELD_PARAMS),
+    "team, several ends": (FIELD, 30, FIELD_PARAMS | {"episode_length": 10}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_advantages_of_a_horizon(case: str, device: str) -> None:
+    env, horizon, params = CASES[case]
+    trainer: Any = Trainer(small(device, env, params=params, horizon=horizon, fused=False))
+    seen = np.zeros(3, int)
+    for _ in range(2):
+        trainer._roll_out()
+        trainer._learn()
+    for name, learner in trainer.learners.items():
+        trainer._roll_out()
+        for other in trainer.learners.values():
+            other.conclude(trainer._horizon_env.storage)
+        arrays = taken(trainer, name)
+        values = numpy_of(learner._values)
+        assert np.abs(values - valued(learner, arrays["observations"])).max() <= 16 * EPS * np.abs(values).max()
+        final_values = valued(learner, arrays["final_obs"]) if "final_obs" in arrays else values[1:]
+        expected = advantages_of(arrays, values.astype(np.float64), final_values, trainer.config)
+        found, returns = numpy_of(learner._advantages), numpy_of(learner._returns)
+        # Each of up to `horizon` terms is a sum of three numbers of this size, rounded a few times
+        largest = np.abs(arrays["rewards"]).max() + 2 * np.abs(values).max()
+        assert np.abs(found - expected).max() <= horizon * 16 * EPS * largest
+        assert np.abs(returns - (expected + values[:-1])).max() <= (horizon + 1) * 16 * EPS * largest
+        cut = arrays["truncations"] & ~arrays["terminations"] & arrays["alive"]
+        seen += [cut.sum(), (arrays["terminations"] & arrays["alive"]).sum(), (~arrays["alive"]).sum()]
+    assert (seen[0] > 0) == (case != "no limit")
+    assert (seen[1] > 0) == (env != "Pendulum-v1")
+    assert (seen[2] > 0) == (env == FIELD)
+
+
+def valued(learner: Any, observations: np.ndarray) -> np.ndarray:
+    """The critic's values, in float64."""
+    device = next(learner.module.parameters()).device
+    double = copy.deepcopy(learner.module).double()
+    with torch.no_grad():
+        found = numpy_of(double.value(torch.from_numpy(observations).double().to(device).flatten(0, 1)))
+    return found.reshape(observations.shape[:2])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_those_out_of_the_game_change_nothing(shared: bool, device: str) -> None:
+    settings = {"normalise_observations": True, "normalise_rewards": True, "shared_trunk": shared, "horizon": 24}
+    states, figures = [], []
+    for garbage in (False, True):
+        trainer: Any = Trainer(small(device, FIELD, policies={"tagger": "one", "runner": "one"}, **settings))
+        for _ in range(2):
+            trainer._roll_out()
+            if garbage:
+                spoil(trainer)
+            trainer._learn()
+        learner = trainer.learners["one"]
+        states.append(learner.state())
+        figures.append({n: v for n, v in figures_of(learner).items() if n != "largest_observation"})
+    assert_same_bits(states[0], states[1])
+    assert figures[0] == figures[1]
+
+
+def spoil(trainer: Any) -> None:
+    """Writes something else wherever an agent was out of the game."""
+    dead_rows = []
+    for storage in trainer._horizon_env.storage.values():
+        dead = ~storage.alive[:-1]
+        storage.observations[:-1][dead] = 1e3
+        storage.rewards[dead] = math.nan
+        dead_rows.append(dead.flatten(1, 2))
+    learner = trainer.learners["one"]
+    dead = torch.cat(dead_rows, 1)
+    assert dead.any()
+    learner._log_probs[dead] = math.nan
+    learner._actions[dead] = 0
+    learner._values[:-1][dead] = math.nan
+
+
+def test_moments_are_those_of_all_samples(device: str) -> None:
+    rng = np.random.default_rng(0)
+    moments = RunningMoments(3, "cpu" if device == "cpu" else "cuda")
+    parts = [rng.normal(7.0, 2.0, (n, 3)) for n in (1, 50, 0, 1000, 3)]
+    for part in parts:
+        tensor = torch.from_numpy(part).to(moments.mean.device)
+        moments.add(tensor.sum(0), tensor.square().sum(0), moments.count.new_full((1,), len(part)))
+    everything = np.concatenate(parts)
+    assert moments.count.item() == len(everything)
+    assert np.allclose(numpy_of(moments.mean), everything.mean(0), rtol=1e-12)
+    assert np.allclose(numpy_of(moments.variance), everything.var(0), rtol=1e-11)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
+def test_observations_are_normalised_by_all_before_this_horizon(env: str, device: str) -> None:
+    trainer: Any = Trainer(small(device, env, normalise_observations=True))
+    seen: dict[str, list[np.ndarray]] = {name: [] for name in trainer.learners}
+    for iteration in range(4):
+        for name, learner in trainer.learners.items():
+            scale = learner._scale
+            probe = torch.full((1, learner.policy_rows.features), 0.125, device=trainer.device)
+            if iteration == 0:
+                assert torch.equal(scale(probe), probe)
+            else:
+                samples = np.concatenate(seen[name])
+                inverse = 1 / np.sqrt(np.maximum(samples.var(0), 1e-8))
+                expected = np.clip((0.125 - samples.mean(0)) * inverse, -OBSERVATION_LIMIT, OBSERVATION_LIMIT)
+                assert np.allclose(numpy_of(scale(probe))[0], expected, rtol=1e-5, atol=1e-6)
+        trainer._roll_out()
+        trainer._learn()
+        for name in trainer.learners:
+            arrays = taken(trainer, name)
+            seen[name].append(arrays["observations"][:-1][arrays["alive"]].astype(np.float64))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
+def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, device: str) -> None:
+    trainer: Any = Trainer(small(device, env, normalise_rewards=True, horizon=24))
+    name = next(iter(trainer.learners))
+    learner = trainer.learners[name]
+    running, seen = np.zeros(learner.policy_rows.rows), []
+    for _ in range(3):
+        trainer._roll_out()
+        learner.conclude(trainer._horizon_env.storage)
+        arrays = taken(trainer, name)
+        for t in range(trainer.config.horizon):
+            alive, ended = arrays["alive"][t], arrays["terminations"][t] | arrays["truncations"][t]
+            running[alive] = trainer.config.gamma * running[alive] + arrays["rewards"][t][alive]
+            seen.append(running[alive].copy())
+            running[ended | ~alive] = 0.0
+        deviation = np.concatenate(seen).std()
+        assert learner._rewards.scale.item() == pytest.approx(1 / deviation, rel=1e-5)
+        scaled = arrays | {"rewards": arrays["rewards"] * learner._rewards.scale.item()}
+        values = numpy_of(learner._values)
+        expected = advantages_of(
+            scaled, values.astype(np.float64), valued(learner, arrays["final_obs"]), trainer.config
+        )
+        largest = np.abs(scaled["rewards"]).max() + 2 * np.abs(values).max()
+        assert np.abs(numpy_of(learner._advantages) - expected).max() <= 24 * 16 * EPS * largest * ROUGHER[device]
+
+
+ROUGHER = {"cpu": 1, "cuda": 64}
+"""On a GPU the values may come from kernels of our own, whose products have rows of tensor cores' roundings."""

@@ -1,0 +1,379 @@
+"""The log of a run, TensorBoard's events, and the progress bar."""
+
+import csv
+import io
+import math
+import os
+import struct
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpu_envs
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.training import Config, Trainer  # noqa: E402 - they import torch
+from gpu_envs.training.record import events, progress  # noqa: E402
+from gpu_envs.training.record.log import RunLog  # noqa: E402
+from gpu_envs.training.record.progress import Progress  # noqa: E402
+
+
+def write(log: RunLog, iterations: range) -> None:
+    for iteration in iterations:
+        record = {"return": iteration / 3, "loss, a": -1e-9 * iteration, "count": iteration}
+        log.write(iteration, 100 * iteration, record, seconds=iteration / 2)
+
+
+def messages(data: bytes) -> list[tuple[int, Any]]:
+    """The members of a protocol buffer: numbers, and bytes or integers."""
+    members: list[tuple[int, Any]] = []
+    stream = io.BytesIO(data)
+
+    def varint() -> int:
+        value = shift = 0
+        while True:
+            (byte,) = stream.read(1)
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while stream.tell() < len(data):
+        key = varint()
+        kind = key & 7
+        size = {1: 8, 5: 4}.get(kind)
+        members.append((key >> 3, varint() if kind == 0 else stream.read(varint() if kind == 2 else size)))
+        assert kind in (0, 1, 2, 5)
+    return members
+
+
+def scalars(event: Mapping[int, Any]) -> dict[str, float]:
+    values = [dict(messages(value)) for number, value in messages(event.get(5, b"")) if number == 1]
+    return {value[1].decode(): struct.unpack("<f", value[2])[0] for value in values}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_numbers_in_the_log_read_back_exactly(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.csv")
+    log.write(1, 100, {"return": 1 / 3, "loss, a": float(np.float32(0.1)), "nan": math.nan, "whole": 7}, 0.5)
+    log.write(2, 200, {"return": 1e300}, 0.75)
+    first, second = rows(log.path)  # flushed, though not closed
+    assert list(first) == ["iteration", "steps", "seconds", "return", "loss, a", "nan", "whole"]
+    assert (float(first["return"]), float(first["loss, a"])) == (1 / 3, float(np.float32(0.1)))
+    assert (first["nan"], first["whole"]) == ("nan", "7")
+    assert (second["return"], second["loss, a"], second["whole"]) == ("1e+300", "", "")
+    assert (first["seconds"], second["seconds"]) == ("0.500", "0.750")
+    with pytest.raises(ValueError, match=r"no column 'retrun'\. Did you mean 'return'"):
+        log.write(3, 300, {"retrun": 1.0}, 1.0)
+    assert len(rows(log.path)) == 2
+    log.close()
+    with pytest.raises(ValueError, match="'steps' of its own"):
+        RunLog(tmp_path / "other.csv").write(1, 1, {"steps": 1.0}, 1.0)
+
+
+@pytest.mark.parametrize("cut", ["", "9,900,4.5,3.0", '9,900,4.5,3.0,"-1e'])
+def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path: Path, cut: str) -> None:
+    whole = RunLog(tmp_path / "whole" / "log.csv")
+    parts = RunLog(tmp_path / "parts" / "log.csv")
+    for log in (whole, parts):
+        log.path.parent.mkdir()
+    write(whole, range(1, 13))
+    whole.close()
+    write(parts, range(1, 9))
+    parts.close()
+    with parts.path.open("a") as file:
+        file.write(cut)  # the process was killed while it wrote this row
+    again = RunLog(parts.path)
+    again.resume(5)
+    write(again, range(6, 13))
+    again.close()
+    assert parts.path.read_bytes() == whole.path.read_bytes()
+    written = [decoded(path) for path in sorted(parts.path.parent.glob("events*"))]
+    assert len(written) == 2
+    assert counting(written) == counting([decoded(path) for path in whole.path.parent.glob("events*")])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: b"\xff\xfe" + text, "line 1 .*utf-8"),
+        (lambda text: text.replace(b"iteration", b"iterativn"), "line 1 .*does not begin with iteration,steps"),
+        (lambda text: text.replace(b"\n3,", b"\nx,"), "line 4 .*'x'"),
+        (lambda text: text.replace(b"\n3,", b",3,"), "line 3 .*cells for"),
+        (lambda text: text.replace(b"\n3,", b"\n\n3,"), "line 4 .*0 cells for"),
+        (lambda text: text.replace(b"\n3,", b'\n"3,'), "line 4 .*unexpected end"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+    log = RunLog(tmp_path / "log.csv")
+    write(log, range(1, 6))
+    log.close()
+    log.path.write_bytes(text := damage(log.path.read_bytes()))
+    with pytest.raises(ValueError, match=f"log.csv is damaged, or no log of a run, at {message}"):
+        RunLog(log.path).resume(4)
+    assert log.path.read_bytes() == text
+
+
+def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
+    for kept in (False, True):
+        log = RunLog(tmp_path / "log.csv")
+        log.resume(0)
+        assert rows(log.path) == []
+        log.write(1, 10, {"b" if kept else "a": 1.0}, 1.0)
+        log.close()
+    assert list(rows(log.path)[0])[3:] == ["b"]
+    assert counting([decoded(path) for path in sorted(tmp_path.glob("events*"))]) == {(10, "b"): 1.0}
+
+
+def crc32c_bit_by_bit(data: bytes) -> int:
+    """The same polynomial written the other way round, unlike the table: 0x1EDC6F41 over mirrored bits."""
+    bits = [byte >> at & 1 for byte in data for at in range(8)]
+    register = 0xFFFFFFFF
+    for bit in bits:
+        top = register >> 31 ^ bit
+        register = (register << 1 & 0xFFFFFFFF) ^ (0x1EDC6F41 if top else 0)
+    return int(f"{register ^ 0xFFFFFFFF:032b}"[::-1], 2)
+
+
+def decoded(path: Path) -> list[dict[int, Any]]:
+    data, events_found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        record = data[12 : 12 + length]
+        for part, at in ((data[:8], 8), (record, 12 + length)):
+            checksum = crc32c_bit_by_bit(part)
+            masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) % 2**32
+            assert struct.unpack("<I", data[at : at + 4]) == (masked,)
+        events_found.append(dict(messages(record)))
+        data = data[16 + length :]
+    return events_found
+
+
+def counting(files: list[list[dict[int, Any]]]) -> dict[tuple[int, str], float]:
+    """What TensorBoard shows: a session's start makes it forget events from that step on."""
+    shown: dict[tuple[int, str], float] = {}
+    for event in (event for file in files for event in file):
+        if 7 in event:
+            assert messages(event[7]) == [(1, 1)]
+            shown = {key: value for key, value in shown.items() if key[0] < event[2]}
+        shown |= {(event[2], tag): value for tag, value in scalars(event).items()}
+    return shown
+
+
+def test_the_checksum_is_castagnolis() -> None:
+    assert events.crc32c(b"123456789") == 0xE3069283  # the check value of the catalogue of CRCs
+    assert events.crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
+    for length in range(40):
+        data = os.urandom(length)
+        assert events.crc32c(data) == crc32c_bit_by_bit(data)
+
+
+def test_events_decode(tmp_path: Path) -> None:
+    before = time.time()
+    writer = events.EventWriter(tmp_path / "new")
+    values = {"return/läufer": 1.5, "nan": math.nan, "huge": 1e300, "low": -1e300, "zero": 0.0}
+    writer.scalars(0, values)
+    writer.scalars(2**40, {f"tag {number}": float(number) for number in range(300)})
+    writer.flush()
+    first, second, third = decoded(writer.path)
+    writer.close()
+    assert first[3] == b"brain.Event:2"
+    assert before <= struct.unpack("<d", first[1])[0] <= time.time()
+    found = scalars(second)
+    assert math.isnan(found.pop("nan"))
+    assert found == {"return/läufer": 1.5, "huge": math.inf, "low": -math.inf, "zero": 0.0}
+    assert third[2] == 2**40
+    assert scalars(third) == {f"tag {number}": float(number) for number in range(300)}
+    second_file = events.EventWriter(tmp_path / "new")
+    with pytest.raises(ValueError, match="negative"):
+        second_file.scalars(-1, {})
+    second_file.close()
+    assert len(sorted((tmp_path / "new").iterdir())) == 2
+
+
+def test_tensorboard_reads_them(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    log = RunLog(tmp_path / "log.csv")
+    write(log, range(1, 9))
+    log.close()
+    again = RunLog(log.path)
+    again.resume(5)
+    write(again, range(6, 8))
+    again.close()
+    shown = accumulator.EventAccumulator(str(tmp_path))
+    shown.Reload()
+    assert sorted(shown.Tags()["scalars"]) == ["count", "loss, a", "return"]
+    assert [(event.step, event.value) for event in shown.Scalars("count")] == [(100 * i, i) for i in range(1, 8)]
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns, or of as many as the environment says."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What stands on the screen: a carriage return writes over what is there."""
+        shown = []
+        for line in self.getvalue().split("\n"):
+            cells: list[str] = []
+            for part in line.split("\r"):
+                cells[: len(part)] = part
+            shown.append("".join(cells).rstrip())
+        return shown
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_bar_says_how_far_it_is(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    terminal = Terminal()
+    bar = Progress(1_000_000, stream=terminal)
+    bar.update(250_000, 1.2e4, {"agent": 123.456})
+    (line,) = terminal.lines()
+    assert all(part in line for part in (" 25%", "12.0 k steps/s", "return 123.5", "1:03 left"))
+    assert len(line) < 100
+    clock[0] += 1
+    bar.update(1_000_000, 1.2e6, {"tagger": 1.0, "runner": -2.0})
+    (line,) = terminal.lines()  # the rests of the longer line are gone
+    assert all(part in line for part in ("100%", "1.2 M steps/s", "tagger 1", "runner -2", "0s left"))
+    bar.close()
+    assert terminal.lines() == [line, ""]
+    bar.close()
+    bar.update(1_000_000, 1.0, {})
+    assert terminal.lines() == [line, ""]
+
+
+def test_the_bar_says_what_is_aimed_at_and_where_no_episode_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for given, target, said in (
+        ({"agent": 123.456}, {"agent": 475.0}, "return 123.5 of 475"),
+        ({"agent": math.nan}, {"agent": 475.0}, "no episode has ended yet, for 475"),
+        ({"agent": math.nan}, {}, "no episode has ended yet"),
+        ({"tagger": 85.25, "runner": -2.0}, {"runner": 1.0}, "tagger 85.25  runner -2 of 1"),
+        ({"tagger": math.nan, "runner": -2.0}, {}, "steps/s  runner -2"),
+    ):
+        terminal = Terminal()
+        Progress(100, stream=terminal, target=target).update(50, 1e3, given)
+        (line,) = terminal.lines()
+        assert said in line
+        assert "nan" not in line
+
+
+@pytest.mark.parametrize("env", ["TagContinuous-v0", "TagGridWorld-v0"])
+def test_tag_tells_what_is_learnt(env: str) -> None:
+    """Its figures are the tags that random play brought about, counted one by one, and the steps until then."""
+    small = {"num_runners": 12, "grid_length": 6.0, "tagging_distance": 0.3} if "Cont" in env else {"grid_length": 4}
+    costs = {} if "Cont" in env else {"wall_hit_penalty": 0.0}
+    made = gpu_envs.make(
+        env, 50, device="cpu", num_taggers=3, max_episode_steps=11, autoreset_mode="SameStep", **small, **costs
+    )
+    made.reset(seed=0)
+    spaces = made.action_spaces
+    for number, space in enumerate(spaces.values()):
+        space.seed(number)
+    tags, episodes, ended = 0, 0, {role: np.zeros(3) for role in made.roles}  # agents, returns, lengths
+    for _ in range(50):
+        actions = {role: space.sample() for role, space in spaces.items()}
+        _, _, terminations, truncations, _ = made.step(actions)
+        over = terminations["tagger"][:, 0] | truncations["tagger"][:, 0]
+        for role, sums in ended.items():
+            returns, lengths = (told[role][over] for told in (made.episode_return, made.episode_length))
+            sums += [returns.size, returns.sum(), lengths.sum()]
+        episodes += over.sum()
+        tags += terminations["runner"][over].sum()
+    means = [{role: float(sums[i] / sums[0]) for role, sums in ended.items()} for i in (1, 2)]
+    spec = made.env_spec
+    assert isinstance(spec, gpu_envs.TeamSpec)
+    assert spec.figures is not None
+    told = spec.figures(means[0], means[1], made.params)
+    assert told["survival"] == pytest.approx(means[1]["runner"])
+    assert told["tags an episode"] == pytest.approx(tags / episodes, rel=0.05)
+
+
+def test_figures_are_told_where_replicas_have_rewards_of_their_own(device: str) -> None:
+    given = {"tag_reward_for_tagger": [1.0, 2.0] * 4}
+    trainer = Trainer(Config(env="TagGridWorld-v0", device=device, num_envs=8, horizon=4, params=given, run_dir=""))
+    trainer.iterate(1)
+    assert set(trainer._history.shown(trainer._horizon_env.env)) == {"tags an episode", "survival"}
+
+
+def test_the_bar_is_drawn_ten_times_a_second(clock: list[float]) -> None:
+    terminal = Terminal()
+    bar = Progress(1000, stream=terminal)
+    for step in range(1000):
+        clock[0] = step / 1000
+        bar.update(step, 1.0, {})
+    assert 9 <= terminal.getvalue().count("\r") <= 10
+    bar.update(1000, 1.0, {})
+    assert "100%" in terminal.lines()[0]  # the last one is never left out
+
+
+@pytest.mark.parametrize("columns", [1, 5, 20, 40, 60, 80, 200])
+def test_the_bar_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal = Terminal()
+    bar = Progress(10**9, stream=terminal)
+    bar.update(123_456_789, 98_765_432.1, {f"role {number}": 1000.123 * number for number in range(5)})
+    assert len(terminal.lines()[0]) <= max(1, columns - 1)
+    bar.update(10**9, 0.0, {"agent": math.nan})
+    bar.close()
+
+
+def test_nothing_is_drawn_into_a_pipe() -> None:
+    for quiet, drawn in ((None, False), (True, False), (False, True)):
+        pipe = io.StringIO()
+        bar = Progress(10, quiet, pipe)
+        bar.update(5, 1.0, {"agent": 1.0})
+        assert ("50%" in pipe.getvalue()) == drawn
+        bar.close()
+    assert Terminal().isatty()
+    quiet_terminal = Terminal()
+    Progress(10, True, quiet_terminal).update(10, 1.0, {})
+    assert quiet_terminal.getvalue() == ""
+
+
+def test_a_terminal_that_knows_no_blocks_gets_a_bar_too() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    bar = Progress(10, False, stream)
+    bar.update(5, 1.0, {})
+    bar.close()
+    assert b"##" in raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (999.6, "1.0 k"),
+        (1234, "1.2 k"),
+        (123_456, "123 k"),
+        (999_950, "1.0 M"),
+        (2.5e9, "2.5 G"),
+    ],
+)
+def test_amounts(value: float, text: str) -> None:
+    assert progress.amount(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59, "59s"), (59.5, "1:00"), (3599, "59:59"), (3723, "1:02:03"), (math.inf, "?")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert progress.duration(seconds) == text

@@ -1,0 +1,177 @@
+"""Adam over a flat buffer, against torch's own with torch's own clipping of gradients."""
+
+import copy
+from typing import Any
+
+import pytest
+from harness import HAS_CUDA
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+
+Tensor = Any
+EPS = 2.0**-24
+RATE = 0.01
+
+
+def network(device: str) -> Any:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(7, 33), torch.nn.Tanh(), torch.nn.Linear(33, 3)]
+    return torch.nn.Sequential(*layers).to(resolve_device(device))
+
+
+def gradients(net: Any, step: int, scale: float = 1.0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return [scale * torch.randn(p.shape, generator=generator).to(p.device) for p in net.parameters()]
+
+
+class Run:
+    """An optimiser and what a step is given."""
+
+    def __init__(self, net: Any, device: str, **settings: Any) -> None:
+        self.net = net
+        self.adam = Adam(list(net.parameters()), device=device, **settings)
+        place = resolve_device(device)
+        self.totals = torch.zeros(6, device=place)
+        self.rate = torch.full((1,), RATE, device=place)
+        self.stop = torch.zeros(1, dtype=torch.int32, device=place)
+        self.norm = torch.full((1,), -1.0, device=place)
+
+    def step(self, grads: list[Tensor], samples: float = 1.0, max_norm: float | None = None, stop: int = 0) -> None:
+        self.totals[5] = samples
+        self.stop.fill_(stop)
+        self.adam.gather(grads)
+        self.adam.step(self.totals, self.rate, max_norm, self.stop, self.norm)
+
+    def flat(self) -> Tensor:
+        return torch.cat([p.detach().ravel() for p in self.net.parameters()]).clone()
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.95)])
+@pytest.mark.parametrize("max_norm", [None, 0.5, 1e6])
+def test_steps_as_torch_does(max_norm: float | None, betas: tuple[float, float], device: str) -> None:
+    net, samples, steps = network(device), 37.0, 20
+    other = copy.deepcopy(net)
+    run = Run(net, device, betas=betas)
+    theirs = torch.optim.Adam(other.parameters(), lr=RATE, eps=1e-5, betas=betas)
+    for step in range(steps):
+        grads = gradients(net, step, scale=samples if step % 2 else 0.01 * samples)
+        for p, grad in zip(other.parameters(), grads, strict=True):
+            p.grad = grad / samples
+        norm = torch.nn.utils.clip_grad_norm_(other.parameters(), 1e9 if max_norm is None else max_norm)
+        theirs.step()
+        run.step(grads, samples, max_norm)
+        # A norm of 366 numbers, summed in whatever order: their squares' sum is off by 366 roundings at most.
+        assert abs(run.norm.item() - norm.item()) <= 366 * EPS * norm.item()
+    found = run.flat() - torch.cat([p.detach().ravel() for p in other.parameters()])
+    # Clipped gradients agree as the norms do, so each step (at most RATE / sqrt(1 - beta2), when gradients are unlike)
+    # does; the parameters, below 1, are rounded once a step in both.
+    most = RATE / (1 - betas[1]) ** 0.5
+    assert found.abs().max() < steps * (most * (366 + 20) * EPS + 2 * EPS)
+
+
+def test_the_module_sees_the_steps(device: str) -> None:
+    net = network(device)
+    inputs = torch.ones(2, 7, device=resolve_device(device))
+    before = net(inputs).detach()
+    run = Run(net, device)
+    assert torch.equal(net(inputs), before)
+    run.step(gradients(net, 0))
+    assert not torch.equal(net(inputs), before)
+    assert torch.equal(run.adam.flat, run.flat())
+    # The first step of Adam is the learning rate against each gradient's sign, less what eps takes: 1e-5 / |gradient|.
+    signs = torch.cat([g.ravel().sign() for g in gradients(net, 0)])
+    moved = (run.flat() - torch.cat([p.detach().ravel() for p in network(device).parameters()])) / -RATE * signs
+    assert 0.9 < moved.median() <= 1 + 100 * EPS
+
+
+@pytest.mark.parametrize(("samples", "stop"), [(0.0, 0), (5.0, 1), (0.0, 1)])
+def test_nothing_changes_without_samples_or_when_stopped(samples: float, stop: int, device: str) -> None:
+    run, undisturbed = Run(network(device), device), Run(network(device), device)
+    run.step(gradients(run.net, 0))
+    undisturbed.step(gradients(run.net, 0))
+    before, state, norm = run.flat(), run.adam.state(), run.norm.item()
+    spoilt = [torch.full_like(grad, torch.nan) for grad in gradients(run.net, 1)]
+    run.step(spoilt, samples, 0.5, stop)
+    assert torch.equal(run.flat(), before)
+    assert all(torch.equal(state[name], tensor) for name, tensor in run.adam.state().items())
+    assert run.norm.item() == norm
+    for each in (run, undisturbed):
+        each.step(gradients(run.net, 2))
+    assert torch.equal(run.flat(), undisturbed.flat())
+
+
+def test_goes_on_from_a_state(device: str) -> None:
+    run = Run(network(device), device)
+    for step in range(3):
+        run.step(gradients(run.net, step), max_norm=0.5)
+    state, other = run.adam.state(), Run(copy.deepcopy(run.net), device)
+    run.step(gradients(run.net, 3), max_norm=0.5)
+    assert state["steps"].item() == 3  # a copy
+    other.adam.load(state)
+    other.step(gradients(run.net, 3), max_norm=0.5)
+    assert torch.equal(run.flat(), other.flat())
+    assert all(torch.equal(a, b) for a, b in zip(run.adam.state().values(), other.adam.state().values(), strict=True))
+
+
+def test_a_learning_rate_on_the_device(device: str) -> None:
+    run = Run(network(device), device)
+    before = run.flat()
+    run.rate.zero_()
+    run.step(gradients(run.net, 0))
+    assert torch.equal(run.flat(), before)
+    run.rate.fill_(1e-3)
+    run.step(gradients(run.net, 0))
+    assert (run.flat() - before).abs().max() < 1.001e-3
+
+
+def test_wrong_states_gradients_and_parameters_are_named(device: str) -> None:
+    run = Run(network(device), device)
+    state = run.adam.state()
+    with pytest.raises(ValueError, match=r"no 'step'\. Did you mean 'steps'"):
+        run.adam.load({**state, "step": state["steps"]})
+    with pytest.raises(ValueError, match=r"means of the optimiser's state is \[1\]; give \[366\]"):
+        run.adam.load({**state, "means": state["steps"]})
+    with pytest.raises(ValueError, match="gradients have shapes"):
+        run.adam.gather(gradients(run.net, 0)[1:])
+    twice = list(run.net.parameters())[:1] * 2
+    with pytest.raises(ValueError, match="each of them once"):
+        Adam(twice, device=device)
+    with pytest.raises(ValueError, match=r"parameter 0 is torch\.float64"):
+        Adam([torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))], device=device)
+
+
+def test_a_gradient_of_zero_takes_no_step(device: str) -> None:
+    run = Run(network(device), device)
+    before = run.flat()
+    run.step([torch.zeros_like(grad) for grad in gradients(run.net, 0)], max_norm=0.5)
+    assert torch.equal(run.flat(), before)
+    assert run.norm.item() == 0
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_an_update_can_be_captured_in_a_graph() -> None:
+    run, eager = Run(network("cuda"), "cuda"), Run(network("cuda"), "cuda")
+    run.totals[5] = eager.totals[5] = 3.0
+    grads = gradients(run.net, 0)
+
+    def update(of: Run) -> None:
+        of.adam.gather(grads)
+        of.adam.step(of.totals, of.rate, 0.5, of.stop, of.norm)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        update(run)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        update(run)
+    for _ in range(4):
+        graph.replay()
+    for _ in range(5):
+        update(eager)
+    assert torch.equal(run.flat(), eager.flat())

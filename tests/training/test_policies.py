@@ -1,0 +1,555 @@
+"""Who acts for whom: the agents' rows, modules of the user's own, random and frozen policies."""
+
+import copy
+import dataclasses
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import assert_same_bits, numpy_of
+from trainers import FIELD, FIELD_PARAMS, GRID, small
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.errors import CheckpointError  # noqa: E402
+from gpu_envs.seeds import derived_seed  # noqa: E402
+from gpu_envs.training import Policy, RunDirectory, Trainer, train  # noqa: E402
+from gpu_envs.training.assembly import make_player  # noqa: E402
+from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head  # noqa: E402
+from gpu_envs.training.operations.ops import Ops  # noqa: E402
+from gpu_envs.training.policies.policy import default_policy  # noqa: E402
+from gpu_envs.training.record.checkpoint import load, save  # noqa: E402
+from gpu_envs.training.rollout.horizon_env import RoleInfo  # noqa: E402
+from gpu_envs.training.rollout.players import Player  # noqa: E402
+from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers, assign  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Tensor = Any
+FIVE = Head("discrete", (5,), (0,), (), (), scalar=True)
+
+
+def role(name: str, agents: int, features: int = 3, head: Head = FIVE) -> RoleInfo:
+    return RoleInfo(name, agents, features, head, tuple(f"{name}_{i}" for i in range(agents)))
+
+
+CATS, MOUSE = role("cat", 3), role("mouse", 2)
+
+
+# --- policy_rows ---
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        ({}, {"cat": {"cat": (0, 1, 2)}, "mouse": {"mouse": (0, 1)}}),
+        ({"cat": "a"}, {"a": {"cat": (0, 1, 2)}, "mouse": {"mouse": (0, 1)}}),
+        ({"cat": "a", "mouse": "a"}, {"a": {"cat": (0, 1, 2), "mouse": (0, 1)}}),
+        ({"cat_1": "odd"}, {"cat": {"cat": (0, 2)}, "odd": {"cat": (1,)}, "mouse": {"mouse": (0, 1)}}),
+        ({"cat": "a", "cat_2": "mouse"}, {"a": {"cat": (0, 1)}, "mouse": {"cat": (2,), "mouse": (0, 1)}}),
+        (
+            {"cat": "random", "mouse_0": "random"},
+            {"random (cat)": {"cat": (0, 1, 2)}, "random (mouse)": {"mouse": (0,)}, "mouse": {"mouse": (1,)}},
+        ),
+        ({"mouse": "frozen:x:y"}, {"cat": {"cat": (0, 1, 2)}, "frozen:x:y (mouse)": {"mouse": (0, 1)}}),
+    ],
+    ids=str,
+)
+def test_who_acts_for_whom(policies: Mapping[str, str], expected: Mapping[str, Any]) -> None:
+    found = assign((CATS, MOUSE), policies)
+    assert {name: {p.role.name: p.members for p in parts} for name, parts in found.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("cats", r"Did you mean 'cat'\?"), ("mouse_2", "neither a role nor an agent"), ("x", "cat")]
+)
+def test_an_unknown_role_is_named(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        assign((CATS, MOUSE), {name: "a"})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Random", r"Did you mean 'random'\?"),
+        ("randm", r"Did you mean 'random'\?"),
+        ("randomm", r"Did you mean 'random'\?"),
+        ("random:x", r"Did you mean 'random'\?"),
+        ("frozn", r"Did you mean 'frozen:RUN'\?"),
+        ("Frozen:runs/a", r"Did you mean 'frozen:runs/a'\?"),
+        ("frozen", "names no run; give frozen:RUN or"),
+        ("frozen:", "names no run; give frozen:RUN or"),
+        ("frozen::cat", "names no run; give frozen:RUN or"),
+        ("runs/a:cat", "holds neither ':' nor"),
+        ("a (b)", "holds neither ':' nor"),
+        ("", "not empty"),
+    ],
+)
+def test_names_that_were_hardly_meant_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match="policies gives 'cat' the policy .*" + message):
+        assign((CATS, MOUSE), {"cat": name})
+
+
+def test_a_role_may_be_called_almost_random() -> None:
+    found = assign((role("ransom", 1), MOUSE), {"ransom": "ransom", "mouse": "frozen:runs/a (copy)"})
+    assert list(found) == ["ransom", "frozen:runs/a (copy) (mouse)"]
+
+
+@pytest.mark.parametrize("policies", [{}, {"cat_1": "odd"}, {"cat": "a", "mouse": "a"}, {"cat_0": "a", "mouse_1": "a"}])
+def test_every_agent_gets_the_action_of_its_own_row(policies: Mapping[str, str], device: str) -> None:
+    place, n = resolve_device(device), 4
+    code = {r.name: torch.arange(n * r.agents, device=place).view(n, r.agents, 1) for r in (CATS, MOUSE)}
+    code["mouse"] = code["mouse"] + 1000
+    actions = {name: torch.full_like(tensor, -1) for name, tensor in code.items()}
+    for name, parts in assign((CATS, MOUSE), policies).items():
+        policy_rows = PolicyRows(name, parts, n, place)
+        rows = policy_rows.take(code, 0)
+        assert rows.shape == (policy_rows.rows, 1)
+        over_time = policy_rows.take({role: torch.stack((t, t + 5)) for role, t in code.items()}, 1)
+        assert torch.equal(over_time, torch.stack((rows, rows + 5)))
+        policy_rows.give(rows.clone(), actions)
+    assert all(torch.equal(actions[name], code[name]) for name in code)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [role("dog", 1, features=4), role("dog", 1, head=Head("discrete", (4,), (0,), (), (), scalar=True))],
+    ids=("features", "actions"),
+)
+def test_one_policy_for_different_spaces_is_refused(other: RoleInfo) -> None:
+    with pytest.raises(ValueError, match=r"'both' cannot act for both 'cat' and 'dog'.*spaces differ"):
+        PolicyRows("both", (RoleMembers(CATS, (0, 1, 2)), RoleMembers(other, (0,))), 2, "cpu")
+
+
+def test_one_policy_for_both_roles_learns_from_both(device: str) -> None:
+    trainer = Trainer(small(device, GRID, policies={"tagger": "one", "runner": "one"}))
+    assert list(trainer.learners) == ["one"]
+    trainer.iterate(1)
+    assert trainer.learners["one"].figures[5].item() == 2 * 16 * 8 * 5  # epochs, steps, replicas, agents: all in play
+
+
+def test_names_of_agents_reach_the_game(device: str) -> None:
+    """An agent with a policy of its own acts by that one, the others by theirs."""
+    trainer = Trainer(small(device, GRID, policies={"tagger_2": "odd"}))
+    for name, choice in (("tagger", 0), ("odd", 4), ("runner", 2)):
+        always(trainer.learners[name].module, choice)
+    trainer.iterate(1)
+    taken = numpy_of(trainer._actions["tagger"])[..., 0]
+    assert taken.shape == (8, 4)
+    assert (taken == [0, 0, 4, 0]).all()
+    assert (numpy_of(trainer._actions["runner"]) == 2).all()
+
+
+def always(module: Any, choice: int) -> None:
+    """Makes a policy certain of one choice."""
+    last = module.actor[-1]
+    last.weight.data.zero_()
+    last.bias.data.fill_(-200.0)
+    last.bias.data[choice] = 200.0
+
+
+# --- modules ---
+
+
+class Apart(Policy):
+    """A policy of two networks."""
+
+    def __init__(self, features: int, parameters: int) -> None:
+        super().__init__()
+        self.actor, self.critic = torch.nn.Linear(features, parameters), torch.nn.Linear(features, 1)
+        self.never_used = torch.nn.Parameter(torch.ones(2))
+
+    def distribution(self, observations: Tensor) -> Tensor:
+        return self.actor(observations)
+
+    def value(self, observations: Tensor) -> Tensor:
+        values: Tensor = self.critic(observations)
+        return values.squeeze(-1)
+
+
+class Together(nn.Module):
+    """A module with nothing but a forward."""
+
+    def __init__(self, of: Apart) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        parameters, values = self.of(observations)
+        return parameters, values
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_modules_of_the_users_own_learn(algorithm: str, device: str) -> None:
+    """The same module, asked for its parts or for everything at once, learns the same."""
+    learnt = []
+    for together in (False, True):
+        torch.manual_seed(1)
+        module: Any = Apart(4, 2)
+        first = [p.detach().clone() for p in module.parameters()]
+        trainer = Trainer(
+            small(device, algorithm=algorithm, num_envs=16), modules={"agent": Together(module) if together else module}
+        )
+        trainer.iterate(3)
+        after = [p.detach().cpu() for p in module.parameters()]
+        moved = [not torch.equal(one, other) for one, other in zip(first, after, strict=True)]
+        assert moved == [False, True, True, True, True]  # what is not used comes first, and stays
+        learnt.append(numpy_of(torch.cat([p.ravel() for p in after])))
+    # Values of a horizon come from one product of all rows, or from one for each step. Some devices round these
+    # otherwise, and Adam's steps (12 of at most about 0.001) follow, by less than a hundredth of themselves: gradients
+    # are far above its epsilon
+    assert np.abs(learnt[0] - learnt[1]).max() < 12 * 1e-3 * 0.01
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (lambda x: (x[:, :3], x[:, 0]), r"\(2, 3\) and \(2,\); expected.*\(2, 2\) and the values \(2,\)"),
+        (lambda x: (x[:, :2], x[:, :1]), r"\(2, 2\) and \(2, 1\)"),
+        (lambda x: (x[:, 0], x[:, :2]), r"\(2,\) and \(2, 2\)"),
+        (lambda x: (x[:, :2],), r"\(2, 2\); expected"),
+        (lambda x: x[:, :2], "Tensor; expected"),
+    ],
+)
+def test_wrong_outputs_are_refused(outputs: Any, message: str, device: str) -> None:
+    class Wrong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, observations: Tensor) -> Any:
+            return outputs(self.weight * observations)
+
+    with pytest.raises(ValueError, match=r"the policy 'agent' maps observations \[2, 4\] to .*" + message):
+        Trainer(small(device), modules={"agent": Wrong()})
+
+
+class Unlearnable(nn.Module):
+    """Turns gradients off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = Apart(4, 2)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.of(observations)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (lambda: Apart(4, 2).double(), "actor.weight of torch.float64; policies are float32, for.* 4 features"),
+        (lambda: Apart(4, 2).half(), "actor.weight of torch.float16; policies are float32"),
+        (lambda: Apart(7, 2), "cannot take float32 observations of 4 features"),
+        (lambda: Apart(4, 2).requires_grad_(False), "nothing to train.*float32.* 4 features"),
+        (Unlearnable, "depend on none of the parameters"),
+    ],
+    ids=("double", "half", "wide", "nothing", "no_grad"),
+)
+def test_modules_that_cannot_learn_are_refused(module: Any, message: str, device: str) -> None:
+    made = module()
+    if not isinstance(made, Unlearnable):
+        del made.never_used
+    with pytest.raises(ValueError, match="the policy 'agent' .*" + message):
+        Trainer(small(device), modules={"agent": made})
+
+
+def test_policies_that_share_parameters_are_refused(device: str) -> None:
+    sizes = Trainer(small(device, GRID)).learners["tagger"].policy_rows
+    one = Apart(sizes.features, sizes.head.parameters)
+    other = Apart(sizes.features, sizes.head.parameters)
+    other.critic = one.critic
+    for modules in ({"tagger": one, "runner": one}, {"tagger": Together(one), "runner": other}):
+        with pytest.raises(ValueError, match=r"'tagger' and 'runner' share parameters; give both roles one policy"):
+            Trainer(small(device, GRID), modules=modules)
+
+
+def test_a_module_has_one_trainer_at_a_time(device: str) -> None:
+    module = Apart(4, 2)
+    trainer = Trainer(small(device), modules={"agent": module})
+    trainer.iterate(1)
+    for given in (module, Together(module)):
+        with pytest.raises(ValueError, match=r"'agent': this module is being trained by another.*copy.deepcopy"):
+            Trainer(small(device), modules={"agent": given})
+    copied = copy.deepcopy(module)
+    second = Trainer(small(device), modules={"agent": copied})
+    before = copy.deepcopy(module.state_dict())
+    second.iterate(1)
+    assert_same_bits(before, dict(module.state_dict()))
+    trainer.iterate(1)  # and the first one still trains its own
+    assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
+    del trainer
+    third = Trainer(small(device), modules={"agent": module})  # the first one is gone
+    before = copy.deepcopy(module.state_dict())
+    third.iterate(1)
+    assert not torch.equal(before["actor.weight"], module.state_dict()["actor.weight"])
+
+
+class Moody(nn.Module):
+    """A module that is one thing while it learns and another while it acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop, self.of = torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), Apart(4, 2)
+        self.seen: list[bool] = []
+
+    def forward(self, observations: Tensor) -> Tensor:
+        self.seen.append(self.training)
+        return self.of(self.drop(self.norm(observations)))
+
+
+def test_playing_changes_no_buffers_and_learning_does(device: str) -> None:
+    module = Moody()
+    module.norm.eval()
+    start = {name: buffer.clone().to(resolve_device(device)) for name, buffer in module.named_buffers()}
+    trainer = Trainer(small(device, graphs=False), modules={"agent": module})
+    assert_same_bits(start, dict(module.named_buffers()))
+    assert (module.training, module.norm.training, module.drop.training) == (True, False, True)
+    module.seen.clear()
+    found = trainer.evaluate(4)
+    assert set(module.seen) == {False}
+    assert found == trainer.evaluate(4)
+    assert_same_bits(start, dict(module.named_buffers()))
+    module.seen.clear()
+    trainer.iterate(1)
+    # 16 steps and the last values without learning, then two epochs of two minibatches
+    assert [seen for seen in module.seen if seen] == [True] * 4
+    assert module.seen[-4:] == [True] * 4
+    assert module.norm.num_batches_tracked.item() == 4
+
+
+@pytest.mark.parametrize("part", ["actor", "critic"])
+def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
+    module: Any = Apart(4, 2)
+    getattr(module, part).requires_grad_(False)
+    before = copy.deepcopy(module.state_dict())
+    Trainer(small(device), modules={"agent": module}).iterate(1)
+    for name, tensor in module.state_dict().items():
+        same = torch.equal(tensor.cpu(), before[name])
+        assert same == (name.startswith(part) or name == "never_used")
+
+
+def test_a_shared_policy_needs_no_module(device: str) -> None:
+    trainer = Trainer(small(device, GRID, policies={"tagger": "own"}))
+    assert list(trainer.learners) == ["own", "runner"]
+    trainer.iterate(1)
+
+
+def test_a_module_for_nobody_is_refused(device: str) -> None:
+    with pytest.raises(ValueError, match="modules names 'agnt'; the policies are agent"):
+        Trainer(small(device), modules={"agnt": Apart(4, 2)})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])
+def test_first_weights(activation: str, shared: bool) -> None:
+    """Undecided, and of the seed alone."""
+    box = Head("box", (2,), (), (-1.0, -1.0), (1.0, 1.0), scalar=False)
+    for head in (FIVE, box):
+        config = small("cpu", hidden=(32, 24), activation=activation, shared_trunk=shared, initial_std=0.5)
+        made = [default_policy(7, head, config, torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+        inputs = torch.randn(100, 7, generator=torch.Generator().manual_seed(0))
+        (parameters, values), again, other = ([t.detach() for t in module(inputs)] for module in made)
+        assert torch.equal(parameters, again[0])
+        assert torch.equal(values, again[1])
+        assert not torch.equal(values, other[1])
+        means = parameters[:, :2] if head is box else parameters
+        assert means.abs().max() < 0.3
+        if head is box:
+            assert_same_bits(parameters[:, 2:], torch.full((100, 2), float(np.log(0.5))))
+
+
+def test_deviations_stay_within_bounds() -> None:
+    box = Head("box", (1,), (), (-1.0,), (1.0,), scalar=False)
+    module: Any = default_policy(3, box, small("cpu"), torch.Generator().manual_seed(0))
+    for value, kept in ((-100.0, LOG_STD_RANGE[0]), (100.0, LOG_STD_RANGE[1]), (0.3, 0.3)):
+        torch.nn.init.constant_(module.log_std, value)
+        assert module(torch.zeros(4, 3))[0][:, 1].tolist() == pytest.approx([kept] * 4)
+
+
+# --- policies that do not learn ---
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Discrete(5, start=-1),
+        gymnasium.spaces.MultiDiscrete([3, 7]),
+        gymnasium.spaces.Box(np.array([-2, 0], np.float32), np.array([1, 0.5], np.float32), dtype=np.float32),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_random_is_uniform(space: Any, device: str) -> None:
+    place, head, n, turns = resolve_device(device), Head.of(space), 4096, 8
+    policy_rows = PolicyRows("random (cat)", (RoleMembers(role("cat", 1, head=head), (0,)),), n, place)
+    player = Player(policy_rows, None, Ops(head, place, 1), 0, place)
+    drawn = []
+    for turn in range(turns):
+        if turn == turns // 2:
+            player.advance(turn)
+        drawn.append(numpy_of(player.act(turn % (turns // 2), {})))
+    assert len({array.tobytes() for array in drawn}) == turns  # each turn its own
+    samples = np.concatenate(drawn)
+    for element in range(head.width):
+        column = samples[:, element]
+        if head.kind == "discrete":
+            counts = np.bincount(column - head.starts[element], minlength=head.sizes[element])
+            assert len(counts) == head.sizes[element]
+        else:
+            low, high = head.low[element], head.high[element]
+            assert column.min() >= low
+            assert column.max() <= high
+            counts = np.histogram(column, 20, (low, high))[0]
+        expected = len(column) / len(counts)
+        chi_square = ((counts - expected) ** 2 / expected).sum()
+        degrees = len(counts) - 1
+        assert chi_square < degrees + 5 * np.sqrt(2 * degrees)  # five deviations from its mean
+
+
+def test_random_does_not_learn_and_the_rest_does(device: str) -> None:
+    trainer = Trainer(small(device, GRID, policies={"runner": "random"}))
+    assert list(trainer.learners) == ["tagger"]
+    trainer.iterate(2)
+    runner = numpy_of(trainer._actions["runner"])
+    assert len(np.unique(runner)) > 1
+    assert list(trainer.returns) == ["tagger", "runner"]
+
+
+def test_somebody_has_to_learn(device: str) -> None:
+    with pytest.raises(ValueError, match="no policy learns"):
+        Trainer(small(device, policies={"agent": "random"}))
+
+
+@pytest.mark.parametrize("env", [GRID, FIELD])
+def test_a_frozen_policy_acts_as_it_was_and_stays_so(env: str, tmp_path: Path, device: str) -> None:
+    """Also where it normalised its observations, and another run does not."""
+    run, steps = str(tmp_path / "run"), 8 * 16 * 3
+    settings: dict[str, Any] = {"params": FIELD_PARAMS | {"actions": "continuous"}} if env == FIELD else {}
+    config = small(device, env, normalise_observations=True, total_steps=steps, run_dir=run, fused=False, **settings)
+    train(config, progress=False)
+    theirs = Trainer(config)
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    theirs.load(load(latest, theirs.device))
+
+    for source, policy in (
+        (f"frozen:{run}", "runner"),
+        (f"frozen:{run}:runner", "runner"),
+        (f"frozen:{run}:tagger", "tagger"),
+    ):
+        trainer = Trainer(small(device, env, policies={"runner": source}, seed=9, **settings))
+        assert list(trainer.learners) == ["tagger"]
+        name = f"{source} (runner)"
+        for _ in range(2):
+            observations = {"runner": trainer._horizon_env.storage["runner"].observations[-1]}
+            ours = trainer._players[name].act(0, observations, greedy=True).clone()
+            policy_rows = trainer._players[name].policy_rows
+            expected = torch.zeros_like(ours, dtype=torch.float32 if policy_rows.head.kind == "box" else torch.int32)
+            raw, log_probs = torch.zeros_like(expected), expected.new_zeros(policy_rows.rows, dtype=torch.float32)
+            theirs.learners[policy].networks.act(
+                policy_rows.take(observations, 0), raw, log_probs, None, expected if env == FIELD else None,
+                trainer._players[name].stream, 0, greedy=True,
+            )  # fmt: skip
+            assert torch.equal(expected if env == FIELD else raw, ours)
+            trainer.iterate(1)
+
+
+def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
+    run, empty = str(tmp_path / "run"), tmp_path / "empty"
+    train(small(device, GRID, total_steps=1, run_dir=run), progress=False)
+    train(small(device, total_steps=1, run_dir=str(tmp_path / "other")), progress=False)
+    cases = (
+        (f"{tmp_path / 'nun'}", FileNotFoundError, r"--policy runner=frozen:\S*nun: .*nun does not exist"),
+        (f"{run}:taggr", CheckpointError, "has no policy 'taggr'; it has tagger, runner"),
+        (str(tmp_path / "other"), CheckpointError, "does not fit the agents it is to act for"),
+    )
+    for source, error, message in cases:
+        with pytest.raises(error, match=message):
+            Trainer(small(device, GRID, policies={"runner": f"frozen:{source}"}))
+    RunDirectory.create(empty, small(device))
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
+        Trainer(small(device, GRID, policies={"runner": f"frozen:{empty}"}))
+
+
+def test_which_of_several_policies_is_to_act_has_to_be_said(tmp_path: Path, device: str) -> None:
+    run, alone = str(tmp_path / "run"), str(tmp_path / "alone")
+    few: dict[str, Any] = {"total_steps": 1}
+    train(small(device, GRID, run_dir=run, policies={"tagger": "a", "runner": "b"}, **few), progress=False)
+    train(small(device, GRID, run_dir=alone, policies={"tagger": "a", "runner": "a"}, **few), progress=False)
+    with pytest.raises(CheckpointError, match=r"several policies, a, b, and none is called 'runner'.*runner=frozen:"):
+        Trainer(small(device, GRID, policies={"runner": f"frozen:{run}"}))
+    Trainer(small(device, GRID, policies={"runner": f"frozen:{run}:b"}))
+    Trainer(small(device, GRID, policies={"runner": f"frozen:{alone}"}))
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
+    normalise: bool, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on from a checkpoint as it was, whatever became of its source."""
+    place = resolve_device(device)
+    runs: dict[str, Any] = {"total_steps": 8 * 16 * 2, "normalise_observations": normalise, "fused": False}
+    monkeypatch.chdir(tmp_path)
+    source = small(device, GRID, run_dir="source", **runs)
+    train(source, progress=False)
+    trainer = Trainer(small(device, GRID, policies={"runner": "frozen:source"}))
+    config, observations = trainer.config, {"runner": trainer._horizon_env.storage["runner"].observations[-1]}
+    name = "frozen:source (runner)"
+    policy_rows = trainer._players[name].policy_rows
+    player, _ = make_player(policy_rows, config, place)
+    player.advance(5)
+    expected = player.act(0, observations, greedy=True).clone()
+    save(tmp_path / "kept.pt", player.state())
+    kept = load(tmp_path / "kept.pt", place)
+    assert kept["frozen"]["source"] == f"{tmp_path / 'source'}:runner"
+
+    shutil.rmtree("source")
+    train(dataclasses.replace(source, seed=77), progress=False)  # another one in its place
+    other, _ = make_player(policy_rows, config, place)
+    other.advance(5)
+    assert not torch.equal(other.act(0, observations, greedy=True), expected)
+    other.load(kept)
+    assert torch.equal(other.act(0, observations, greedy=True), expected)
+
+    shutil.rmtree("source")
+    train(dataclasses.replace(source, seed=77, activation="relu"), progress=False)
+    with pytest.raises(CheckpointError, match="activation is 'relu' and was 'tanh'"):
+        make_player(policy_rows, config, place)[0].load(kept)
+
+    shutil.rmtree("source")
+    with pytest.raises(FileNotFoundError, match=r"--policy runner=frozen:source: .*source does not exist"):
+        make_player(policy_rows, config, place)
+    again, networks = make_player(policy_rows, config, place, kept)
+    assert networks is not None
+    again.load(kept)
+    assert torch.equal(again.act(0, observations, greedy=True), expected)
+    assert_same_bits(again.state()["frozen"]["state"], player.state()["frozen"]["state"])
+
+
+def test_a_random_policy_keeps_its_place(device: str) -> None:
+    place = resolve_device(device)
+    policy_rows = PolicyRows("random (cat)", (RoleMembers(CATS, (0, 1, 2)),), 64, place)
+    player, networks = make_player(policy_rows, small(device), place)
+    assert networks is None
+    player.advance(7)
+    state = player.state()
+    assert state["frozen"] is None
+    again, _ = make_player(policy_rows, small(device), place, state)
+    again.load(state)
+    assert torch.equal(again.act(0, {}), player.act(0, {}))
+
+
+def test_seeds_of_purposes_have_nothing_in_common() -> None:
+    seeds = [derived_seed(s, purpose, i) for s in range(20) for purpose in ("a", "b") for i in range(20)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    bits = np.array([[seed >> bit & 1 for bit in range(63)] for seed in seeds])
+    assert np.abs(bits.mean(0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(seeds))

@@ -1,0 +1,108 @@
+"""What comes back to the host: figures of iterations, and the mean return of the last hundred episodes."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.training.operations.heads import Head  # noqa: E402
+from gpu_envs.training.record.reports import WINDOW, EpisodeWindow, Mailbox, mean_figures  # noqa: E402
+from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleStorage  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def steps_of(*counts: int, seed: int = 0) -> np.ndarray:
+    """So many episodes in each step, of whole returns and lengths."""
+    rng = np.random.default_rng(seed)
+    rows = [(c, rng.integers(0, 50, c).sum(), rng.integers(1, 99, c).sum()) for c in counts]
+    return np.array(rows, np.float64).T
+
+
+@pytest.mark.parametrize("most", [3, 40, 300])
+def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> None:
+    rng = np.random.default_rng(most)
+    window, seen = EpisodeWindow(), np.zeros((3, 0))
+    assert math.isnan(window.mean_return)
+    assert math.isnan(window.mean_length)
+    for _ in range(200):
+        episodes = steps_of(*rng.integers(0, most, 4) * (rng.random(4) < 0.5), seed=int(rng.integers(1 << 30)))
+        window.add(episodes)
+        seen = np.concatenate((seen, episodes), 1)
+        counts = seen[0][::-1].cumsum()  # of the last step, the last two steps, ...
+        enough = int(np.searchsorted(counts, WINDOW)) + 1
+        last = seen[:, -enough:].sum(1)
+        assert window.full == (counts[-1] >= WINDOW)
+        if last[0]:
+            assert window.mean_return == last[1] / last[0]
+            assert window.mean_length == last[2] / last[0]
+
+
+def test_a_window_goes_on_from_its_state() -> None:
+    one, other = EpisodeWindow(), EpisodeWindow()
+    one.add(steps_of(30, 0, 30, 30, 5, 9))
+    other.add(steps_of(7))
+    other.load(one.state())
+    assert (other.mean_return, other.mean_length, other.full) == (one.mean_return, one.mean_length, one.full)
+    for window in (one, other):
+        window.add(steps_of(8, 8, seed=1))
+    assert one.state() == other.state()
+    one.load([])
+    assert not one.full
+    assert math.isnan(one.mean_return)
+
+
+def test_reports_arrive_whole_and_in_order(device: str) -> None:
+    place = resolve_device(device)
+    roles, learners, names, horizon, depth = ("a", "b"), ("x",), ("loss", "norm"), 4, 2
+    mailbox = Mailbox(roles, learners, names, horizon, place, depth)
+    figures = torch.zeros(mailbox.size, device=place)
+    received = []
+    for iteration in range(1, 10):
+        marks = mailbox.begin()
+        marks.set(0)
+        figures.copy_(torch.arange(mailbox.size) + 100 * iteration)
+        marks.set(1)
+        mailbox.send(iteration, figures)
+        received += mailbox.receive()
+        assert iteration - len(received) < depth  # no more are under way
+    received += mailbox.receive(all_of_them=True)
+    assert mailbox.receive(all_of_them=True) == []
+    assert [report.iteration for report in received] == list(range(1, 10))
+    for report in received:
+        first = 100.0 * report.iteration
+        values = first + np.arange(mailbox.size)
+        assert_same_bits(report.episodes["a"], values[:12].reshape(3, 4))
+        assert_same_bits(report.episodes["b"], values[12:24].reshape(3, 4))
+        assert report.figures == {"x": {"loss": first + 24, "norm": first + 25}}
+        assert report.rollout_seconds >= 0
+        assert report.update_seconds >= 0
+
+
+def test_means_are_of_samples() -> None:
+    sums = {"policy_loss": -6.0, "value_loss": 3.0, "entropy": 9.0, "kl": 1.5, "clip_fraction": 0.75}
+    others = {"explained_variance": 0.5, "gradient_norm": 2.0}
+    assert mean_figures(sums | {"samples": 3.0} | others) == {
+        "policy_loss": -2.0, "value_loss": 1.0, "entropy": 3.0, "kl": 0.5, "clip_fraction": 0.25, **others,
+    }  # fmt: skip
+    assert mean_figures(dict.fromkeys(sums, 0.0) | {"samples": 0.0})["kl"] == 0.0  # everybody was out of the game
+
+
+def test_episodes_of_a_horizon(device: str) -> None:
+    place: Any = resolve_device(device)
+    head = Head("discrete", (2,), (0,), (), (), scalar=True)
+    role = RoleInfo("agent", 2, 3, head, ("agent_0", "agent_1"))
+    storage = RoleStorage(role, 3, 2, place, alone=False, limited=True)
+    storage.episode_return.fill_(float("nan"))  # where none ended there may be anything
+    storage.episode_length[1, 0] = torch.tensor([5, 7], dtype=torch.int32)
+    storage.episode_return[1, 0] = torch.tensor([2.0, -3.0])
+    storage.episode_length[2, :, 0] = torch.tensor([1, 2], dtype=torch.int32)
+    storage.episode_return[2, :, 0] = torch.tensor([0.5, 0.25])
+    assert storage.episodes().tolist() == [[0.0, 2.0, 2.0], [0.0, -1.0, 0.75], [0.0, 12.0, 3.0]]
+    storage.carry_over()
+    assert storage.episodes().abs().sum() == 0

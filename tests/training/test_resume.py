@@ -1,0 +1,355 @@
+"""A run that stops and goes on is, bit for bit, the run that never stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits, with_package
+from trainers import FIELD, FIELD_PARAMS, GRID, rows_of, small, timeless
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gpu_envs.errors import CheckpointError  # noqa: E402
+from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training.record import checkpoint  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    "normalised": {"normalise_observations": True, "normalise_rewards": True, "learning_rate": "0:0.01,1:0"},
+    "box": {"env": "Pendulum-v1", "stagger": True, "target_kl": 0.01, "entropy_weight": "0:0.1,0.1:0"},
+    "team": {"env": GRID, "policies": {"tagger_1": "odd", "runner": "random"}, "shared_trunk": True},
+    "team of two with one policy": {"env": GRID, "policies": {"tagger": "one", "runner": "one"}},
+    "box team": {
+        "env": FIELD, "normalise_observations": True, "normalise_rewards": True,
+        "params": FIELD_PARAMS | {"actions": "continuous"},
+    },
+    "bf16": {"precision": "bf16"},
+    "a2c": {"algorithm": "a2c", "num_envs": 5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_going_on_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> None:
+    config = small(device, **RUNS[name])
+    whole = Trainer(config)
+    whole.iterate(3)
+    middle = whole.state()
+    checkpoint.save(tmp_path / "middle.pt", middle)
+    whole.iterate(4)
+    expected = timeless(whole.state())
+    assert expected["iteration"] == 7
+
+    other = Trainer(config)
+    other.load(checkpoint.load(tmp_path / "middle.pt", other.device))
+    assert_same_bits(timeless(middle), timeless(other.state()), "what was loaded")
+    other.iterate(4)
+    assert_same_bits(expected, timeless(other.state()), "state")
+    whole.load(middle)  # the copies are still what they were, and the way back is free
+    whole.iterate(4)
+    assert_same_bits(expected, timeless(whole.state()), "state")
+
+
+def test_the_seed_decides(device: str) -> None:
+    states = []
+    for seed in (0, 0, 1):
+        trainer = Trainer(small(device, seed=seed))
+        trainer.iterate(2)
+        states.append(timeless(trainer.state()))
+    assert_same_bits(states[0], states[1])
+    for part in ("learners", "environment"):
+        with pytest.raises(AssertionError):
+            assert_same_bits(states[0][part], states[2][part])
+
+
+def test_modules_of_the_users_own_go_on(tmp_path: Path, device: str) -> None:
+    def modules() -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(5)
+        net = Both()
+        for parameter in net.parameters():
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+        return {"agent": net}
+
+    config = small(device, total_steps=8 * 16 * 6, run_dir=str(tmp_path / "one"), checkpoint_interval=2)
+    train(config, progress=False, modules=modules())
+    part = small(device, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "two"))
+    train(part, progress=False, modules=modules())
+    resume(str(tmp_path / "two"), total_steps=8 * 16 * 6, progress=False, modules=modules())
+    assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = torch.nn.Linear(4, 3)
+
+    def forward(self, observations: Any) -> tuple[Any, Any]:
+        both = self.trunk(observations)
+        return both[:, :2], both[:, 2]
+
+
+def final(run: Path) -> dict[str, Any]:
+    """The last checkpoint, without times."""
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    return timeless(checkpoint.load(latest))
+
+
+# --- through the run's folder ---
+
+ITERATIONS, NUM_ENVS, HORIZON = 400, 16, 8
+
+WORDS = [
+    *("CartPole-v1", "--preset=none", "--no-progress", "--threads=1", "--hidden=16", "--normalise-observations"),
+    *(f"--num-envs={NUM_ENVS}", f"--horizon={HORIZON}", f"--total-steps={ITERATIONS * NUM_ENVS * HORIZON}"),
+    *("--epochs=1", "--minibatches=2", "--learning-rate=0:0.003,1:0", "--checkpoint-interval=7", "--log-interval=10"),
+]
+
+
+def start(*words: str, code: str = "") -> "subprocess.Popen[str]":
+    program = ["-c", code] if code else ["-m", "gpu_envs"]
+    return subprocess.Popen(
+        [sys.executable, *program, "train", *words],
+        env=with_package(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def stop(process: "subprocess.Popen[str]", run: Path, after: int, *how: int) -> str:
+    """Sends signals somewhere after a checkpoint of that iteration; returns what was printed."""
+    deadline = time.monotonic() + 120
+    while not any(path.stem > f"iteration-{after:08d}" for path in (run / "checkpoints").glob("iteration-*.pt")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    for number in how:
+        time.sleep(float(np.random.default_rng().uniform(0, 0.05)))
+        process.send_signal(number)
+    return process.communicate(timeout=60)[0]
+
+
+def test_a_run_that_is_killed_and_interrupted_goes_on(tmp_path: Path, device: str) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    from gpu_envs.cli import INTERRUPTED, OK, main
+
+    assert main(["train", *WORDS, "--run-dir", str(whole), "--device", device]) == OK
+
+    process = start(*WORDS, "--run-dir", str(broken), "--device", device)
+    stop(process, broken, 20, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+    process = start("--resume", str(broken), "--no-progress")
+    reached = max(path.stem for path in (broken / "checkpoints").glob("iteration-*.pt"))
+    printed = stop(process, broken, int(reached.removeprefix("iteration-")), signal.SIGINT)
+    assert process.returncode == INTERRUPTED, printed
+    assert f"--resume {broken}" in printed
+    assert "Traceback" not in printed
+
+    result = resume(str(broken), progress=False)
+    assert (result.reason, result.iterations) == ("total_steps", ITERATIONS)
+    assert_same_bits(final(whole), final(broken), "the last checkpoint")
+    assert rows_of(whole / "log.csv") == rows_of(broken / "log.csv")
+    assert [row["iteration"] for row in rows_of(whole / "log.csv")] == [str(i) for i in range(10, ITERATIONS + 1, 10)]
+    assert resume(str(broken), progress=False).iterations == ITERATIONS  # nothing is left to do
+    assert_same_bits(final(whole), final(broken))
+
+
+@pytest.mark.parametrize(
+    ("how", "again"), [("SIGTERM", None), ("SIGHUP", None), ("SIGINT", "SIGINT"), ("SIGHUP", "SIGHUP")]
+)
+def test_signals_leave_a_run_that_goes_on(how: str, again: str | None, tmp_path: Path) -> None:
+    """The first saves; a second one ends the process at once, wherever it is."""
+    run = tmp_path / "run"
+    process = start(*WORDS, "--run-dir", str(run), "--device=cpu", "--hidden=512,512")
+    numbers = [getattr(signal, name) for name in (how, again) if name]
+    printed = stop(process, run, 7, *numbers)
+    assert "Traceback" not in printed
+    if again is None:
+        assert process.returncode == 130, printed
+        assert f"--resume {run}" in printed
+    else:
+        assert process.returncode in (130, -numbers[0]), printed
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    done = checkpoint.load(latest)["iteration"]
+    assert resume(run, total_steps=(done + 1) * NUM_ENVS * HORIZON, progress=False).iterations == done + 1
+
+
+def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    run = tmp_path / "run"
+    words = [sys.executable, "-m", "gpu_envs", "train", *WORDS, "--run-dir", str(run), "--device=cpu", "--progress"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, words, with_package())
+    deadline = time.monotonic() + 120
+    while not list((run / "checkpoints").glob("iteration-*.pt")):
+        assert time.monotonic() < deadline
+        os.read(terminal, 1000)
+    saved = RunDirectory.open(run).checkpoints.latest()
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    assert saved is not None
+    assert latest > saved
+
+
+def test_what_a_process_ignores_it_goes_on_ignoring(tmp_path: Path) -> None:
+    """As under nohup, or in the background of a shell script."""
+    code = "import signal, sys; [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGHUP, signal.SIGINT)]\n"
+    code += "from gpu_envs.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = tmp_path / "run"
+    process = start(*WORDS, "--run-dir", str(run), "--device=cpu", code=code)
+    printed = stop(process, run, 7, signal.SIGHUP, signal.SIGINT)
+    assert process.returncode == 0, printed
+
+
+@pytest.mark.parametrize("cut", [3, 10, 14])
+def test_figures_of_a_log_row_span_the_stop(cut: int, tmp_path: Path, device: str) -> None:
+    """A row is the mean of ten updates, wherever the run was cut."""
+    runs = [tmp_path / name for name in ("whole", "cut")]
+    for run, stops in zip(runs, ((), (cut,)), strict=True):
+        config = small(device, total_steps=8 * 16 * 20, run_dir=str(run))
+        folder = RunDirectory.create(str(run), config)
+        trainer = Trainer(config, folder)
+        for at in stops:
+            interrupt_at(trainer, at)
+            assert trainer.run(progress=False).reason == "interrupted"
+            trainer = Trainer(config, folder)
+            latest = folder.checkpoints.latest()
+            assert latest is not None
+            trainer.load(checkpoint.load(latest, trainer.device))
+            assert trainer.iteration == at
+        assert trainer.run(progress=False).reason == "total_steps"
+    assert rows_of(runs[0] / "log.csv") == rows_of(runs[1] / "log.csv")
+    assert_same_bits(final(runs[0]), final(runs[1]))
+
+
+def interrupt_at(trainer: Any, iteration: int) -> None:
+    """Presses Ctrl-C while that iteration is under way."""
+    trainer.prepare()
+    learn, done = trainer._works[1], []
+
+    def press() -> None:
+        learn()
+        done.append(1)
+        if len(done) == iteration:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer._works[1] = press
+
+
+def test_more_steps_than_asked_for_at_first(tmp_path: Path, device: str) -> None:
+    steps = 8 * 16 * 10
+    train(small(device, total_steps=2 * steps, run_dir=str(tmp_path / "long")), progress=False)
+    train(small(device, total_steps=steps, run_dir=str(tmp_path / "short")), progress=False)
+    resume(str(tmp_path / "short"), total_steps=2 * steps, progress=False)
+    assert_same_bits(final(tmp_path / "long"), final(tmp_path / "short"))
+    assert rows_of(tmp_path / "long" / "log.csv") == rows_of(tmp_path / "short" / "log.csv")
+    assert RunDirectory.open(tmp_path / "short").config().total_steps == 2 * steps
+
+
+def test_a_run_goes_on_otherwise(tmp_path: Path, device: str) -> None:
+    """On another device, at other rates: from there on it is the run that was so from the beginning."""
+    run = tmp_path / "run"
+    train(small("cpu", total_steps=8 * 16 * 4, run_dir=str(run)), progress=False)
+    changes: dict[str, Any] = {"learning_rate": 0.0, "entropy_weight": "0.1", "log_interval": 1, "device": device}
+    changes |= {"checkpoint_interval": 5, "target_role": "agent", "keep_checkpoints": 9}
+    before = final(run)
+    resume(run, total_steps=8 * 16 * 10, progress=False, **changes)
+    assert_same_bits(before["learners"]["agent"]["module"], final(run)["learners"]["agent"]["module"])
+    assert [path.stem for path in RunDirectory.open(run).checkpoints.paths()] == [
+        f"iteration-{number:08d}" for number in (4, 5, 10)
+    ]
+    assert [row["learning_rate"] for row in rows_of(run / "log.csv")][-6:] == ["0.0"] * 6
+    (change,) = RunDirectory.open(run).about()["changes"]
+    assert change["iteration"] == 4
+    assert change["learning_rate"] == {"from": "0.001", "to": "0"}
+    assert set(change) - {"device"} == {"iteration", "total_steps", *changes} - {"device"}
+    with pytest.raises(ValueError, match="keeps its num_envs"):
+        resume(run, num_envs=3)
+    assert resume(run, progress=False, target_return=-1e9, total_steps=10**6).reason in ("target_return", "total_steps")
+
+
+def test_a_run_of_another_version_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run is has a version of its own."""
+    import gpu_envs
+
+    run = tmp_path / "run"
+    train(small("cpu", total_steps=8 * 16, run_dir=str(run)), progress=False)
+    monkeypatch.setattr(gpu_envs, "__version__", "99.0")
+    assert resume(run, total_steps=8 * 16 * 2, progress=False).iterations == 2
+
+
+def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(small("cpu", total_steps=8 * 16, run_dir=str(run)), progress=False)
+    state, latest = (
+        checkpoint.load(run / "checkpoints/iteration-00000001.pt"),
+        run / "checkpoints/iteration-00000001.pt",
+    )
+    state["learners"]["agent"]["module"]["critic.0.bias"][3] = float("nan")
+    checkpoint.save(latest, state)
+    for use in (lambda: evaluate(run, episodes=2, device="cpu"), lambda: resume(run, total_steps=9999)):
+        with pytest.raises(CheckpointError, match=r"agent.* NaN or infinite \(critic.0.bias\)"):
+            use()
+
+
+def test_a_run_whose_replicas_differ_goes_on(tmp_path: Path, device: str) -> None:
+    """config.json holds lists where the run was given an array."""
+    params = {"gravity": np.linspace(8, 11, 8)}
+    for name, steps in (("long", 8 * 16 * 6), ("short", 8 * 16 * 3)):
+        train(small(device, params=params, total_steps=steps, run_dir=str(tmp_path / name)), progress=False)
+    resume(str(tmp_path / "short"), total_steps=8 * 16 * 6, progress=False)
+    assert_same_bits(final(tmp_path / "long"), final(tmp_path / "short"))
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ({"env": "CartPole-v0"}, r"env: this run has 'CartPole-v0', the checkpoint 'CartPole-v1'"),
+        ({"env": "Acrobot-v1"}, "env: this run has 'Acrobot-v1'"),
+        ({"num_envs": 9}, "num_envs: this run has 9, the checkpoint 8"),
+        ({"horizon": 4}, "horizon: this run has 4, the checkpoint 16"),
+        ({"hidden": (16,)}, "critic"),
+        ({"hidden": (16, 17)}, "agent: actor"),
+        ({"activation": "relu"}, "activation: this run has 'relu', the checkpoint 'tanh'"),
+        ({"shared_trunk": True}, "agent: trunk"),
+        ({"params": {"gravity": 9.0}}, "params"),
+        ({"policies": {"agent": "mine"}}, "mine: "),
+        ({"normalise_observations": True}, "normalise_observations: this run has True"),
+        ({"normalise_rewards": True}, "normalise_rewards: this run has True"),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_run_is_refused(others: Mapping[str, Any], named: str, device: str) -> None:
+    state = Trainer(small(device)).state()
+    trainer = Trainer(small(device, **others))
+    before = timeless(trainer.state())
+    with pytest.raises(CheckpointError, match=named):
+        trainer.load(state)
+    assert_same_bits(before, timeless(trainer.state()))
+
+
+def test_players_of_another_run_are_refused(device: str) -> None:
+    def made(**policies: str) -> Trainer:
+        return Trainer(small(device, GRID, num_envs=2, horizon=2, policies=policies))
+
+    state = made(runner="random").state()
+    with pytest.raises(CheckpointError, match="runner"):
+        made().load(state)

@@ -1,0 +1,413 @@
+"""Checkpoints, and the folder of a run."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import with_package
+from trainers import rows_of
+
+import gpu_envs
+from gpu_envs.training.config import Config
+from gpu_envs.training.schedule import Schedule
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.errors import CheckpointError, NotWrittenError  # noqa: E402
+from gpu_envs.training import Trainer, runs  # noqa: E402 - they import torch
+from gpu_envs.training.record import checkpoint, run_directory  # noqa: E402 - they import torch
+from gpu_envs.training.record.checkpoint import Checkpoints, check_fits  # noqa: E402
+from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
+from gpu_envs.training.runs import evaluate, resume, train  # noqa: E402
+
+
+def test_a_payload_comes_back_as_it_was(tmp_path: Path) -> None:
+    flat = torch.arange(1000, dtype=torch.float32)
+    payload: dict[str, Any] = {
+        "weights": {"a": flat[:6].view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "empty": torch.zeros(0, 4)},
+        "array": np.arange(6, dtype=np.int32).reshape(2, 3)[:, ::-1],
+        "scalars": [1, 2.5, True, None, "word", np.float64(0.1), np.int64(2**62), np.bool_(False)],
+        "nested": ({"x": (1, [2, ()])}, float("inf")),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "numbers": {7: "as keys"},
+    }
+    path = tmp_path / "one.pt"
+    checkpoint.save(path, payload)
+    found = checkpoint.load(path, "cpu")
+    assert torch.equal(found["weights"]["a"], flat[:6].view(2, 3))
+    assert found["weights"]["b"].dtype == torch.bfloat16
+    assert found["weights"]["empty"].shape == (0, 4)
+    assert found["array"].dtype == torch.int32
+    assert found["array"].tolist() == [[2, 1, 0], [5, 4, 3]]
+    assert found["scalars"] == [1, 2.5, True, None, "word", 0.1, 2**62, False]
+    assert [type(item) for item in found["scalars"]] == [int, float, bool, type(None), str, float, int, bool]
+    assert found["nested"] == ({"x": (1, [2, ()])}, float("inf"))
+    assert type(found["parameter"]) is torch.Tensor
+    assert not found["parameter"].requires_grad
+    assert found["numbers"] == {7: "as keys"}
+    # a view does not drag its storage along: 6 of 1000 floats
+    assert found["weights"]["a"].untyped_storage().nbytes() == 6 * 4
+
+
+@pytest.mark.parametrize("wrong", [object(), {1, 2}, b"bytes", {"deep": [lambda: 0]}, {(1, 2): 3}, 1j])
+def test_what_a_checkpoint_cannot_hold_is_refused_and_harms_nothing(tmp_path: Path, wrong: Any) -> None:
+    path = tmp_path / "one.pt"
+    checkpoint.save(path, {"good": 1})
+    with pytest.raises(TypeError, match=r"payload.*checkpoint"):
+        checkpoint.save(path, {"wrong": wrong})
+    assert checkpoint.load(path) == {"good": 1}
+    assert [found.name for found in tmp_path.iterdir()] == ["one.pt"]
+
+
+def test_the_data_are_safe_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        done.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")  # noqa: PTH112
+        fsync(descriptor)
+
+    def note_replace(old: Path, new: Path) -> None:
+        done.append("name")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    checkpoint.save(tmp_path / "one.pt", {"a": 1})
+    assert done == ["file", "name", "folder"]
+
+
+def test_a_write_that_fails_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, {"iteration": 1})
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="no space"):
+            checkpoints.save(2, {"iteration": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration-00000001.pt"]
+    (tmp_path / "iteration-00000002.pt.partial").write_bytes(b"what a killed writer leaves")
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert checkpoint.load(latest) == {"iteration": 1}
+    checkpoints.save(3, {"iteration": 3})
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration-00000003.pt"]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[int], None]]:
+    """Lets no file of this process grow beyond so many bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda room: resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("in_a_row", [False, True], ids=["checkpoint", "log"])
+def test_a_full_disk(in_a_row: bool, tmp_path: Path, small_disk: Callable[[int], None]) -> None:
+    few: dict[str, Any] = {"num_envs": 8, "horizon": 16, "hidden": (8,), "threads": 1, "device": "cpu", "seed": 1}
+    few |= {"total_steps": 10 * 128, "checkpoint_interval": 4, "log_interval": 3, "run_dir": str(tmp_path / "run")}
+    config = Config(env="CartPole-v1", **few)
+    folder = RunDirectory.create(config.run_dir, config)
+    trainer = Trainer(config, folder)
+    trainer.prepare()
+    learn, file = trainer._works[1], folder.log_path if in_a_row else folder.path / "checkpoints/iteration-00000008.pt"
+
+    def fill() -> None:
+        learn()
+        if trainer.iteration == 5:
+            small_disk(folder.log_path.stat().st_size + 10 if in_a_row else 2000)
+
+    trainer._works[1] = fill
+    with pytest.raises(NotWrittenError, match=rf"{file} could not be written: File too large") as caught:
+        trainer.run(progress=False)
+    small_disk(2**30)
+    assert in_a_row or "the last good checkpoint is" in str(caught.value)
+    assert list((folder.path / "checkpoints").iterdir()) == [folder.path / "checkpoints/iteration-00000004.pt"]
+    assert resume(folder, progress=False).iterations == 10  # there is room again
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")), progress=False)
+    assert rows_of(folder.log_path) == rows_of(tmp_path / "whole" / "log.csv")
+
+
+def test_the_newest_stay(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "made later", keep=3)
+    assert checkpoints.latest() is None
+    assert checkpoints.paths() == []
+    for iteration in (5, 99_999_999, 100_000_000, 7):  # numbers, not names, decide which is newer
+        checkpoints.save(iteration, {})
+    (checkpoints.folder / "iteration-x.pt").touch()
+    assert [checkpoint.iteration_of(path) for path in checkpoints.paths()] == [7, 99_999_999, 100_000_000]
+    assert checkpoints.latest() == checkpoints.folder / "iteration-100000000.pt"
+    with pytest.raises(ValueError, match="at least one"):
+        Checkpoints(tmp_path, keep=0)
+
+
+KILLED = """
+import os, pathlib, random, signal, sys, time, torch
+from gpu_envs.training.record.checkpoint import Checkpoints, iteration_of, load
+folder = pathlib.Path(sys.argv[1])
+checkpoints, rounds = Checkpoints(folder, keep=2), random.Random(0)
+checkpoints.save(0, {"iteration": 0, "data": torch.full((200_000,), 0.0)})
+partial = 0
+for _ in range(20):
+    first = iteration_of(checkpoints.latest())
+    child = os.fork()
+    if child == 0:
+        for iteration in range(first + 1, 10_000_000):
+            checkpoints.save(iteration, {"iteration": iteration, "data": torch.full((200_000,), float(iteration))})
+    time.sleep(rounds.uniform(0.005, 0.05))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    partial += bool(list(folder.glob("*.partial")))
+    for path in checkpoints.paths():
+        found = load(path)
+        assert found["iteration"] == iteration_of(path) and (found["data"] == found["iteration"]).all(), path
+# Those killed between writing and pruning left more than two; one writer that lives tidies up after all of them.
+last = iteration_of(checkpoints.latest())
+checkpoints.save(last + 1, {})
+assert [iteration_of(path) for path in checkpoints.paths()] == [last, last + 1]
+assert len(list(folder.iterdir())) == 2
+print(partial, last)
+"""
+
+
+def test_killed_in_the_middle_of_writing(tmp_path: Path) -> None:
+    """Twenty writers are killed at random moments; every checkpoint that has its name is whole."""
+    code = [sys.executable, "-c", KILLED, str(tmp_path)]
+    environment = with_package(OMP_NUM_THREADS="1")
+    done = subprocess.run(code, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    caught_writing, last = map(int, done.stdout.split())
+    assert caught_writing > 0, "no writer was killed in the middle of a write"
+    assert last > 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
+def test_a_damaged_file_is_named_with_the_one_before(tmp_path: Path, damage: str) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=5)
+    old, new = (checkpoints.save(iteration, {"data": torch.arange(10_000)}) for iteration in (3, 8))
+    data = bytearray(new.read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 1  # inside the tensor: torch itself would read it without a word
+    cut = data[: len(data) // 2]
+    new.write_bytes(bytes({"cut": cut, "flipped": data, "empty": b"", "text": b"hello\n" * 99}[damage]))
+    with pytest.raises(CheckpointError, match=r"damaged.*before it is") as caught:
+        checkpoint.load(new)
+    assert str(new) in str(caught.value)
+    assert str(old) in str(caught.value)
+    old.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="no checkpoint before it"):
+        checkpoint.load(old)
+
+
+class Malice:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, ("echo harm",))
+
+
+def test_no_code_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "one.pt"
+    torch.save({"version": 1, "kind": "training", "payload": Malice()}, path)
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint.load(path)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one.pt"
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        checkpoint.load(path)
+    torch.save({"model": torch.ones(3)}, path)
+    with pytest.raises(CheckpointError, match="no checkpoint of gpu_envs"):
+        checkpoint.load(path)
+    for damaged in (b"PK\x03\x04" + bytes(99), path.read_bytes()[::-1], path.read_bytes()[:-9]):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="damaged"):
+            checkpoint.load(path)
+    checkpoint.save(path, {"model": torch.ones(3)})
+    with pytest.raises(CheckpointError, match="not of a run: it lacks describes, iteration"):
+        checkpoint.load_run(path)
+    torch.save({"version": 99, "kind": "training", "payload": {}}, path)
+    with pytest.raises(CheckpointError, match="format 99"):
+        checkpoint.load(path)
+    checkpoint.save(path, {}, kind="policy")
+    assert checkpoint.load(path, kind="policy") == {}
+    with pytest.raises(CheckpointError, match="kind 'policy'; expected 'training'"):
+        checkpoint.load(path)
+
+
+def test_everything_that_does_not_fit_is_named() -> None:
+    shape = {"num_envs": 4096, "shape of a": [64, 4], "params": {"force": 1.0}, "same": "x"}
+    check_fits(shape, dict(shape) | {"shape of a": (64, 4)})  # JSON makes lists of tuples
+    check_fits({"array": np.arange(3)}, {"array": torch.arange(3)})
+    with pytest.raises(CheckpointError) as caught:
+        check_fits(shape | {"here": 1}, dict(shape) | {"num_envs": 1024, "shape of a": (32, 4), "there": 2})
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert lines == [
+        "num_envs: this run has 4096, the checkpoint 1024",
+        "shape of a: this run has (64, 4), the checkpoint (32, 4)",
+        "here: this run has 1, the checkpoint none",
+        "there: this run has none, the checkpoint 2",
+    ]
+
+
+def test_a_run_keeps_what_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu-envs", "train", "CartPole-v1"])
+    config = Config(
+        env="CartPole-v1", learning_rate=Schedule.of(1 / 3), params={"gravity": 9.0}, hidden=(8, 8), device="cpu"
+    )
+    run = RunDirectory.create(tmp_path / "a" / "b", config)
+    again = RunDirectory.open(str(run.path))
+    assert again.config() == config  # to the last bit of the learning rate
+    about = json.loads((run.path / "config.json").read_text())
+    assert about["gpu_envs"] == gpu_envs.__version__
+    assert about["torch"] == torch.__version__
+    assert about["python"].startswith("3.")
+    assert about["device"]
+    assert about["commands"] == [["gpu-envs", "train", "CartPole-v1"]]
+    assert again.checkpoints.keep == config.keep_checkpoints
+    assert again.checkpoints.latest() is None
+    assert again.log_path.parent == run.path
+    assert RunDirectory.open(again) is again
+    monkeypatch.setattr(sys, "argv", ["gpu-envs", "train", "--resume", "b"])
+    longer = Config.from_json(config.to_json() | {"total_steps": 5})
+    again.amend(longer, 7)
+    assert run.config() == longer
+    assert run.about()["changes"] == [{"iteration": 7, "total_steps": {"from": config.total_steps, "to": 5}}]
+    assert [line[2] for line in run.about()["commands"]] == ["CartPole-v1", "--resume"]
+
+
+def test_parameters_of_each_replica_are_kept(tmp_path: Path) -> None:
+    config = Config(env="CartPole-v1", num_envs=2, params={"gravity": np.array([9.0, 9.5])}, device="cpu")
+    run = RunDirectory.create(tmp_path / "run", config)
+    assert run.config().params == {"gravity": [9.0, 9.5]}
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda _: "-20250131-120000")
+    config = Config(env="gpu_envs/CartPole-v1", device="cpu")
+    names = [RunDirectory.create(None, config, root=tmp_path / "runs").path.name for _ in range(3)]
+    assert names == [f"CartPole-v1-20250131-120000{end}" for end in ("", "-2", "-3")]
+
+
+def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path: Path) -> None:
+    config = Config(env="CartPole-v1", device="cpu")
+    (tmp_path / "empty").mkdir()
+    RunDirectory.create(tmp_path / "empty", config)
+    with pytest.raises(FileExistsError, match="--resume"):
+        RunDirectory.create(tmp_path / "empty", config)
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_file_is_no_folder(below: str, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    file.write_text("x")
+    with pytest.raises(NotADirectoryError, match="notes is a file: name another"):
+        RunDirectory.create(file / below, Config(env="CartPole-v1", device="cpu"))
+    with pytest.raises(FileNotFoundError, match="notes is a file, not a folder"):
+        RunDirectory.open(file)
+    assert file.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("program", "kept"),
+    [("/usr/bin/gpu-envs", True), ("gpu-envs.exe", True), ("/lib/gpu_envs/__main__.py", True), ("train.py", False),
+     ("/lib/pytest/__main__.py", False), ("", False), ("-c", False)],
+)  # fmt: skip
+def test_command_lines_of_other_programs_are_not_kept(
+    program: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "word"])
+    config = Config(env="CartPole-v1", device="cpu")
+    run = RunDirectory.create(tmp_path / "run", config)
+    assert run.about()["commands"] == [[program, "word"]] * kept
+    run.amend(config, 0)
+    assert run.about()["commands"] == [[program, "word"]] * 2 * kept
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    run = RunDirectory.create(tmp_path / "run", Config(env="CartPole-v1", device="cpu"))
+    code = (
+        "import sys, time; from pathlib import Path; from gpu_envs.training import RunDirectory\n"
+        "with RunDirectory(Path(sys.argv[1])).lock(): print(1, flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(run.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=with_package()) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(BlockingIOError, match=f"trained already, by process {other.pid} on "), run.lock():
+            pass
+        other.kill()
+    with run.lock(), pytest.raises(BlockingIOError, match=f"process {os.getpid()} on "), run.lock():
+        pass
+    with run.lock():
+        pass
+
+
+def test_a_run_in_training_cannot_be_resumed(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    run = RunDirectory.create(tmp_path / "run", Config(env="CartPole-v1", device="cpu"))
+    before = run.about()
+    with run.lock(), pytest.raises(BlockingIOError, match="trained already"):
+        resume(run, progress=False)
+    assert run.about() == before
+
+
+def test_a_run_cannot_end_before_where_it_is(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"num_envs": 8, "horizon": 16, "hidden": (8,), "threads": 1, "device": "cpu"}
+    run = RunDirectory(tmp_path / "run")
+    train(Config(env="CartPole-v1", total_steps=500, run_dir=str(run.path), **few), progress=False)  # 4 updates of 128
+    before = run.about()
+    with pytest.raises(ValueError, match=r"total_steps is 384, and the run .* has done 512 already"):
+        resume(run, total_steps=384, progress=False)
+    assert run.about() == before
+    assert resume(run, total_steps=385, progress=False).iterations == 4
+    assert resume(run, total_steps=513, progress=False).iterations == 5
+
+
+def test_a_checkpoint_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any) -> None:
+        raise MemoryError("Unable to allocate it")
+
+    few: dict[str, Any] = {"num_envs": 8, "horizon": 16, "hidden": (8,), "threads": 1, "device": "cpu"}
+    run = str(tmp_path / "run")
+    train(Config(env="CartPole-v1", total_steps=1, run_dir=run, **few), progress=False)
+    monkeypatch.setattr(runs, "load_run", none_left)
+    with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
+        resume(run, total_steps=1000, progress=False)
+    with pytest.raises(MemoryError, match="1 replica needs more than there is on cpu: use smaller hidden layers"):
+        evaluate(run, device="cpu")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "pendulum", Config(env="Pendulum-v1", device="cpu"))
+    with pytest.raises(FileNotFoundError, match=r"does not exist\. Did you mean .*pendulum'"):
+        RunDirectory.open(tmp_path / "pendulun")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"the run directory .*other has no config\.json"):
+        RunDirectory.open(tmp_path / "other")
+    for text, message in (
+        ("{", "damaged"),
+        ("[]", "lacks 'config'"),
+        ('{"config": {}}', "give env"),
+        ('{"config": {"env": "x"}, "format": 2}', "format 2.*reads format 1"),
+        ('{"config": {"env": "x", "sed": 1}}', "'seed'"),
+    ):
+        (tmp_path / "other" / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            RunDirectory.open(tmp_path / "other").config()
+
+
+def test_the_device_has_a_name() -> None:
+    assert run_directory.device_name("cpu")

@@ -1,0 +1,600 @@
+"""The loop: it learns, stops where it should, says what went wrong, and leaves the process as it was."""
+
+import copy
+import re
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import HAS_CUDA, assert_same_bits
+from trainers import FIELD, FIELD_PARAMS, GRID, rows_of, small, timeless, usual
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.backend.cuda import device_count  # noqa: E402
+from gpu_envs.backend.host import available_threads  # noqa: E402
+from gpu_envs.errors import DivergedError  # noqa: E402
+from gpu_envs.training import RunDirectory, Schedule, Trainer, evaluate, resume, train, trainer  # noqa: E402
+from gpu_envs.training.operations.device_schedule import DeviceSchedule  # noqa: E402
+from gpu_envs.training.process import memory  # noqa: E402
+from gpu_envs.training.process.graphs import captured  # noqa: E402
+from gpu_envs.training.process.settings import torch_threads  # noqa: E402
+from gpu_envs.training.record.checkpoint import Checkpoints, load  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# --- learning ---
+
+
+def test_cartpole_is_solved(device: str) -> None:
+    config = usual("CartPole-v1", device,  num_envs=128, horizon=32, epochs=4, minibatches=4, total_steps=400_000,
+        learning_rate="0:0.003,1:0", seed=1, run_dir="",
+    )  # fmt: skip
+    ours = Trainer(config)
+    assert ours.evaluate(200)["agent"].mean < 40
+    assert ours.run(progress=False).reason == "total_steps"
+    for greedy in (False, True):
+        assert ours.evaluate(200, greedy=greedy)["agent"].mean >= 475
+
+
+def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: str) -> None:
+    config = usual("CartPole-v1", device,  num_envs=64, horizon=32, total_steps=2_000_000, learning_rate=0.003,
+        run_dir=str(tmp_path / "run"), target_return=100, log_interval=5,
+    )  # fmt: skip
+    result = train(config, progress=False)
+    assert result.reason == "target_return"
+    assert result.run_dir == config.run_dir
+    assert result.iterations < config.iterations / 4
+    assert result.steps == result.iterations * 64 * 32
+    assert result.returns["agent"] >= 100
+    assert resume(tmp_path / "run", progress=False).iterations == result.iterations  # it is there already
+    rows = rows_of(tmp_path / "run" / "log.csv")
+    assert rows[-1]["iteration"] == str(result.iterations)
+    latest = RunDirectory.open(tmp_path / "run").checkpoints.latest()
+    assert latest is not None
+    assert load(latest)["iteration"] == result.iterations
+
+
+def test_an_aim_is_reached_at_the_same_iteration_every_time(device: str) -> None:
+    """What follows it depends on no clock."""
+    config = usual("CartPole-v1", device, num_envs=64, horizon=32, total_steps=400_000, learning_rate=0.003,
+        target_return=60, run_dir="",
+    )  # fmt: skip
+    ends = []
+    for _ in range(3):
+        ours = Trainer(config)
+        ends.append((ours.run(progress=False).iterations, timeless(ours.state())["learners"]))
+    assert len({iterations for iterations, _ in ends}) == 1
+    assert_same_bits(ends[0][1], ends[1][1])
+    assert_same_bits(ends[0][1], ends[2][1])
+
+
+def test_modules_that_draw_numbers_resume_exactly(device: str) -> None:
+    """Dropout's numbers belong to the run, and the process keeps its own."""
+
+    module: Any = torch.nn.Module
+
+    def made() -> Any:
+        torch.manual_seed(4)
+
+        class Dropping(module):  # type: ignore[misc]  # torch is not there to be looked at
+            def __init__(self) -> None:
+                super().__init__()
+                self.body = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Dropout(0.3))
+                self.heads = torch.nn.Linear(16, 3)
+
+            def forward(self, observations: Any) -> tuple[Any, Any]:
+                both = self.heads(self.body(observations))
+                return both[:, :2], both[:, 2]
+
+        return Dropping()
+
+    config = small(device)
+    whole = Trainer(config, modules={"agent": made()})
+    whole.iterate(6)
+    first = Trainer(config, modules={"agent": made()})
+    before = torch.get_rng_state()
+    first.iterate(3)
+    assert torch.equal(before, torch.get_rng_state())
+    second = Trainer(config, modules={"agent": made()})
+    second.load(first.state())
+    second.iterate(3)
+    assert_same_bits(timeless(whole.state())["learners"], timeless(second.state())["learners"])
+
+
+def made_with_dropout(*, reads_back: bool = False) -> Any:
+    """A small policy that draws numbers of torch's own, and may do what no graph can."""
+
+    module: Any = torch.nn.Module
+
+    class Dropping(module):  # type: ignore[misc]  # torch is not there to be looked at
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh())
+            self.heads = torch.nn.Linear(16, 3)
+
+        def forward(self, observations: Any) -> tuple[Any, Any]:
+            both = self.heads(torch.nn.functional.dropout(self.body(observations), 0.3, training=True))
+            if reads_back and both.sum().item() == 0:
+                both = both + 1
+            return both[:, :2], both[:, 2]
+
+    return Dropping()
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
+def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
+    ours = Trainer(small("cuda"), modules={"agent": made_with_dropout(reads_back=True)})
+    with pytest.warns(UserWarning, match="without CUDA graphs"):
+        ours.iterate(2)
+    assert ours.eager_because
+    assert torch.rand(3, device="cuda").unique().numel() == 3
+
+
+def test_an_evaluation_draws_no_numbers_of_the_training(tmp_path: Path, device: str) -> None:
+    torch.manual_seed(5)
+    module = made_with_dropout()
+    config = small(device, run_dir=str(tmp_path / "run"))
+    states = []
+    for evaluates in (False, True):
+        ours = Trainer(config, modules={"agent": copy.deepcopy(module)})
+        ours.iterate(1)
+        if evaluates:
+            assert ours.evaluate(4, seed=1) == ours.evaluate(4, seed=1)
+        ours.iterate(1)
+        states.append(timeless(ours.state())["learners"])
+    assert_same_bits(states[0], states[1])
+
+
+def test_a_module_under_training_is_not_filled_with_a_checkpoint(tmp_path: Path, device: str) -> None:
+    config = small(device, run_dir=str(tmp_path / "run"), total_steps=1)
+    train(config, progress=False)
+    ours = Trainer(config)
+    ours.iterate(1)
+    live = ours.learners["agent"].module
+    before = copy.deepcopy(live.state_dict())
+    with pytest.raises(ValueError, match="being trained by another Trainer"):
+        evaluate(tmp_path / "run", episodes=2, device=device, modules={"agent": live})
+    assert_same_bits(before, live.state_dict())
+
+
+def test_a_schedule_on_the_device_is_the_schedule(device: str) -> None:
+    for text in ("0.5", "0:1,1:0", "0.25:3,0.5:1,0.75:-2"):
+        schedule = Schedule.of(text)
+        ours = DeviceSchedule(schedule, device)
+        for at in np.linspace(0, 1, 41):
+            done = torch.tensor([at], dtype=torch.float64, device=device)
+            assert ours.at(done).item() == pytest.approx(schedule.at(float(at)), abs=1e-6)
+
+
+def test_a2c_learns(device: str) -> None:
+    config = usual("CartPole-v1", device,  num_envs=64, horizon=16, algorithm="a2c", learning_rate="0:0.003,1:0",
+        total_steps=150_000, run_dir="",
+    )  # fmt: skip
+    ours = Trainer(config)
+    assert ours.evaluate(100)["agent"].mean < 40
+    ours.run(progress=False)
+    assert ours.evaluate(100)["agent"].mean > 80
+
+
+def test_pendulum_learns(device: str) -> None:
+    config = usual("Pendulum-v1", device,  num_envs=64, horizon=32, learning_rate="0:0.003,1:0", total_steps=200_000,
+        gamma=0.9, normalise_observations=True, normalise_rewards=True, run_dir="",
+    )  # fmt: skip
+    ours = Trainer(config)
+    assert ours.evaluate(100)["agent"].mean < -900
+    ours.run(progress=False)
+    assert ours.evaluate(100)["agent"].mean > -400
+
+
+def test_a_team_learns(device: str) -> None:
+    """Taggers learn to catch a runner that moves at random."""
+    config = usual(GRID, device, params={"grid_length": 5, "max_episode_steps": 30},  num_envs=64, horizon=16,
+        policies={"runner": "random"}, total_steps=60_000, learning_rate=0.003, run_dir="",
+    )  # fmt: skip
+    ours = Trainer(config)
+    before = ours.evaluate(200)
+    assert ours.run(progress=False).returns.keys() == {"tagger", "runner"}
+    after = ours.evaluate(200)
+    assert after["tagger"].mean > before["tagger"].mean
+    assert after["tagger"].length < 0.6 * before["tagger"].length  # the runner is caught sooner
+
+
+@pytest.mark.parametrize("env", [GRID, FIELD])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_all_roles_of_a_team_are_trained(algorithm: str, env: str, tmp_path: Path, device: str) -> None:
+    run = str(tmp_path / "run")
+    params = FIELD_PARAMS if env == FIELD else {"max_episode_steps": 20}
+    config = small(device, env, params=params, algorithm=algorithm, num_envs=16, total_steps=16 * 16 * 10, run_dir=run)
+    before = {name: one.state()["module"] for name, one in Trainer(config).learners.items()}
+    result = train(config, progress=False)
+    assert all(np.isfinite(value) for value in result.returns.values())
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    for name, learner in load(latest)["learners"].items():
+        for key, weights in learner["module"].items():
+            assert not torch.equal(weights, before[name][key].cpu()), (name, key)
+    (row,) = rows_of(tmp_path / "run" / "log.csv")
+    for role in ("tagger", "runner"):
+        assert {f"{role}/return", f"{role}/length", f"{role}/entropy", f"{role}/kl"} <= set(row)
+    assert set(evaluate(run, episodes=3, device=device)) == {"tagger", "runner"}
+
+
+# --- what goes wrong ---
+
+
+def ruin(learner: Any) -> None:
+    next(learner.module.parameters()).data.view(-1)[0] = float("nan")
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID])
+def test_weights_that_are_no_numbers_stop_the_run(env: str, tmp_path: Path, device: str) -> None:
+    config = small(device, env, run_dir=str(tmp_path / "run"), checkpoint_interval=3)
+    ours = Trainer(config, RunDirectory.create(config.run_dir, config))
+    ours.prepare()
+    roll_out, begun = ours._works[0], []
+
+    def spoilt() -> None:
+        begun.append(1)
+        if len(begun) == 9:
+            ruin(next(iter(ours.learners.values())))
+        roll_out()
+
+    ours._works[0] = spoilt
+    with pytest.raises(DivergedError) as caught:
+        ours.run(progress=False)
+    message = str(caught.value)
+    # on a GPU the host looks when a later iteration may have spread it
+    assert re.match(
+        r"iteration 9: (observations|values|log-probabilities|the parameters) of the policy '(agent|tagger)'", message
+    )
+    assert f"the last good checkpoint is {tmp_path / 'run' / 'checkpoints' / 'iteration-00000006.pt'}" in message
+    check_checkpoints(tmp_path / "run", [3, 6])
+
+
+def after(ours: Any, iterations: int, act: Any) -> None:
+    """Does something between the roll-out and the update that follow so many iterations."""
+    ours.prepare()
+    learn, done = ours._works[1], []
+
+    def between() -> None:
+        done.append(1)
+        if len(done) == iterations + 1:
+            act()
+        learn()
+
+    ours._works[1] = between
+
+
+def check_checkpoints(run: Path, iterations: list[int]) -> None:
+    paths = Checkpoints(run / "checkpoints").paths()
+    assert [int(path.stem.rpartition("-")[2]) for path in paths] == iterations
+    for path in paths:
+        for learner in load(path)["learners"].values():
+            assert all(bool(torch.isfinite(tensor).all()) for tensor in learner["module"].values())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_observation_that_is_no_number_stops_the_run(value: float, device: str) -> None:
+    ours: Any = Trainer(small(device))
+    after(ours, 4, lambda: ours._horizon_env.storage["agent"].observations[3, 2].fill_(value))
+    with pytest.raises(DivergedError, match=r"iteration 5: observations of the policy 'agent'.*there is no checkpoint"):
+        ours.run(progress=False)
+
+
+def test_a_checkpoint_of_weights_that_are_no_numbers_is_not_written(tmp_path: Path, device: str) -> None:
+    """They may come of the last step of an update, whose own figures are finite still."""
+    config = small(device, run_dir=str(tmp_path / "run"), checkpoint_interval=3)
+    ours: Any = Trainer(config, RunDirectory.create(config.run_dir, config))
+    learner = ours.learners["agent"]
+    ours.prepare()
+    learn, done = ours._works[1], []
+
+    def spoilt() -> None:
+        learn()
+        done.append(1)
+        if len(done) == 6:
+            ruin(learner)
+
+    ours._works[1] = spoilt
+    with pytest.raises(
+        DivergedError, match=r"iteration 6: the parameters of the policy 'agent'.*iteration-00000003.pt"
+    ):
+        ours.run(progress=False)
+    check_checkpoints(tmp_path / "run", [3])
+
+
+def test_a_learning_rate_far_too_high_stops_the_run(device: str) -> None:
+    with pytest.raises(DivergedError, match=r"of the policy 'agent' hold a NaN or an infinity.*learning_rate"):
+        Trainer(small(device, learning_rate=1e37, hidden=(16,))).run(progress=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target_role": "tager"}, r"target_role is 'tager'. Did you mean 'tagger'\? The roles are: tagger, runner"),
+        ({"policies": {"taggr": "x"}}, r"Did you mean 'tagger'\?"),
+        ({"params": {"grid_lenght": 5}}, r"Did you mean 'grid_length'\?"),
+        ({"policies": {"tagger": "frozen:nowhere"}}, "nowhere does not exist"),
+    ],
+    ids=str,
+)
+def test_mistakes_show_before_there_is_a_folder(
+    settings: Mapping[str, Any], message: str, tmp_path: Path, device: str
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+        train(small(device, GRID, run_dir=str(run), **settings), progress=False)
+    assert not run.exists()
+
+
+def test_the_role_whose_return_is_aimed_at(device: str) -> None:
+    for role, target, reason in (("tagger", -1e9, "target_return"), ("runner", 1e9, "total_steps")):
+        config = small(device, FIELD, target_role=role, target_return=target, num_envs=16, total_steps=16 * 16 * 20)
+        assert Trainer(config).run(progress=False).reason == reason
+
+
+def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
+    if device == "cpu":
+        with pytest.raises(ValueError, match="graphs=True needs a CUDA device"):
+            Trainer(small(device, graphs=True))
+        with pytest.raises(ValueError, match=r"fused=True, and .*; leave it out"):
+            Trainer(small(device, fused=True))
+        assert Trainer(small(device)).eager_because == "there are no CUDA graphs on a CPU"
+    assert Trainer(small(device, graphs=False)).eager_because == "graphs are turned off"
+
+
+# --- memory ---
+
+
+@pytest.mark.parametrize(
+    ("error", "need"),
+    [
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes."),
+            "8.0 GiB",
+        ),
+        (MemoryError("std::bad_alloc"), "there is"),
+    ],
+)
+def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) -> None:
+    config = usual("CartPole-v1", "cpu", num_envs=1000, horizon=50)
+    message = (
+        rf"1,000 replicas for a horizon of 50 need more than {need} on cpu(, which has [\d.,]+ GiB)?: lower "
+        "num_envs to 500, or horizon to 25"
+    )
+    with pytest.raises(MemoryError, match=message), memory.explain_shortage(config, "cpu"):
+        raise error
+
+
+def test_a_shortage_names_the_setting_that_is_wrong() -> None:
+    """Widths whose weights alone are more than there is, and then such as fit; so with replicas."""
+    config, total = usual("CartPole-v1", "cpu", hidden=(10**6, 10**7)), memory._total("cpu")
+    error = MemoryError("Unable to allocate 3.00 TiB for an array")
+    assert total is not None
+    with (
+        pytest.raises(MemoryError, match="lower hidden to ") as caught,
+        memory.explain_shortage(config, "cpu"),
+    ):
+        raise error
+    widths = tuple(map(int, str(caught.value).rpartition(" ")[2].split(",")))
+    assert 0.2 * total < memory._weights(usual("CartPole-v1", "cpu", hidden=widths)) < 0.5 * total
+    config = usual("CartPole-v1", "cpu", num_envs=1000)
+    with (
+        pytest.raises(MemoryError, match="lower num_envs to 225, or") as caught,
+        memory.explain_shortage(config, "cpu"),
+    ):
+        raise MemoryError(f"Unable to allocate {total * 4 / 2**40:.6f} TiB for an array")
+    assert "hidden to" not in str(caught.value)
+
+
+def test_a_shortage_on_a_gpu_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 of 80 GiB are taken and 140 are asked for: 90 % of 80 GiB are 0.4 of that."""
+
+    class Properties:
+        total_memory = 80 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 40 * 2**30)
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 140.00 GiB. GPU 0 has a total of 80 GiB")
+    config = usual("CartPole-v1", "cpu", num_envs=1000, horizon=50)
+    message = r"need more than 180.0 GiB on cuda:0, which has 80.0 GiB: lower num_envs to 400, or horizon to 20"
+    with pytest.raises(MemoryError, match=message), memory.explain_shortage(config, "cuda:0"):
+        raise error
+
+
+def test_other_errors_pass() -> None:
+    config = usual("CartPole-v1", "cpu")
+    for error in (RuntimeError("something else"), ValueError("x")):
+        with pytest.raises(type(error), match=str(error)), memory.explain_shortage(config, "cpu"):
+            raise error
+
+
+def test_the_environments_own_shortage_is_explained(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any) -> None:
+        raise MemoryError("Unable to allocate it")
+
+    monkeypatch.setattr(trainer, "HorizonEnv", none_left)
+    with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
+        Trainer(small(device))
+
+
+# --- the process ---
+
+
+def test_the_process_is_left_as_it_was(tmp_path: Path, device: str) -> None:
+    torch.manual_seed(5)
+    before = process()
+    run = str(tmp_path / "run")
+    config = small(device, precision="tf32", total_steps=8 * 16 * 3, run_dir=run, threads=2)
+    ours = Trainer(config)
+    ours.iterate(1)
+    ours.evaluate(3)
+    ours.run(progress=False)
+    train(config, progress=False)
+    resume(run, total_steps=8 * 16 * 4, progress=False)
+    evaluate(run, episodes=3, device=device)
+    assert process() == before
+
+
+def process() -> tuple[Any, ...]:
+    generator = torch.cuda.get_rng_state().numpy().tobytes() if HAS_CUDA else b""
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.get_num_threads(),
+        signal.getsignal(signal.SIGINT),
+        torch.random.get_rng_state().numpy().tobytes(),
+        generator,
+        repr(np.random.get_state()),  # noqa: NPY002 - the global one is what must not be touched
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+    )
+
+
+def test_errors_leave_the_process_as_it_was(device: str) -> None:
+    ours = Trainer(small(device, precision="tf32", threads=2))
+    before = process()
+    after(ours, 1, lambda: ruin(ours.learners["agent"]))
+    with pytest.raises(DivergedError):
+        ours.run(progress=False)
+    assert process() == before
+
+
+def test_torch_gets_no_more_threads_than_there_are_cores() -> None:
+    """They wait for one another without giving up their cores: many on few all but stand still."""
+    with torch_threads("cpu", 512):
+        assert torch.get_num_threads() == available_threads()
+
+
+def test_training_elsewhere_than_in_the_main_thread(device: str) -> None:
+    results: list[Any] = []
+    config = small(device, total_steps=8 * 16 * 3)
+    thread = threading.Thread(target=lambda: results.append(Trainer(config).run(progress=False)))
+    thread.start()
+    thread.join()
+    assert results[0].reason == "total_steps"
+
+
+def test_two_threads_train_one_after_the_other(device: str) -> None:
+    """Beside one another they would share torch's random numbers, threads and captures: the second is refused."""
+    config = small(device, total_steps=8 * 16 * 6)
+    lone, ours = (Trainer(config, modules={"agent": seeded_dropout()}) for _ in range(2))
+    lone.run(progress=False)
+    refused: list[str] = []
+
+    def train_too(thing: Callable[[], Any]) -> None:
+        try:
+            thing()
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    def beside() -> None:
+        for thing in (lambda: Trainer(config), lambda: lone.iterate(1), lambda: lone.evaluate(2)):
+            thread = threading.Thread(target=train_too, args=(thing,))
+            thread.start()
+            thread.join()
+
+    after(ours, 3, beside)
+    ours.run(progress=False)
+    assert len(refused) == 3
+    assert all("another thread of this process" in message for message in refused)
+    assert_same_bits(timeless(lone.state()), timeless(ours.state()))
+    beside()  # now none is at work
+    assert len(refused) == 3
+
+
+def seeded_dropout() -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return made_with_dropout()
+
+
+def test_a_second_ctrl_c_does_not_wait(device: str) -> None:
+    ours = Trainer(small(device))
+    before = signal.getsignal(signal.SIGINT)
+
+    def press_twice() -> None:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    after(ours, 2, press_twice)
+    with pytest.raises(KeyboardInterrupt):
+        ours.run(progress=False)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# --- graphs and precisions ---
+
+
+def test_graphs_change_no_bit(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("a CPU has no graphs")
+    settings: tuple[dict[str, Any], ...] = (
+        {},
+        {"env": GRID, "policies": {"runner": "random"}},
+        {"target_kl": 0.01, "normalise_rewards": True},
+    )
+    for some in settings:
+        states = []
+        for graphs in (True, False):
+            ours = Trainer(small(device, graphs=graphs, **some))
+            ours.iterate(5)
+            assert (ours.eager_because == "") == graphs
+            states.append(timeless(ours.state()))
+        assert_same_bits(states[0], states[1])
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
+def test_a_graph_without_work_is_an_error() -> None:
+    ones, before = torch.ones(1, device="cuda"), torch.cuda.current_stream()
+    for asked in (False, True):
+        with pytest.raises(AssertionError, match="nothing was recorded"):
+            captured([lambda: ones.add_(1), lambda: None], "cuda:0", asked=asked)
+        assert torch.cuda.current_stream() == before
+
+
+@pytest.mark.skipif(device_count() < 2, reason="needs two CUDA devices")
+def test_every_card_learns_the_same() -> None:
+    """One after the other in one process, and back on the first card."""
+    states = []
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        ours = Trainer(small(device, graphs=True))
+        ours.iterate(3)
+        states.append(timeless(ours.state()))
+    assert_same_bits(states[0], states[1])
+    assert_same_bits(states[0], states[2])
+
+
+def test_getting_ready_learns_nothing(device: str) -> None:
+    ours = Trainer(small(device, normalise_observations=True))
+    before = ours.state()
+    ours.prepare()
+    assert_same_bits(timeless(before), timeless(ours.state()))
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_precision_trains(precision: str, shared: bool, device: str) -> None:
+    for env in ("CartPole-v1", "Pendulum-v1"):
+        ours = Trainer(small(device, env, precision=precision, shared_trunk=shared))
+        ours.iterate(3)
+        learner: Any = next(iter(ours.learners.values()))
+        assert np.isfinite(learner.figures.tolist()).all()
+        assert all(tensor.dtype == torch.float32 for tensor in learner.state()["module"].values())
+
+
+def test_training_and_iterating_are_the_same(device: str) -> None:
+    config = small(device, total_steps=8 * 16 * 7, log_interval=3)
+    run, iterated = Trainer(config), Trainer(config)
+    run.run(progress=False)
+    for count in (1, 4, 2):
+        iterated.iterate(count)
+    for state in (states := [timeless(one.state()) for one in (run, iterated)]):
+        del state["recent"]  # iterating keeps no log
+    assert_same_bits(states[0], states[1])
+    assert run.returns == iterated.returns

@@ -1,0 +1,76 @@
+"""The checker names the lines on which numbers change their types: cut off to whole ones, or computed in double."""
+
+from pathlib import Path
+
+import pytest
+from harness import IDS, TEAM_IDS
+from small_envs import chase, walk, wrong
+
+import gpu_envs
+from gpu_envs.backend.toolchain import compiler_version, find_compiler
+from gpu_envs.testing import CheckError, check_environment, numbers
+
+WHOLE = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "count": gpu_envs.Field("int")}}
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("s.count = 0.7;", "write int(...)"),
+        ("s.count = s.x;", "write int(...)"),
+        ("s.count += s.x;", "write int(...)"),
+        ("s.x += 0.1 * s.pace;", "write literals as real(0.5)"),
+        ("s.x *= 0.7;", "write literals as real(0.5)"),
+        ("if (s.x > 0.1) s.x = 0;", "write literals as real(0.5)"),
+        ("s.x = 0.1;", ""),
+        ("s.x = real(0.1) * s.pace;", ""),
+        ("s.count = int(s.x);", ""),
+        ("s.x = real(s.count);", ""),
+    ],
+)
+def test_a_line_of_one_agent(tmp_path: Path, line: str, what: str) -> None:
+    if "*=" in line and "clang" in compiler_version(find_compiler()):
+        pytest.skip("clang does not look at the left of such assignments")
+    spec = walk(tmp_path, more=WHOLE, step=f"{line}\n    return {{0, s.x > real(4)}};")
+    found = wrong(numbers.types, spec)
+    assert bool(found) == bool(what)
+    if what:
+        assert found.startswith(f"{spec.header}:6: ")
+        assert what in found
+        assert found.endswith(f"\n    {line}")
+
+
+def test_a_line_of_a_team(tmp_path: Path) -> None:
+    assert wrong(numbers.types, chase(tmp_path)) == ""
+    step = "FOR_EACH_AGENT(i, AGENTS) {\n if (i == 0)\n w.caught = 0.7;\n w.x[i] = w.x[i] * 0.7;\n }"
+    found = wrong(numbers.types, chase(tmp_path, step=step))
+    first, cut, second, double = found.splitlines()
+    assert (cut, double) == ("    w.caught = 0.7;", "    w.x[i] = w.x[i] * 0.7;")
+    assert ":11: " in first
+    assert "cut" in first
+    assert ":12: " in second
+    assert "double" in second
+
+
+def test_it_is_a_check_of_its_own(tmp_path: Path) -> None:
+    spec = walk(tmp_path, more=WHOLE, reset="s.x = 0;\n s.pace = real(0.25);\n s.count = 0.7;")
+    with pytest.raises(CheckError, match=r"- cpu: numbers keep their types: .*walk\.cuh:4: a real number becomes"):
+        check_environment(spec, devices=["cpu"], sanitize=False, steps=10, report=lambda _: None)
+
+
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_all_that_is_registered(env_id: str) -> None:
+    assert wrong(numbers.types, gpu_envs.spec(env_id)) == ""
+
+
+CLANG = """/a/b.cuh:3:15: warning: implicit conversion from 'double' to 'int' changes value from 0.7 to 0 [-Wliteral-conversion]
+/a/b.cuh:4:15: warning: implicit conversion turns floating-point number into integer: 'real' (aka 'float') to 'int' [-Wfloat-conversion]
+/a/b.cuh:5:15: warning: implicit conversion increases floating-point precision: 'real' (aka 'float') to 'double' [-Wdouble-promotion]
+/a/c.cuh:6:15: warning: implicit conversion increases floating-point precision: 'real' (aka 'float') to 'double' [-Wdouble-promotion]
+"""  # noqa: E501
+
+
+def test_what_clang_says() -> None:
+    found = list(numbers.conversions(CLANG, "/a/b.cuh"))
+    assert [line for line, _ in found] == [3, 4, 5]
+    assert ["cut" in what for _, what in found] == [True, True, False]

@@ -1,0 +1,158 @@
+"""Functions, resets, rows and names that cannot be translated as a whole."""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from refusals import BOX, ONE, TEAM, filled, one_spec, refusal, team_spec
+from translation_cases import HEADER, module, rules_of
+
+import gpu_envs
+from gpu_envs.translation.translate import translated
+
+
+def test_the_message_whole(tmp_path: Path) -> None:
+    message = refusal(filled(ONE, "s.x = 1 + math.atan2(s.x, 2)  # <--"), one_spec, tmp_path)
+    line = re.search(r"line (\d+)", message)
+    assert line is not None
+    assert message == (
+        "there is no math.atan2 with the same bits on every device\n"
+        f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
+        "    s.x = 1 + math.atan2(s.x, 2)  # <--\n"
+        "              ^^^^^^^^^^^^^^^^^^\n"
+        "Keep the sine and the cosine of the angle, or the vector itself, in the state, and compare with products"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("def step(s: State, p: Params, action: Action, random: Random)", "def step(s, p, action)", "has 3 arguments"),
+        ("def observe(s: State, p: Params, observation: Observation)", "def observe(s)", "has 1 arguments"),
+        ("def reset(s: State, p: Params, random: Random)", "def reset(s: State, random: Random, p: Params)", "order"),
+        ("def reset(s: State, p: Params, random: Random)", "def reset(s, p, *random)", "by name"),
+        ("    s.count = 0\n", "", "reset does not set 'count'"),
+        ("    return 0.0, False\n", "", "without a result"),
+        ("    observation[1] = s.count\n", "", r"does not write observation\[1\]"),
+        ("    s.count = 0\n", "", r"write s.count = \.\.\. in reset"),
+        ("    s.count = 0\n", "    if s.x > 0:\n        s.count = 0\n", "sets 'count' on some ways only"),
+        (
+            "    s.x = random.uniform(-1, 1)\n",
+            "    if s.count > 0:\n        return\n    s.x = 0\n",
+            "'x', 'count', 'sm",
+        ),
+        ("    s.count = 0\n", "    for k in range(action_of(s)):\n        s.count = 0\n", "'count' on some ways"),
+        (
+            "def step(s: State, p: Params, action: Action",
+            "def step(p, s, action: Action",
+            "'p' stands where .* the State",
+        ),
+        ("def step(", "@kept\ndef step(", "no decorators"),
+        ("x: float) -> float:\n    return 2", "x: float) -> list[float]:\n    return 2", "Annotate it with ->"),
+    ],
+)
+def test_functions_as_a_whole(old: str, new: str, expected: str, tmp_path: Path) -> None:
+    text = filled(ONE, "s.x = twice(s.x)")
+    assert old in text
+    text = "\ndef kept(f):\n    return f\n" + text.replace(old, new)
+    assert re.search(expected, refusal(text, one_spec, tmp_path), re.S)
+
+
+def test_what_is_no_function(tmp_path: Path) -> None:
+    made = module(HEADER + filled(ONE), tmp_path)
+    rules = rules_of(made)
+    for function in (None, len, functools.partial(rules.step), lambda *_: None):
+        changed = gpu_envs.Rules(reset=rules.reset, step=rules.step, observe=function)  # type: ignore[arg-type]  # wrong on purpose
+        spec = one_spec(changed)
+        with pytest.raises(gpu_envs.TranslationError, match="observe"):
+            translated(spec, spec.check_params({}, 1))
+
+
+def test_what_belongs_to_other_specs(tmp_path: Path) -> None:
+    rules = rules_of(module(HEADER + filled(ONE), tmp_path))
+    parts = {"reset": rules.reset, "step": rules.step, "observe": rules.observe}
+    cases = [
+        (one_spec(gpu_envs.Rules(**parts, look=rules.reset)), "look is of teams"),
+        (one_spec(gpu_envs.Rules(**parts, allow=rules.observe)), "action_mask=True"),
+        (one_spec(gpu_envs.Rules(**parts), action_mask=True), "have no allow"),
+    ]
+    for spec, expected in cases:
+        with pytest.raises(gpu_envs.TranslationError, match=expected):
+            translated(spec, spec.check_params({}, 1))
+
+
+def test_a_reset_that_sets_everything_on_every_way(tmp_path: Path) -> None:
+    """In both branches, through a function, or in a loop; and a function that sets a field on some ways does not."""
+    once = "    s.count = 0\n    s.small = 0\n    s.on = False\n"
+    ways = "    begin(s)\n    s.on = True\n    if s.x > 0:\n        s.small = 1\n    else:\n        s.small = 2\n"
+    text = filled(ONE)
+    assert once in text
+    spec = one_spec(rules_of(module(HEADER + text.replace(once, ways), tmp_path)))
+    translated(spec, spec.check_params({}, 1))
+    some = text.replace(once, ways.replace("    s.on = True\n", ""))
+    assert "reset sets 'on' on some ways only" in refusal(some, one_spec, tmp_path)
+
+
+PARTS = {
+    "observation.near[0] = observation.near[1] = s.x": "does not write observation.image",
+    "observation.image[0, 0] = 1\nobservation.near[-1] = s.x": r"does not write observation.near\[0\]",
+    "observation.near[0] = observation.near[1] = s.x\nobservation.image[0, 0] = 256": "256 does not fit",
+}
+
+
+@pytest.mark.parametrize("seen", PARTS)
+def test_parts_of_an_observation(seen: str, tmp_path: Path) -> None:
+    image = gymnasium.spaces.Box(0, 255, (2, 2), np.uint8)
+    space = gymnasium.spaces.Dict({"image": image, "near": gymnasium.spaces.Box(-1, 1, (2,), np.float32)})
+    start, end = ONE.index("    observation[0]"), ONE.index("    {seen}")
+    text = filled(ONE[:start] + ONE[end:], seen=seen)
+    message = refusal(text, lambda header: one_spec(header, observation=space), tmp_path)
+    assert re.search(PARTS[seen], message), message
+
+
+def test_rows_of_roles(tmp_path: Path) -> None:
+    """A role of which no agent is there needs nothing; of another, every element is written."""
+    wide = gymnasium.spaces.Box(-1, 1, (5,), np.float32)
+
+    def made(header: gpu_envs.Rules, dogs: int) -> gpu_envs.TeamSpec:
+        cats = gpu_envs.Role("cat", 2, BOX, gymnasium.spaces.Discrete(5))
+        return team_spec(header, roles=(cats, gpu_envs.Role("dog", dogs, wide, gymnasium.spaces.Discrete(5))))
+
+    text = filled(TEAM).replace("row[-1]", "row[2]")
+    message = refusal(text, lambda header: made(header, 1), tmp_path)
+    assert re.search(r"does not write row\[3\].*space of 'dog' has 5 numbers", message, re.S), message
+    whole = text.replace("row[2]", "row[2] = row[3] = row[-1]")
+    spec = made(rules_of(module(HEADER + whole, tmp_path)), 1)
+    translated(spec, spec.check_params({}, 1))
+
+
+def test_names_that_are_not_imported(tmp_path: Path) -> None:
+    text = filled(ONE, "s.count = role_of(0)  # <--").replace(
+        "import functools\n", "import functools\ndel role_of\n", 1
+    )
+    assert "from gpu_envs.rules import role_of" in refusal(text, one_spec, tmp_path)
+
+
+def test_where_what_is_no_function_stands(tmp_path: Path) -> None:
+    rules = rules_of(module(HEADER + filled(ONE), tmp_path))
+
+    class Simulation:
+        def step(self) -> None:
+            pass
+
+    cases: list[tuple[Callable[..., Any], Callable[..., Any], str]] = [
+        (functools.cache(rules.step), rules.step, "decorator"),
+        (Simulation().step, Simulation.step, "method of a class"),
+    ]
+    for function, inner, words in cases:
+        spec = one_spec(gpu_envs.Rules(reset=rules.reset, step=function, observe=rules.observe))
+        with pytest.raises(gpu_envs.TranslationError, match=words) as caught:
+            translated(spec, spec.check_params({}, 1))
+        code = inner.__code__
+        assert (caught.value.file, caught.value.line) == (code.co_filename, code.co_firstlineno)
+        assert f'File "{code.co_filename}", line {code.co_firstlineno}, in step' in str(caught.value)

@@ -1,0 +1,217 @@
+"""Other libraries' ways to look at environments: Gymnasium's recorders and windows, Stable-Baselines3's.
+
+Videos need moviepy (``pip install moviepy``), Gymnasium's window for many replicas OpenCV (``opencv-python``) and
+pygame.
+"""
+
+import gc
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import gpu_envs
+from gpu_envs.pictures import Picture
+from gpu_envs.rendering.painter import Painter
+
+needs_moviepy = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="moviepy is not installed")
+needs_opencv = pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="OpenCV is not installed")
+needs_pygame = pytest.mark.skipif(importlib.util.find_spec("pygame") is None, reason="pygame is not installed")
+
+pytestmark = [
+    # moviepy's and imageio-ffmpeg's own: they leave the pipes to ffmpeg for the garbage collector to close
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <_io:pytest.PytestUnraisableExceptionWarning"),
+]
+
+MANY = 1000
+
+
+@pytest.fixture(autouse=True)
+def _pipes_are_closed_here() -> Iterator[None]:
+    """Not in another test, where the warning of it would be an error."""
+    yield
+    gc.collect()
+
+
+def frames_of(path: Path) -> np.ndarray:
+    """The frames of a video, ``[frames, height, width, 3]``."""
+    import imageio_ffmpeg
+
+    reader = imageio_ffmpeg.read_frames(str(path))
+    width, height = next(reader)["size"]
+    return np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader])
+
+
+# --- Gymnasium ---
+
+
+@needs_moviepy
+def test_gymnasium_records_a_single_environment(tmp_path: Path) -> None:
+    env: Any = gymnasium.make("gpu_envs/CartPole-v1", render_mode="rgb_array", device="cpu")
+    env = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "videos"), episode_trigger=lambda _: True)
+    env.reset(seed=0)
+    seen, over = [env.render()], False
+    while not over:
+        _, _, terminated, truncated, _ = env.step(1)
+        seen.append(env.render())
+        over = terminated or truncated
+    steps = len(seen) - 1
+    env.close()
+    (path,) = (tmp_path / "videos").glob("*.mp4")
+    frames = frames_of(path)
+    assert frames.shape[1:] == (400, 600, 3)
+    assert len(frames) in (steps, steps + 1)  # moviepy's roundings of the time may cost the last one
+    for frame, number in ((frames[-1], len(frames) - 1), (frames[0], 0)):
+        assert np.abs(frame.astype(int) - seen[number]).mean() < 1  # H.264 loses a little
+    assert np.abs(frames[0].astype(int) - seen[-1]).mean() > 1
+
+
+@needs_moviepy
+def test_gymnasium_records_the_first_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other replica is painted."""
+    counts: list[int] = []
+    paint = Painter.paint
+
+    def counted(self: Painter, picture: Picture, size: tuple[int, int]) -> np.ndarray:
+        frames = paint(self, picture, size)
+        counts.append(len(frames))
+        return frames
+
+    monkeypatch.setattr(Painter, "paint", counted)
+    envs: Any = gpu_envs.make("CartPole-v1", MANY, render_mode="rgb_array", device="cpu")
+    envs = gymnasium.wrappers.vector.RecordVideo(
+        envs, str(tmp_path / "videos"), record_first_only=True, video_length=12, step_trigger=lambda step: step == 0
+    )
+    envs.reset(seed=0)
+    for _ in range(20):
+        envs.step(np.ones(MANY, np.int64))
+    envs.close()
+    (path,) = (tmp_path / "videos").glob("*.mp4")
+    assert frames_of(path).shape[1:] == (400, 600, 3)
+    assert set(counts) == {1}
+
+
+@needs_moviepy
+def test_gymnasium_records_some_side_by_side(tmp_path: Path) -> None:
+    envs: Any = gymnasium.make_vec("gpu_envs/CartPole-v1", num_envs=4, render_mode="rgb_array", device="cpu")
+    envs = gymnasium.wrappers.vector.RecordVideo(envs, str(tmp_path / "videos"), video_length=3)
+    envs.reset(seed=0)
+    for _ in range(6):
+        envs.step(np.ones(4, np.int64))
+    seen = np.asarray(envs.env.render())
+    envs.close()
+    assert seen.shape == (4, 400, 600, 3)
+    (path,) = (tmp_path / "videos").glob("*.mp4")
+    frames = frames_of(path)
+    assert sorted(frames.shape[1:3]) == [800, 1200]
+    assert len(frames) in (3, 4)
+
+
+@needs_pygame
+def test_gymnasium_shows_a_single_environment_in_a_window() -> None:
+    import pygame
+
+    env: Any = gymnasium.make("gpu_envs/CartPole-v1", render_mode="rgb_array", device="cpu")
+    env = gymnasium.wrappers.HumanRendering(env)
+    env.reset(seed=0)
+    env.step(1)
+    shown = pygame.surfarray.array3d(env.window).swapaxes(0, 1)
+    assert np.array_equal(shown, env.env.render())
+    env.close()
+
+
+@needs_pygame
+@needs_opencv
+@pytest.mark.slow
+def test_gymnasium_shows_a_thousand_in_a_window() -> None:
+    """It paints them all and makes them small: 0.7 GB a frame, of its own making."""
+    import cv2
+    import pygame
+
+    envs: Any = gpu_envs.make("CartPole-v1", MANY, render_mode="rgb_array", device="cpu")
+    envs = gymnasium.wrappers.vector.HumanRendering(envs, (1280, 960))
+    envs.reset(seed=0)
+    shown = pygame.surfarray.array3d(envs.window)
+    assert shown.shape == (1280, 960, 3)
+    width, height = envs.scaled_subenv_size
+    first = cv2.resize(envs.env.render()[0].swapaxes(0, 1), (height, width))
+    assert np.array_equal(shown[:width, :height], first)
+    assert first.min() < 50 < 200 < first.max()
+    envs.close()
+
+
+# --- Stable-Baselines3 ---
+
+
+def test_stable_baselines3_gets_images() -> None:
+    pytest.importorskip("stable_baselines3")
+    from gpu_envs.adapters.sb3 import VecEnv
+
+    env = VecEnv("CartPole-v1", 5, render_mode="rgb_array", device="cpu", seed=0)
+    env.reset()
+    images = env.get_images()
+    assert len(images) == 5
+    seen = np.asarray(env.env.render())
+    for i, image in enumerate(images):
+        assert image is not None
+        assert np.array_equal(image, seen[i])
+    picture = env.render("rgb_array")
+    assert picture is not None
+    assert picture.shape == (3 * 400, 2 * 600, 3)
+    assert np.array_equal(picture[:400, :600], seen[0])
+    env.close()
+
+
+def test_stable_baselines3_without_a_mode_says_so() -> None:
+    pytest.importorskip("stable_baselines3")
+    from gpu_envs.adapters.sb3 import VecEnv
+
+    env = VecEnv("CartPole-v1", 2, device="cpu", seed=0)
+    env.reset()
+    with pytest.warns(UserWarning, match="render_mode is None"):
+        assert env.get_images() == [None, None]
+    env.close()
+
+
+@needs_pygame
+def test_stable_baselines3_shows_a_window() -> None:
+    pytest.importorskip("stable_baselines3")
+    import pygame
+
+    from gpu_envs.adapters.sb3 import VecEnv
+
+    env = VecEnv("CartPole-v1", 2, render_mode="human", device="cpu", seed=0)
+    env.reset()
+    assert env.render() is None
+    assert pygame.display.get_surface() is not None
+    env.close()
+    assert not pygame.display.get_init()
+
+
+@needs_moviepy
+def test_stable_baselines3_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.vec_env import VecVideoRecorder
+
+    from gpu_envs.adapters.sb3 import VecEnv
+
+    env = VecVideoRecorder(
+        VecEnv("CartPole-v1", 4, render_mode="rgb_array", device="cpu", seed=0),
+        str(tmp_path),
+        record_video_trigger=lambda step: step == 0,
+        video_length=5,
+    )
+    env.reset()
+    for _ in range(8):
+        env.step(np.ones(4, np.int64))
+    env.close()
+    capsys.readouterr()  # of its progress
+    (path,) = tmp_path.glob("*.mp4")
+    frames = frames_of(path)
+    assert frames.shape[1:] == (800, 1200, 3)
+    assert len(frames) in (5, 6)  # moviepy's roundings of the time may cost the last one
