@@ -13,6 +13,7 @@ Exit codes:
 """
 
 import errno
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -63,7 +64,15 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     Returns:
         The exit code.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        return _main(list(arguments), trainer)
+    code = _main(sys.argv[1:], trainer)
+    if code == INTERRUPTED:  # another Ctrl-C finds nothing left to interrupt, and ends the process without a word
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return code
+
+
+def _main(words: list[str], trainer: Any) -> int:
     debug = "--debug" in words
     try:
         return _run([word for word in words if word != "--debug"], trainer)

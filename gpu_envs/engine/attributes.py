@@ -46,7 +46,7 @@ def per_replica(value: Any, num_envs: int) -> tuple[Any, ...]:
     if library_of(value) and tuple(value.shape[:1]) == (num_envs,):
         rows = np.array(to_numpy(value))
         return tuple(rows.tolist() if rows.ndim == 1 else rows)
-    divided = type(value) is tuple and len(value) == num_envs  # such as get_attr's; not what a reset gives
-    if divided and (all(map(library_of, value)) or all(one is None or np.isscalar(one) for one in value)):
+    divided = type(value) is tuple and len(value) == num_envs  # such as seeds; not what a reset gives
+    if divided and (all(map(library_of, value)) or all(isinstance(one, int | None) for one in value)):
         return tuple(value)
     return (value,) * num_envs

@@ -303,7 +303,8 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         if name in self._sim.params or name in self._sim.state:
             return self.get_attr(name)
         member = getattr(self, name)
-        return per_replica(member(*args, **kwargs) if callable(member) else member, self.num_envs)
+        made = member(*args, **kwargs) if callable(member) else member
+        return made if name in ("get_attr", "call") else per_replica(made, self.num_envs)
 
     # --- snapshots and pickles ---
 

@@ -124,6 +124,8 @@ def test_a_result_of_as_many_parts_as_replicas_is_not_divided(make: Make, varian
     first, second = env.call("reset", seed=3)
     assert len(first) == 2
     assert first[1] is second[1]  # the infos of all
+    name = first_real(variant)
+    assert env.call("get_attr", name) == env.get_attr(name)  # which is one for each already
     if variant.has_team:
         assert env.get_attr("roles") == (env.roles,) * 2
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,14 @@ def start(*words: str, code: str = "") -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@pytest.fixture(autouse=True)
+def _terminals_close() -> Iterator[None]:
+    """Programs that are started hear of a closed terminal, even where the tests were started not to."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def stop(process: "subprocess.Popen[str]", run: Path, after: int, *how: int) -> str:
