@@ -1,9 +1,9 @@
 """What every adapter must do, written once: each of ``players.PLAYERS`` is tested on all of its cases."""
 
+import importlib
 import re
 import subprocess
 import sys
-import importlib
 from collections.abc import Callable
 from typing import Any
 
