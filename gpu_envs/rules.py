@@ -25,6 +25,18 @@ class Constant:
         """Names it."""
         self.name = name
 
+    def _not_yet(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            f"{self.name} has no value in the module: it is known where rules are translated. Use it within a function "
+            "of the rules"
+        )
+
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __neg__ = __abs__ = __round__ = _not_yet
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _not_yet
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = _not_yet
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rand__ = __ror__ = _not_yet
+    __hash__ = object.__hash__
+
 
 class _Fields:
     """Something with the fields of the spec."""

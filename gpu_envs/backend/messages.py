@@ -8,8 +8,8 @@ from typing import Final
 
 from gpu_envs.backend.contract import Contract
 from gpu_envs.backend.diagnostics import Diagnostic, diagnostics, members, part_of
-from gpu_envs.backend.program import Program
-from gpu_envs.backend.text import blanked
+from gpu_envs.backend.program import ELEMENTARY_NAMES, Program
+from gpu_envs.backend.text import blanked, declares
 from gpu_envs.errors import CompileError, did_you_mean, display
 
 MOST: Final = 5
@@ -34,8 +34,8 @@ _LIKE = {
     "max": "maximum",
     "fmax": "maximum",
     "clamp": "clip",
-    "abs": "maximum(x, -x)",
-    "fabs": "maximum(x, -x)",
+    "fabs": "abs",
+    "pow": "power",
     "ceil": "-round_down(-x)",
     "sin": "sin",
     "cos": "cos",
@@ -52,7 +52,7 @@ _DEVICE_ONLY = re.compile(
     r"|copysign|ldexp|exp|log|fma)f?)\s*\("
 )
 """Calls of what NVRTC has of its own, whose bits are other ones or which a CPU's compiler lacks."""
-_SHARED = frozenset({"sin", "cos", "exp", "log", "fma"})
+_SHARED = frozenset({"sin", "cos", "exp", "log", "fma", *ELEMENTARY_NAMES})
 
 _DRIVERS = frozenset({"_running_return", "action", "pending", "finished"})
 """Fields of ``World`` that rules must not touch."""
@@ -99,7 +99,7 @@ def check_library(program: Program, compiler: str) -> None:
     for number, line in enumerate(code.splitlines(), 1):
         for match in _DEVICE_ONLY.finditer(line):
             name = match["name"]
-            if name not in _SHARED and not re.search(rf"\b(?:FN|SELDOM)\b[^\n;{{}}()]*\b{name}\s*\(", code):
+            if name not in _SHARED and not declares(code, name):
                 text = f"'{name}' was not declared in this scope"
                 found.append(_shown(Diagnostic(rules.file, number, match.start() + 1, text), rules, program.source))
     if found:

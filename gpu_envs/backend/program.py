@@ -17,6 +17,12 @@ PORTABLE = ("dialect/portable.cuh", "dialect/gpu.cuh", "dialect/cpu.cuh", "diale
 NUMBERS = ("dialect/math.cuh", "dialect/philox.cuh")
 """What follows once ``real`` is a type."""
 
+ELEMENTARY = "dialect/elementary.cuh"
+"""Further functions for rules, in a namespace of their own."""
+
+ELEMENTARY_NAMES = ("abs", "expm1", "log1p", "power", "tanh")
+"""What they are called."""
+
 CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}
 """The C++ types of fields and tables."""
 

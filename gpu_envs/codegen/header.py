@@ -4,8 +4,8 @@ import importlib.resources
 import re
 from pathlib import Path
 
-from gpu_envs.backend.program import NUMBERS, PORTABLE, headers
-from gpu_envs.backend.text import blanked
+from gpu_envs.backend.program import ELEMENTARY, ELEMENTARY_NAMES, NUMBERS, PORTABLE, headers
+from gpu_envs.backend.text import blanked, declares
 from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
@@ -36,6 +36,12 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
     return name, text
 
 
+def _imported(code: str) -> str:
+    """What lets a header call those of ``elementary.cuh`` by their names, besides those that it has of its own."""
+    called = [name for name in ELEMENTARY_NAMES if re.search(rf"(?<![\w.:>])\b{name}\s*\(", code)]
+    return " ".join(f"using elementary::{name};" for name in called if not declares(code, name))
+
+
 def _found_header(spec: Spec, header: str | Path) -> tuple[str, str]:
     """Name and text of an author's header: beside the file that has the spec, or one of this package's."""
     bare = Path(header).parent == Path()
@@ -54,8 +60,8 @@ def _found_header(spec: Spec, header: str | Path) -> tuple[str, str]:
     )
 
 
-def opening(layout: Layout) -> list[tuple[str, str]]:
-    """What every source begins with: in a checked build all arrays know their lengths."""
+def opening(layout: Layout, rules: str) -> list[tuple[str, str]]:
+    """What every source of these rules begins with: in a checked build all arrays know their lengths."""
     checked = layout.config.checked
     return [
         *([("generated", "#define CHECKED")] if checked else []),
@@ -63,8 +69,10 @@ def opening(layout: Layout) -> list[tuple[str, str]]:
         ("generated", f"using real = {layout.real};"),
         *headers(
             *NUMBERS,
+            ELEMENTARY,
             "drivers/actions.cuh",
             "drivers/limit.cuh",
             "dialect/checked.cuh" if checked else "dialect/table.cuh",
         ),
+        ("generated", _imported(blanked(rules))),
     ]

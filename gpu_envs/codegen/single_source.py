@@ -28,7 +28,7 @@ def generate(layout: SingleLayout, module: str) -> Program:
     possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
     rules = rules_part(layout.config)
     parts = [
-        *opening(layout),
+        *opening(layout, rules[1]),
         ("generated", _prologue(layout, declared)),
         rules,
         *headers("drivers/tile.cuh", seen, possible, f"drivers/{module}.cuh"),

@@ -54,7 +54,7 @@ def generate(layout: TeamLayout, module: str) -> Program:
     declared = structs(layout)
     rules = rules_part(layout.config)
     parts = [
-        *opening(layout),
+        *opening(layout, rules[1]),
         ("generated", _constants(layout)),
         *_team_headers(layout.config),
         *headers("environments/nearest.cuh"),
@@ -229,6 +229,10 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
     )
 
 
+MOST_HELD = 8
+"""Elements of an action that is copied for a turn; longer ones are viewed where they lie."""
+
+
 def _before(sizes: Iterable[int]) -> list[int]:
     """How much comes before each of several sizes, and then all of it."""
     return [0, *itertools.accumulate(sizes)]
@@ -242,8 +246,12 @@ def _fixed(name: str, param: Param, value: Any) -> str:
     return f"constexpr {kind} {name.upper()} = {kind}({value if param.kind == 'real' else param.index(value)});"
 
 
-def _by_element(name: str, rows: Iterable[Iterable[int]]) -> str:
+def _by_element(name: str, rows: Sequence[Sequence[int]], size: int) -> str:
     """A function from a role's number and an action's element to a constant; 0 for what an action does not have."""
+    if size > MOST_HELD and rows:
+        entries = ", ".join(str(entry) for row in rows for entry in (*row, *[0] * (size - len(row))))
+        code = f"static constexpr int values[] = {{{entries}}}; return values[role * {size} + j];"
+        return f"FN int {name}(int role, int j) {{ {code} }}"
     value = "0"
     for r, row in enumerate(rows):
         for j, entry in enumerate(row):
@@ -275,17 +283,20 @@ def _actions(layout: TeamLayout) -> str:
     kind = "int" if counts else "real"
     size = max(sizes)
     alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
+    long = size > MOST_HELD
+    held = f"const {CPP_TYPES[layout.world['action'].type]}* value" if long else f"{kind} value[ACTION_SIZE]"
     return "\n".join(
         [
+            *(["#define _long_actions"] if long else []),
             f"constexpr bool WHOLE_ACTIONS = {str(bool(counts)).lower()};",
             f"constexpr int  ACTION_SIZE   = {size};",
             "struct Action {",
-            f"    {kind} value[ACTION_SIZE];",
+            f"    {held};",
             f"    FN {kind} operator[](int j) const {{ return value[j]; }}",
             *(["    FN operator int() const { return value[0]; }"] if alone else []),
             "};",
             _by_role("action_size", sizes),
-            _by_element("action_start", starts),
-            _by_element("action_count", counts),
+            _by_element("action_start", starts, size),
+            _by_element("action_count", counts, size),
         ]
     )

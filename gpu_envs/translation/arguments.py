@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import gymnasium
@@ -11,84 +11,73 @@ import numpy as np
 
 from gpu_envs.backend.program import CPP_TYPES
 from gpu_envs.errors import did_you_mean
+from gpu_envs.specs import fields as specs
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.fields import Field
 from gpu_envs.specs.names import camel
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.spaces import space_of
 from gpu_envs.specs.team import TeamSpec
+from gpu_envs.translation.arithmetic import write_only
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.values import (
-    BOOL,
-    INT,
-    REAL,
-    Choice,
-    Elements,
-    Level,
-    Number,
-    Thing,
-    Type,
-    Value,
-    literal,
-)
+from gpu_envs.translation.tree import Constant, Element, Expr, Field
+from gpu_envs.translation.types import BOOL, INT, RANDOM, REAL, Array, Choice, Thing, Type
+from gpu_envs.translation.walk import known, literal
 
 KINDS = {"real": REAL, "int": INT, "byte": INT, "agent": INT, "bool": BOOL}
 _BOXES = {"float32": (REAL, "float"), "uint8": (INT, "u8"), "int32": (INT, "int")}
 
+SMALL = ("u8", "AgentNumber")
+"""Types that are stored in fewer bits than they are computed in."""
+
 PARAMETERS_STAY = "parameters are not written by rules; keep what changes in the state"
 
 
-def element(of: Value, indices: list[Value]) -> Value:
-    """An element of what is indexed."""
-    kind = of.type
-    assert isinstance(kind, Elements)
-    form, sizes = kind.form, kind.sizes
-    if len(indices) != len(kind.sizes):
-        if len(indices) != 1 or not kind.flat:
-            wanted = ", ".join(("i", "j", "k")[: len(kind.sizes)])
-            raise RefusedError(f"this has {len(kind.sizes)} dimensions and got {len(indices)}", f"Write [{wanted}]")
-        form, sizes = kind.flat, (_product(kind.sizes),)
-    codes = [index_code(index, size) for index, size in zip(indices, sizes, strict=True)]
-    code = form.format(of.code, *codes)
-    read = f"int({code})" if kind.stored in ("u8", "AgentNumber") else code
-    return Value(
-        read,
-        kind.kind,
-        place=code if kind.stored else "",
-        stored=kind.stored,
-        refusal=kind.refusal,
-        owner=kind.owner,
-        write_only=kind.write_only,
-    )
+def element(of: Expr, indices: Sequence[Expr]) -> Expr:
+    """An element of what is indexed, or with fewer indices than it has a row, which is indexed in turn."""
+    kind = of.kind
+    assert isinstance(kind, Array)
+    is_row = isinstance(of, Element) and isinstance(of.of.kind, Array) and len(of.indices) < len(of.of.kind.sizes)
+    base, given = (of.of, of.indices) if is_row and isinstance(of, Element) else (of, ())
+    sizes, flat = kind.sizes, False
+    if len(indices) != len(sizes) and kind.flat and len(indices) == 1:
+        sizes, flat = (_product(sizes),), True
+    elif len(indices) > len(sizes) or (len(indices) < len(sizes) and kind.flat):
+        wanted = ", ".join(("i", "j", "k")[: len(sizes)])
+        raise RefusedError(f"this has {len(sizes)} dimensions and got {len(indices)}", f"Write [{wanted}]")
+    made = (*given, *(_index(index, size) for index, size in zip(indices, sizes, strict=False)))
+    rest = sizes[len(indices) :]
+    return Element(dataclasses.replace(kind, sizes=rest) if rest else kind.kind, base, made, flat)
 
 
 def _product(sizes: tuple[int | None, ...]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return math.prod(known) if len(known) == len(sizes) else None
+    given = [size for size in sizes if size is not None]
+    return math.prod(given) if len(given) == len(sizes) else None
 
 
-def index_code(index: Value, size: int | None) -> str:
-    """An index in C++; a constant one is counted from the end where it is negative."""
-    if index.type is not INT or index.write_only:
+def _index(index: Expr, size: int | None) -> Expr:
+    """An index; a constant one is counted from the end where it is negative."""
+    if index.kind is not INT or write_only(index):
         raise RefusedError("an index must be an int", "Write int(...)")
-    known = index.constant
-    if known is None or size is None:
-        return index.within(Level.UNARY)
-    if not -size <= known < size:
-        raise RefusedError(f"index {known} is outside: there are {size} elements")
-    return index.text if known >= 0 else str(known + size)
+    at = known(index)
+    if at is None or size is None:
+        return index
+    if not -size <= at < size:
+        raise RefusedError(f"index {at} is outside: there are {size} elements")
+    return index if at >= 0 else literal(at + size)
 
 
-def field_of(value: Value, name: str) -> Value:
+def field_of(of: Expr, name: str) -> Expr:
     """A field of an argument."""
-    thing = value.type
+    thing = of.kind
     assert isinstance(thing, Thing)
     if name not in thing.fields:
-        known = ", ".join(thing.fields) or "none"
+        listed = ", ".join(thing.fields) or "none"
         what = f"the {thing.name} has no field {name!r}{did_you_mean(name, thing.fields)}".rstrip(".")
-        raise RefusedError(what, f"Its fields are: {known}")
-    return thing.fields[name]
+        raise RefusedError(what, f"Its fields are: {listed}")
+    found = thing.fields[name]
+    assert isinstance(found, Expr)
+    return found
 
 
 @final
@@ -100,84 +89,85 @@ class Arguments:
     params: Mapping[str, Any]
 
     @functools.cached_property
-    def all(self) -> dict[str, Thing | Elements | Number]:
+    def all(self) -> dict[str, Type]:
         """Every argument that a function of rules may have, by the name of its annotation."""
-        found: dict[str, Thing | Elements | Number] = {
-            "Params": Thing("Params", "const Params&", self._params(), "params"),
-            "Random": Thing("Random", "Random&"),
-        }
+        found: dict[str, Type] = {"Params": Thing("Params", self._params()), "Random": RANDOM}
         if isinstance(self.spec, TeamSpec):
             return found | self._of_team(self.spec)
         assert isinstance(self.spec, EnvSpec)
         return found | self._of_one(self.spec)
 
-    def _params(self) -> dict[str, Value]:
+    def _params(self) -> dict[str, Expr]:
         fields = {name: self._param(name, param) for name, param in self.spec.settings.items()}
         for name, table in self.spec.tables.items():
             sizes = self.spec.table(name, self.params).shape
-            indices = ", ".join(f"{{{n + 1}}}" for n in range(len(sizes)))
-            form = "{0}[{1}]" if len(sizes) == 1 else "{0}(" + indices + ")"
-            stored = CPP_TYPES[table.type]
-            if stored == "u8":
+            form = "{0}[{1}]" if len(sizes) == 1 else f"{{0}}({', '.join(f'{{{n + 1}}}' for n in range(len(sizes)))})"
+            if CPP_TYPES[table.type] == "u8":
                 form = f"int({form})"
-            kind = Elements(KINDS[table.type], sizes, form, refusal="tables are not written by rules")
-            fields[name] = Value(f"p.{name}", kind)
+            kind = Array(KINDS[table.type], sizes, form, refusal="tables are not written by rules")
+            fields[name] = Field(kind, "p", name)
         return fields
 
-    def _param(self, name: str, param: Param) -> Value:
-        code = name.upper() if param.fixed and isinstance(self.spec, TeamSpec) else f"p.{name}"
-        return _constant(code, name, param, self.params)
+    def _param(self, name: str, param: Param) -> Expr:
+        """A parameter; of fixed whole numbers and switches it is known what they are."""
+        of, cpp = ("", name.upper()) if param.fixed and isinstance(self.spec, TeamSpec) else ("p", name)
+        if param.kind == "choice":
+            return Field(Choice(camel(name), param.choices), of, cpp, refusal=PARAMETERS_STAY)
+        kind = {"bool": BOOL, "int": INT, "real": REAL}[param.kind]
+        if not param.fixed or param.kind == "real":
+            return Field(kind, of, cpp, refusal=PARAMETERS_STAY)
+        value = self.params[name]
+        return Constant(kind, bool(value) if kind is BOOL else int(value), f"{of}.{cpp}" if of else cpp)
 
     @functools.cached_property
-    def capitals(self) -> dict[str, Value]:
+    def capitals(self) -> dict[str, Expr]:
         """Constants that are named in capitals, as in C++."""
-        found = {}
+        found: dict[str, Expr] = {}
         if isinstance(self.spec, TeamSpec):
             counts = self.spec.counts(self.params)
-            found["AGENTS"] = Value("AGENTS", INT, constant=sum(counts.values()))
-            found |= {name.upper(): Value(name.upper(), INT, constant=r) for r, name in enumerate(counts)}
+            found["AGENTS"] = Constant(INT, sum(counts.values()), "AGENTS")
+            found |= {name.upper(): Constant(INT, role, name.upper()) for role, name in enumerate(counts)}
         return found | {n.upper(): self._param(n, p) for n, p in self.spec.params.items() if p.fixed}
 
-    def _of_one(self, spec: EnvSpec) -> dict[str, Thing | Elements | Number]:
-        state = {}
+    def _of_one(self, spec: EnvSpec) -> dict[str, Type]:
+        state: dict[str, Expr] = {}
         for name, field in spec.typed_state.items():
-            place, kind, stored = f"s.{name}", KINDS[field.type], CPP_TYPES[field.type]
+            kind, stored = KINDS[field.type], CPP_TYPES[field.type]
             if field.is_array:
-                sizes = (self.spec.length(name, field, self.params),)
-                state[name] = Value(place, Elements(kind, sizes, stored=stored, owner="State"))
+                sizes = (spec.length(name, field, self.params),)
+                state[name] = Field(Array(kind, sizes, stored=stored, owner="State"), "s", name, "State")
             else:
-                code = f"int({place})" if stored == "u8" else place
-                state[name] = Value(code, kind, place=place, stored=stored, owner="State")
+                state[name] = Field(kind, "s", name, "State", stored)
         action = space_of(spec.action, self.params)
         discrete = isinstance(action, gymnasium.spaces.Discrete)
         size = int(getattr(action, "n", 0))
         return {
-            "State": Thing("State", "State&", state, "State"),
-            "Action": INT if discrete else Elements(REAL, (int(np.prod(action.shape or (1,))),), cpp="Action"),
+            "State": Thing("State", state, "State"),
+            "Action": INT if discrete else Array(REAL, (int(np.prod(action.shape or (1,))),), cpp="Action"),
             "Observation": self._observation(space_of(spec.observation, self.params)),
-            "Mask": Elements(BOOL, (size or None,), stored="bool", owner="Mask", write_only=True),
+            "Mask": Array(BOOL, (size or None,), stored="bool", owner="Mask", write_only=True),
         }
 
-    def _observation(self, space: gymnasium.Space[Any]) -> Thing | Elements:
+    def _observation(self, space: gymnasium.Space[Any]) -> Thing | Array:
         if isinstance(space, gymnasium.spaces.Dict):
             boxes = {name: self._observation(box) for name, box in space.spaces.items()}
-            fields = {name: Value(f"observation.{name}", box) for name, box in boxes.items()}
-            return Thing("Observation", "Observation&", fields, "Observation")
+            fields = {name: Field(box, "observation", name, "Observation") for name, box in boxes.items()}
+            return Thing("Observation", fields, "Observation")
         kind, stored = _BOXES.get(str(space.dtype), (REAL, "float"))
         shape = space.shape or (1,)
         at = "{1}"
         for n, size in enumerate(shape[1:], 2):
             at = f"{at} * {size} + {{{n}}}" if n == 2 else f"({at}) * {size} + {{{n}}}"
         flat = "{0}[{1}]" if len(shape) > 1 else ""
-        return Elements(kind, shape, f"{{0}}[{at}]", stored, owner="Observation", write_only=True, flat=flat)
+        return Array(kind, shape, f"{{0}}[{at}]", stored, owner="Observation", write_only=True, flat=flat)
 
-    def _of_team(self, spec: TeamSpec) -> dict[str, Thing | Elements | Number]:
-        agents, yes = sum(spec.counts(self.params).values()), Field("bool")
-        fields: dict[str, Value] = {
+    def _of_team(self, spec: TeamSpec) -> dict[str, Type]:
+        agents, yes = sum(spec.counts(self.params).values()), specs.Field("bool")
+        fields: dict[str, Expr] = {
             "in_game": self._world("in_game", yes, agents),
             "present": self._world("present", yes, agents, "which agents are present is not written by rules"),
-            "reward": self._world("reward", Field(), agents),
-            "elapsed": self._world("elapsed", Field("int"), 0, "steps are not counted by rules"),
+            "reward": self._world("reward", specs.Field(), agents),
+            "elapsed": self._world("elapsed", specs.Field("int"), 0, "steps are not counted by rules"),
             "terminated": self._world("terminated", yes, 0),
         }
         for group, count in ((spec.state, agents), (spec.scratch, agents), (spec.shared, 0), (spec.shared_scratch, 0)):
@@ -186,51 +176,39 @@ class Arguments:
         alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
         whole = not all(isinstance(space, gymnasium.spaces.Box) for space in spaces)
         size = max(int(np.prod(space.shape or (1,))) for space in spaces)
-        action = INT if alone else Elements(INT if whole else REAL, (size,), cpp="Action")
+        action = INT if alone else Array(INT if whole else REAL, (size,), cpp="Action")
         form = "int({0}[{1}])" if alone else "{0}[{1}]"
         widest = max(int(np.prod(space_of(role.observation, self.params).shape or (1,))) for role in spec.roles)
         return {
-            "World": Thing("World", "World&", fields, "World"),
-            "Team": Thing("Team", "Team&", {"last_step": Value("team.last_step", BOOL)}),
-            "TeamActions": Elements(action, (agents,), form),
+            "World": Thing("World", fields, "World"),
+            "Team": Thing("Team", {"last_step": Field(BOOL, "team", "last_step")}),
+            "TeamActions": Array(action, (agents,), form),
             "Action": action,
-            "Row": Elements(REAL, (widest,), stored="float", owner="Row", write_only=True),
-            "Mask": Elements(BOOL, (None,), stored="bool", owner="Mask", write_only=True),
+            "Row": Array(REAL, (widest,), stored="float", owner="Row", write_only=True),
+            "Mask": Array(BOOL, (None,), stored="bool", owner="Mask", write_only=True),
         }
 
     def held(self, name: str) -> int | None:
         """How many elements of a field an agent has; 0 of an array that the replica has, None of a single number."""
         assert isinstance(self.spec, TeamSpec)
-        own = {**self.spec.state, **self.spec.scratch, "in_game": Field("bool"), "reward": Field()}
+        own = {**self.spec.state, **self.spec.scratch, "in_game": specs.Field("bool"), "reward": specs.Field()}
         if name in own:
             return self.spec.length(name, own[name], self.params)
         shared = {**self.spec.shared, **self.spec.shared_scratch}
         return 0 if name in shared and shared[name].is_array else None
 
-    def _world(self, name: str, field: Field, agents: int, refusal: str = "") -> Value:
+    def _world(self, name: str, field: specs.Field, agents: int, refusal: str = "") -> Expr:
         """A field of ``World``: of agents, or (0 of them) of the replica."""
-        place, kind = f"w.{name}", KINDS[field.type]
-        stored = "" if refusal else CPP_TYPES[field.type]
+        kind, stored = KINDS[field.type], "" if refusal else CPP_TYPES[field.type]
         if agents == 0 and not field.is_array:
-            code = f"int({place})" if CPP_TYPES[field.type] in ("u8", "AgentNumber") else place
-            return Value(code, kind, place=place if stored else "", stored=stored, refusal=refusal, owner="World")
+            return Field(kind, "w", name, "World", stored, refusal)
         length = self.spec.length(name, field, self.params)
         sizes: tuple[int, ...] = (agents,) if agents else (length,)
         form, flat = "{0}[{1}]", ""
         if agents and field.is_array:
             sizes, form, flat = (agents, length), f"{{0}}[{{1}} * {length} + {{2}}]", "{0}[{1}]"
-        if not stored and CPP_TYPES[field.type] in ("u8", "AgentNumber"):
+        if not stored and CPP_TYPES[field.type] in SMALL:
             form = f"int({form})"
-        array = Elements(kind, sizes, form, stored, refusal, "World", flat=flat, agents=agents > 0)
-        return Value(place, array)
-
-
-def _constant(code: str, name: str, param: Param, params: Mapping[str, Any]) -> Value:
-    """A parameter; of fixed whole numbers and switches it is known what they are."""
-    if param.kind == "choice":
-        return Value(code, Choice(camel(name), param.choices), refusal=PARAMETERS_STAY)
-    kind: Type = {"bool": BOOL, "int": INT, "real": REAL}[param.kind]
-    if not param.fixed or param.kind == "real":
-        return Value(code, kind, refusal=PARAMETERS_STAY)
-    known = literal(bool(params[name]) if param.kind == "bool" else int(params[name]))
-    return dataclasses.replace(known, code=code, level=Level.ATOM, refusal=PARAMETERS_STAY)
+        return Field(
+            Array(kind, sizes, form, stored, refusal, "World", flat=flat, agents=agents > 0), "w", name, "World"
+        )

@@ -1,4 +1,4 @@
-"""Operators: Python's meaning, in C++."""
+"""Operators, with Python's meaning and the types of their results."""
 
 import ast
 import operator
@@ -6,24 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_envs.errors import did_you_mean
+from gpu_envs.translation import tree
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.values import (
-    BOOL,
-    INT,
-    REAL,
-    STATIC,
-    Choice,
-    Level,
-    Number,
-    Type,
-    Value,
-    converted,
-    described,
-    literal,
-    number,
-    truth,
-    wider,
-)
+from gpu_envs.translation.tree import Expr
+from gpu_envs.translation.types import BOOL, INT, REAL, STATIC, Array, Choice, Number, Type, described, wider
+from gpu_envs.translation.walk import draws, is_simple, known, literal, within
 
 _FOLDED: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -46,201 +33,268 @@ _FOLDED: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge,
 }
 
-_PLAIN = {ast.Add: ("+", Level.SUM), ast.Sub: ("-", Level.SUM), ast.Mult: ("*", Level.PRODUCT)}
+SIGNS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+"""Operators that mean the same in C++, once both sides have one type."""
 _BITS = {ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>"}
 _ORDER = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _EQUALITY = {ast.Eq: "==", ast.NotEq: "!="}
 
 MOST_FACTORS = 16
-"""The greatest exponent."""
+"""The greatest exponent that becomes a product."""
+
+MOST_FOLDED = 4096
+"""Bits of the greatest int that constants may make."""
+
+TRUNCATED = "python::truncated"
+_WHOLE = ("round_down", "python::rounded")
 
 
-def _fold(op: ast.AST, left: Value, right: Value) -> Value:
+# --- types ---
+
+
+def number(expr: Expr) -> Number:
+    """The type of an expression that must be a number."""
+    if write_only(expr):
+        raise RefusedError("what is observed is written and not read", "Compute it in a local first")
+    if isinstance(expr.kind, Number):
+        return expr.kind
+    instead = ""
+    if isinstance(expr, tree.Element) and isinstance(expr.kind, Array) and expr.at is not None:
+        names = ("row", "column") if len(expr.indices) + len(expr.kind.sizes) == 2 else ("i", "j", "k")
+        instead = f"Write {ast.unparse(expr.at)[:-1]}, {', '.join(names[len(expr.indices) :])}]"
+        if isinstance(expr.of.kind, Array) and len(expr.indices) == len(expr.of.kind.sizes):  # an action
+            instead = f"Write {ast.unparse(expr.at)}[j]"
+    raise RefusedError(f"this is {described(expr.kind, known(expr))} and not a number", instead)
+
+
+def write_only(expr: Expr) -> bool:
+    """Whether an expression is a place that is never read."""
+    return isinstance(expr, tree.Element) and isinstance(expr.of.kind, Array) and expr.of.kind.write_only
+
+
+def converted(expr: Expr, kind: Type) -> Expr:
+    """The expression in a wider type of numbers, or as it is."""
+    if expr.kind == kind and not write_only(expr):
+        return expr
+    if not isinstance(kind, Number):
+        raise RefusedError(f"this is {described(expr.kind, known(expr))}")
+    given = number(expr)
+    if given.width > kind.width:
+        how = {"int": "int(...), which cuts off the fraction", "bool": "a comparison, as in x != 0"}[kind.cpp]
+        raise RefusedError(f"{described(given)} is given where {described(kind)} belongs", f"Write {how}")
+    if isinstance(expr, tree.Constant) and not expr.name:
+        try:
+            return literal(int(expr.value) if kind is INT else float(expr.value), expr.at)
+        except OverflowError:
+            raise RefusedError("this number is too large for a float", "Write a smaller number") from None
+    if kind is REAL and (real := _as_real(expr)):
+        return real
+    return tree.Call(kind, kind.cpp, (expr,), at=expr.at)
+
+
+def _as_real(expr: Expr) -> Expr | None:
+    """A whole number as the real that it was made of, where there is one."""
+    match expr:
+        case tree.Call(function=name, arguments=(whole,)) if name == TRUNCATED and _is_whole(whole):
+            return whole
+        case tree.Unary(sign="-", operand=inner):
+            real = _as_real(inner)
+            return None if real is None else tree.Unary(REAL, "-", real, at=expr.at)
+    return None
+
+
+def _is_whole(expr: Expr) -> bool:
+    return (isinstance(expr, tree.Call) and expr.function in _WHOLE) or (
+        isinstance(expr, tree.Unary) and expr.sign == "-" and _is_whole(expr.operand)
+    )
+
+
+def truth(expr: Expr) -> Expr:
+    """Whether a number counts as true."""
+    if number(expr) is BOOL:
+        return expr
+    return literal(bool(expr.value)) if isinstance(expr, tree.Constant) else tree.Binary(BOOL, "!=", expr, literal(0))
+
+
+# --- operators ---
+
+
+def binary(op: ast.operator, left: Expr, right: Expr) -> Expr:
+    """``left op right``."""
+    both = wider(number(left), number(right))
+    if isinstance(left, tree.Constant) and isinstance(right, tree.Constant) and not isinstance(op, ast.MatMult):
+        return _folded(op, left, right)  # in Python's double precision, and rounded once
+    whole = INT if both is BOOL else both
+    match op:
+        case ast.Add() | ast.Sub() | ast.Mult():
+            return tree.Binary(whole, SIGNS[type(op)], converted(left, whole), converted(right, whole))
+        case ast.Div():
+            _refuse_zero(right)
+            return tree.Binary(REAL, "/", converted(left, REAL), converted(right, REAL))
+        case ast.FloorDiv() | ast.Mod():
+            _refuse_zero(right)
+            name = "floor_divided" if isinstance(op, ast.FloorDiv) else "modulo"
+            return call(f"python::{name}", whole, left, right)
+        case ast.Pow():
+            return power(left, right)
+        case ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.LShift() | ast.RShift():
+            return _bits(op, left, right)
+    raise RefusedError("there are no matrices in rules", "Write the sums out, or in loops")
+
+
+def _folded(op: ast.AST, left: tree.Constant, right: tree.Constant) -> Expr:
+    if isinstance(op, ast.LShift | ast.Pow) and isinstance(left.value, int) and isinstance(right.value, int):
+        bits = abs(left.value).bit_length()
+        if (bits + right.value if isinstance(op, ast.LShift) else bits * right.value) > MOST_FOLDED:
+            raise RefusedError("this number does not fit 32 bits", "Write a float, or a smaller number")
     try:
-        return literal(_FOLDED[type(op)](left.constant, right.constant))
+        return literal(_FOLDED[type(op)](left.value, right.value))
     except (ArithmeticError, TypeError, ValueError) as error:
         raise RefusedError(f"Python cannot compute this: {error}") from None
 
 
-def binary(op: ast.operator, left: Value, right: Value) -> Value:
-    """``left op right``."""
-    both = wider(number(left), number(right))
-    if left.constant is not None and right.constant is not None and not isinstance(op, ast.MatMult):
-        return _fold(op, left, right)  # in Python's double precision, and rounded once
-    if type(op) in _PLAIN:
-        sign, level = _PLAIN[type(op)]
-        return _joined(sign, level, left, right, INT if both is BOOL else both)
-    match op:
-        case ast.Div():
-            _not_zero(right)
-            return _joined("/", Level.PRODUCT, left, right, REAL)
-        case ast.FloorDiv() | ast.Mod():
-            _not_zero(right)
-            kind = INT if both is BOOL else both
-            name = "floor_divided" if isinstance(op, ast.FloorDiv) else "modulo"
-            return call(f"python::{name}", kind, converted(left, kind), converted(right, kind))
-        case ast.Pow():
-            return power(left, right)
-        case ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.LShift() | ast.RShift():
-            return _bits(op, left, right, both)
-    raise RefusedError("there are no matrices in rules", "Write the sums out, or in loops")
-
-
-def _joined(sign: str, level: Level, left: Value, right: Value, kind: Type) -> Value:
-    one, other = converted(left, kind), converted(right, kind)
-    return Value(f"{one.within(level)} {sign} {other.within(Level(level + 1))}", kind, level)
-
-
-def _not_zero(value: Value) -> None:
-    if value.constant is not None and value.constant == 0:
+def _refuse_zero(divisor: Expr) -> None:
+    if known(divisor) == 0 and isinstance(divisor, tree.Constant):
         raise RefusedError("this divides by zero")
 
 
-def _bits(op: ast.operator, left: Value, right: Value, both: Type) -> Value:
+def _bits(op: ast.operator, left: Expr, right: Expr) -> Expr:
+    both = wider(number(left), number(right))
     if both is REAL:
         raise RefusedError("bits are of ints, and this has a float")
     shift = isinstance(op, ast.LShift | ast.RShift)
-    if shift and right.constant is not None and not 0 <= right.constant < 32:
-        raise RefusedError(f"an int of 32 bits cannot be shifted by {right.constant}")
-    one, other = converted(left, INT), converted(right, INT)
-    code = f"{one.within(Level.UNARY)} {_BITS[type(op)]} {other.within(Level.UNARY)}"
-    if both is BOOL and not shift:
-        return Value(f"({code}) != 0", BOOL, Level.EQUALITY)
-    return Value(code, INT, Level.BITS)
+    by = known(right)
+    if shift and by is not None and not 0 <= by < 32:
+        raise RefusedError(f"an int of 32 bits cannot be shifted by {by}")
+    made = tree.Binary(INT, _BITS[type(op)], converted(left, INT), converted(right, INT))
+    return tree.Binary(BOOL, "!=", made, literal(0)) if both is BOOL and not shift else made
 
 
-def power(base: Value, exponent: Value) -> Value:
-    """``base ** exponent``: a product, for a small constant exponent."""
-    times = exponent.constant
+def power(base: Expr, exponent: Expr) -> Expr:
+    """``base ** exponent``: a product, for a small constant whole exponent."""
+    times, kinds = known(exponent), (number(base), number(exponent))
     if times == 0.5:
-        return call("square_root", REAL, converted(base, REAL))
-    if times is None or times != int(times) or abs(times) > MOST_FACTORS:
-        raise RefusedError(
-            "a power with this exponent has not the same bits on every device",
-            f"Write a constant whole exponent of at most {MOST_FACTORS}, math.sqrt(x), or math.exp(y * math.log(x))",
-        )
-    kind = REAL if isinstance(times, float) or times < 0 else wider(INT, number(base))
+        return call("square_root", REAL, base)
+    if times is None or not abs(times) <= MOST_FACTORS or times != int(times):  # (NaN is not less either)
+        if REAL not in kinds and (times is None or times > 0):
+            raise RefusedError("this power of an int is an int or a float, or too large", "Write float(a) ** b")
+        return call("elementary::power", REAL, base, exponent)
+    kind = REAL if isinstance(times, float) or times < 0 else wider(INT, kinds[0])
     x, factors = converted(base, kind), abs(int(times))
-    if factors == 0:
-        return converted(literal(1), kind)
+    if factors == 0:  # what is drawn is drawn all the same
+        one = converted(literal(1), kind)
+        return tree.Named(kind, x, one) if any(map(draws, within(x))) else one
     if factors == 1:
         product = x
-    elif factors == 2 and x.is_simple:
-        product = Value(f"{x.within(Level.PRODUCT)} * {x.within(Level.UNARY)}", kind, Level.PRODUCT)
+    elif factors == 2 and is_simple(x):
+        product = tree.Binary(kind, "*", x, x)
     else:
-        product = call(f"python::power<{factors}>", kind, x)
+        product = tree.Call(kind, f"python::power<{factors}>", (x,))
     return product if times > 0 else binary(ast.Div(), literal(1.0), product)
 
 
-def call(function: str, kind: Type, *arguments: Value) -> Value:
-    """A call of a C++ function."""
-    return Value(f"{function}({', '.join(a.text for a in arguments)})", kind)
+def call(function: str, kind: Type, *arguments: Expr) -> Expr:
+    """A call of a function of the dialect, whose arguments have one type."""
+    return tree.Call(kind, function, tuple(converted(argument, kind) for argument in arguments))
 
 
-def unary(op: ast.unaryop, value: Value) -> Value:
-    """``op value``."""
+def unary(op: ast.unaryop, operand: Expr) -> Expr:
+    """``op operand``."""
     if isinstance(op, ast.Not):
-        known = truth(value)
-        if known.constant is not None:
-            return literal(not known.constant)
-        return Value(f"!{known.within(Level.UNARY)}", BOOL, Level.UNARY)
-    kind = wider(INT, number(value))
+        test = truth(operand)
+        return literal(not test.value) if isinstance(test, tree.Constant) else tree.Unary(BOOL, "!", test)
+    kind = wider(INT, number(operand))
     if isinstance(op, ast.Invert) and kind is REAL:
         raise RefusedError("bits are of ints, and this is a float")
-    if value.constant is not None:
+    if isinstance(operand, tree.Constant):
         signs: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
-        return literal(signs.get(type(op), operator.invert)(value.constant))
-    given = converted(value, kind)
-    if isinstance(op, ast.UAdd):
-        return given
-    sign = "-" if isinstance(op, ast.USub) else "~"
-    inner = given.within(Level.UNARY)
-    inner = f"({inner})" if inner.startswith(sign) else inner
-    real = f"-{value.as_real}" if value.as_real and sign == "-" else ""
-    return Value(f"{sign}{inner}", kind, Level.UNARY, as_real=real)
+        return literal(signs.get(type(op), operator.invert)(operand.value))
+    given = converted(operand, kind)
+    return given if isinstance(op, ast.UAdd) else tree.Unary(kind, "-" if isinstance(op, ast.USub) else "~", given)
 
 
-def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
+# --- comparisons ---
+
+
+def compare(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
     """``left op right`` for two."""
     if isinstance(op, ast.Is | ast.IsNot):
         raise RefusedError("objects are not compared in rules", "Write == or !=")
     if isinstance(op, ast.In | ast.NotIn):
         return _membership(op, left, right)
-    if isinstance(left.type, Choice) or isinstance(right.type, Choice):
+    if isinstance(left.kind, Choice) or isinstance(right.kind, Choice):
         return _words(op, left, right)
     for one, other in ((left, right), (right, left)):
-        if isinstance(one.type, Number) and isinstance(other.constant, str):
+        if isinstance(one.kind, Number) and isinstance(known(other), str):
             raise RefusedError(
-                f"{described(one)} is compared with the string {other.constant!r}",
+                f"{described(one.kind)} is compared with the string {known(other)!r}",
                 "Actions, and all that rules compute with, are numbers: name them in the module, as in LEFT = 0",
             )
     both = wider(number(left), number(right))
-    if left.constant is not None and right.constant is not None:
-        return _fold(op, left, right)
+    if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
+        return _folded(op, left, right)
     if type(op) in _ORDER:
-        return _compared(_ORDER[type(op)], Level.ORDER, left, right, wider(INT, both))
-    return _compared(_EQUALITY[type(op)], Level.EQUALITY, left, right, both)
+        both = wider(INT, both)
+    sign = {**_ORDER, **_EQUALITY}[type(op)]
+    return tree.Binary(BOOL, sign, converted(left, both), converted(right, both))
 
 
-def _compared(sign: str, level: Level, left: Value, right: Value, kind: Type) -> Value:
-    one, other = converted(left, kind), converted(right, kind)
-    return Value(f"{one.within(Level.SUM)} {sign} {other.within(Level.SUM)}", BOOL, level)
-
-
-def _membership(op: ast.cmpop, left: Value, right: Value) -> Value:
-    if not isinstance(right.constant, tuple | list | set | frozenset | range) or not right.constant:
+def _membership(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
+    words = known(right)
+    if not isinstance(words, tuple | list | set | frozenset | range) or not words:
         raise RefusedError("'in' needs a tuple of constants", "Write a tuple of them, or comparisons")
-    each = [compare(ast.Eq(), left, literal(word)) for word in right.constant]
-    code = " || ".join(value.within(Level.AND) for value in each)
-    found = Value(code, BOOL, Level.OR if len(each) > 1 else each[0].level)
+    asked = left if is_simple(left) else tree.Local(left.kind, tree.IT)
+    found = logic(ast.Or(), [compare(ast.Eq(), asked, literal(word)) for word in words])
+    found = found if asked is left else tree.Named(BOOL, left, found)
     return unary(ast.Not(), found) if isinstance(op, ast.NotIn) else found
 
 
-def _words(op: ast.cmpop, left: Value, right: Value) -> Value:
-    choice, word = (left, right) if isinstance(left.type, Choice) else (right, left)
-    kind = choice.type
+def _words(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
+    choice, word = (left, right) if isinstance(left.kind, Choice) else (right, left)
+    kind = choice.kind
     assert isinstance(kind, Choice)
     if type(op) not in _EQUALITY:
         raise RefusedError("words have no order", "Write == or !=")
     sign = _EQUALITY[type(op)]
-    if word.type == kind:
-        return Value(f"{choice.within(Level.SUM)} {sign} {word.within(Level.SUM)}", BOOL, Level.EQUALITY)
-    if word.type is not STATIC or not isinstance(word.constant, str):
-        raise RefusedError(f"{described(choice)} is compared with {described(word)}", "Write one of the words")
-    return Value(f"{choice.within(Level.SUM)} {sign} {enumerator(kind, word.constant)}", BOOL, Level.EQUALITY)
+    if word.kind == kind:
+        return tree.Binary(BOOL, sign, choice, word)
+    if word.kind is not STATIC or not isinstance(known(word), str):
+        what = described(word.kind, known(word))
+        raise RefusedError(f"{described(kind)} is compared with {what}", "Write one of the words")
+    return tree.Binary(BOOL, sign, choice, _enumerator(kind, known(word)))
 
 
-def enumerator(kind: Choice, word: str) -> str:
-    """A word of a choice in C++."""
+def _enumerator(kind: Choice, word: str) -> Expr:
     if word not in kind.words:
-        known = ", ".join(map(repr, kind.words))
-        raise RefusedError(f"{word!r} is not one of {known}{did_you_mean(word, kind.words)}".rstrip("."))
-    return f"{kind.cpp}::{word.replace('-', '_')}"
+        listed = ", ".join(map(repr, kind.words))
+        raise RefusedError(f"{word!r} is not one of {listed}{did_you_mean(word, kind.words)}".rstrip("."))
+    return tree.Constant(kind, word, f"{kind.cpp}::{word.replace('-', '_')}")
 
 
-def conditional(condition: Value, yes: Value, no: Value) -> Value:
-    """``yes if condition else no``."""
-    kind = wider(yes.type, no.type)
+# --- conditions ---
+
+
+def conditional(test: Expr, yes: Expr, no: Expr) -> Expr:
+    """``yes if test else no``, of numbers."""
+    kind = wider(yes.kind, no.kind)
     one, other = converted(yes, kind), converted(no, kind)
-    if condition.constant is not None:
-        return one if condition.constant else other
-    code = f"{condition.within(Level.OR)} ? {one.within(Level.OR)} : {other.text}"
-    return Value(code, kind, Level.CONDITIONAL)
+    if isinstance(test, tree.Constant):
+        return one if test.value else other
+    return tree.Choose(kind, test, one, other)
 
 
-def logic(op: ast.boolop, values: list[Value]) -> Value:
+def logic(op: ast.boolop, values: list[Expr]) -> Expr:
     """``a and b and ...``, or ``a or b or ...``, of bools."""
     decisive = isinstance(op, ast.Or)
-    left: list[Value] = []
+    left: list[Expr] = []
     for value in values:
-        if value.constant is None:
+        if not isinstance(value, tree.Constant):
             left.append(value)
-        elif bool(value.constant) is decisive:
+        elif bool(value.value) is decisive:
             left.append(value)
             break
     if not left:
         return literal(not decisive)
-    if left[0].constant is not None or len(left) == 1:
+    if isinstance(left[0], tree.Constant) or len(left) == 1:
         return left[0]
-    sign, level, inner = (" || ", Level.OR, Level.EQUALITY) if decisive else (" && ", Level.AND, Level.BITS)
-    return Value(sign.join(value.within(inner) for value in left), BOOL, level)
+    return tree.Logic(BOOL, "||" if decisive else "&&", tuple(left))

@@ -1,112 +1,181 @@
-"""Whole functions: their arguments, their results, and the functions that they call."""
+"""Whole functions: from what their authors wrote, through the tree and its checks, to C++."""
 
 import ast
-import functools
-import re
+import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.body import Body, both, in_ascii
-from gpu_envs.translation.effects import Effects
-from gpu_envs.translation.expressions import expression
-from gpu_envs.translation.locals import frame_of
-from gpu_envs.translation.loops import method_of
-from gpu_envs.translation.signatures import NUMBERS, PLACES, annotation, annotations_of, argument, names_of
+from gpu_envs.translation import tree
+from gpu_envs.translation.checks.assigned import check_assigned
+from gpu_envs.translation.checks.races import check_races
+from gpu_envs.translation.declarations import declared
+from gpu_envs.translation.effects import effects_of
+from gpu_envs.translation.order import ordered
+from gpu_envs.translation.printer import printed
+from gpu_envs.translation.reading.expressions import expression
+from gpu_envs.translation.reading.loops import method_of
+from gpu_envs.translation.reading.reader import Reader, in_ascii
+from gpu_envs.translation.reading.scope import frame_of
+from gpu_envs.translation.reading.statements import block
+from gpu_envs.translation.signatures import PLACES, annotation, annotations_of, arguments_of
 from gpu_envs.translation.sources import Written, read
-from gpu_envs.translation.statements import statements
-from gpu_envs.translation.unit import Helper, SourceLine, Unit
-from gpu_envs.translation.values import INT, Number, Several, Thing, Type, Value, literal
+from gpu_envs.translation.tree import Block, Expr
+from gpu_envs.translation.types import NUMBERS, Number, Several, Thing, Type
+from gpu_envs.translation.unit import SourceLine, Unit
+from gpu_envs.translation.walk import ends, expressions, owner_of, places, statements
 
 
 @final
-class FunctionBody(Body):
-    """A body with all that can stand in it."""
+class FunctionReader(Reader):
+    """A reader with all that can stand in a function."""
 
-    def expression(self, node: ast.expr) -> Value:
+    def expression(self, node: ast.expr) -> Expr:
         return expression(self, node)
 
-    def statements(self, nodes: list[ast.stmt]) -> None:
-        statements(self, nodes)
+    def block(self, nodes: Sequence[ast.stmt]) -> Block:
+        return block(self, nodes)
 
-    def helper(self, function: types.FunctionType, node: ast.Call) -> Helper:
-        helpers = self.unit.helpers
-        if function not in helpers:
-            helpers[function] = None
+    def function(self, found: types.FunctionType, node: ast.Call) -> tree.Function:
+        known = self.unit.functions
+        if found not in known:
+            known[found] = None
             # A name of C++ that no local has: theirs begin with a small letter, or end with an underscore.
-            cpp = f"Rule_{in_ascii(function.__name__).strip('_')}_{len(helpers)}"
-            helpers[function] = _helper(self.unit, read(function, ast.unparse(node.func)), cpp)
-        found = helpers[function]
-        if found is None:
-            raise self.error(node, f"{function.__name__} calls itself", "Write a loop")
-        return found
-
-
-# --- a function ---
+            cpp = f"Rule_{in_ascii(found.__name__).strip('_')}_{len(known)}"
+            known[found] = helper(self.unit, read(found, ast.unparse(node.func)), cpp)
+        function = known[found]
+        if function is None:
+            raise self.error(node, f"{found.__name__} calls itself", "Write a loop")
+        return function
 
 
 def translate(
-    body: Body, heads: dict[str, str], result: str, name: str, *, between: bool, first: Mapping[str, Number]
-) -> None:
-    """Translates a body, and adds the function to the unit.
+    unit: Unit,
+    written: Written,
+    cpp: str,
+    words: Mapping[str, str],
+    result: Type | None,
+    *,
+    between: bool,
+    frozen: frozenset[str] | None = None,
+) -> tree.Function:
+    """Translates a function, and adds it to the unit.
 
     Args:
-        body: The function's.
-        heads: The declarations of its arguments, by their names in C++; ``real x`` of plain numbers.
-        result: The C++ type of what it returns.
-        name: Its name in C++.
-        between: Whether it has phases.
-        first: Arguments that are plain numbers, and may be assigned.
+        unit: What becomes of all rules.
+        written: The function as its author wrote it.
+        cpp: Its name in C++.
+        words: The types of its arguments by their names, in the words of annotations.
+        result: What it returns; None: nothing.
+        between: Whether it has phases, so that what it says stands between them.
+        frozen: Of a function that the driver calls, the arguments that it must not change. None: rules call it.
     """
-    written = body.written
-    frame = frame_of(written.tree, written.tree.body, lambda loop: bool(method_of(body, loop)))
-    while True:
-        body.begin()
-        body.frames = [frame]
-        body.between = between
-        numbers = {n for n, value in body.arguments.items() if value.type is INT and n not in frame.stored}
-        body.copies = {} if between else {n: n for n in numbers}
-        for argument_name, kind in first.items():
-            if argument_name in frame.stored:
-                body.learn(argument_name, kind, written.tree)
-                body.declared.add(body.key(argument_name))
-                body.set(argument_name)
-        statements(body, written.tree.body)
-        if not body.changed:
-            break
-    if body.result is not None and body.assigned is not None:
-        wanted = "return reward, terminated" if result == "Outcome" else "return ..."
-        raise body.error(written.tree.body[-1], f"{written.name} may end without a result", f"End it with {wanted}")
-    body.assigned = functools.reduce(both, body.ends, body.assigned)
-    body.effects.certain = frozenset(place for place in body.assigned or () if place.startswith("s."))
-    declared = dict(heads)
-    for argument_name in first:
-        if argument_name in frame.stored:
-            kind_now = body.types[body.key(argument_name)]
-            assert isinstance(kind_now, Number)
-            cpp = body.cpp_name(argument_name)
-            declared[cpp] = f"{kind_now.cpp} {cpp}"
-    text = "\n".join(line.text for line in body.lines)
-    for macro, used in (("FOR_EACH_AGENT", "team"), ("FOR_EACH_COLUMN", "row")):
-        text += f" {used}" if macro in text else ""
-    arguments = ", ".join(
-        made if re.search(rf"\b{cpp}\b", text) else made.removesuffix(f" {cpp}") for cpp, made in declared.items()
-    )
-    head = SourceLine(written.tree.lineno, f"FN {result} {name}({arguments}) {{")
-    body.unit.parts.append((written.file, [head, *body.lines, SourceLine(0, "}"), SourceLine(0, "")]))
+    reader = FunctionReader(unit, written)
+    reader.names |= set(words)
+    parameters = tuple(_parameter(reader, name, word, entry=frozen is not None) for name, word in words.items())
+    known = frozenset(p.variable for p in parameters)
+    body = _read(reader, parameters, result, between=between)
+    effects = effects_of(body)
+    _refuse_changes(written, body, frozen or frozenset())
+    effects.certain = check_assigned(written, body, known)
+    if "World" in unit.arguments.all:
+        effects.accesses = check_races(unit.arguments, written, body, known)
+    if frozen is None and not effects.phases:
+        frozen = frozenset({"State", "World"}) - effects.owners
+    body = declared(written, ordered(reader, body), known)
+    heads, used = [], _used(body)
+    for parameter in parameters:
+        kind = reader.types.get(parameter.variable, parameter.kind)
+        head = kind.cpp if isinstance(kind, Number) else parameter.declared
+        head = f"const {head}" if words[parameter.name] in (frozen or ()) else head
+        heads.append(f"{head} {parameter.cpp}" if parameter.cpp in used else head)
+    word = result.cpp if isinstance(result, Number | Several) else "void"
+    first = SourceLine(written.tree.lineno, f"FN {word} {cpp}({', '.join(heads)}) {{")
+    unit.parts.append((written.file, [first, *printed(written, body), SourceLine(0, "}"), SourceLine(0, "")]))
+    return tree.Function(written, cpp, parameters, result, effects)
+
+
+def _parameter(reader: Reader, name: str, word: str, *, entry: bool) -> tree.Parameter:
+    kind = NUMBERS.get(word) or reader.unit.arguments.all[word]
+    default = reader.written.defaults.get(name, dataclasses.MISSING)
+    if isinstance(kind, Number):
+        return tree.Parameter(name, reader.cpp_name(name), kind, kind.cpp, default)
+    declared_as, cpp = PLACES[word]
+    if word == "Random" and not entry:  # there may be several
+        cpp = reader.cpp_name(name)
+    if word == "Mask" and "World" in reader.unit.arguments.all:
+        declared_as = f"const {declared_as}"
+    return tree.Parameter(name, cpp, kind, declared_as, default)
+
+
+def _read(reader: Reader, parameters: Sequence[tree.Parameter], result: Type | None, *, between: bool) -> Block:
+    """Reads a function until the types of its variables stay what they are."""
+    written, reader.result = reader.written, result
+    for parameter in parameters:
+        reader.arguments[parameter.name] = tree.Local(parameter.kind, parameter.variable)
+    frame = frame_of(0, written.tree.body, lambda loop: bool(method_of(reader, loop)))
+    body: Block = ()
+    reader.changed = True
+    while reader.changed:
+        reader.begin()
+        reader.frames, reader.between = [frame], between
+        for parameter in parameters:
+            if isinstance(parameter.kind, Number) and parameter.name in frame.stored:
+                reader.learn(parameter.name, parameter.kind, written.tree)
+        body = reader.block(written.tree.body)
+    if result is not None and not ends(body):
+        outcome = isinstance(result, Several) and result.cpp == "Outcome"
+        instead = f"End it with {'return reward, terminated' if outcome else 'return ...'}"
+        raise written.error(written.tree.body[-1], f"{written.name} may end without a result", instead)
+    return body
+
+
+def _refuse_changes(written: Written, body: Block, frozen: frozenset[str]) -> None:
+    """Refuses changes of arguments that stay what they are."""
+    for stmt in statements(body):
+        changed = [(owner_of(place), place.at) for place in places(stmt)]
+        changed += [
+            (owner, expr.at)
+            for expr in expressions(stmt)
+            if isinstance(expr, tree.Invoke)
+            for owner in sorted(expr.function.effects.owners)
+        ]
+        for owner, at in changed:
+            if owner in frozen:
+                what = f"{written.name} does not change the {owner.lower()}"
+                raise written.error(at or stmt.at, what, "Change it in step or reset")
+
+
+def _used(body: Block) -> set[str]:
+    """The names of arguments in C++ that a function's text has."""
+    used = set()
+    for stmt in statements(body):
+        if isinstance(stmt, tree.Turns):
+            used.add("team" if stmt.method == "agents" else "row")
+        for expr in expressions(stmt):
+            match expr:
+                case tree.Local(variable=variable):
+                    used.add(variable.cpp)
+                case tree.Field(of=name):
+                    used.add(name)
+                case tree.Constant(name=name) if "." in name:
+                    used.add(name.partition(".")[0])
+                case tree.Call(function=name) if name.startswith("team."):
+                    used.add("team")
+    return used
 
 
 # --- a function that rules call ---
 
 
-def _helper(unit: Unit, written: Written, cpp: str) -> Helper:
-    names = names_of(written)
-    annotations = annotations_of(written)
+def helper(unit: Unit, written: Written, cpp: str) -> tree.Function:
+    """Translates a function that rules call."""
+    words = annotations_of(written)
     known = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in PLACES}}
-    kinds: dict[str, Type] = {}
-    for node in (*written.tree.args.posonlyargs, *written.tree.args.args, *written.tree.args.kwonlyargs):
-        word = annotations[node.arg]
+    seen: set[str] = set()
+    for node in arguments_of(written):
+        word = words[node.arg]
         if word not in known:
             what = f"has the annotation {word}" if word else "has no annotation"
             raise written.error(
@@ -114,43 +183,10 @@ def _helper(unit: Unit, written: Written, cpp: str) -> Helper:
                 f"the argument {node.arg!r} {what}{did_you_mean(word, known) if word else ''}".rstrip("."),
                 f"Annotate it with one of: {', '.join(known)}",
             )
-        if known[word] in kinds.values() and isinstance(known[word], Thing) and word != "Random":
+        if word in seen and isinstance(known[word], Thing) and word != "Random":
             raise written.error(node, f"{written.name} has two arguments of type {word}", "Give it one")
-        kinds[node.arg] = known[word]
-    result = _result(unit, written)
-    heads: dict[str, str] = {}
-    arguments: dict[str, Value] = {}
-    body = FunctionBody(unit, written, arguments, frozenset())
-    for name, kind in kinds.items():
-        word = annotations[name]
-        if isinstance(kind, Number) or word == "Random":
-            own, cpp_type = body.cpp_name(name), kind.cpp if isinstance(kind, Number) else "Random&"
-            heads[own], arguments[name] = f"{cpp_type} {own}", Value(own, kind)
-        else:
-            declared, arguments[name] = argument(unit.arguments, word, frozen=False)
-            heads[arguments[name].code] = declared
-    body.names |= set(names)
-    body.result = result
-    between = unit.has_phases_of(written)
-    text = "void" if result is None else result.cpp
-    first = {name: kind for name, kind in kinds.items() if isinstance(kind, Number)}
-    translate(body, heads, text, cpp, between=between, first=first)
-    _freeze(unit, body.effects)
-    function = written.function
-    given = [a.arg for a in (*written.tree.args.posonlyargs, *written.tree.args.args)]
-    defaults = dict(zip(reversed(given), reversed(function.__defaults__ or ()), strict=False))
-    defaults |= function.__kwdefaults__ or {}
-    return Helper(written, cpp, kinds, defaults, result if result is not None else literal(None).type, body.effects)
-
-
-def _freeze(unit: Unit, effects: Effects) -> None:
-    """What a function does not change it takes as constant, so that it can be called by those that must not."""
-    file, lines = unit.parts[-1]
-    head = lines[0].text
-    for name in ("State", "World"):
-        if name not in effects.owners and not effects.phases:
-            head = re.sub(rf"\b{name}&", f"const {name}&", head)
-    unit.parts[-1] = (file, [SourceLine(lines[0].number, head), *lines[1:]])
+        seen.add(word)
+    return translate(unit, written, cpp, words, _result(unit, written), between=unit.has_phases_of(written))
 
 
 def _result(unit: Unit, written: Written) -> Number | Several | None:

@@ -9,9 +9,11 @@ from typing import Any, final
 
 from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.arithmetic import binary, call, power
+from gpu_envs.translation.arithmetic import TRUNCATED, binary, call, converted, number, power, truth, unary
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.values import BOOL, INT, REAL, Level, Value, converted, literal, number, truth, wider
+from gpu_envs.translation.tree import Call, Constant, Expr
+from gpu_envs.translation.types import BOOL, INT, REAL, wider
+from gpu_envs.translation.walk import known, literal
 
 
 @final
@@ -19,59 +21,68 @@ from gpu_envs.translation.values import BOOL, INT, REAL, Level, Value, converted
 class Known:
     """A function, and how many arguments it takes."""
 
-    make: Callable[..., Value]
+    make: Callable[..., Expr]
     least: int = 1
     most: int = 1
 
 
 def _real(name: str, count: int = 1) -> Known:
     """A function of reals by its name in the dialect."""
-    return Known(lambda *a: call(name, REAL, *(converted(x, REAL) for x in a)), count, count)
+    return Known(functools.partial(call, name, REAL), count, count)
 
 
 def _extreme(name: str, most: int = 64) -> Known:
-    def greater(one: Value, other: Value) -> Value:
-        kind = wider(INT, wider(number(one), number(other)))
-        return call(name, kind, converted(one, kind), converted(other, kind))
+    def greater(one: Expr, other: Expr) -> Expr:
+        return call(name, wider(INT, wider(number(one), number(other))), one, other)
 
     return Known(lambda *values: functools.reduce(greater, values), 2, most)
 
 
-def _absolute(x: Value) -> Value:
+def _absolute(x: Expr) -> Expr:
     kind = wider(INT, number(x))
-    return literal(abs(x.constant)) if x.constant is not None else call("python::absolute", kind, converted(x, kind))
+    return literal(abs(x.value)) if isinstance(x, Constant) else call("elementary::abs", kind, x)
 
 
-def _rounding(exact: Callable[[float], int], made: str) -> Known:
-    """To a whole number, which ``made`` computes as a real; empty: the fraction is cut off."""
+def _rounding(exact: Callable[[float], int], made: Callable[[Expr], Expr]) -> Known:
+    """To a whole number, which ``made`` computes as a real."""
 
-    def make(x: Value) -> Value:
+    def make(x: Expr) -> Expr:
         if number(x) is not REAL:
             return converted(x, INT)
-        if x.constant is not None:
-            return literal(exact(x.constant))
-        real = made.format(x.text)
-        return Value(f"python::truncated({real or x.text})", INT, as_real=real)
+        if not isinstance(x, Constant):
+            return Call(INT, TRUNCATED, (made(x),))
+        try:
+            return literal(exact(x.value))
+        except (OverflowError, ValueError) as error:
+            raise RefusedError(f"Python cannot compute this: {error}") from None
 
     return Known(make)
 
 
-def _square_root(x: Value) -> Value:
-    if x.constant is not None and x.constant >= 0:
-        return literal(math.sqrt(x.constant))
-    return call("square_root", REAL, converted(x, REAL))
+def _down(x: Expr) -> Expr:
+    return call("round_down", REAL, x)
 
 
-def _log(x: Value, base: Value | None = None) -> Value:
-    top = call("log", REAL, converted(x, REAL))
-    return top if base is None else binary(ast.Div(), top, call("log", REAL, converted(base, REAL)))
+def _up(x: Expr) -> Expr:
+    return unary(ast.USub(), _down(unary(ast.USub(), x)))
+
+
+def _square_root(x: Expr) -> Expr:
+    if isinstance(x, Constant) and x.value >= 0:
+        return literal(math.sqrt(known(converted(literal(x.value), REAL))))
+    return call("square_root", REAL, x)
+
+
+def _log(x: Expr, base: Expr | None = None) -> Expr:
+    top = call("log", REAL, x)
+    return top if base is None else binary(ast.Div(), top, call("log", REAL, base))
 
 
 def _log_of(base: float) -> Known:
     return Known(lambda x: binary(ast.Div(), _log(x), literal(math.log(base))))
 
 
-def _hypot(*sides: Value) -> Value:
+def _hypot(*sides: Expr) -> Expr:
     squares = (power(converted(side, REAL), literal(2)) for side in sides)
     return call("square_root", REAL, functools.reduce(lambda a, b: binary(ast.Add(), a, b), squares))
 
@@ -80,24 +91,24 @@ def _times(factor: float) -> Known:
     return Known(lambda x: binary(ast.Mult(), converted(x, REAL), literal(factor)))
 
 
-def _clip(x: Value, low: Value, high: Value) -> Value:
-    kind = wider(INT, wider(number(x), wider(number(low), number(high))))
-    return call("clip", kind, *(converted(v, kind) for v in (x, low, high)))
+def _clip(x: Expr, low: Expr, high: Expr) -> Expr:
+    return call("clip", wider(INT, wider(number(x), wider(number(low), number(high)))), x, low, high)
 
 
 def _whole_call(name: str) -> Known:
-    return Known(lambda x: call(name, INT, converted(x, INT)))
+    return Known(functools.partial(call, name, INT))
 
 
-def _nan(x: Value) -> Value:
-    same = converted(x, REAL).within(Level.SUM)
-    return Value(f"{same} != {same}", BOOL, Level.EQUALITY)
+def _asks(name: str) -> Known:
+    """A question about a real."""
+    return Known(lambda x: Call(BOOL, f"python::{name}", (converted(x, REAL),)))
 
 
-def _float(x: Value) -> Value:
-    if isinstance(x.constant, str) and x.constant.strip(" +-").lower() in ("inf", "infinity"):
-        sign = "-" if "-" in x.constant else ""
-        raise RefusedError(f"there are no strings in rules, and this is {x.constant!r}", f"Write {sign}math.inf")
+def _float(x: Expr) -> Expr:
+    word = known(x)
+    if isinstance(word, str) and word.strip(" +-").lower() in ("inf", "infinity"):
+        sign = "-" if "-" in word else ""
+        raise RefusedError(f"there are no strings in rules, and this is {word!r}", f"Write {sign}math.inf")
     return converted(x, REAL)
 
 
@@ -105,31 +116,34 @@ KNOWN: Mapping[Any, Known] = {
     abs: Known(_absolute),
     min: _extreme("minimum"),
     max: _extreme("maximum"),
-    int: _rounding(int, ""),
+    int: _rounding(int, lambda x: x),
     float: Known(_float),
     bool: Known(truth),
-    round: _rounding(round, "python::rounded({})"),
+    round: _rounding(round, lambda x: call("python::rounded", REAL, x)),
     pow: Known(power, 2, 2),
     math.sin: _real("sin"),
     math.cos: _real("cos"),
     math.tan: _real("python::tangent"),
+    math.tanh: _real("elementary::tanh"),
     math.exp: _real("exp"),
+    math.expm1: _real("elementary::expm1"),
     math.log: Known(_log, 1, 2),
+    math.log1p: _real("elementary::log1p"),
     math.log2: _log_of(2),
     math.log10: _log_of(10),
     math.sqrt: Known(_square_root),
     math.pow: Known(lambda x, y: power(converted(x, REAL), y), 2, 2),
     math.fabs: Known(lambda x: _absolute(converted(x, REAL))),
-    math.floor: _rounding(math.floor, "round_down({})"),
-    math.ceil: _rounding(math.ceil, "-round_down(-({}))"),
-    math.trunc: _rounding(math.trunc, ""),
+    math.floor: _rounding(math.floor, _down),
+    math.ceil: _rounding(math.ceil, _up),
+    math.trunc: _rounding(math.trunc, lambda x: x),
     math.fmod: _real("python::remainder", 2),
     math.hypot: Known(_hypot, 1, 8),
-    math.copysign: _real("python::with_sign_of", 2),
+    math.copysign: _real("elementary::with_sign_of", 2),
     math.radians: _times(math.pi / 180),
     math.degrees: _times(180 / math.pi),
-    math.isnan: Known(_nan),
-    math.isfinite: Known(lambda x: call("python::finite", BOOL, converted(x, REAL))),
+    math.isnan: _asks("not_a_number"),
+    math.isfinite: _asks("finite"),
     rules.minimum: _extreme("minimum", 2),
     rules.maximum: _extreme("maximum", 2),
     rules.clip: Known(_clip, 3, 3),
@@ -146,11 +160,8 @@ _INSTEAD = {
     "asin": "Keep the sine itself",
     "acos": "Keep the cosine itself, or the product of the two vectors",
     "atan": "Keep the tangent itself",
-    "tanh": "Write 1 - 2 / (math.exp(2 * x) + 1)",
     "sinh": "Write (math.exp(x) - math.exp(-x)) / 2",
     "cosh": "Write (math.exp(x) + math.exp(-x)) / 2",
-    "expm1": "Write math.exp(x) - 1",
-    "log1p": "Write math.log(1 + x)",
     "dist": "Write math.hypot(a - c, b - d)",
     "sum": "Write a loop: for i in range(n): total += ...",
     "range": "Write for i in range(n):",

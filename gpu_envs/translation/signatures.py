@@ -1,13 +1,8 @@
 """The arguments of functions: their names, their annotations, and how they are passed."""
 
 import ast
-from collections.abc import Mapping
 
-from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.sources import Written
-from gpu_envs.translation.values import BOOL, INT, REAL, Elements, Number, Thing, Value
-
-NUMBERS: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
 
 PLACES = {
     "State": ("State&", "s"),
@@ -24,31 +19,23 @@ PLACES = {
 """How arguments are passed, and their names in C++."""
 
 
-def argument(arguments: Arguments, kind: str, *, frozen: bool) -> tuple[str, Value]:
-    """An argument other than a plain number: its declaration in C++, and what it is in the rules."""
-    cpp, code = PLACES[kind]
-    if kind == "Mask" and "World" in arguments.all:
-        cpp = "const Mask&"
-    if frozen and kind in ("State", "World"):
-        cpp = f"const {cpp}"
-    found = arguments.all[kind]
-    owner = found.owner if isinstance(found, Thing | Elements) else ""
-    return f"{cpp} {code}", Value(code, found, owner=owner)
-
-
-def names_of(written: Written) -> list[str]:
-    """The names of a function's arguments."""
+def arguments_of(written: Written) -> list[ast.arg]:
+    """A function's arguments."""
     given = written.tree.args
     extra = given.vararg or given.kwarg
     if extra:
         raise written.error(extra, "the arguments of rules are listed by name", "Name each of them")
-    return [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+
+
+def names_of(written: Written) -> list[str]:
+    """The names of a function's arguments."""
+    return [argument.arg for argument in arguments_of(written)]
 
 
 def annotations_of(written: Written) -> dict[str, str]:
     """The arguments' annotations: the last part of their names, ``""`` where there is none."""
-    given = written.tree.args
-    return {a.arg: annotation(a.annotation) for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    return {argument.arg: annotation(argument.annotation) for argument in arguments_of(written)}
 
 
 def annotation(node: ast.expr | None) -> str:

@@ -38,6 +38,14 @@ class Written:
         """The function's name."""
         return self.tree.name
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The values of arguments that a call may leave out."""
+        given = [argument.arg for argument in (*self.tree.args.posonlyargs, *self.tree.args.args)]
+        values = self.function.__defaults__ or ()
+        found = dict(zip(given[len(given) - len(values) :], values, strict=True))
+        return {**found, **(self.function.__kwdefaults__ or {})}
+
     def error(self, node: ast.AST, what: str, instead: str = "") -> TranslationError:
         """An error that shows where ``node`` is."""
         line = getattr(node, "lineno", self.first)

@@ -10,13 +10,13 @@ from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arguments import Arguments
-from gpu_envs.translation.body import Body
-from gpu_envs.translation.completeness import check_observe, check_reset
-from gpu_envs.translation.functions import FunctionBody, translate
-from gpu_envs.translation.signatures import annotations_of, argument, names_of
+from gpu_envs.translation.checks.completeness import check_observe, check_reset
+from gpu_envs.translation.functions import translate
+from gpu_envs.translation.signatures import annotations_of, arguments_of, names_of
 from gpu_envs.translation.sources import Written, read
+from gpu_envs.translation.tree import Function
+from gpu_envs.translation.types import BOOL, INT, REAL, Several
 from gpu_envs.translation.unit import SourceLine, Unit
-from gpu_envs.translation.values import BOOL, INT, REAL, Number, Several, Value
 
 PRELUDE = "dialect/python.cuh"
 """The header with Python's arithmetic."""
@@ -62,15 +62,15 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
     unit = Unit(Arguments(spec, params))
     wanted = TEAM if isinstance(spec, TeamSpec) else ONE
     _check(spec, rules, wanted)
-    bodies = {}
+    made = {}
     for name, kinds in wanted.items():
         function = getattr(rules, name)
         if function is None:
             continue
         written = read(function, f"{spec.id}: {name}")
-        bodies[name] = _entry(unit, spec, name, written, kinds)
-    check_reset(spec, bodies["reset"])
-    check_observe(unit.arguments, spec, bodies["observe"])
+        made[name] = _entry(unit, spec, name, written, kinds)
+    check_reset(spec, made["reset"])
+    check_observe(unit.arguments, spec, made["observe"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
     parts = [("python.cuh", [SourceLine(1, header_text(PRELUDE))]), *unit.parts]
     return "\n".join([*_joined(parts), *empty, ""])
@@ -89,7 +89,7 @@ def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
         raise TranslationError(f"{spec.id}: action_mask is True, and the rules have no allow; give Rules(allow=...)")
 
 
-def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str, ...]) -> Body:
+def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str, ...]) -> Function:
     """Translates one of the functions that the driver calls."""
     given, annotations = names_of(written), annotations_of(written)
     usual = ", ".join(NAMES.get(kind, kind.lower()) for kind in kinds)
@@ -99,32 +99,21 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
             f"{name} has {len(given)} arguments ({', '.join(given)}) and needs {len(kinds)}",
             f"Write def {written.name}({usual}):",
         )
-    _check_order(written, name, dict(zip(given, kinds, strict=True)), usual)
-    arguments: dict[str, Value] = {}
-    heads: dict[str, str] = {}
-    first: dict[str, Number] = {}
-    body = FunctionBody(unit, written, arguments, frozenset({"State", "World"}) if name in _FROZEN else frozenset())
-    body.names |= set(given)
-    for own, kind in zip(given, kinds, strict=True):
+    words = dict(zip(given, kinds, strict=True))
+    _check_order(written, name, words, usual)
+    for own, kind in words.items():
         _check_annotation(written, own, annotations[own], kind, unit)
-        if kind == "int" or unit.arguments.all[kind] is INT:
-            cpp = body.cpp_name(own)
-            heads[cpp], arguments[own], first[own] = f"int {cpp}", Value(cpp, INT), INT
-        else:
-            head, arguments[own] = argument(unit.arguments, kind, frozen=name in _FROZEN)
-            heads[arguments[own].code] = head
-    outcome = name == "step" and isinstance(spec, EnvSpec)
-    body.result = _OUTCOME if outcome else None
+    result = _OUTCOME if name == "step" and isinstance(spec, EnvSpec) else None
     between = isinstance(spec, TeamSpec) and name in ("reset", "step", "look")
-    translate(body, heads, "Outcome" if outcome else "void", name, between=between, first=first)
-    return body
+    frozen = frozenset({"State", "World"}) if name in _FROZEN else frozenset()
+    return translate(unit, written, name, words, result, between=between, frozen=frozen)
 
 
 def _check_order(written: Written, name: str, given: Mapping[str, str], usual: str) -> None:
     """Names that are usual for one argument, and stand where another belongs."""
     meant = {NAMES.get(kind, kind.lower()): kind for kind in given.values()}
     meant |= {kind.lower(): kind for kind in given.values() if kind != "int"}
-    for node in (*written.tree.args.posonlyargs, *written.tree.args.args):
+    for node in arguments_of(written):
         own, kind = node.arg, given.get(node.arg)
         if node.annotation is None and meant.get(own, kind) != kind:
             raise written.error(
@@ -137,7 +126,7 @@ def _check_annotation(written: Written, name: str, given: str, wanted: str, unit
     if given in (*unit.arguments.all, "float", "int", "bool") and given != wanted:
         if wanted == "Action" and unit.arguments.all["Action"] is INT and given == "int":
             return
-        node = next(a for a in (*written.tree.args.posonlyargs, *written.tree.args.args) if a.arg == name)
+        node = next(a for a in arguments_of(written) if a.arg == name)
         raise written.error(node, f"{name!r} is the {wanted} here, and not the {given}", "Mind the arguments' order")
 
 

@@ -2,16 +2,16 @@
 
 import ast
 import dataclasses
+import math
 import types
-from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 
 from gpu_envs.translation.arguments import Arguments
-from gpu_envs.translation.effects import Effects
 from gpu_envs.translation.sources import RefusedError, Written, read
-from gpu_envs.translation.values import BOOL, INT, REAL, Elements, Number, Several, Type, Value, literal
+from gpu_envs.translation.tree import Field, Function
+from gpu_envs.translation.types import BOOL, INT, REAL, Array, Number, Several
 
 MOST_CONSTANTS = 4096
 """Numbers in a tuple of the module's."""
@@ -27,20 +27,6 @@ class SourceLine:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class Helper:
-    """A function that rules call, translated."""
-
-    written: Written
-    cpp: str
-    kinds: Mapping[str, Type]
-    """The types of its arguments, by name."""
-    defaults: Mapping[str, Any]
-    result: Type
-    effects: Effects
-
-
-@final
 class Unit:
     """All that becomes of the rules of one spec."""
 
@@ -48,9 +34,9 @@ class Unit:
         self.arguments = arguments
         self.parts: list[tuple[str, list[SourceLine]]] = []
         """Files and their lines, in the order in which they are needed."""
-        self.helpers: dict[types.FunctionType, Helper | None] = {}
+        self.functions: dict[types.FunctionType, Function | None] = {}
         """Functions that rules call; None of one that is being translated."""
-        self._tables: dict[str, Value] = {}
+        self._tables: dict[str, Field] = {}
         self._structs: dict[tuple[Number, ...], Several] = {}
         self._phases: dict[types.FunctionType, bool] = {}
 
@@ -86,9 +72,12 @@ class Unit:
             self.parts.append(("generated", [SourceLine(1, f"struct {name} {{ {fields} }};")]))
         return self._structs[kinds]
 
-    def constants(self, values: Any) -> Value:
+    def constants(self, values: Any) -> Field:
         """A table of the module's numbers, which the source holds."""
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            raise RefusedError("this has rows of different lengths", "Make them of one length") from None
         if array.dtype.kind not in "biuf" or not 1 <= array.ndim <= 2 or not 1 <= array.size <= MOST_CONSTANTS:
             raise RefusedError(
                 f"this has {array.dtype} elements of shape {array.shape}",
@@ -98,11 +87,11 @@ class Unit:
         if key not in self._tables:
             kind = {"b": BOOL, "f": REAL}.get(array.dtype.kind, INT)
             name = f"Constants_{len(self._tables) + 1}"
-            texts = ", ".join(literal(value).text for value in array.ravel().tolist())
+            texts = ", ".join(_text(value) for value in array.ravel().tolist())
             code = f"static constexpr {kind.cpp} values[] = {{{texts}}}; return values[i];"
             self.parts.append(("generated", [SourceLine(1, f"FN {kind.cpp} {name}(int i) {{ {code} }}")]))
             form = "{0}({1})" if array.ndim == 1 else f"{{0}}({{1}} * {array.shape[1]} + {{2}})"
-            self._tables[key] = Value(name, Elements(kind, array.shape, form))
+            self._tables[key] = Field(Array(kind, array.shape, form), "", name)
         return self._tables[key]
 
 
@@ -111,3 +100,14 @@ def _over_agents(node: ast.AST) -> bool:
         case ast.For(iter=ast.Call(func=ast.Attribute(attr="agents"))):
             return True
     return False
+
+
+def _text(value: Any) -> str:
+    """A number of a table."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RefusedError("this has numbers that are not finite", "Give finite ones")
+    if isinstance(value, int) and not -(2**31) <= value < 2**31:
+        raise RefusedError(f"this has {value}, which does not fit 32 bits", "Give floats, or smaller numbers")
+    return f"real({value!r})" if isinstance(value, float) else str(value)

@@ -13,28 +13,28 @@ FN int modulo(int a, int b) {
     return left != 0 && (left < 0) != (divisor < 0) ? left + divisor : left;
 }
 
+template <class Real> FN bool finite(Real x)       { return x - x == 0; }
+template <class Real> FN bool not_a_number(Real x) { return x != x; }
+
 // The same of reals, exact while the quotient is below 2^24 (float) and 2^53 (double); beyond, a % b is zero where what
-// rounding left is no remainder. NaN for b = 0.
+// rounding left is no remainder. NaN for b = 0. Into an infinite b a number goes not at all, or once from the other side.
+template <class Real> FN bool goes_beyond(Real a, Real b) { return elementary::abs(b) == infinity<Real>() && finite(a); }
 template <class Real> FN Real floor_divided(Real a, Real b) {
     const Real whole = round_down(a / b), left = fma(-whole, b, a);
-    return (b > 0 ? left < 0 : left > 0) ? whole - Real(1) : whole;  // the quotient may have been rounded up to it
+    // (the quotient may have been rounded up to a whole number)
+    const Real made  = (b > 0 ? left < 0 : left > 0) ? whole - Real(1) : whole;
+    return goes_beyond(a, b) ? (a != 0 && (a < 0) != (b < 0) ? Real(-1) : a / b) : made;
 }
 template <class Real> FN Real modulo(Real a, Real b) {
-    const Real left   = fma(-round_down(a / b), b, a);
+    const bool beyond = goes_beyond(a, b);
+    const Real left   = beyond ? a : fma(-round_down(a / b), b, a);
     const Real inside = (b > 0 ? left < 0 : left > 0) ? left + b : left;
-    const bool wrong  = b > 0 ? inside < 0 || inside > b : inside > 0 || inside < b;
+    const bool wrong  = !beyond && (b > 0 ? inside < 0 || inside > b : inside > 0 || inside < b);
     return wrong || inside == 0 ? (b > 0 ? Real(0) : -Real(0)) : inside;
 }
 
-template <class T> FN T absolute(T x) { return x <= 0 ? T(0) - x : x; }
-
-template <class Real> FN Real with_sign_of(Real size, Real sign) {
-    const auto mask = (decltype(bits_of(size))(1) << Constants<Real>::sign_bit);
-    return from_bits((bits_of(size) & ~mask) | (bits_of(sign) & mask));
-}
-
 // math.fmod: what is left of a, with a's sign.
-template <class Real> FN Real remainder(Real a, Real b) { return with_sign_of(modulo(absolute(a), absolute(b)), a); }
+template <class Real> FN Real remainder(Real a, Real b) { return elementary::with_sign_of(modulo(elementary::abs(a), elementary::abs(b)), a); }
 
 // The nearest whole number, of two equally near ones the even one.
 template <class Real> FN Real rounded(Real x) {
@@ -44,8 +44,9 @@ template <class Real> FN Real rounded(Real x) {
 }
 
 // Towards zero. What no int holds becomes the nearest that is one, NaN zero: the machines' own conversions differ there.
-FN int truncated(float x)  { return x == x ? int(clip(x, -2147483648.0f, 2147483520.0f)) : 0; }
-FN int truncated(double x) { return x == x ? int(clip(x, -2147483648.0, 2147483647.0)) : 0; }
+// What is nearer to zero than 1 is not converted: g++ makes real(int(x)) of it with x's sign, though an int 0 has none.
+FN int truncated(float x)  { return x >= 1 || x <= -1 ? int(clip(x, -2147483648.0f, 2147483520.0f)) : 0; }
+FN int truncated(double x) { return x >= 1 || x <= -1 ? int(clip(x, -2147483648.0, 2147483647.0)) : 0; }
 
 // x * x * ..., N factors, from the left.
 template <int N, class T> FN T power(T x) {
@@ -59,7 +60,5 @@ template <class Real> FN Real tangent(Real x) {
     const SinCos<Real> of = sincos(x);
     return of.sin / of.cos;
 }
-
-template <class Real> FN bool finite(Real x) { return x - x == 0; }
 
 }  // namespace python

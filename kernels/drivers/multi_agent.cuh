@@ -218,7 +218,9 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         FOR_EACH_AGENT(i, AGENTS) {
             // All that is read comes first, so that it is waited for once.
             u32           offence = NO_OFFENCE;
+#ifndef _long_actions
             const Action  action  = read_action(call.role, team.replica, i, offence);
+#endif
             const Fetched fetched(i, buffers, team.replica);
             const real    running = buffers.running_return[team.replica * AGENTS + i];
             const bool    ended   = AUTORESET != SAME_STEP && buffers.ended[team.replica] != 0;
@@ -226,8 +228,12 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             w._running_return[i] = running;
             w.reward[i]  = 0;
             w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
+#ifndef _long_actions
             UNROLL
             for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
+#else
+            read_action(call.role, team.replica, i, offence, [&](int j, auto value) { w.action[i * ACTION_SIZE + j] = value; });
+#endif
             if (offence != NO_OFFENCE && w.present[i] && !ended)
                 report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
             if (i == 0) {
@@ -296,7 +302,11 @@ KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
             if (ended != 0) {
                 if (AUTORESET == DISABLED && call.report_frozen) offence = EPISODE_OVER;
             } else if (buffers.state.in_game[team.replica * AGENTS + i]) {
+#ifndef _long_actions
                 read_action(call.role, team.replica, i, offence);
+#else
+                read_action(call.role, team.replica, i, offence, [](int, auto) {});
+#endif
             }
             if (offence != NO_OFFENCE) report(buffers.offence, call.launch, offence, place_of(team.replica, i, step));
         }

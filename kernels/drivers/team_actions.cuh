@@ -21,6 +21,8 @@ FN real real_at(const void* actions, int kind, Element at) {
     return static_cast<const float*>(actions)[at];
 }
 
+#ifndef _long_actions
+
 // The action of an agent. One out of range counts as the nearest, NaN as zero; `offence` says so.
 FN Action read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence) {
     const int       own  = role_of(agent);
@@ -56,3 +58,33 @@ struct TeamActions {
         return action;
     }
 };
+
+#else  // too long to be copied: read element by element, and looked at where the World has them
+
+template <class Put>
+FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence, const Put& put) {
+    const int       own  = role_of(agent);
+    const RoleCall& from = role[own];
+    const Element   at   = (replica * count_of(own) + (agent - first_of(own))) * action_size(own);
+    for (int j = action_size(own); j < ACTION_SIZE; ++j) put(j, 0);
+    for (int j = 0; j < action_size(own); ++j) {
+        if constexpr (WHOLE_ACTIONS) {
+            const i64 given  = whole_at(from.actions, from.action_kind, at + j);
+            const i64 least  = action_start(own, j);
+            const i64 inside = clip(given, least, least + action_count(own, j) - 1);
+            if (inside != given) offence = ACTION_OUT_OF_RANGE;
+            put(j, int(inside));
+        } else {
+            const real given = real_at(from.actions, from.action_kind, at + j);
+            if (given != given) offence = ACTION_NAN;
+            put(j, given == given ? given : real(0));
+        }
+    }
+}
+
+struct TeamActions {
+    const World& world;
+    FN Action operator[](int agent) const { return {world.action + agent * ACTION_SIZE}; }
+};
+
+#endif

@@ -1,42 +1,21 @@
 """The elementary functions of math.cuh: how exact they are, and that every device gives the same bits."""
 
-import importlib.util
 from typing import Any
 
 import numpy as np
 import pytest
+from exactness import needs_cuda, random_bits, same_bits, wide_enough, worst
 from small_kernels import Array, compiled
-
-from gpu_envs.backend.cuda import device_count
 
 REALS = ("float32", "float64")
 SAMPLES = 200_000
 FUNCTIONS = "const SinCos<real> r = sincos(in0[i]); out0[i] = r.sin; out1[i] = r.cos; out2[i] = exp(in0[i]); "
 FUNCTIONS += "out3[i] = log(in0[i]);"
 
-wide_enough = pytest.mark.skipif(
-    np.finfo(np.longdouble).nmant < 60, reason="this machine's long double is no wider than its double"
-)
-needs_cuda = pytest.mark.skipif(
-    device_count() == 0 or importlib.util.find_spec("cupy") is None, reason="no CUDA device, or no CuPy"
-)
-
 
 def evaluate(real: str, x: Array, device: str = "cpu") -> dict[str, Array]:
     results = compiled(real, [real], [real] * 4, FUNCTIONS, device)(x)
     return dict(zip(("sin", "cos", "exp", "log"), results, strict=True))
-
-
-def worst(got: Array, exact: Any, real: str) -> Any:
-    """The greatest error, in units in the last place of the exact value."""
-    unit = np.spacing(np.abs(exact.astype(real))).astype(np.longdouble)
-    return np.max(np.abs(got.astype(np.longdouble) - exact) / unit)
-
-
-def random_bits(real: str, count: int, seed: int = 0) -> Array:
-    """Any number at all: infinities, NaNs and denormals among them."""
-    bits = np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
-    return (bits >> np.uint64(32)).astype(np.uint32).view(real) if real == "float32" else bits.view(real)
 
 
 def near_quarter_turns(real: str, limit: float) -> Array:
@@ -180,7 +159,5 @@ def test_the_gpu_gives_the_same_bits(real: str) -> None:
     ordinary = rng.uniform(-1e3, 1e3, 2_000_000).astype(real)
     x = np.concatenate([random_bits(real, 4_000_000, seed=12), ordinary])
     here, there = evaluate(real, x), evaluate(real, x, "cuda")
-    bits = np.uint32 if real == "float32" else np.uint64
     for name, values in here.items():
-        same = (values.view(bits) == there[name].view(bits)) | (np.isnan(values) & np.isnan(there[name]))
-        assert same.all(), f"{name}: {x[~same][:3]} give {values[~same][:3]} here, {there[name][~same][:3]} there"
+        same_bits(name, x, values, there[name])

@@ -146,7 +146,7 @@ def test_a_team_may_have_names_that_only_one_agent_may_not(tmp_path: Path, devic
 
 
 def programs(spec: Spec) -> Iterator[str]:
-    """What is written around the rules, in all ways there are, without remarks and strings."""
+    """What is written around the rules, in all ways there are, without remarks and namespaces of their own."""
     for mode, precision, on_gpu, checked in itertools.product(
         AUTORESET_MODES, PRECISIONS, (False, True), (False, True)
     ):
@@ -155,7 +155,8 @@ def programs(spec: Spec) -> Iterator[str]:
         for module in layout.modules:
             parts = re.split(r'^#line 1 "(.*)"$', generate(layout, module).source, flags=re.MULTILINE)
             own = (text for name, text in zip(parts[1::2], parts[2::2], strict=True) if name != str(spec.header))
-            yield re.sub(r"//.*", "", "".join(own))
+            text = re.sub(r"^namespace (\w+) \{.*?^\}  // namespace \1", "", "".join(own), flags=re.M | re.S)
+            yield re.sub(r"//.*", "", text)
 
 
 @pytest.mark.parametrize("make", [walk, chase])

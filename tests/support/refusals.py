@@ -23,6 +23,9 @@ import numpy as np
 SIZE = 3
 HITS = [0]
 ZERO_D = np.array(3.0)
+RAGGED = [[1, 2], [3]]
+NO_NUMBER = (math.nan, 1)
+HUGE = (2**40, 1)
 
 @functools.cache
 def wrapped(x: float) -> float:
@@ -73,6 +76,10 @@ def distance(s: State) -> float:
 
 def action_of(s: State) -> int:
     return int(s.x)
+
+def counts(s: State) -> bool:
+    s.count = 0  # within
+    return True
 
 def begin(s: State) -> None:
     s.count = 0

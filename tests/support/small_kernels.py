@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_envs.backend.cuda import OPTIONS, import_cupy
 from gpu_envs.backend.host import HostKernels
-from gpu_envs.backend.program import NUMBERS, PORTABLE, header_text
+from gpu_envs.backend.program import ELEMENTARY, NUMBERS, PORTABLE, header_text
 from gpu_envs.backend.toolchain import build
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,7 +35,7 @@ KERNEL(kernel_apply, Call) {{
     }}
 }}
 """
-    headers = [*map(header_text, PORTABLE), f"using real = {C_TYPES[real]};", *map(header_text, NUMBERS)]
+    headers = [*map(header_text, PORTABLE), f"using real = {C_TYPES[real]};", *map(header_text, (*NUMBERS, ELEMENTARY))]
     return "\n".join(["namespace gpu_envs {", *headers, text, "}"])
 
 

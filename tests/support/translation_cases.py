@@ -87,7 +87,18 @@ second(x, i) + second(y=x, n=2) + second(x)
 mixed(i, True)
 split(x, y)
 halves(x, i)
+min(i % math.inf, 99) + x // math.inf + math.fmod(x, -math.inf)
+max(x % -math.inf, -99) + y // -math.inf + x * 0.0 // math.inf
 """
+
+NEAR = """
+abs(x) ** y + 2.5 ** x + (x * x + 1) ** 0.3 + pow(abs(y), j / 3) + math.pow(2, x) + abs(x) ** 20
+math.tanh(x / 3)
+math.expm1(x / 3) + math.log1p(abs(x)) + math.log1p(i * i)
+math.exp(x / 5) + math.log(abs(x)) + math.log(abs(x), 3) + math.log2(abs(y)) + math.log10(abs(y))
+math.sin(x) + math.cos(y) + math.tan(x / 9) + math.hypot(x, y, i)
+"""
+"""What is computed within some units in the last place."""
 
 HELPERS = """
 def second(y: float, n: int = 3) -> float:
@@ -261,10 +272,14 @@ def expressions() -> list[str]:
     return EXPRESSIONS.strip().splitlines()
 
 
+def near() -> list[str]:
+    return NEAR.strip().splitlines()
+
+
 def functions() -> list[str]:
-    """The names of what is computed: ``e0(x, y, i, j)`` and so on, and the programs."""
+    """The names of what is computed: ``e0(x, y, i, j)`` and so on, ``near0``, and the programs."""
     named = [line.split("(")[0].removeprefix("def ") for line in PROGRAMS.splitlines() if line.startswith("def ")]
-    return [*(f"e{n}" for n in range(len(expressions()))), *named]
+    return [*(f"e{n}" for n in range(len(expressions()))), *(f"near{n}" for n in range(len(near()))), *named]
 
 
 def computing() -> str:
@@ -272,6 +287,7 @@ def computing() -> str:
     head = "(x: float, y: float, i: int, j: int) -> float"
     parts = [HEADER, HELPERS, PROGRAMS]
     parts += [f"def e{n}{head}:\n    return float({text})\n" for n, text in enumerate(expressions())]
+    parts += [f"def near{n}{head}:\n    return {text}\n" for n, text in enumerate(near())]
     stores = [f"    s.r_{name} = {name}(s.x, s.y, int(s.m), int(s.n))" for name in functions()]
     zeros = [f"    s.r_{name} = 0" for name in functions()]
     parts += ["def step(s: State, p: Params, action: Action, random: Random):", *stores, "    return 0.0, False\n"]

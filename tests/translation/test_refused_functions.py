@@ -17,15 +17,15 @@ from gpu_envs.translation.translate import translated
 
 
 def test_the_message_whole(tmp_path: Path) -> None:
-    message = refusal(filled(ONE, "s.x = 1 + math.atan2(s.x, 2)  # <--"), one_spec, tmp_path)
+    message = refusal(filled(ONE, "s.x = 1 + math.acos(s.x)  # <--"), one_spec, tmp_path)
     line = re.search(r"line (\d+)", message)
     assert line is not None
     assert message == (
-        "there is no math.atan2 with the same bits on every device\n"
+        "there is no math.acos with the same bits on every device\n"
         f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
-        "    s.x = 1 + math.atan2(s.x, 2)  # <--\n"
-        "              ^^^^^^^^^^^^^^^^^^\n"
-        "Keep the sine and the cosine of the angle, or the vector itself, in the state, and compare with products"
+        "    s.x = 1 + math.acos(s.x)  # <--\n"
+        "              ^^^^^^^^^^^^^^\n"
+        "Keep the cosine itself, or the product of the two vectors"
     )
 
 
@@ -46,6 +46,9 @@ def test_the_message_whole(tmp_path: Path) -> None:
             "    if s.count > 0:\n        return\n    s.x = 0\n",
             "'x', 'count', 'sm",
         ),
+        ("    s.count = 0\n", "    a = s.x > 0 and counts(s)\n", "sets 'count' on some ways only"),
+        ("    s.count = 0\n", "    a = 1 if s.x > 0 else counts(s)\n", "sets 'count' on some ways only"),
+        ("    s.count = 0\n", "    a = 0 < s.x < counts(s)\n", "sets 'count' on some ways only"),
         ("    s.count = 0\n", "    for k in range(action_of(s)):\n        s.count = 0\n", "'count' on some ways"),
         (
             "def step(s: State, p: Params, action: Action",
@@ -156,3 +159,14 @@ def test_where_what_is_no_function_stands(tmp_path: Path) -> None:
         code = inner.__code__
         assert (caught.value.file, caught.value.line) == (code.co_filename, code.co_firstlineno)
         assert f'File "{code.co_filename}", line {code.co_firstlineno}, in step' in str(caught.value)
+
+
+def test_constants_have_no_value_in_the_module(tmp_path: Path) -> None:
+    """They are not true there, and not unequal to all numbers."""
+    for line in ("STAGES = 3 if AGENTS else 1", "TWO = AGENTS == 2", "MORE = AGENTS + 1", "ONE = (4, 5)[AGENTS]"):
+        with pytest.raises(TypeError, match="AGENTS has no value in the module"):
+            module(f"from gpu_envs.rules import AGENTS\n{line}\n", tmp_path)
+    held = "\nfrom gpu_envs.rules import AGENTS, CAT\n\nHELD = (AGENTS, CAT, 7)\n"
+    text = filled(TEAM, "for i in team.agents():\n    w.x[i] = HELD[0] + HELD[i]")
+    spec = team_spec(rules_of(module(HEADER + held + text, tmp_path)))
+    assert "{2, 0, 7}" in translated(spec, spec.check_params({}, 1))

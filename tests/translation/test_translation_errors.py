@@ -71,11 +71,12 @@ EXPRESSIONS = {
     "s.x = unknown": "'unknown' is not known",
     "s.x = twise(s.x)": "Did you mean 'twice'",
     "s.x = SIZ": "Did you mean 'SIZE'",
-    "s.x = math.atan2(s.x, 1)": "no math.atan2.*sine and the cosine",
-    "s.x = math.tanh(s.x)": "math.exp",
+    "s.x = math.asin(s.x)": "no math.asin.*sine itself",
+    "s.x = math.cosh(s.x)": "math.exp",
     "s.x = math.six(s.x)": "Did you mean 'sin'",
-    "s.x = s.x ** s.x": "constant whole exponent",
-    "s.x = s.x ** 0.3": "constant whole exponent",
+    "s.x = s.count ** s.count": "Write float",
+    "s.x = 3 ** s.count": "Write float",
+    "s.x = s.count ** 20": "Write float",
     "s.x = 1 / 0": "divi",
     "s.x = s.x % 0": "divides by zero",
     "s.x = s.x & 1": "bits are of ints",
@@ -119,7 +120,6 @@ EXPRESSIONS = {
     "s.x = twice(1, 2)": "got 2 arguments",
     "s.x = twice(z=1)": "no argument 'z'",
     "s.x = twice(s)": "the State and not a number",
-    "s.x = 1 + moves(s)": "Let the call stand alone",
     "s.x()": "no method",
     "s.x = int": "not a number|int",
     "s.jump()": "no method",
@@ -136,6 +136,14 @@ EXPRESSIONS = {
     "s.x = AGENTS": "'AGENTS' is not known",
     "s.x = float('nan')": "string|NaN",
     "s.x = math.nan": "NaN",
+    "s.x = s.x ** math.nan": "NaN",
+    "s.x = math.floor(math.nan)": "cannot convert float NaN",
+    "s.x = int(math.inf)": "cannot convert float infinity",
+    "s.x = 2 ** 2000 * s.x": "too large for a float",
+    "s.x = math.sqrt(10 ** 400)": "too large for a float",
+    "s.x = RAGGED[s.count]": "rows of different lengths",
+    "s.x = NO_NUMBER[s.count]": "not finite",
+    "s.x = HUGE[s.count]": "does not fit 32 bits",
     "s.x = len(s.x)": "no known length",
     "add(s.count, 1)": "field of the world",
 }
@@ -147,6 +155,9 @@ ALONE = {
     "s.x = a  # <--\na = 1": "'a' may not be set",
     "a += 1": "'a' may not be set",
     "if s.x > 0:\n    a = [1, 2]  # <--\nelse:\n    a = [3, 4]\ns.x = a[0]": "Make it once",
+    "if s.x > 0:\n    a = [1, 2]  # <--\nelse:\n    a = [3, 4]": "Make it once",
+    "a = begin(s)  # <--": "stand alone",
+    "a = begin(s) if s.x > 0 else begin(s)  # <--": "stand alone",
     "a = 1\na = p.start  # <--": "one thing here and another elsewhere",
     "if s.x > 0:\n    s.x = 1\nelif s.y > 1:  # <--\n    pass": "no field 'y'",
 }
@@ -171,6 +182,8 @@ PHASES = {
     "for i in team.agents():\n    w.cargo[1, 0] = 1  # <--": "the turn of agent 'i'",
     "for i in team.agents():\n    w.present[i] = True  # <--": "not written by rules",
     "for i in team.agents():\n    w.pending = True  # <--": "no field 'pending'",
+    "a = [0] * AGENTS\nfor i in team.agents():\n    a[i] = 1  # <--": "lists of their own",
+    "a = [0] * AGENTS\nfor i in team.agents():\n    a[i] += 1  # <--\n    w.x[i] = a[i]": "lists of their own",
     "for i in team.agents():\n    if i == 0:\n        w.elapsed = 3  # <--": "not counted by rules",
     "for i in team.agents():\n    break  # <--": "Write continue",
     "for i in team.agents():\n    return  # <--": "Write continue",
@@ -192,6 +205,7 @@ PHASES = {
     "for i in team.agents():\n    w.x[i] = CATS  # <--": "Did you mean 'CAT'|no constant CATS",
     "for i in team.agents():\n    w.x[i] = actions[i][0]  # <--": "has no elements",
     "a = team.agents()": "for statement",
+    "for i in team.agents():\n    r = q = team.random(RESET, i)  # <--": "no second name",
     "for i in team.agents:  # <--\n    pass": r"Write for i in team.agents\(\):",
     "for i in team.agents():\n    w.x[i] = team.random(STEP, i).uniform(0, 1)  # <--": r"random\(STEP, i, w.elapsed\)",
     "for i in team.agents():\n    w.x[i] = team.random(RESET, i, 1).bits()  # <--": r"Write team.random\(RESET, i\)",
@@ -224,6 +238,12 @@ RACES = {
     "w.board[i % 2] = i  # <--": "every turn writes 'board'",
     "w.board[i] = w.board[i + 1]  # <--": "turns read 'board'",
     "for k in range(3):\n        w.board[i * 2 + k] = i  # <--": "every turn writes 'board'",
+    "w.x[i + w.left] = 1  # <--": "writes a field of another's",
+    "k = actions[i]\n    w.in_game[i - k] = False  # <--": "writes a field of another's",
+    "k = actions[i]\n    w.x[i] = w.x[k + i]  # <--": "turns read 'x'",
+    "k = actions[i]\n    w.cargo[i * 3 - k] = 1  # <--": "writes a field of another's",
+    "w.cargo[3 * (i + w.left)] = 1  # <--": "writes a field of another's",
+    "k = actions[i]\n    w.cargo[i, 0] = w.cargo[i * 3 + k + 5]  # <--": "turns read 'cargo'",
     "put(w, (i + 1) % AGENTS, 1)  # <--": "writes a field of another's",
     "note(w, actions[i])  # <--": "every turn writes 'left'",
     "once(w, 1)  # <--": "every turn writes 'left'",
@@ -238,6 +258,7 @@ NO_RACES = [
     "if i == AGENTS - 1 and p.wide:\n        w.left += 1",
     "if i == first_of(CAT):\n        w.left += 1",
     "if not i:\n        w.left = i",
+    "if i == p.size or i == p.size:\n        pass\n    elif i == p.size:\n        w.left = i",
     "if i != 0:\n        continue\n    w.left = 0\n    for k in range(5):\n        w.left += w.board[k]",
     "if i != 1:\n        w.x[i] = 0\n    else:\n        w.left += 1",
     "if i > 0 and w.x[i] > 0:\n        w.left = 1",
@@ -246,15 +267,39 @@ NO_RACES = [
     "for k in range(3):\n        w.cargo[i * 3 + k] = k\n        w.cargo[i, k] += 1",
     "w.board[i + 1] += i",
     "for k in range(2):\n        w.board[i * 2 + k] = i",
+    "at = i * 2\n    w.board[at] = i\n    w.board[at + 1] = w.board[at]",
+    "at = i * 2\n    for k in range(4):\n        w.board[at + k // 2] = k % 2",
+    "k, first = actions[i], i * 3\n    w.cargo[k + 3 * i] = 1\n    w.cargo[first + k] = w.left",
+    "if w.x[i] > 0:\n        j = i\n    else:\n        continue\n    w.x[j] = 1",
+    "if i == WHOLE % AGENTS - 1:\n        w.left += 1",
+    "if i == LEVELS[int(p.size)]:\n        w.left += 1",
+    "if i == int(p.size) // 2:\n        w.left += 1",
+    "if i == (1 if p.wide else 0):\n        w.left += 1",
     "put(w, i, seen(w, i))",
     "once(w, i)",
     "if i == 0:\n        note(w, actions[i])",
     "for j in range(AGENTS):\n        w.cargo[i, 0] += int(w.x[j])",
 ]
 
+PAIRS = [
+    "w.cargo[k] += k",
+    "i, j = k // 3, k % 3\n    w.cargo[i, j] = int(w.x[j]) + w.cargo[i, j]",
+    "w.cargo[k // 3, k % 3] = 1",
+    "i = k // 3\n    j = k % 3\n    w.cargo[i, j] += int(w.x[i] * w.x[j])",
+]
+"""What the turns of a phase over all elements of all agents may do."""
+
+NO_PAIRS = {
+    "w.cargo[k // 2, k % 2] = 1  # <--": "writes a field of another's",
+    "i, j = k // 3, k % 3\n    w.cargo[i, j] = w.cargo[j, i]  # <--": "turns read 'cargo'",
+    "i = k // 3\n    w.x[i] += 1  # <--": "writes a field of another's",
+    "w.cargo[k + 1] = 1  # <--": "writes a field of another's",
+}
+
 ROWS = {
     "w.x[i] = 1": "observe does not change the world",
     "for j in row.columns():  # <--\n    pass": "number of columns",
+    "a = [0.0] * 2\nfor j in row.columns(2):\n    a[j] = j  # <--\nrow[1] = a[1]": "lists of their own",
     "total = 0.0\nfor j in row.columns(2):  # <--\n    total += 1\nrow[1] = total": "variables of their own",
     "row[3] = 1": "there are 3 elements",
 }
@@ -289,6 +334,27 @@ def test_a_race_is_refused(body: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", NO_RACES)
 def test_what_is_no_race_is_translated(body: str, tmp_path: Path) -> None:
     spec = team_spec(rules_of(module(HEADER + filled(TEAM, TURN + body), tmp_path)))
+    assert "FOR_EACH_AGENT(i" in translated(spec, spec.check_params({}, 1))
+
+
+PAIR = "for k in team.agents(AGENTS * 3):\n    "
+
+
+@pytest.mark.parametrize("body", PAIRS)
+def test_phases_over_elements_are_translated(body: str, tmp_path: Path) -> None:
+    spec = team_spec(rules_of(module(HEADER + filled(TEAM, PAIR + body), tmp_path)))
+    assert "FOR_EACH_AGENT(k, 6)" in translated(spec, spec.check_params({}, 1))
+
+
+@pytest.mark.parametrize("body", NO_PAIRS)
+def test_a_race_over_elements_is_refused(body: str, tmp_path: Path) -> None:
+    message = refusal(filled(TEAM, PAIR + body), team_spec, tmp_path)
+    assert re.search(NO_PAIRS[body], message, re.S), message
+
+
+def test_turns_write_elements_that_a_loop_around_the_phase_counts(tmp_path: Path) -> None:
+    body = "for k in range(2):\n    for i in team.agents():\n        w.board[i * 2 + k] = i"
+    spec = team_spec(rules_of(module(HEADER + filled(TEAM, body), tmp_path)))
     assert "FOR_EACH_AGENT(i" in translated(spec, spec.check_params({}, 1))
 
 

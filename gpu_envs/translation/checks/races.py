@@ -1,0 +1,210 @@
+"""Which turns of a phase read and write what: on a GPU they run at the same time, in no order."""
+
+import ast
+import collections
+import dataclasses
+import itertools
+from typing import final
+
+from gpu_envs.translation import tree
+from gpu_envs.translation.arguments import Arguments
+from gpu_envs.translation.checks.whose import Whose
+from gpu_envs.translation.effects import Access, field_of
+from gpu_envs.translation.sources import Written
+from gpu_envs.translation.tree import Block, Expr
+from gpu_envs.translation.types import Array
+from gpu_envs.translation.walk import blocks, ends, known, owner_of, parts, places, statements, values
+
+Only = tuple[tree.Variable, object] | None
+"""The single turn that comes here: the variable with its number, and what that must be."""
+
+
+def check_races(
+    arguments: Arguments, written: Written, body: Block, parameters: frozenset[tree.Variable]
+) -> dict[Access, ast.AST]:
+    """Refuses phases whose turns meet; returns what the function does with the world outside of phases."""
+    stores = collections.Counter(
+        place.variable for stmt in statements(body) for place in places(stmt) if isinstance(place, tree.Local)
+    )
+    stores.update(stmt.variable for stmt in statements(body) if isinstance(stmt, tree.For))
+    numbers = {variable: variable for variable in parameters if not stores[variable]}
+    found = _Look(arguments, written, stores)
+    found.block(body, _At(Whose(numbers)))
+    return found.accesses
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _At:
+    """Which turns come to a statement, and what variables are there."""
+
+    whose: Whose
+    only: Only = None
+    asked: bool = False
+    """Not every turn comes here."""
+
+
+@final
+class _Look:
+    def __init__(self, arguments: Arguments, written: Written, stores: collections.Counter[tree.Variable]) -> None:
+        self.arguments = arguments
+        self.written = written
+        self.stores = stores
+        self.accesses: dict[Access, ast.AST] = {}
+
+    # --- statements ---
+
+    def block(self, block: Block, at: _At) -> _At:
+        """Notes what the statements do; returns which turns come to their end, and what is known there."""
+        for stmt in block:
+            at = self.statement(stmt, at)
+        return at
+
+    def statement(self, stmt: tree.Stmt, at: _At) -> _At:
+        """Notes what a statement does; returns which turns come to the next, and what is known there."""
+        for value in values(stmt):
+            self.read(value, stmt, at)
+        given = stmt.values if isinstance(stmt, tree.Assign) else (None,)
+        for place, value_given in zip(places(stmt), given, strict=False):
+            self.assigned(place, value_given, stmt, at)
+        match stmt:
+            case tree.Assign():
+                whose = at.whose
+                for place, value in zip(stmt.places, stmt.values, strict=True):
+                    if isinstance(place, tree.Local) and self.stores[place.variable] == 1:
+                        whose = whose.defined(place.variable, value)
+                return dataclasses.replace(at, whose=whose)
+            case tree.If():
+                return self.branches(stmt, at)
+            case tree.For(variable=variable, turns=turns):
+                inside = at.whose
+                if turns and stmt.counter is None:
+                    inside = inside.among(variable, turns)
+                self.block(stmt.body, dataclasses.replace(at, whose=inside))
+            case tree.Turns(method="agents"):
+                self.phase(stmt, at)
+            case _:
+                for inner in blocks(stmt):
+                    self.block(inner, at)
+        return at
+
+    def branches(self, stmt: tree.If, at: _At) -> _At:
+        asked = at.asked or not isinstance(stmt.test, tree.Constant)
+        yes, no = (
+            dataclasses.replace(at, only=at.whose.only_turn(stmt.test, holds=holds) or at.only, asked=asked)
+            for holds in (True, False)
+        )
+        yes, no = self.block(stmt.yes, yes), self.block(stmt.no, no)
+        if isinstance(stmt.test, tree.Constant):
+            return yes if stmt.test.value else no
+        if ends(stmt.yes):  # what follows is for the turns that did not go away
+            return no
+        return yes if ends(stmt.no) else at
+
+    def phase(self, stmt: tree.Turns, at: _At) -> None:
+        outside, self.accesses = self.accesses, {}
+        turn = stmt.variable
+        only = (turn, 0) if known(stmt.count) == 1 else None
+        turns = {} if self.stores[turn] else {turn: turn}
+        self.block(stmt.body, _At(dataclasses.replace(at.whose, turns=turns), only))
+        inside, self.accesses = self.accesses, outside
+        for access, node in inside.items():
+            if access.how == "write":
+                self.refuse_write(access, node, turn)
+        for one, other in itertools.combinations(inside, 2):
+            if one.field == other.field and {one.how, other.how} not in ({"read"}, {"add"}):
+                self.refuse_both(one, other, inside, turn)
+
+    # --- what it does ---
+
+    def read(self, expr: Expr, stmt: tree.Stmt, at: _At) -> None:
+        for part in parts(expr):
+            self.read(part, stmt, at)
+        if isinstance(expr, tree.Invoke):
+            self.invoked(expr, stmt, at)
+        elif (
+            owner_of(expr) == "World"
+            and isinstance(expr, tree.Field | tree.Element)
+            and not isinstance(expr.kind, Array)
+        ):
+            self.note(expr, "read", stmt, at)
+
+    def assigned(self, place: Expr, given: Expr | None, stmt: tree.Stmt, at: _At) -> None:
+        for part in parts(place)[1:]:
+            self.read(part, stmt, at)
+        if owner_of(place) == "World":
+            self.note(place, "add" if isinstance(stmt, tree.Atomic) else "write", stmt, at, given)
+
+    def note(self, place: Expr, how: str, stmt: tree.Stmt, at: _At, given: Expr | None = None) -> None:
+        value = known(given) if given is not None else None
+        turn, span = None, None
+        if isinstance(place, tree.Element):
+            turn, span = at.whose.span_of(place, self.arguments.held(field_of(place)))
+        constant = None if value is None else float(value)
+        access = Access(field_of(place), how, turn, span, at.only, constant, at.asked)
+        self.accesses.setdefault(access, place.at or stmt.at)
+
+    def invoked(self, call: tree.Invoke, stmt: tree.Stmt, at: _At) -> None:
+        """What a function that is called does, in the names of its caller."""
+        given = zip(call.function.parameters, call.arguments, strict=True)
+        turns = {parameter.variable: at.whose.turn_of(argument) for parameter, argument in given}
+        for access in call.function.effects.accesses:
+            turn = turns.get(access.turn) if access.turn is not None else None
+            only = at.only
+            if only is None and access.only is not None and (mine := turns.get(access.only[0])) is not None:
+                only = mine, access.only[1]
+            seen = dataclasses.replace(
+                access, turn=turn, span=access.span if turn else None, only=only, asked=access.asked or at.asked
+            )
+            self.accesses.setdefault(seen, call.at or stmt.at)
+
+    # --- a whole phase ---
+
+    def refuse_write(self, access: Access, node: ast.AST, turn: tree.Variable) -> None:
+        field, name = access.field, turn.name
+        if access.turn == turn and access.span is not None and access.span.is_apart:
+            return
+        if self.arguments.held(field):
+            raise self.written.error(
+                node,
+                f"the turn of agent {name!r} writes a field of another's",
+                f"Write w.{field}[{name}]; ints of others are changed by add(...) and lower(...)",
+            )
+        if not _is_single(access, turn) and not (access.constant is not None and access.asked):
+            raise self.written.error(
+                node,
+                f"every turn writes {field!r}, of which the replica has one",
+                f"Let one turn do it, if {name} == 0:, or change an int with add(w.{field}, ...)",
+            )
+
+    def refuse_both(self, one: Access, other: Access, inside: dict[Access, ast.AST], turn: tree.Variable) -> None:
+        if _is_single(one, turn) and one.only == other.only:
+            return
+        if one.turn == other.turn == turn and _are_apart(one, other):
+            return
+        if one.how == other.how == "write" and one.constant is not None and one.constant == other.constant:
+            return
+        second = one if one.how == "read" else other
+        if second.how == "read":
+            raise self.written.error(
+                inside[second],
+                f"turns read {one.field!r} in the phase that writes it, some before and some after",
+                "Read it in a phase of its own, after this one or before; a turn reads what it wrote of its own agent",
+            )
+        raise self.written.error(
+            inside[second],
+            f"several turns write {one.field!r} in this phase, and the last one is not always the same",
+            "Let one turn do it, or write in phases of their own",
+        )
+
+
+def _is_single(access: Access, turn: tree.Variable) -> bool:
+    return access.only is not None and access.only[0] == turn
+
+
+def _are_apart(one: Access, other: Access) -> bool:
+    """Whether no turn has an element of the one in common with another turn's of the other."""
+    if one.span is None or other.span is None or one.span.times != other.span.times:
+        return False
+    least, most = min(one.span.least, other.span.least), max(one.span.most, other.span.most)
+    return most - least < abs(one.span.times)

@@ -1,0 +1,1 @@
+"""From Python's tree to ours: names, types, and what rules may say."""

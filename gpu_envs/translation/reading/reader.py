@@ -1,0 +1,158 @@
+"""What is known while a function is read: its variables and their types, and where in it we are."""
+
+import abc
+import ast
+import contextlib
+import dataclasses
+import re
+import types
+from collections.abc import Iterator, Sequence
+from typing import final
+
+from gpu_envs.errors import TranslationError
+from gpu_envs.specs.names import CPP_WORDS
+from gpu_envs.translation.sources import RefusedError, Written
+from gpu_envs.translation.tree import Block, Expr, Function, Local, Store, Variable
+from gpu_envs.translation.types import Type, wider
+from gpu_envs.translation.unit import Unit
+
+_DIALECT = frozenset(
+    "real u8 u16 u32 i64 u64 sin cos sincos exp log square_root round_down quotient clip minimum maximum fma add lower "
+    "python infinity largest bits_of from_bits role_of first_of count_of features_of gather nearest own s p w random "
+    "action actions observation mask team row reset step observe look allow polynomial lesser greater about "
+    "static_assert".split()
+)
+"""Names that mean something in a header."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The variables of a function, or of a turn of a phase."""
+
+    number: int
+    stored: frozenset[str]
+    """Names that are assigned in it."""
+    own: frozenset[str]
+    """Those that belong to the loops that count with them: all uses lie in such loops, none of them within another."""
+
+
+class Reader(abc.ABC):
+    """A function that is read; again and again until the types of its variables stay what they are.
+
+    Expressions hold calls, calls read whole functions, and those hold statements and expressions: where a module needs
+    one that stands above it, it asks the reader.
+    """
+
+    def __init__(self, unit: Unit, written: Written) -> None:
+        self.unit = unit
+        self.written = written
+        self.arguments: dict[str, Expr] = {}
+        self.result: Type | None = None
+        self.types: dict[Variable, Type] = {}
+        self.names = {n.id for n in ast.walk(written.tree) if isinstance(n, ast.Name)}
+        self.frames: list[Frame] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Goes back to the function's first line, and keeps the types."""
+        self.changed = False
+        self.between = False
+        """What is being read stands between phases."""
+        self.turn: ast.For | None = None
+        """The phase, or the columns of a row, that we are in."""
+        self.loops: list[ast.For | ast.While] = []
+        """The loops of the turn, or of the function, that we are in."""
+        self.elsewhere: frozenset[str] = frozenset()
+        """Variables of phases that came before."""
+        self.counters = 0
+
+    # --- what stands above ---
+
+    @abc.abstractmethod
+    def expression(self, node: ast.expr) -> Expr:
+        """Reads an expression."""
+
+    @abc.abstractmethod
+    def block(self, nodes: Sequence[ast.stmt]) -> Block:
+        """Reads a block; what follows a return, a break or a continue is never reached, and left out."""
+
+    @abc.abstractmethod
+    def function(self, found: types.FunctionType, node: ast.Call) -> Function:
+        """The function that ``node`` calls, translated when it is first called."""
+
+    # --- errors ---
+
+    def error(self, node: ast.AST, what: str, instead: str = "") -> TranslationError:
+        """An error at a place."""
+        return self.written.error(node, what, instead)
+
+    @contextlib.contextmanager
+    def at(self, node: ast.AST) -> Iterator[None]:
+        """Gives errors of what stands in this block their place."""
+        try:
+            yield
+        except RefusedError as refused:
+            raise self.error(node, refused.what, refused.instead) from None
+
+    # --- variables ---
+
+    def fresh(self, what: str) -> Variable:
+        """A variable for something in between."""
+        while True:
+            self.counters += 1
+            name = f"{what}{self.counters}_"
+            if name not in self.names:
+                return Variable(name, name, -1)
+
+    def kept(self, value: Expr, what: str, at: ast.AST) -> tuple[Store, Local]:
+        """A temporary that holds a value."""
+        held = Local(value.kind, self.fresh(what), at=value.at)
+        return Store(at, held, value, declares=True, constant=True), held
+
+    def cpp_name(self, name: str) -> str:
+        """A variable's name in C++."""
+        plain = in_ascii(name)
+        if plain in CPP_WORDS or plain in _DIALECT or not re.match(r"[a-z]|_[a-z]|_$", plain) or plain != name:
+            plain += "_"
+            while plain in self.names:
+                plain += "_"
+        return plain
+
+    def variable(self, name: str) -> Variable | None:
+        """The variable of that name, of the innermost turn that has one."""
+        for frame in reversed(self.frames):
+            if name in frame.stored:
+                return Variable(name, self.cpp_name(name), frame.number)
+        return None
+
+    def learn(self, name: str, kind: Type, node: ast.AST) -> Local:
+        """A variable that is assigned ``kind`` too."""
+        variable = self.variable(name)
+        assert variable is not None
+        before = self.types.get(variable)
+        try:
+            joined = kind if before is None else wider(before, kind)
+        except RefusedError:
+            what = f"{name!r} is one thing here and another elsewhere"
+            raise self.error(node, what, "Use a name for each of them") from None
+        if joined != before:
+            self.types[variable] = joined
+            self.changed = True
+        return Local(joined, variable, at=node)
+
+    def read(self, name: str, variable: Variable, node: ast.AST) -> Local:
+        """A variable that is read."""
+        if variable not in self.types:
+            raise self.error(node, *not_set(name))
+        return Local(self.types[variable], variable, at=node)
+
+
+def not_set(name: str) -> tuple[str, str]:
+    """What is wrong with a variable that is read before it is set, and what to do."""
+    return f"{name!r} may not be set here", f"Set it on every way that leads here, or first: {name} = 0.0"
+
+
+def in_ascii(name: str) -> str:
+    """A name of Python's in letters that C++ takes."""
+    return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in name)

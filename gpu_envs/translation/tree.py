@@ -1,0 +1,322 @@
+"""The tree that rules become: typed expressions, evaluated from left to right, and statements.
+
+Reading (``reading/``) makes it of Python's tree; ``order`` makes what is evaluated before what a statement of its own
+where C++ would be free; ``declarations`` puts the variables into their blocks; ``printer`` writes C++.
+"""
+
+import ast
+import dataclasses
+from typing import Any, dataclass_transform, final
+
+from gpu_envs.translation.sources import Written
+from gpu_envs.translation.types import Array, Type
+
+# --- expressions ---
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+@dataclasses.dataclass(frozen=True)
+class Expr:
+    """An expression; its parts stand in the order in which Python evaluates them. All kinds are final dataclasses."""
+
+    kind: Type
+    at: ast.AST | None = dataclasses.field(default=None, compare=False, repr=False, kw_only=True)
+    """Where it stands in the author's function."""
+
+    def __init_subclass__(cls) -> None:
+        """Makes it a dataclass."""
+        dataclasses.dataclass(frozen=True)(cls)
+
+
+class Constant(Expr):
+    """What the translation knows: a number, a word, a module, a function."""
+
+    value: Any
+    name: str = ""
+    """What C++ calls it, of a constant of the spec."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A variable of a function, or of a turn of a phase, or a temporary."""
+
+    name: str
+    cpp: str
+    frame: int = 0
+    """The number of the turn's loop, 0 of the function, -1 of a temporary."""
+
+
+IT = Variable("it", "", -1)
+"""What stands for the value of ``Named``."""
+
+
+class Local(Expr):
+    """A variable or an argument."""
+
+    variable: Variable
+
+
+class Field(Expr):
+    """A field of an argument: a number, an array, or a part of an observation."""
+
+    of: str
+    name: str
+    owner: str = ""
+    """The argument that an assignment changes."""
+    stored: str = ""
+    """The C++ type that it is stored as; empty where it is not assigned."""
+    refusal: str = ""
+    """Why it is not assigned."""
+
+
+class Element(Expr):
+    """An element of an array; of fewer indices than there are dimensions, a row of it."""
+
+    of: Expr
+    indices: tuple[Expr, ...]
+    flat: bool = False
+    """One index counts all elements."""
+
+
+class Member(Expr):
+    """One of several numbers that a function gave."""
+
+    of: Local
+    number: int
+
+
+class Unary(Expr):
+    """A sign before an expression."""
+
+    sign: str
+    operand: Expr
+
+
+class Binary(Expr):
+    """An operator of C++ between two expressions of one type."""
+
+    sign: str
+    left: Expr
+    right: Expr
+
+
+class Logic(Expr):
+    """Parts joined by ``&&`` or ``||``, of which the later are evaluated where the earlier do not decide."""
+
+    sign: str
+    parts: tuple[Expr, ...]
+
+
+class Chain(Expr):
+    """``a < b < c``: each operand is evaluated once, and only where the comparisons before it hold."""
+
+    ops: tuple[ast.cmpop, ...]
+    operands: tuple[Expr, ...]
+
+
+class Named(Expr):
+    """``body``, where ``IT`` stands for ``value``, which is evaluated once."""
+
+    value: Expr
+    body: Expr
+
+
+class Choose(Expr):
+    """``yes if test else no``."""
+
+    test: Expr
+    yes: Expr
+    no: Expr
+
+
+class Call(Expr):
+    """A function of the dialect, which changes nothing; of a type's name: a number in that type."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+
+
+class Invoke(Expr):
+    """A function of the author's."""
+
+    function: "Function"
+    arguments: tuple[Expr, ...]
+    """In the order of its parameters."""
+    given: tuple[int, ...]
+    """The numbers of the arguments in the order in which they are evaluated."""
+
+
+class Draw(Expr):
+    """A random number."""
+
+    source: Expr
+    what: str
+    arguments: tuple[Expr, ...]
+
+
+class Closure(Expr):
+    """An expression, and what is computed before it, where it is evaluated conditionally."""
+
+    before: tuple["Stmt", ...]
+    value: Expr
+
+
+# --- statements ---
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stmt:
+    """A statement. All kinds are final dataclasses."""
+
+    at: ast.AST = dataclasses.field(repr=False)
+    """Where it stands in the author's function."""
+
+    def __init_subclass__(cls) -> None:
+        """Makes it a dataclass."""
+        dataclasses.dataclass(frozen=True, eq=False)(cls)
+
+
+Block = tuple[Stmt, ...]
+
+
+class Assign(Stmt):
+    """``a, b = c, d``: all values are evaluated, then stored from left to right."""
+
+    places: tuple[Expr, ...]
+    values: tuple[Expr, ...]
+
+
+class Update(Stmt):
+    """``a += b`` and its like."""
+
+    place: Expr
+    op: ast.operator
+    value: Expr
+
+
+class Store(Stmt):
+    """A single assignment; one of a variable may declare it."""
+
+    place: Expr
+    value: Expr
+    sign: str = ""
+    """An operator before ``=``."""
+    declares: bool = False
+    constant: bool = False
+
+
+class MakeList(Stmt):
+    """``x = [a, b]`` or ``x = [a] * n``: a list of the function's own."""
+
+    variable: Variable
+    kind: Array
+    values: tuple[Expr, ...]
+    times: int
+
+
+class Atomic(Stmt):
+    """``add(place, value)`` or ``lower(place, value)``."""
+
+    function: str
+    place: Expr
+    value: Expr
+
+
+class Evaluate(Stmt):
+    """An expression by itself, for what it changes."""
+
+    value: Expr
+
+
+class If(Stmt):
+    """A condition; where it is constant, the other branch is empty."""
+
+    test: Expr
+    yes: Block
+    no: Block
+
+
+class While(Stmt):
+    """A loop while something holds."""
+
+    test: Expr
+    body: Block
+
+
+class For(Stmt):
+    """A loop over ``range(first, end, step)``."""
+
+    variable: Variable
+    first: Expr
+    end: Expr
+    step: int
+    body: Block
+    counter: Variable | None = None
+    """What C++ counts with; None: with the variable itself."""
+    limit: Variable | None = None
+    """What holds the end, where it is not the same in every turn."""
+
+    @property
+    def turns(self) -> range | None:
+        """The numbers that it counts, where they are known."""
+        if isinstance(self.first, Constant) and isinstance(self.end, Constant):
+            return range(self.first.value, self.end.value, self.step)
+        return None
+
+
+class Turns(Stmt):
+    """``for i in team.agents(n)``, a phase, or ``for j in row.columns(n)``."""
+
+    method: str
+    variable: Variable
+    count: Expr
+    body: Block
+
+
+class Leave(Stmt):
+    """``break`` or ``continue``."""
+
+    word: str
+
+
+class Return(Stmt):
+    """The end of a function, with what it gives."""
+
+    values: tuple[Expr, ...]
+    several: bool = False
+
+
+# --- functions ---
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """An argument of a function."""
+
+    name: str
+    cpp: str
+    kind: Type
+    declared: str
+    """Its type in C++."""
+    default: Any = dataclasses.field(default=dataclasses.MISSING, compare=False)
+
+    @property
+    def variable(self) -> Variable:
+        """The variable that holds it."""
+        return Variable(self.name, self.cpp)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Function:
+    """A function of the author's."""
+
+    written: Written
+    cpp: str
+    parameters: tuple[Parameter, ...]
+    result: Type | None
+    effects: Any
+    """What it does beside computing what it returns: ``effects.Effects``."""

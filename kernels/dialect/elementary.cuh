@@ -1,0 +1,128 @@
+// Further elementary functions for rules, with the same bits on every device: within 2 units in the last place of the
+// exact value where that is a normal number; denormals count as zero. tests/kernels/test_elementary.py measures them.
+//
+// They have a namespace of their own, as a header may have a function of such a name: see rules_part in codegen.
+
+namespace elementary {
+
+// Minimax fits (Remez exchange), with the relative error of the whole function.
+template <class Real> struct Terms;
+
+template <> struct Terms<float> {
+    // 2^-29.5 on [0, 9/16]; 2^-32 on [-ln2/2, ln2/2]; 2^-36.8 on [1/sqrt2, sqrt2]
+    static constexpr float tangent[] = {-3.3333313e-01f, 1.3332452e-01f, -5.383743e-02f, 2.1007463e-02f, -6.179816e-03f};
+    static constexpr float less_one[] = {0.5f, 1.6666666e-01f, 4.1666362e-02f, 8.33339e-03f, 1.3940628e-03f, 1.9845879e-04f};
+    static constexpr float two_thirds[] = {0.666666687f, -1.98682151e-8f};
+    static constexpr float tail[]       = {4.0000153e-01f, 2.854713e-01f, 2.34187e-01f};
+    static constexpr float least        = -87.3365402f, none_left = -18.0f;  // log of 2^-126; expm1 is -1
+};
+
+template <> struct Terms<double> {
+    // 2^-64.9, 2^-61.7, 2^-73.5, on the same intervals
+    static constexpr double tangent[] = {
+        -0.3333333333333333, 0.1333333333333291, -0.05396825396793568, 0.02186948852410046, -0.008863235261806957,
+        0.0035921242303570615, -0.0014557982176542066, 0.0005897916056481758, -0.00023806607586569924,
+        9.363293618539005e-05, -3.253345435638407e-05, 7.204616981467458e-06};
+    static constexpr double less_one[] = {
+        0.5, 0.16666666666666677, 0.04166666666666651, 0.008333333333321691, 0.001388888888896237,
+        0.00019841269885966252, 2.4801587172539877e-05, 2.7557244373864475e-06, 2.7557402641425837e-07,
+        2.5108978994063702e-08, 2.087533042538717e-09};
+    static constexpr double two_thirds[] = {0.6666666666666666, 3.700743415417188e-17};
+    static constexpr double tail[] = {0.3999999999999998, 0.2857142857144511, 0.22222222217536464, 0.18181818870314545,
+                                      0.1538455687100929, 0.1333631741887082, 0.11674818500081471, 0.11989013326254735};
+    static constexpr double least  = -708.3964185322641, none_left = -40.0;
+};
+
+template <class T> FN T abs(T x) { return x <= 0 ? T(0) - x : x; }
+
+template <class Real> FN Real with_sign_of(Real size, Real sign) {
+    const auto mask = (decltype(bits_of(size))(1) << Constants<Real>::sign_bit);
+    return from_bits((bits_of(size) & ~mask) | (bits_of(sign) & mask));
+}
+
+// x = k ln2 + r, for exp(x) = 2^k exp(r): k, and the bits of k as an int.
+template <class Real> FN Real reduced(Real x, Real& k, typename Constants<Real>::Bits& n) {
+    using C = Constants<Real>;
+    const Real shifted = fma(x, C::inverse_ln2, C::rounding);
+    k = shifted - C::rounding;
+    n = bits_of(shifted) - bits_of(C::rounding);
+    return fma(-k, C::ln2[1], fma(-k, C::ln2[0], x));
+}
+
+// exp(x) - 1
+template <class Real> FN Real expm1(Real x) {
+    using C = Constants<Real>;
+    using B = typename C::Bits;
+    Real k;
+    B    n;
+    const Real r     = reduced(clip(x, Terms<Real>::none_left, C::exp_most), k, n);
+    const Real y     = fma(r * r, polynomial(r, Terms<Real>::less_one), r);
+    const Real half  = from_bits((n + B(C::exponent_bias - 1)) << C::mantissa_bits);  // of 2^k, which may be too large
+    const Real value = k == 0 ? y : Real(2) * fma(y, half, half - Real(0.5));
+    return x == 0 ? x : x > C::exp_most ? infinity<Real>() : x == x ? value : x;
+}
+
+// log(1 + x)
+template <class Real> FN Real log1p(Real x) {
+    const Real whole = Real(1) + x, left = x < 1 ? x - (whole - Real(1)) : Real(1) - (whole - x);
+    const Real value = log(whole);
+    return x == 0 ? x : whole > 0 && whole < infinity<Real>() ? value + left / whole : value;
+}
+
+template <class Real> FN Real tanh(Real x) {
+    const Real size = abs(x), square = size * size;
+    const Real near = fma(size * square, polynomial(square, Terms<Real>::tangent), size);
+    const Real far  = Real(1) - Real(2) / (exp(Real(2) * size) + Real(1));
+    return with_sign_of(size < Real(0.5625) ? near : far, x);
+}
+
+// The natural logarithm of a positive number, as a sum of two: about twice as many digits.
+template <class Real> struct Twice { Real high, low; };
+template <class Real> FN Twice<Real> precise_log(Real x) {
+    using C = Constants<Real>;
+    using B = typename C::Bits;
+    // x = 2^k m with m in [1/sqrt2, sqrt2), as in log
+    constexpr B one    = B(C::exponent_bias) << C::mantissa_bits;
+    const B     offset = one - bits_of(Real(0.70710678118654752440));
+    const B     raised = bits_of(x) + offset;
+    const Real  k      = Real(int(raised >> C::mantissa_bits)) - Real(C::exponent_bias);
+    const Real  m      = from_bits((raised & ((B(1) << C::mantissa_bits) - 1)) + one - offset);
+    // log m = 2 atanh s with s = (m-1)/(m+1); each `_low` is what rounding left of its like
+    const Real f = m - Real(1), d = m + Real(1), part = d - m, d_low = (m - (d - part)) + (Real(1) - part);
+    const Real s = f / d, s_low = (fma(-s, d, f) - s * d_low) / d;
+    const Real square = s * s, square_low = fma(s, s, -square) + Real(2) * s * s_low;
+    const Real cube = s * square, cube_low = fma(s, square, -cube) + (s * square_low + s_low * square);
+    const Real more = square * polynomial(square, Terms<Real>::tail), t = Terms<Real>::two_thirds[0] + more;
+    const Real t_low = (Terms<Real>::two_thirds[0] - t) + more + Terms<Real>::two_thirds[1];
+    const Real tail = cube * t, tail_low = fma(cube, t, -tail) + (cube * t_low + cube_low * t);
+    const Real turns = k * C::ln2[0], turns_low = fma(k, C::ln2[0], -turns) + k * C::ln2[1];
+    const Real lead = turns + Real(2) * s, lead_low = Real(2) * s - (lead - turns);
+    const Real sum = lead + tail, sum_low = tail - (sum - lead);
+    const Real low = ((lead_low + sum_low) + (turns_low + Real(2) * s_low)) + tail_low, high = sum + low;
+    return {high, low - (high - sum)};
+}
+
+// x to the power of y; NaN where x is negative and y no whole number.
+template <class Real> FN Real power(Real x, Real y) {
+    using C = Constants<Real>;
+    using B = typename C::Bits;
+    const Real size = abs(x), infinite = infinity<Real>();
+    const Twice<Real> log = precise_log(size);
+    const Real high = size == 0 ? -infinite : size < infinite ? log.high : size;
+    const Real most = y * high, low = fma(y, high, -most) + y * log.low;
+    Real k;
+    B    n;
+    const Real r     = reduced(clip(most, Terms<Real>::least, C::exp_most), k, n) + low;
+    const Real value = fma(r * r, polynomial(r, Terms<Real>::less_one), r) + Real(1);
+    // 2^k in two factors, since k may be one past the largest exponent
+    const B    biased = n + B(2 * C::exponent_bias), half = biased >> 1;
+    const Real scaled = value * from_bits(half << C::mantissa_bits) * from_bits((biased - half) << C::mantissa_bits);
+    const Real found  = most < Terms<Real>::least ? Real(0) : most > C::exp_most ? infinite : most == most ? scaled : most;
+    const bool whole  = round_down(y) == y, odd = whole && round_down(y * Real(0.5)) * Real(2) != y;
+    const bool down   = (bits_of(x) >> C::sign_bit) != 0;
+    const Real made   = down && odd ? -found : found;
+    const bool none   = down && !whole && size > 0 && size < infinite;
+    return y == 0 || x == 1 || (size == 1 && abs(y) == infinite) ? Real(1) : none ? from_bits(~B(0) >> 1) : made;
+}
+
+}  // namespace elementary
