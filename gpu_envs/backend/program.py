@@ -20,7 +20,7 @@ NUMBERS = ("dialect/math.cuh", "dialect/philox.cuh")
 ELEMENTARY = "dialect/elementary.cuh"
 """Further functions for rules, in a namespace of their own."""
 
-ELEMENTARY_NAMES = ("abs", "expm1", "log1p", "power", "tanh")
+ELEMENTARY_NAMES = ("abs", "atan", "atan2", "expm1", "log1p", "power", "tanh")
 """What they are called."""
 
 CPP_TYPES = {"real": "real", "int": "int", "agent": "AgentNumber", "byte": "u8", "bool": "bool"}

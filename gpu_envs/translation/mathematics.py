@@ -124,6 +124,8 @@ KNOWN: Mapping[Any, Known] = {
     math.sin: _real("sin"),
     math.cos: _real("cos"),
     math.tan: _real("python::tangent"),
+    math.atan: _real("elementary::atan"),
+    math.atan2: _real("elementary::atan2", 2),
     math.tanh: _real("elementary::tanh"),
     math.exp: _real("exp"),
     math.expm1: _real("elementary::expm1"),
@@ -156,10 +158,8 @@ KNOWN: Mapping[Any, Known] = {
 """Each function with what it becomes."""
 
 _INSTEAD = {
-    "atan2": "Keep the sine and the cosine of the angle, or the vector itself, in the state, and compare with products",
-    "asin": "Keep the sine itself",
-    "acos": "Keep the cosine itself, or the product of the two vectors",
-    "atan": "Keep the tangent itself",
+    "asin": "Write math.atan2(x, math.sqrt(1 - x * x))",
+    "acos": "Write math.atan2(math.sqrt(1 - x * x), x)",
     "sinh": "Write (math.exp(x) - math.exp(-x)) / 2",
     "cosh": "Write (math.exp(x) + math.exp(-x)) / 2",
     "dist": "Write math.hypot(a - c, b - d)",

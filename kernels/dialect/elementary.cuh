@@ -9,7 +9,9 @@ namespace elementary {
 template <class Real> struct Terms;
 
 template <> struct Terms<float> {
-    // 2^-29.5 on [0, 9/16]; 2^-32 on [-ln2/2, ln2/2]; 2^-36.8 on [1/sqrt2, sqrt2]
+    // 2^-28.5 on [0, 1]; 2^-29.5 on [0, 9/16]; 2^-32 on [-ln2/2, ln2/2]; 2^-36.8 on [1/sqrt2, sqrt2]
+    static constexpr float arctangent[] = {-3.33333e-01f,   1.9998549e-01f, -1.4264242e-01f, 1.0952186e-01f, -8.403451e-02f,
+                                           5.7957605e-02f, -3.1177856e-02f, 1.0914612e-02f, -1.793623e-03f};
     static constexpr float tangent[] = {-3.3333313e-01f, 1.3332452e-01f, -5.383743e-02f, 2.1007463e-02f, -6.179816e-03f};
     static constexpr float less_one[] = {0.5f, 1.6666666e-01f, 4.1666362e-02f, 8.33339e-03f, 1.3940628e-03f, 1.9845879e-04f};
     static constexpr float two_thirds[] = {0.666666687f, -1.98682151e-8f};
@@ -18,7 +20,13 @@ template <> struct Terms<float> {
 };
 
 template <> struct Terms<double> {
-    // 2^-64.9, 2^-61.7, 2^-73.5, on the same intervals
+    // 2^-57.3, 2^-64.9, 2^-61.7, 2^-73.5, on the same intervals
+    static constexpr double arctangent[] = {
+        -0.3333333333333302, 0.19999999999944268, -0.14285714282181675, 0.11111110995908832, -0.09090906812665642,
+        0.07692277677819165, -0.06666386806559987, 0.058804272191223445, -0.052530783065543436, 0.047208494315127504,
+        -0.04215367849911121, 0.03656514353516968, -0.02978335206593911, 0.021838074673802617, -0.013763346705652345,
+        0.007099985521128468, -0.0028355190990207095, 0.000813964717957847, -0.00014841831625624026,
+        1.2851805242397334e-05};
     static constexpr double tangent[] = {
         -0.3333333333333333, 0.1333333333333291, -0.05396825396793568, 0.02186948852410046, -0.008863235261806957,
         0.0035921242303570615, -0.0014557982176542066, 0.0005897916056481758, -0.00023806607586569924,
@@ -75,6 +83,27 @@ template <class Real> FN Real tanh(Real x) {
     const Real far  = Real(1) - Real(2) / (exp(Real(2) * size) + Real(1));
     return with_sign_of(size < Real(0.5625) ? near : far, x);
 }
+
+// high + low - x, where x is not above `high`, rounded once.
+template <class Real> FN Real less(Real high, Real low, Real x) {
+    const Real made = high - x;
+    return made + (((high - made) - x) + low);
+}
+
+// The angle of the point (x, y), from -pi to pi.
+template <class Real> FN Real atan2(Real y, Real x) {
+    using C = Constants<Real>;
+    const Real height = abs(y), width = abs(x);
+    const bool steep  = height > width;
+    const Real least  = steep ? width : height, most = steep ? height : width;
+    const Real q      = most == 0 ? Real(0) : least == most ? Real(1) : least / most, square = q * q;
+    const Real first  = fma(q * square, polynomial(square, Terms<Real>::arctangent), q);
+    const bool left   = (bits_of(x) >> C::sign_bit) != 0;
+    const Real upper  = steep ? less(C::half_pi[0], C::half_pi[1], first) : first;
+    const Real angle  = left ? less(Real(2) * C::half_pi[0], Real(2) * C::half_pi[1], upper) : upper;
+    return height == height && width == width ? with_sign_of(angle, y) : height + width;
+}
+template <class Real> FN Real atan(Real x) { return atan2(x, Real(1)); }
 
 // The natural logarithm of a positive number, as a sum of two: about twice as many digits.
 template <class Real> struct Twice { Real high, low; };

@@ -18,8 +18,8 @@ from gpu_envs.codegen import SimulationConfig, generate, layout_of
 
 REALS = ("float32", "float64")
 SAMPLES = 100_000
-ONE = {"expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh}
-TWO = {"power": np.power}
+ONE = {"expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "atan": np.arctan}
+TWO = {"atan2": np.arctan2, "power": np.power}
 FUNCTIONS: dict[str, Any] = {**ONE, **TWO}
 
 
@@ -109,7 +109,7 @@ def test_the_gpu_gives_the_same_bits(real: str, name: str) -> None:
 
 # --- in the rules of an author's header ---
 
-WORDS = "abs(real(-2)) + expm1(x) + log1p(x) + power(x, y) + tanh(x)"
+WORDS = "abs(real(-2)) + atan(y) + atan2(y, x) + expm1(x) + log1p(x) + power(x, y) + tanh(x)"
 OWN = """
 template <class T> FN T tanh(T x) { return x * real(100); }
 FN real power(real x, real y) { return x + y; }
@@ -134,7 +134,7 @@ def stepped(folder: Path, step: str, before: str = "", **more: Any) -> float:
 def test_headers_call_them(tmp_path: Path) -> None:
     made = stepped(tmp_path, f"const real x = s.x, y = s.pace; s.x = {WORDS};")
     x, y = 0.5, 0.25
-    expected = 2 + math.expm1(x) + math.log1p(x) + x**y + math.tanh(x)
+    expected = 2 + math.atan(y) + math.atan2(y, x) + math.expm1(x) + math.log1p(x) + x**y + math.tanh(x)
     assert made == pytest.approx(expected, rel=1e-14)
 
 
@@ -150,8 +150,8 @@ def test_a_gpus_compiler_takes_ours_and_not_its_own(tmp_path: Path) -> None:
 
 
 def test_a_headers_own_functions_are_its_own(tmp_path: Path) -> None:
-    made = stepped(tmp_path, "s.x = tanh(s.x) + power(s.x, s.pace) + abs(s.x);", OWN)
-    assert made == pytest.approx(50 + 0.75 + 7, rel=1e-14)
+    made = stepped(tmp_path, "s.x = tanh(s.x) + power(s.x, s.pace) + abs(s.x) + atan(s.x);", OWN)
+    assert made == pytest.approx(50 + 0.75 + 7 + math.atan(0.5), rel=1e-14)
 
 
 def test_a_fields_and_parameters_names_are_free(tmp_path: Path) -> None:

@@ -152,10 +152,11 @@ class Function:
             lambda: self.held(depth - 1),
         ]
         if not self.exact:
-            names = ("sin", "cos", "exp", "tanh", "expm1")
+            names = ("sin", "cos", "exp", "tanh", "atan", "expm1")
             options += [
                 lambda: f"math.{self.one(*names)}({self.bounded(r(), 9)})",
                 lambda: f"math.{self.one('log', 'log1p')}(abs({r()}) + 0.5)",
+                lambda: f"math.atan2({r()}, {r()})",
                 lambda: f"(abs({r()}) % 9 + 0.1) ** ({r()} % 3)",
                 lambda: "random.normal(0.0, 2.0)",
             ]

@@ -93,7 +93,7 @@ max(x % -math.inf, -99) + y // -math.inf + x * 0.0 // math.inf
 
 NEAR = """
 abs(x) ** y + 2.5 ** x + (x * x + 1) ** 0.3 + pow(abs(y), j / 3) + math.pow(2, x) + abs(x) ** 20
-math.tanh(x / 3)
+math.atan(x) + math.atan2(x, y) + math.tanh(x / 3)
 math.expm1(x / 3) + math.log1p(abs(x)) + math.log1p(i * i)
 math.exp(x / 5) + math.log(abs(x)) + math.log(abs(x), 3) + math.log2(abs(y)) + math.log10(abs(y))
 math.sin(x) + math.cos(y) + math.tan(x / 9) + math.hypot(x, y, i)

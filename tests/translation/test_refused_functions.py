@@ -25,7 +25,7 @@ def test_the_message_whole(tmp_path: Path) -> None:
         f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
         "    s.x = 1 + math.acos(s.x)  # <--\n"
         "              ^^^^^^^^^^^^^^\n"
-        "Keep the cosine itself, or the product of the two vectors"
+        "Write math.atan2(math.sqrt(1 - x * x), x)"
     )
 
 
