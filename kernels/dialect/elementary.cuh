@@ -1,7 +1,7 @@
 // Further elementary functions for rules, with the same bits on every device: within 2 units in the last place of the
 // exact value where that is a normal number; denormals count as zero. tests/kernels/test_elementary.py measures them.
 //
-// They have a namespace of their own, as a header may have a function of such a name: see rules_part in codegen.
+// They have a namespace of their own, as a header may have a function of such a name: see codegen/header.py.
 
 namespace elementary {
 
