@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs: tests press Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # windows that nobody sees
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the GPU, beside others
     # torch's own: that its mode that finds synchronisations is a prototype.
     config.addinivalue_line("filterwarnings", r"ignore:Synchronization debug mode is a prototype")
 

@@ -165,7 +165,7 @@ def _play(
         file = Path(folder) / "plan"
         file.write_bytes(pickle.dumps({f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}))
         paths = os.pathsep.join(path for path in sys.path if path)
-        words = [*command, sys.executable, "-m", "gpu_envs.testing.probe", str(file)]
+        words = [*command, sys.executable, "-c", "from gpu_envs.testing.probe import main; main()", str(file)]
         code, stdout, stderr = _ran(words, {**os.environ, **_settings(library), "PYTHONPATH": paths}, _LIMIT_S)
         if code is None:
             at = [line.removeprefix(PLACE) for line in stdout.splitlines() if line.startswith(PLACE)]

@@ -223,6 +223,3 @@ def main() -> None:
     print(f"{VERDICT}{json.dumps(play(Plan(**plan)))}", flush=True)
     os._exit(0)  # sanitizers would speak of the interpreter's own exit
 
-
-if __name__ == "__main__":
-    main()

@@ -232,7 +232,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             UNROLL
             for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
 #else
-            read_action(call.role, team.replica, i, offence, [&](int j, auto value) { w.action[i * ACTION_SIZE + j] = value; });
+            read_action(call.role, team.replica, i, offence, w.action + i * ACTION_SIZE);
 #endif
             if (offence != NO_OFFENCE && w.present[i] && !ended)
                 report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
@@ -305,7 +305,7 @@ KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
 #ifndef _long_actions
                 read_action(call.role, team.replica, i, offence);
 #else
-                read_action(call.role, team.replica, i, offence, [](int, auto) {});
+                read_action(call.role, team.replica, i, offence, static_cast<real*>(nullptr));
 #endif
             }
             if (offence != NO_OFFENCE) report(buffers.offence, call.launch, offence, place_of(team.replica, i, step));

@@ -61,24 +61,28 @@ struct TeamActions {
 
 #else  // too long to be copied: read element by element, and looked at where the World has them
 
-template <class Put>
-FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence, const Put& put) {
+// Its elements go to `kept`, where that is not null.
+template <class Value>
+FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u32& offence, Value* kept) {
     const int       own  = role_of(agent);
     const RoleCall& from = role[own];
     const Element   at   = (replica * count_of(own) + (agent - first_of(own))) * action_size(own);
-    for (int j = action_size(own); j < ACTION_SIZE; ++j) put(j, 0);
-    for (int j = 0; j < action_size(own); ++j) {
-        if constexpr (WHOLE_ACTIONS) {
+    for (int j = 0; j < ACTION_SIZE; ++j) {
+        Value value = 0;
+        if (j >= action_size(own)) {
+            // an action of another role, which is longer
+        } else if constexpr (WHOLE_ACTIONS) {
             const i64 given  = whole_at(from.actions, from.action_kind, at + j);
             const i64 least  = action_start(own, j);
             const i64 inside = clip(given, least, least + action_count(own, j) - 1);
             if (inside != given) offence = ACTION_OUT_OF_RANGE;
-            put(j, int(inside));
+            value = int(inside);
         } else {
             const real given = real_at(from.actions, from.action_kind, at + j);
             if (given != given) offence = ACTION_NAN;
-            put(j, given == given ? given : real(0));
+            value = given == given ? given : real(0);
         }
+        if (kept != nullptr) kept[j] = value;
     }
 }
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, final
 
 import gymnasium
 import numpy as np
+from harness import numpy_of
 from translation_cases import rules_of
 
 import gpu_envs
@@ -379,6 +380,6 @@ def stepped(
     assert isinstance(env.single_action_space, gymnasium.spaces.Discrete)
     functions = int(env.single_action_space.n)
     env.step(np.repeat(np.arange(functions), replicas // functions))
-    made = {name: np.array(env.state[name]) for name in FIELDS}
+    made = {name: numpy_of(env.state[name]) for name in FIELDS}
     env.close()
     return made

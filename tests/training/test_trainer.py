@@ -1,6 +1,7 @@
 """The loop: it learns, stops where it should, says what went wrong, and leaves the process as it was."""
 
 import copy
+import gc
 import re
 import signal
 import threading
@@ -556,6 +557,16 @@ def test_a_graph_without_work_is_an_error() -> None:
         with pytest.raises(AssertionError, match="nothing was recorded"):
             captured([lambda: ones.add_(1), lambda: None], "cuda:0", asked=asked)
         assert torch.cuda.current_stream() == before
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
+def test_one_run_after_another_takes_no_more_memory() -> None:
+    held = []
+    for _ in range(4):
+        Trainer(small("cuda", graphs=True)).iterate(2)
+        gc.collect()
+        held.append(torch.cuda.memory_allocated())
+    assert held[1:] == held[:1] * 3
 
 
 @pytest.mark.skipif(device_count() < 2, reason="needs two CUDA devices")

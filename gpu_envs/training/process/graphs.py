@@ -1,6 +1,7 @@
 """Work that is recorded once as a CUDA graph and then replayed, or done anew each time where that cannot be."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -30,8 +31,7 @@ def captured(works: Sequence[GraphWork], device: str, *, asked: bool) -> tuple[l
         RuntimeError: They cannot be recorded, and the user asked for graphs.
         AssertionError: One was recorded, and holds nothing.
     """
-    stream: Any = torch.cuda.Stream  # untyped in some versions
-    side = stream(device)
+    side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         for work in works:
@@ -39,6 +39,13 @@ def captured(works: Sequence[GraphWork], device: str, *, asked: bool) -> tuple[l
         recorded, reason = _recorded(works, side, asked=asked)
     torch.cuda.current_stream(device).wait_stream(side)
     return recorded, reason
+
+
+@functools.cache
+def _side_stream(device: str) -> Any:
+    """The one stream on which a device's work is recorded: cuBLAS keeps memory for each that it ever worked on."""
+    stream: Any = torch.cuda.Stream  # untyped in some versions
+    return stream(device)
 
 
 def _recorded(works: Sequence[GraphWork], stream: Any, *, asked: bool) -> tuple[list[GraphWork], str]:
