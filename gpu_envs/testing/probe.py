@@ -222,4 +222,3 @@ def main() -> None:
     plan = pickle.loads(Path(sys.argv[1]).read_bytes())
     print(f"{VERDICT}{json.dumps(play(Plan(**plan)))}", flush=True)
     os._exit(0)  # sanitizers would speak of the interpreter's own exit
-
