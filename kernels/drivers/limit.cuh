@@ -6,8 +6,8 @@ template <class Buffers> FN int limit_of(const Buffers& buffers, u32 staggered, 
 }
 
 // The episodes that follow are whole ones.
-template <class Buffers> FN void forget_offset(const Buffers& buffers, Index replica) {
-    if (now(buffers.staggered) == 0 || buffers.offset[replica] == 0) return;
+template <class Buffers> FN void forget_offset(const Buffers& buffers, u32 staggered, Index replica) {
+    if (staggered == 0 || buffers.offset[replica] == 0) return;
     buffers.offset[replica] = 0;
     count_down(buffers.staggered);
 }

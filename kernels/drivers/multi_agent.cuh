@@ -213,6 +213,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         World             w(buffers, team, local.at);
         const Params      p = call.params.get(team.replica);
         const TeamActions actions{w};
+        const u32         staggered = now(buffers.staggered);
 
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(team, call);
         FOR_EACH_AGENT(i, AGENTS) {
@@ -247,7 +248,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         if (SCHEDULE != BLOCK) {  // elsewhere invalid actions are reported from the World
             FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
         }
-        const bool late    = w.elapsed >= limit_of(buffers, now(buffers.staggered), team.replica, call.limit);
+        const bool late    = w.elapsed >= limit_of(buffers, staggered, team.replica, call.limit);
         const bool pending = AUTORESET != SAME_STEP && w.pending;
         team.last_step     = w.elapsed >= call.limit;
         team.active        = team.here && !pending;
@@ -282,7 +283,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
                 if (AUTORESET == NEXT_STEP || (AUTORESET == DISABLED && !w.pending))
                     buffers.ended[team.replica] = u8(w.finished ? flags : 0);
                 if (AUTORESET == SAME_STEP ? w.finished : AUTORESET == NEXT_STEP && w.pending)
-                    forget_offset(buffers, team.replica);
+                    forget_offset(buffers, staggered, team.replica);
             }
         }
         tell_phases(team, call);
@@ -354,7 +355,7 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
                 w.store_shared(buffers, team.replica);
                 if (chosen) {
                     buffers.ended[team.replica] = 0;
-                    forget_offset(buffers, team.replica);
+                    forget_offset(buffers, now(buffers.staggered), team.replica);
                 }
                 if (team.replica == 0 && renewed) *buffers.shared_seed = *team.shared_seed;
             }

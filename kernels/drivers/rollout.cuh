@@ -24,6 +24,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         Sums  sums;
         Words action_bits[LANES];
         Key   keys[LANES];
+        int   limits[LANES];
         const ParamBuffers params = call.params;  // a copy: no store can change it
         load(tile, buffers, env);
         const u32 staggered = now(buffers.staggered);
@@ -33,7 +34,8 @@ KERNEL(kernel_rollout, RolloutCall) {
             sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
             sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;
         }
-        if (staggered != 0) forget_offsets(buffers, tile.ended, env);
+        forget_offsets(buffers, staggered, tile.ended, env);
+        FOR_EACH_LANE(k, env) limits[k] = limit_of(buffers, staggered, env.index(k), call.limit);
         FOR_EACH_MARKED(k, tile.ended, env) {
             keys[k].episode += 1;
             restart(tile, k, params.get(env.index(k)), keys[k]);
@@ -54,8 +56,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                 if (call.random_actions != nullptr)
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
             }
-            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), call.limit, 0);
-            if (staggered != 0) cut_short(tile, buffers, staggered, call.limit, env);
+            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), limits[k], 0);
 
             int wanted = 0;
             NOTE_LANES(wanted, k, env) {
@@ -86,9 +87,9 @@ KERNEL(kernel_rollout, RolloutCall) {
                 spare.ready[k]         = 0;
                 tile.elapsed[k]        = 0;
                 tile.running_return[k] = 0;
+                limits[k]              = call.limit;
                 keys[k].episode += 1;
             }
-            if (staggered != 0) forget_offsets(buffers, tile.flags, env);
             if (call.per_step) {
                 observe_all(tile, call.params, env);
                 deliver(call, tile, base, env);
@@ -101,6 +102,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         }
         mask_all(call, tile, env);
         store(tile, buffers, env);
+        forget_offsets(buffers, staggered, sums.episodes, env);
         FOR_EACH_LANE(k, env) {
             const Index i         = env.index(k);
             buffers.records[i].key.episode = keys[k].episode;

@@ -75,17 +75,10 @@ FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, in
     tile.running_return[k] = tile.running_return[k] + tile.reward[k];
 }
 
-// Ends what is staggered, after its advance.
-template <class Env> FN void cut_short(Tile& tile, const Buffers& buffers, u32 staggered, int limit, const Env& env) {
-    FOR_EACH_LANE(k, env) {
-        const bool late = tile.elapsed[k] >= limit_of(buffers, staggered, env.index(k), limit);
-        tile.flags[k] |= late && !tile.ended[k] ? TRUNCATED : 0;
-    }
-}
-
 // Beside the loop that restarts, which an atomic in it would slow down.
-template <class Env> FN void forget_offsets(const Buffers& buffers, const int (&restarted)[LANES], const Env& env) {
-    FOR_EACH_MARKED(k, restarted, env) forget_offset(buffers, env.index(k));
+template <class Env>
+FN void forget_offsets(const Buffers& buffers, u32 staggered, const int (&restarted)[LANES], const Env& env) {
+    if (staggered != 0) FOR_EACH_MARKED(k, restarted, env) forget_offset(buffers, staggered, env.index(k));
 }
 
 FN State first_state(const Params& params, const Key& key) {

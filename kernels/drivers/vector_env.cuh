@@ -34,15 +34,17 @@ KERNEL(kernel_step, StepCall) {
         if (!clean || strict)
             report_all(tile, buffers, call.actions, call.action_kind, 0, call.launch, strict, env);
 
-        int pending[LANES], finished[LANES], restarting[LANES], touched[LANES];
+        int pending[LANES], finished[LANES], restarting[LANES], touched[LANES], limits[LANES];
         FOR_EACH_LANE(k, env) {
+            limits[k]     = limit_of(buffers, staggered, env.index(k), call.limit);  // here, as actions have been waited for
             pending[k]    = tile.ended[k];
             tile.ended[k] = AUTORESET == NEXT_STEP ? 0 : tile.ended[k];
         }
         const ParamBuffers params = call.params;  // a copy: no store can change it, so what it implies leaves the loop
-        FOR_EACH_LANE(k, env)
-            advance_lane(tile, k, buffers.records[env.index(k)].key, params.get(env.index(k)), call.limit, pending[k]);
-        if (staggered != 0) cut_short(tile, buffers, staggered, call.limit, env);
+        FOR_EACH_LANE(k, env) {
+            const Index i = env.index(k);
+            advance_lane(tile, k, buffers.records[i].key, params.get(i), limits[k], pending[k]);
+        }
         observe_all(tile, call.params, env);
         FOR_EACH_LANE(k, env) {
             const int skipped = AUTORESET == NEXT_STEP && pending[k];  // the step that restarts is none of the episode's
@@ -65,7 +67,7 @@ KERNEL(kernel_step, StepCall) {
             if (!finished[k]) buffers.records[i].key.episode = key.episode;
             if (AUTORESET != DISABLED && restarting[k]) restart(tile, k, params.get(i), key);
         }
-        if (AUTORESET != DISABLED && staggered != 0) forget_offsets(buffers, restarting, env);
+        if (AUTORESET != DISABLED) forget_offsets(buffers, staggered, restarting, env);
         store(tile, buffers, env);
         deliver(call, tile, 0, env);
         mask_all(call, tile, env);
@@ -109,7 +111,7 @@ KERNEL(kernel_reset, ResetCall) {
             buffers.records[i].key = key;
             restart(tile, k, call.params.get(i), key);
         }
-        forget_offsets(buffers, chosen, env);
+        forget_offsets(buffers, now(buffers.staggered), chosen, env);
         store(tile, buffers, env);
         deliver(call, tile, 0, env);
         mask_all(call, tile, env);
