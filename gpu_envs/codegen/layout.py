@@ -37,6 +37,13 @@ class SimulationConfig:
     """Every parameter and reset option, checked."""
     checked: bool = False
     """Look at every index: a slow build that ends the process where one is outside its array, and says where."""
+    first_replica: int = 0
+    """The number of the first one, in the batch that these are part of."""
+
+    def name_of(self, replica: int) -> str:
+        """How messages name a replica."""
+        here = f" (here {replica})" if self.first_replica else ""
+        return f"replica {self.first_replica + replica}{here}"
 
 
 class Layout(ABC):

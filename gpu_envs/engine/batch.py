@@ -64,6 +64,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         threads: int | None = None,
         block_size: int | None = None,
         checking: bool = False,
+        first_replica: int = 0,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -84,6 +85,8 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
             block_size: On CUDA: threads per block, with a team the most; None: the default.
             checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
                 waits for the device, so it is for finding mistakes, and never within a CUDA graph.
+            first_replica: The number of the first replica, where these are part of a larger batch: they have the seeds
+                and offsets that replicas of these numbers have there, and errors name them so.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own parameters: one value or, but for those on which shapes depend, an array
@@ -101,6 +104,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
             threads=threads,
             block_size=block_size,
             checking=checking,
+            first_replica=first_replica,
         )
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)

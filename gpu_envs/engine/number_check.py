@@ -182,8 +182,8 @@ class NumberCheck:
         place = "".join(f"[{i}]" for i in found.element)
         blame = _BLAME[numbers.source].format(function="step" if step else "reset")
         raise NotFiniteError(
-            f"{self._sim.config.spec.id}: replica {found.replica}, {who}step {step} of its episode: {numbers}"
-            f"{place} is {found.value}; {blame}",
+            f"{self._sim.config.spec.id}: {self._sim.config.name_of(found.replica)}, {who}step {step} of its episode: "
+            f"{numbers}{place} is {found.value}; {blame}",
             replica=found.replica,
             agent=who.removesuffix(", ") or None,
             step=step,

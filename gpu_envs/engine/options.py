@@ -13,6 +13,9 @@ from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
 
+MOST_REPLICAS = 2**32
+"""Of a batch, all its parts together."""
+
 OUTPUTS = ("numpy", "torch", "cupy")
 
 
@@ -34,6 +37,14 @@ def _check_switch(what: str, given: object, *, default: bool) -> None:
         raise ValueError(f"{what} is {given!r}; True or False{', or None for the default' if default else ''}")
 
 
+def _check_whole(what: str, given: object, known: range, allowed: str, otherwise: str = "") -> None:
+    """Refuses all but whole numbers of a range, and None where it stands for something."""
+    whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    if not (whole and given in known) and (given is not None or not otherwise):
+        default = f", or None for {otherwise}" if otherwise else ""
+        raise ValueError(f"{what} is {given!r}; give a whole number {allowed}{default}")
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -52,6 +63,7 @@ class Options:
     threads: int | None = None
     block_size: int | None = None
     checking: bool = False
+    first_replica: int = 0
 
     def __post_init__(self) -> None:
         """Refuses an unknown mode at once; the rest waits for the device, in ``check``."""
@@ -79,14 +91,9 @@ class Options:
         _check_switch("copy", self.copy, default=True)
         _check_switch("statistics", self.statistics, default=True)
         _check_switch("checking", self.checking, default=False)
-        threads, sizes = range(1, MOST_THREADS + 1), range(32, 1025, 32)
-        for what, given, known, allowed in (
-            ("threads", self.threads, threads, f"a whole number from 1 to {MOST_THREADS}, or None for all cores"),
-            ("block_size", self.block_size, sizes, "a multiple of 32 from 32 to 1024, or None"),
-        ):
-            whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
-            if given is not None and (not whole or given not in known):
-                raise ValueError(f"{what} is {given!r}; give {allowed}")
+        _check_whole("threads", self.threads, range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}", "all cores")
+        _check_whole("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
+        _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^32")
         if device == "cpu" and self.output == "cupy":
             raise ValueError("output='cupy' needs device='cuda'; on the CPU use output='numpy' or 'torch'")
         if self.output == "numpy" and not self.gives_copies and device != "cpu":
@@ -122,7 +129,9 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
                 f"{spec.id}: {asked}, and its rules are made for episodes of at most {longest} steps; give at most that"
             )
         limit = longest
-    return SimulationConfig(spec, num_envs, options.mode, options.precision, limit, checked)
+    return SimulationConfig(
+        spec, num_envs, options.mode, options.precision, limit, checked, first_replica=int(options.first_replica)
+    )
 
 
 def with_limit(spec: Spec, options: Options, params: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

@@ -13,6 +13,8 @@ from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import Seeds, check_seed, random_seed
 from gpu_envs.specs.params import ParamValue
 
+_AT_ONCE = 2**20
+
 
 class Reset(NamedTuple):
     """A reset as the simulation takes it."""
@@ -117,7 +119,10 @@ def read_offsets(sim: Simulation, seed: object, given: Any) -> np.ndarray:
         known = check_seed(seed)
         if known is None:
             raise TypeError("stagger needs a seed: a whole number")
-        return np.random.default_rng(known).integers(0, limit, count)
+        numbers = np.random.default_rng(known)
+        for drawn in range(0, sim.config.first_replica, _AT_ONCE):  # what the replicas before these have
+            numbers.integers(0, limit, min(_AT_ONCE, sim.config.first_replica - drawn))
+        return numbers.integers(0, limit, count)
     offsets = to_numpy(given)
     if offsets.shape != (count,) or offsets.dtype.kind not in "iu":
         raise ValueError(f"stagger got offsets {offsets.dtype} {offsets.shape}; give {count} whole numbers")

@@ -219,7 +219,7 @@ class Simulation:
         call.reseed, call.new_seeds, call.reseed_all = None, None, 0
         chosen, bits = None, None  # what is freed here is used again by later work of the same stream only
         if isinstance(seeds, int):
-            call.first_seed, call.reseed_all = seed_bits(seeds), 1
+            call.first_seed, call.reseed_all = (seed_bits(seeds) + self.config.first_replica) % 2**64, 1
         elif seeds is not None:
             chosen = self.arrays.full_of(np.array([s is not None for s in seeds]))
             known = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64)
@@ -330,7 +330,8 @@ class Simulation:
         replica, agent, step = layout.where(int(record[1]))
         kind = int(record[0]) & 3
         who = layout.who(agent) if kind != EPISODE_OVER else ""
-        raise self.action_error(kind, f"replica {replica}, {who}step {step} of its episode", hosts, replica, agent)
+        where = f"{self.config.name_of(replica)}, {who}step {step} of its episode"
+        raise self.action_error(kind, where, hosts, replica, agent)
 
     def action_error(
         self, kind: int, where: str, hosts: Sequence[np.ndarray], replica: int, agent: int = 0

@@ -1,5 +1,6 @@
 """What seeds give: whole numbers that count up, and sequences whose batches have nothing in common."""
 
+import copy
 import itertools
 from typing import Any
 
@@ -151,3 +152,50 @@ def test_adapters_take_them(adapter: str) -> None:
     others = [first_of(adapter, seed) for seed in SeedSequence(5).spawn(3)]
     for one, other in itertools.combinations([first_of(adapter, sequence), *others], 2):
         assert (one != other).any()
+
+
+@pytest.mark.parametrize("seed", [5, SeedSequence(4), 2**64 - 3, 2**70])
+def test_a_part_of_a_batch_is_what_it_is_in_the_whole(make: Make, variant: Variant, device: str, seed: Any) -> None:
+    """Its seeds, its offsets, and all that follows from them, copies included."""
+    place, count = Place(device, "numpy"), 40
+    whole = made(make, variant, count, place)
+    actions = draw(whole, 8)
+    staggered = whole.max_episode_steps is not None
+
+    def begun(env: Any) -> dict[str, np.ndarray]:
+        seen = env.reset(seed=seed)[0]
+        return numpy_by_role(env, env.stagger(seed=2) if staggered else seen)
+
+    first, steps = begun(whole), record(whole, actions)
+    for begin, end in ((0, 7), (7, 8), (8, 40)):
+        env, here = made(make, variant, end - begin, place, first_replica=begin), slice(begin, end)
+        assert_same_bits({r: v[here] for r, v in first.items()}, begun(env))
+        kept = env.get_state()
+        assert_same_bits(part(steps, here), record(env, some(actions, here)), f"replicas {begin} to {end - 1}")
+        env.set_state(kept)
+        assert_same_bits(part(steps, here), record(copy.deepcopy(env), some(actions, here)), "a copy")
+
+
+def test_offsets_of_replicas_with_great_numbers(make: Make) -> None:
+    many = 2**20 + 5
+    whole = make("CartPole-v1", many)
+    few = make("CartPole-v1", 4, first_replica=many - 4)
+    for env in (whole, few):
+        env.reset(seed=1)
+        env.stagger(seed=3)
+    assert_same_bits(numpy_of(whole.offset)[-4:], numpy_of(few.offset))
+
+
+def test_errors_name_the_replica_by_its_number_in_the_whole(make: Make) -> None:
+    env = make("CartPole-v1", 4, device="cpu", first_replica=1000)
+    env.reset(seed=0)
+    with pytest.raises(gpu_envs.ActionError, match=r"replica 1002 \(here 2\), step 0 of its episode"):
+        env.step(np.array([0, 1, 7, 0]))
+    with pytest.raises(ValueError, match=r"step 0 of the block, replica 1003 \(here 3\)"):
+        env.rollout(1, actions=np.array([[0, 1, 0, 7]]))
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**32, 1.0, True, None, "0"])
+def test_first_replica_is_a_number(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"first_replica is .*; give a whole number from 0"):
+        gpu_envs.make("CartPole-v1", 2, device="cpu", first_replica=wrong)
