@@ -94,18 +94,9 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         """
         self.num_envs = check_num_envs(num_envs)
         self._options = options = Options(
-            device=str(device),
-            output=output,
-            autoreset_mode=autoreset_mode,
-            precision=precision,
-            max_episode_steps=max_episode_steps,
-            copy=copy,
-            statistics=statistics,
-            threads=threads,
-            block_size=block_size,
-            checking=checking,
-            first_replica=first_replica,
-        )
+            str(device), output, autoreset_mode, precision, max_episode_steps, copy, statistics, threads, block_size,
+            checking, first_replica,
+        )  # fmt: skip
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)
         self._env_spec = spec
