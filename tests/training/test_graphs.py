@@ -1,0 +1,63 @@
+"""Runs recorded as CUDA graphs: the same bits, on every card, and no memory that stays."""
+
+import gc
+from typing import Any
+
+import pytest
+from harness import HAS_CUDA, assert_same_bits
+from trainers import GRID, small, timeless
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.backend.cuda import device_count  # noqa: E402
+from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.process.graphs import captured  # noqa: E402
+
+
+def test_graphs_change_no_bit(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("a CPU has no graphs")
+    settings: tuple[dict[str, Any], ...] = (
+        {},
+        {"env": GRID, "policies": {"runner": "random"}},
+        {"target_kl": 0.01, "normalise_rewards": True},
+    )
+    for some in settings:
+        states = []
+        for graphs in (True, False):
+            ours = Trainer(small(device, graphs=graphs, **some))
+            ours.iterate(5)
+            assert (ours.eager_because == "") == graphs
+            states.append(timeless(ours.state()))
+        assert_same_bits(states[0], states[1])
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
+def test_a_graph_without_work_is_an_error() -> None:
+    ones, before = torch.ones(1, device="cuda"), torch.cuda.current_stream()
+    for asked in (False, True):
+        with pytest.raises(AssertionError, match="nothing was recorded"):
+            captured([lambda: ones.add_(1), lambda: None], "cuda:0", asked=asked)
+        assert torch.cuda.current_stream() == before
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
+def test_one_run_after_another_takes_no_more_memory() -> None:
+    held = []
+    for _ in range(4):
+        Trainer(small("cuda", graphs=True)).iterate(2)
+        gc.collect()
+        held.append(torch.cuda.memory_allocated())
+    assert held[1:] == held[:1] * 3
+
+
+@pytest.mark.skipif(device_count() < 2, reason="needs two CUDA devices")
+def test_every_card_learns_the_same() -> None:
+    """One after the other in one process, and back on the first card."""
+    states = []
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        ours = Trainer(small(device, graphs=True))
+        ours.iterate(3)
+        states.append(timeless(ours.state()))
+    assert_same_bits(states[0], states[1])
+    assert_same_bits(states[0], states[2])
