@@ -86,14 +86,18 @@ class Setting:
         return str(value)
 
 
+_NO_OPTIONS = ("env", "gpus")
+"""The first is the command's argument, the other follows from the processes that train together."""
+
+
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """Every setting in the order of the dataclass, without the environment's id, which is not an option."""
+    """Every setting that is an option, in the order of the dataclass."""
     hints = typing.get_type_hints(Config)
     docs = field_docs(Config)
     made = []
     for field in dataclasses.fields(Config):
-        if field.name == "env":
+        if field.name in _NO_OPTIONS:
             continue
         kinds = typing.get_args(hints[field.name]) if isinstance(hints[field.name], types.UnionType) else ()
         # (of the ways in which Python may give a schedule, the option reads the text)

@@ -16,19 +16,19 @@ from gpu_envs.training.schedule import Schedule
 if TYPE_CHECKING:
     from gpu_envs.training.operations.heads import Head as Head
     from gpu_envs.training.policies.policy import Policy as Policy
+    from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
     from gpu_envs.training.rollout.evaluation import Evaluation as Evaluation
     from gpu_envs.training.runs import evaluate as evaluate
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
-    from gpu_envs.training.trainer import Result as Result
     from gpu_envs.training.trainer import Trainer as Trainer
 
 _LATER = {
     "Evaluation": "rollout.evaluation",
     "Head": "operations.heads",
     "Policy": "policies.policy",
-    "Result": "trainer",
+    "Result": "record.reports",
     "RunDirectory": "record.run_directory",
     "Trainer": "trainer",
     "evaluate": "runs",

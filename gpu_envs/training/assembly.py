@@ -21,6 +21,7 @@ from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
 from gpu_envs.training.policies.networks import Networks, TorchNetworks, check_module
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.policy import Perceptron, default_policy
+from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.checkpoint import check_finite, load_run
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
@@ -39,7 +40,7 @@ def check_names(modules: Iterable[str], policies: Iterable[str]) -> None:
 
 
 def make_learner(
-    policy_rows: PolicyRows, module: nn.Module | None, config: Config, device: str, limit: int | None
+    policy_rows: PolicyRows, module: nn.Module | None, config: Config, device: str, limit: int | None, group: Group
 ) -> Learner:
     """A policy that learns: a module of the user's, or the one that the configuration describes."""
     if module is None:
@@ -47,12 +48,14 @@ def make_learner(
     _check_free(module, policy_rows.name, config)
     module = module.to(device)
     check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device)
+    for tensor in module.state_dict().values():
+        group.take_first(tensor)
     optimiser = Adam([p for p in module.parameters() if p.requires_grad], device=device, threads=config.cpu_threads)
-    scale = ObservationScale(policy_rows.features, device) if config.normalise_observations else None
+    scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
     networks: Networks | None = _fused(module, policy_rows, optimiser, scale, config, device)
     if networks is None:
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
-    learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit)
+    learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
     _LEARNING[optimiser] = policy_rows.name, config
     return learner
 

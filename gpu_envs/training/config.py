@@ -47,7 +47,9 @@ class Config:
     total_steps: int = 10_000_000
     """Train for so many steps of the environment, all replicas together."""
     num_envs: int = 1024
-    """Replicas that are stepped together."""
+    """Replicas that are stepped together, on each GPU."""
+    gpus: int = 1
+    """How many GPUs train together, a process each; on the CPU, how many processes."""
     horizon: int = 32
     """Steps of every replica between two updates."""
     epochs: int = 4
@@ -194,11 +196,11 @@ class Config:
     @property
     def iterations(self) -> int:
         """How many updates there are: at least one."""
-        return max(1, -(-self.total_steps // (self.num_envs * self.horizon)))
+        return max(1, -(-self.total_steps // self.steps_at(1)))
 
     def steps_at(self, iteration: int) -> int:
         """Steps of the environment after so many updates, all replicas together."""
-        return iteration * self.num_envs * self.horizon
+        return iteration * self.gpus * self.num_envs * self.horizon
 
     @property
     def cpu_threads(self) -> int | None:
@@ -273,6 +275,7 @@ _WHOLE = {
     "seed": (0, math.inf),
     "total_steps": (1, _LONGEST),
     "num_envs": (1, _MOST),
+    "gpus": (1, 2**16),
     "horizon": (1, _MOST),
     "epochs": (1, _MOST),
     "minibatches": (1, _MOST),

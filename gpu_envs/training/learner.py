@@ -14,6 +14,7 @@ from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.permutation import Permutation
 from gpu_envs.training.policies.networks import TOTALS, Networks
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
+from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 
@@ -40,11 +41,11 @@ class Learner:
 
     def __init__(
         self, policy_rows: PolicyRows, module: nn.Module, networks: Networks, optimiser: Adam,
-        scale: ObservationScale | None, config: Config, device: str, limit: int | None,
+        scale: ObservationScale | None, config: Config, device: str, limit: int | None, group: Group,
     ) -> None:  # fmt: skip
-        """Allocates; episodes are truncated at step ``limit``, or never."""
+        """Allocates; episodes are truncated at step ``limit``, or never. The group's samples count as one batch."""
         self.policy_rows, self.module, self.networks = policy_rows, module, networks
-        self._optimiser, self._scale, self._config = optimiser, scale, config
+        self._optimiser, self._scale, self._config, self._group = optimiser, scale, config, group
         horizon, rows, head = config.horizon, policy_rows.rows, policy_rows.head
         box = head.kind == "box"
 
@@ -59,7 +60,7 @@ class Learner:
         self._acted = made(rows, head.width) if box else None
         self._limit = limit
         self._advantage = Advantages(device, config.cpu_threads)
-        self._rewards = RewardScale(rows, device) if config.normalise_rewards else None
+        self._rewards = RewardScale(rows, device, group) if config.normalise_rewards else None
         self._statistics = {"observations": self._scale, "rewards": self._rewards}
         if self._rewards is not None:
             self._sums = (made(rows), made(rows), made(rows))
@@ -84,7 +85,6 @@ class Learner:
         self._scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
         self._rate = made(1)
         self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
-        self._totals = made(TOTALS)
         self._norm = made(1)
         self._flat: tuple[torch.Tensor, Samples] | None = None
         self.figures = made(len(FIGURES))
@@ -94,14 +94,13 @@ class Learner:
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
         """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
         observations = self.policy_rows.take({name: s.observations[t] for name, s in storage.items()}, 0)
-        actions = self._actions[t]
-        values = self._values[t] if self.networks.acts_with_value else None
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
-        self.networks.act(
-            observations, actions, self._log_probs[t], values, self._acted, self._streams["actions"], t, greedy=False,
+        self.policy_rows.act(
+            self.networks, observations, self._actions[t], self._log_probs[t],
+            self._values[t] if self.networks.acts_with_value else None, self._acted, self._streams["actions"], t,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
         )  # fmt: skip
-        return actions if self._acted is None else self._acted
+        return self._actions[t] if self._acted is None else self._acted
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
         """Values, advantages and returns of a horizon that is complete."""
@@ -167,8 +166,8 @@ class Learner:
 
     def _measure(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
         """Mean and deviation of the advantages, how much of the returns the values explain, and what was observed."""
-        variance, mean = _moments(self._advantages, alive)
-        spread, _ = _moments(self._returns, alive)
+        variance, mean = _moments(self._advantages, alive, self._group)
+        spread, _ = _moments(self._returns, alive, self._group)  # one more exchange a horizon
         if self._config.normalise_advantages:
             self._scalars[0].copy_(mean)
             self._scalars[1].copy_(1.0 / (variance.sqrt() + 1e-8))
@@ -207,15 +206,17 @@ class Learner:
         chosen = None
         if self._indices is not None:
             chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
-        self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, self._totals)
+        totals = self._optimiser.totals
+        self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, totals)
+        self._group.sum(self._optimiser.message)
         target = self._config.target_kl
         if self._stop is None or target is None:
-            self.figures[:TOTALS].add_(self._totals)
+            self.figures[:TOTALS].add_(totals)
         else:
-            divergence = self._totals[3:4] / self._totals[5:6].clamp(min=1.0)
+            divergence = totals[3:4] / totals[5:6].clamp(min=1.0)
             self._stop.copy_(torch.maximum(self._stop, (divergence > _KL_MARGIN * target).to(torch.int32)))
-            self.figures[:TOTALS].add_(self._totals * (1 - self._stop))
-        self._optimiser.step(self._totals, self._rate, self._config.max_grad_norm, self._stop, self._norm)
+            self.figures[:TOTALS].add_(totals * (1 - self._stop))
+        self._optimiser.step(totals, self._rate, self._config.max_grad_norm, self._stop, self._norm)
 
     # --- what is kept ---
 
@@ -254,11 +255,20 @@ class Learner:
                 kept.load(state[name])
 
 
-def _moments(values: torch.Tensor, alive: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Variance and mean of the samples of agents in the game."""
+def _moments(values: torch.Tensor, alive: torch.Tensor | None, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+    """Variance and mean of the samples of agents in the game, those of all processes (Chan et al. 1979)."""
     if alive is None:
         variance, mean = torch.var_mean(values, correction=0)
+        count = mean.new_full((), values.numel())
+    else:
+        present = alive.sum(dtype=torch.float32)
+        count = present.clamp(min=1.0)
+        mean = torch.where(alive, values, 0.0).sum() / count
+        variance = torch.where(alive, (values - mean).square(), 0.0).sum() / count
+        count = present
+    if group.size == 1:
         return variance, mean
-    count = alive.sum(dtype=torch.float32).clamp(min=1.0)
-    mean = torch.where(alive, values, 0.0).sum() / count
-    return torch.where(alive, (values - mean).square(), 0.0).sum() / count, mean
+    counts, means, variances = group.gathered(torch.stack([count, mean, variance])).unbind(1)
+    share = counts / counts.sum().clamp(min=1.0)
+    mean = (share * means).sum()
+    return (share * (variances + (means - mean).square())).sum(), mean

@@ -1,5 +1,6 @@
 """Training, going on with a run, and evaluating one: what the command line calls, and what users do."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,29 +14,34 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_player, restored
 from gpu_envs.training.config import Config
 from gpu_envs.training.policies.networks import Networks, matmul_precision
+from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import alone, torch_threads
 from gpu_envs.training.record.checkpoint import iteration_of, load_run
-from gpu_envs.training.record.reports import EpisodeWindow
+from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.evaluation import Evaluation, play, replicated
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers, assign, learns
-from gpu_envs.training.trainer import Result, Trainer
+from gpu_envs.training.trainer import Trainer
 
 
-def train(config: Config, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None) -> Result:
+def train(
+    config: Config, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None, group: Any = None
+) -> Result:
     """Trains, and keeps the run in its folder.
 
     Args:
         config: The run.
         progress: Draw a progress bar; None: where standard error is a terminal.
         modules: Policies of your own, by the names that ``config.policies`` gives them (or their roles').
+        group: A process group of ``torch.distributed`` whose processes all call this, and train as one; the first keeps
+            the folder.
     """
-    trainer = Trainer(config, modules=modules)  # what is wrong with the run shows before it has a folder
-    if config.run_dir == "":
+    trainer = Trainer(config, modules=modules, group=group)  # what is wrong with the run shows before it has a folder
+    if config.run_dir == "" or Group(group).rank > 0:
         return trainer.run(progress)
-    folder = RunDirectory.create(config.run_dir, config)
+    folder = RunDirectory.create(config.run_dir, trainer.config)
     with folder.lock():
         trainer.keep_in(folder)
         return trainer.run(progress)
@@ -43,7 +49,7 @@ def train(config: Config, *, progress: bool | None = None, modules: Mapping[str,
 
 def resume(
     run: str | Path | RunDirectory, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None,
-    trust: bool = False, **changes: Any,
+    trust: bool = False, group: Any = None, **changes: Any,
 ) -> Result:  # fmt: skip
     """Goes on with a run from its last checkpoint, bit for bit as if it had never stopped.
 
@@ -52,6 +58,7 @@ def resume(
         progress: Draw a progress bar; None: where standard error is a terminal.
         modules: Policies of your own, as the run had them.
         trust: Import the environment's file, where the folder names one that this process was not given.
+        group: A process group of as many processes as the run had, which all call this.
         **changes: Settings that are others from now on, of ``config.CHANGEABLE``: where it runs, for how many steps in
             all, at which rates, and when it stops, logs and saves. Schedules follow ``total_steps``.
 
@@ -59,8 +66,8 @@ def resume(
         ValueError: A setting is to change that has to stay.
         BlockingIOError: Another process trains the run at this moment.
     """
-    folder = RunDirectory.open(run)
-    with folder.lock():
+    folder, first = RunDirectory.open(run), Group(group).rank == 0
+    with folder.lock() if first else contextlib.nullcontext():
         folder.spec(trust=trust)
         config = folder.config().changed(changes)
         latest = folder.checkpoints.latest()
@@ -73,11 +80,13 @@ def resume(
         with explain_shortage(config, resolve_device(config.device)):
             state = load_run(latest) if latest is not None else None
             # frozen policies are of the checkpoint, so that their own runs need not exist any more
-            trainer = Trainer(config, modules=modules, kept=state["players"] if state is not None else None)
+            players = state["players"] if state is not None else None
+            trainer = Trainer(config, modules=modules, kept=players, group=group)
             if state is not None:
                 trainer.load(state)
-        folder.amend(config, done)
-        trainer.keep_in(folder)
+        if first:
+            folder.amend(config, done)
+            trainer.keep_in(folder)
         return trainer.run(progress)
 
 

@@ -21,13 +21,14 @@ from gpu_envs.training.learner import FIGURES, Learner
 from gpu_envs.training.operations.device_schedule import DeviceSchedule
 from gpu_envs.training.policies.networks import Networks, matmul_precision
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
+from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, interruption, torch_threads, wake_autograd
-from gpu_envs.training.record.checkpoint import check_finite, check_fits
+from gpu_envs.training.record.checkpoint import check_finite, check_fits, own_part, state_of
 from gpu_envs.training.record.history import History
 from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.progress import Progress
-from gpu_envs.training.record.reports import IterationReport, Mailbox
+from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.evaluation import Evaluation, acting_buffers, play
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
@@ -40,25 +41,6 @@ SETTINGS_THAT_STAY = ("num_envs", "horizon", "stagger", "activation", "normalise
 
 UNDER_WAY = 2
 """Iterations that a GPU is given before the host waits for the first one's figures."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """How a run ended."""
-
-    run_dir: str | None
-    """Its folder, if it has one."""
-    reason: str
-    """``total_steps``, ``target_return`` or ``interrupted``."""
-    iterations: int
-    """Updates, those of earlier parts of a resumed run among them."""
-    steps: int
-    """Steps of the environment, all replicas together."""
-    seconds: float
-    """Of training, without the time to get ready."""
-    returns: Mapping[str, float]
-    """The mean return of each role's last 100 episodes."""
 
 
 @final
@@ -75,7 +57,7 @@ class Trainer:
     @alone()
     def __init__(
         self, config: Config, run: RunDirectory | None = None, modules: Mapping[str, nn.Module] | None = None,
-        *, kept: Mapping[str, Any] | None = None,
+        *, kept: Mapping[str, Any] | None = None, group: Any = None,
     ) -> None:  # fmt: skip
         """Makes environment, policies and storage.
 
@@ -84,11 +66,18 @@ class Trainer:
             run: Where configuration, logs and checkpoints go; None: nowhere.
             modules: Policies of your own, by the names that ``config.policies`` gives them (or their roles').
             kept: What a checkpoint holds of ``players``: frozen policies then come from there, and not from their runs.
+            group: A process group of ``torch.distributed``, of which every process makes such a trainer: they train as
+                one with ``config.num_envs`` replicas each. None: this process trains alone.
 
         Raises:
             MemoryError: The device has too little; the message says which setting to lower, and to what.
             RuntimeError: Another thread of this process makes, trains or evaluates policies at this moment.
         """
+        self._group = Group(group)
+        if config.gpus not in (1, self._group.size):
+            raise ValueError(f"gpus is {config.gpus}; give a group of so many processes (this: {self._group.size})")
+        config = dataclasses.replace(config, gpus=self._group.size)
+        self._group.check_same(config.to_json() | {"device": "", "run_dir": ""})
         self.config, self._run = config, run
         self.device = resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
@@ -99,7 +88,8 @@ class Trainer:
         with explain_shortage(config, self.device):
             if self._on_gpu:
                 wake_autograd(self.device)
-            self._random = RandomState(derived_seed(config.seed, "modules"), self.device)
+            own = ("modules", self._group.rank) if self._group.rank else ("modules",)
+            self._random = RandomState(derived_seed(config.seed, *own), self.device)
             self._build(dict(modules or {}), kept or {})
         learning = next(part.role.name for learner in self.learners.values() for part in learner.policy_rows.parts)
         self._history = History(config, [role.name for role in self._horizon_env.roles], learning)
@@ -110,16 +100,18 @@ class Trainer:
 
     def _build(self, modules: dict[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
-        self._horizon_env = horizon_env = HorizonEnv(config, device, config.num_envs, config.horizon)
+        self._horizon_env = horizon_env = HorizonEnv(
+            config, device, config.num_envs, config.horizon, self._group.rank * config.num_envs
+        )
         self._parts = assign(horizon_env.roles, config.policies)
         check_names(modules, self._parts)
         self.learners: dict[str, Learner] = {}
         self._players: dict[str, Player] = {}
         self._networks: dict[str, Networks | None] = {}
         for name, parts in self._parts.items():
-            policy_rows = PolicyRows(name, parts, config.num_envs, device)
+            policy_rows = PolicyRows(name, parts, config.num_envs, device, self._group)
             if learns(name):
-                learner = make_learner(policy_rows, modules.get(name), config, device, horizon_env.limit)
+                learner = make_learner(policy_rows, modules.get(name), config, device, horizon_env.limit, self._group)
                 self.learners[name], self._networks[name] = learner, learner.networks
             else:
                 player, networks = make_player(policy_rows, config, device, kept.get(name))
@@ -133,6 +125,7 @@ class Trainer:
             UNDER_WAY if self._on_gpu else 1,
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
+        self._asked = torch.zeros(1, device=device)
         scheduled = (config.learning_rate, config.entropy_weight)
         self._schedules = [DeviceSchedule(Schedule.of(given), device) for given in scheduled]
         self._clock = torch.zeros(1, dtype=torch.int64, device=device)
@@ -170,7 +163,11 @@ class Trainer:
         self._clock.add_(1)
         self._horizon_env.forget_cut_episodes()
         parts = [storage.episodes().flatten() for storage in self._horizon_env.storage.values()]
-        torch.cat([*parts, *(learner.figures for learner in self.learners.values())], out=self._figures)
+        torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
+        if self._group.size > 1:  # episodes are added up; of the learners' figures all are known to all but the largest
+            gathered, episodes = self._group.gathered(self._figures), sum(part.numel() for part in parts)
+            self._figures[:episodes] = gathered[:, :episodes].sum(0)
+            self._figures[episodes:] = gathered[:, episodes:].amax(0)
 
     def prepare(self) -> None:
         """Compiles, warms up and captures; afterwards everything is as it was before, and nothing has been learnt."""
@@ -246,7 +243,7 @@ class Trainer:
         """
         config = self.config
         self.prepare()
-        history, quiet = self._history, None if progress is None else not progress
+        history, quiet = self._history, self._group.rank > 0 or (None if progress is None else not progress)
         bar = Progress(config.steps_at(config.iterations), quiet, target=history.target)
         if self._run is not None:
             history.log = RunLog(self._run.log_path)
@@ -264,6 +261,9 @@ class Trainer:
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     reports = self._mailbox.receive(all_of_them=last or due)
                     stopped = interrupted.is_set()
+                    if self._group.size > 1:  # all stop after the same iteration: the one that brings word of it
+                        self._asked.fill_(float(stopped))
+                        stopped = any(report.stop for report in reports)
                     if stopped:
                         reports += self._mailbox.receive(all_of_them=True)
                     for report in reports:
@@ -304,20 +304,19 @@ class Trainer:
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint must agree in with the run that takes it over."""
-        found: dict[str, Any] = {
-            "env": id_of(self.config.env),
-            "params": dict(self.config.params),
-        }
-        found |= {name: getattr(self.config, name) for name in SETTINGS_THAT_STAY}
+        config = self.config
+        found: dict[str, Any] = {"env": id_of(config.env), "params": dict(config.params)}
+        found |= {name: getattr(config, name) for name in SETTINGS_THAT_STAY}
+        if config.gpus > 1:
+            found["gpus"] = config.gpus
         if any(role.masked for role in self._horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
-            for key, tensor in learner.module.state_dict().items():
-                found[f"{name}: {key}"] = list(tensor.shape)
+            found |= {f"{name}: {key}": list(t.shape) for key, t in learner.module.state_dict().items()}
         return found
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that the next iterations depend on."""
+        """Copies of everything that the next iterations of this process depend on."""
         horizon_env = self._horizon_env
         return {
             "describes": self.describe(),
@@ -325,19 +324,15 @@ class Trainer:
             "seconds": self.seconds,
             "clock": self._clock.clone(),
             **self._history.state(),
-            "environment": horizon_env.env.get_state(),
-            "observations": {name: s.observations[-1].clone() for name, s in horizon_env.storage.items()},
-            "alive": {name: s.alive[-1].clone() for name, s in horizon_env.storage.items() if s.alive is not None},
-            "action_masks": {name: mask.clone() for name, mask in horizon_env.action_masks(-1).items()},
+            **horizon_env.state(),
             "learners": {name: learner.state() for name, learner in self.learners.items()},
             "players": {name: player.state() for name, player in self._players.items()},
-            "begun_midway": None if horizon_env.begun_midway is None else horizon_env.begun_midway.clone(),
             "random": self._random.state(),
             "threads": self._threads,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave, or says what does not fit."""
+        """Takes over what ``state`` gave, or what ``save`` wrote; or says what does not fit."""
         # (the version that wrote it stood there once; what counts is that of the format, which ``load`` has looked at)
         check_fits(self.describe(), {name: v for name, v in state["describes"].items() if name != "gpu_envs"})
         for name, kept in state["learners"].items():
@@ -347,21 +342,13 @@ class Trainer:
                 f"the checkpoint's policies that do not learn are {sorted(state['players'])}; this run's are "
                 f"{sorted(self._players)}"
             )
-        horizon_env = self._horizon_env
-        horizon_env.env.set_state(state["environment"])
-        for name, storage in horizon_env.storage.items():
-            storage.observations[-1].copy_(state["observations"][name])
-            if storage.alive is not None:
-                storage.alive[-1].copy_(state["alive"][name])
-            if storage.action_mask is not None:
-                storage.action_mask[-1].copy_(state["action_masks"][name])
+        state = state_of(state, self._group.rank)
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
         for name, player in self._players.items():
             player.load(state["players"][name])
         self._history.load(state)
-        if horizon_env.begun_midway is not None:  # in place, because graphs know its address
-            horizon_env.begun_midway.copy_(state["begun_midway"])
+        self._horizon_env.load(state)
         self._random.load(state["random"])
         self._threads = self.config.cpu_threads or int(state["threads"])
         self._clock.copy_(state["clock"])
@@ -369,10 +356,14 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, where there is a folder for it."""
+        if not any(self._group.told(self._run is not None)):
+            return
+        check_weights(self.learners, self.iteration, self._run)
+        self._horizon_env.env.check()
+        state = self.state()
+        ranks = self._group.collected(own_part(state)) if self._group.size > 1 else []
         if self._run is not None:
-            check_weights(self.learners, self.iteration, self._run)
-            self._horizon_env.env.check()
-            self._run.checkpoints.save(self.iteration, self.state())
+            self._run.checkpoints.save(self.iteration, state | ({"ranks": ranks} if ranks else {}))
 
     def evaluate(
         self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None

@@ -39,7 +39,7 @@ FN void run_network(const Call& call, const Places& places, int rows_of_last_lay
 }
 
 KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, ACT_BLOCKS) {
-    const SampleCall sample = {call.rows,    0,          call.stream,    call.turn,    nullptr,
+    const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy};
     run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, [&](float* block, const float*, Index row, bool wanted) {
         const OneRow env = {row, wanted};

@@ -27,6 +27,7 @@ ACT_CALL = Struct.of(
     "ActCall",
     "float",
     ("Index", "rows"),
+    ("Index", "first_row"),
     ("const float*", "flat", ("parameters",)),
     ("const float*", "observations", ("rows", "features")),
     ("const u64*", "stream", (2,)),

@@ -54,7 +54,14 @@ def program() -> Program:
 
 @final
 class Adam:
-    """The optimiser of one policy."""
+    """The optimiser of one policy.
+
+    Attributes:
+        flat: The parameters.
+        message: What processes that train together add up: ``gradient``, and ``totals`` for the loss's ``SUMS``.
+        gradient: Of a sum over samples.
+        totals: The sums over those samples, the last of them their number.
+    """
 
     def __init__(
         self,
@@ -87,7 +94,9 @@ class Adam:
                 )
         self._shapes: Final = [parameter.shape for parameter in parameters]
         self.flat: Final = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        self.gradient: Final = torch.zeros_like(self.flat)
+        self.message: Final = self.flat.new_zeros(self.flat.numel() + len(SUMS))
+        self.gradient: Final = self.message[: self.flat.numel()]
+        self.totals: Final = self.message[self.flat.numel() :]
         self._means: Final = torch.zeros_like(self.flat)
         self._squares: Final = torch.zeros_like(self.flat)
         self._steps: Final = torch.zeros(1, dtype=torch.int64, device=self.flat.device)

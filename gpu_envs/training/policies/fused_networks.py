@@ -98,14 +98,14 @@ class FusedNetworks(Networks):
     def act(
         self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
         assert values is None
         assert action_mask is None
         rows = len(observations)
         self._forward[0].launch(
             self._blocks(rows, self._processors * ACT_BLOCKS), **self._common(observations), rows=rows, stream=stream,
-            turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
+            first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
         )  # fmt: skip
 
     def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:

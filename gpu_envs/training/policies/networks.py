@@ -33,7 +33,7 @@ class Networks(ABC):
     def act(
         self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
         """Chooses actions for rows of observations.
 
@@ -47,6 +47,7 @@ class Networks(ABC):
             turn: Counts from the counter on.
             greedy: Take the likeliest action.
             action_mask: ``[rows, choices]``, zero where a choice is forbidden; None: everything is possible.
+            first_row: The number of the first row, of which its random numbers are.
         """
 
     @abstractmethod
@@ -106,7 +107,7 @@ class TorchNetworks(Networks):
     def act(
         self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
         self._learning(False)
         with torch.no_grad(), self._casts():
@@ -117,7 +118,9 @@ class TorchNetworks(Networks):
                 if values is not None:
                     values.copy_(found)
         allowed = masked(_plain(parameters), action_mask, self.head)
-        self._ops.sample(allowed, actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy)
+        self._ops.sample(
+            allowed, actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy, first_row=first_row
+        )
 
     def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
         self._learning(False)

@@ -5,6 +5,7 @@ from typing import final
 import torch
 
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT
+from gpu_envs.training.process.group import Group
 
 _LEAST_VARIANCE = 1e-8
 
@@ -12,14 +13,18 @@ _LEAST_VARIANCE = 1e-8
 class RunningMoments:
     """Mean and variance of all samples so far, column by column; on the device, in float64."""
 
-    def __init__(self, columns: int, device: str) -> None:
-        """Begins with mean 0 and deviation 1, which the first samples replace."""
+    def __init__(self, columns: int, device: str, group: Group | None = None) -> None:
+        """Begins with mean 0 and deviation 1, which the first samples replace; those of the whole group count."""
+        self._group = group or Group()
         self.mean = torch.zeros(columns, dtype=torch.float64, device=device)
         self.variance = torch.ones(columns, dtype=torch.float64, device=device)
         self.count = torch.zeros(1, dtype=torch.float64, device=device)
 
     def add(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
         """Takes in samples by their sum, the sum of their squares, and their number (Chan et al. 1979)."""
+        sums = torch.cat([total, squares, count])
+        self._group.sum(sums)
+        total, squares, count = sums[: len(total)], sums[len(total) : -1], sums[-1:]
         some = count.clamp(min=1.0)
         mean = total / some
         variance = (squares / some - mean * mean).clamp(min=0.0)
@@ -51,8 +56,8 @@ class RunningMoments:
 class ObservationScale(RunningMoments):
     """Brings observations to mean 0 and deviation 1, by statistics that stay the same within a horizon."""
 
-    def __init__(self, features: int, device: str) -> None:
-        super().__init__(features, device)
+    def __init__(self, features: int, device: str, group: Group | None = None) -> None:
+        super().__init__(features, device, group)
         self.offset = torch.zeros(features, device=device)
         self.inverse = torch.ones(features, device=device)
 
@@ -79,8 +84,8 @@ class ObservationScale(RunningMoments):
 class RewardScale(RunningMoments):
     """Divides rewards by the deviation of the discounted return, row by row of agents."""
 
-    def __init__(self, rows: int, device: str) -> None:
-        super().__init__(1, device)
+    def __init__(self, rows: int, device: str, group: Group | None = None) -> None:
+        super().__init__(1, device, group)
         self.running = torch.zeros(rows, device=device)
         self.scale = torch.ones(1, device=device)
 

@@ -276,3 +276,28 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _comparable(item) for name, item in value.items()}
     return value
+
+
+_OWN = ("environment", "observations", "alive", "action_masks", "begun_midway", "random")
+"""What each of several processes has of its own, beside the discounted returns that it follows."""
+
+
+def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process has of its own in its trainer's state."""
+    scales = {name: kept["rewards"] for name, kept in state["learners"].items()}
+    running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
+    return {name: state[name] for name in _OWN} | {"running": running}
+
+
+def state_of(kept: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """The state of one process, of what its trainer gave, or what several have kept together."""
+    if "ranks" not in kept:
+        return kept
+    own = kept["ranks"][rank]
+    learners = {
+        name: {**state, "rewards": {**state["rewards"], "running": own["running"][name]}}
+        if name in own["running"]
+        else state
+        for name, state in kept["learners"].items()
+    }
+    return {**kept, **{name: own[name] for name in _OWN}, "learners": learners}

@@ -28,6 +28,27 @@ class IterationReport:
     """By policy that learns."""
     rollout_seconds: float
     update_seconds: float
+    stop: bool = False
+    """Whether a process of several was asked to stop, before this iteration ended."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    run_dir: str | None
+    """Its folder, if it has one."""
+    reason: str
+    """``total_steps``, ``target_return`` or ``interrupted``."""
+    iterations: int
+    """Updates, those of earlier parts of a resumed run among them."""
+    steps: int
+    """Steps of the environment, all replicas together."""
+    seconds: float
+    """Of training, without the time to get ready."""
+    returns: Mapping[str, float]
+    """The mean return of each role's last 100 episodes."""
 
 
 @final
@@ -67,7 +88,7 @@ class Mailbox:
     ) -> None:
         """Allocates; so many iterations as ``depth`` may be under way before the first is waited for."""
         self._roles, self._learners, self._names, self._horizon = tuple(roles), tuple(learners), tuple(names), horizon
-        self.size = 3 * horizon * len(roles) + len(names) * len(learners)
+        self.size = 3 * horizon * len(roles) + len(names) * len(learners) + 1
         on_gpu = device != "cpu"
         self._free = [(torch.empty(self.size, pin_memory=on_gpu), Marks(on_gpu)) for _ in range(depth + 1)]
         self._queue: collections.deque[tuple[int, torch.Tensor, Marks]] = collections.deque()
@@ -102,13 +123,14 @@ class Mailbox:
     def _read(self, iteration: int, values: np.ndarray, marks: Marks) -> IterationReport:
         split = 3 * self._horizon * len(self._roles)
         episodes = values[:split].reshape(len(self._roles), 3, self._horizon).astype(np.float64)
-        figures = values[split:].reshape(len(self._learners), len(self._names)).tolist()
+        figures = values[split:-1].reshape(len(self._learners), len(self._names)).tolist()
         return IterationReport(
             iteration,
             dict(zip(self._roles, episodes, strict=True)),
             {name: dict(zip(self._names, row, strict=True)) for name, row in zip(self._learners, figures, strict=True)},
             marks.between(0),
             marks.between(1),
+            bool(values[-1]),
         )
 
 

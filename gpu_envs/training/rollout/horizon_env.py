@@ -159,11 +159,11 @@ _WRITTEN = (
 )
 
 
-def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str) -> Any:
+def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str, first_replica: int = 0) -> Any:
     """The environment of a run, with torch tensors."""
     threads = config.cpu_threads if device == "cpu" else None
     kinds: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
-    return gpu_envs.make(config.env, num_envs, **kinds, **config.params)
+    return gpu_envs.make(config.env, num_envs, first_replica=first_replica, **kinds, **config.params)
 
 
 @final
@@ -178,9 +178,9 @@ class HorizonEnv:
         begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
     """
 
-    def __init__(self, config: Config, device: str, num_envs: int, horizon: int) -> None:
-        """Makes the environment and the storage."""
-        self.env = make_env(config, num_envs, device, "SameStep")
+    def __init__(self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0) -> None:
+        """Makes the environment and the storage; its first replica has this number."""
+        self.env = make_env(config, num_envs, device, "SameStep", first_replica)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors = RoleTensors(self.env)
         self._alone = self._tensors.by_role.alone
@@ -217,6 +217,28 @@ class HorizonEnv:
                 storage.alive[-1].copy_(infos["alive"][name])
             if storage.action_mask is not None:
                 storage.action_mask[-1].copy_(masks[name])
+
+    def state(self) -> dict[str, Any]:
+        """Copies of everything that the next horizon depends on."""
+        return {
+            "environment": self.env.get_state(),
+            "observations": {name: s.observations[-1].clone() for name, s in self.storage.items()},
+            "alive": {name: s.alive[-1].clone() for name, s in self.storage.items() if s.alive is not None},
+            "action_masks": {name: mask.clone() for name, mask in self.action_masks(-1).items()},
+            "begun_midway": None if self.begun_midway is None else self.begun_midway.clone(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave, in place, because graphs know the addresses."""
+        self.env.set_state(state["environment"])
+        for name, storage in self.storage.items():
+            storage.observations[-1].copy_(state["observations"][name])
+            if storage.alive is not None:
+                storage.alive[-1].copy_(state["alive"][name])
+            if storage.action_mask is not None:
+                storage.action_mask[-1].copy_(state["action_masks"][name])
+        if self.begun_midway is not None:
+            self.begun_midway.copy_(state["begun_midway"])
 
     def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
         """Takes the horizon's step ``t``, with actions by role, ``[num_envs, agents, width]``."""

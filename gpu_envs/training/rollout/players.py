@@ -109,15 +109,19 @@ class Player:
         action_mask = self.policy_rows.take(action_masks, 0) if action_masks else None
         if self._networks is None:
             level = masked(self._level, action_mask, self.policy_rows.head)
-            self._ops.sample(level, self._actions, self._log_probs, stream=self.stream, turn=turn)
+            for some, first in self.policy_rows.spans:
+                self._ops.sample(
+                    level[some], self._actions[some], self._log_probs[some],
+                    stream=self.stream, turn=turn, first_row=first,
+                )  # fmt: skip
             if self._acted is None:
                 return self._actions
             # a normal number's place in its distribution is uniform
             share = (torch.erf(self._actions / 2**0.5) + 1.0) / 2.0
             return self._acted.copy_(self._low + share * self._width)
         rows = self.policy_rows.take(observations, 0)
-        self._networks.act(
-            rows, self._actions, self._log_probs, None, self._acted, self.stream, turn, greedy=greedy,
+        self.policy_rows.act(
+            self._networks, rows, self._actions, self._log_probs, None, self._acted, self.stream, turn, greedy=greedy,
             action_mask=action_mask,
         )  # fmt: skip
         return self._actions if self._acted is None else self._acted

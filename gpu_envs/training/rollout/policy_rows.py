@@ -8,6 +8,8 @@ from typing import final
 import torch
 
 from gpu_envs.errors import did_you_mean
+from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleInfo
 
 
@@ -30,7 +32,9 @@ class RoleMembers:
 class PolicyRows:
     """The agents that one policy acts for: of each part, replica after replica, agent after agent."""
 
-    def __init__(self, name: str, parts: tuple[RoleMembers, ...], num_envs: int, device: str) -> None:
+    def __init__(
+        self, name: str, parts: tuple[RoleMembers, ...], num_envs: int, device: str, group: Group | None = None
+    ) -> None:
         """Refuses agents whose spaces differ."""
         first = parts[0].role
         for part in parts:
@@ -43,8 +47,20 @@ class PolicyRows:
         self.name, self.parts, self.num_envs = name, parts, num_envs
         self.features, self.head, self.masked = first.features, first.head, first.masked
         self.rows = num_envs * sum(len(part.members) for part in parts)
+        self.spans = self._numbered(group or Group())
         self._whole = all(part.whole for part in parts)
         self._indices = [torch.tensor(part.members, device=device) for part in parts]
+
+    def _numbered(self, group: Group) -> list[tuple[slice, int]]:
+        """Where rows lie that are numbered one after another, and the number of the first in all processes' rows."""
+        if group.size == 1:
+            return [(slice(0, self.rows), 0)]
+        spans, first = [], 0
+        for part in self.parts:
+            count = self.num_envs * len(part.members)
+            spans.append((slice(first, first + count), group.size * first + group.rank * count))
+            first += count
+        return spans
 
     def take(self, by_role: Mapping[str, torch.Tensor], lead: int) -> torch.Tensor:
         """The rows of these agents, ``[*lead, rows, ...]``: a view where they are all of one role.
@@ -76,6 +92,20 @@ class PolicyRows:
             else:
                 by_role[part.role.name].index_copy_(1, index, own)
             first += count
+
+    def act(
+        self, networks: Networks, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor,
+        values: torch.Tensor | None, acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *,
+        action_mask: torch.Tensor | None = None, greedy: bool = False,
+    ) -> None:  # fmt: skip
+        """Lets networks choose for all rows, each with the random numbers of its place; arguments as of theirs."""
+        for rows, first in self.spans:
+            kept = (None if array is None else array[rows] for array in (values, acted, action_mask))
+            some_values, some_acted, some_mask = kept
+            networks.act(
+                observations[rows], actions[rows], log_probs[rows], some_values, some_acted, stream, turn,
+                greedy=greedy, action_mask=some_mask, first_row=first,
+            )  # fmt: skip
 
     def shares(self, role: str) -> bool:
         """Whether these are some of the agents of a role, and others are not among them."""

@@ -1,0 +1,35 @@
+"""CartPole trained by several processes as one, a GPU each: ``torchrun --nproc-per-node 2 several_processes.py``.
+
+Without GPUs they are processes on the CPU.
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from gpu_envs.training import Config, train
+
+
+def main() -> None:
+    """Trains until CartPole is solved; the first process keeps the run's folder and draws the bar."""
+    rank = int(os.environ["LOCAL_RANK"])
+    on_gpu = torch.cuda.device_count() > rank
+    device = f"cuda:{rank}" if on_gpu else "cpu"
+    if on_gpu:
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", device_id=torch.device(device))
+    else:
+        dist.init_process_group("gloo")
+    config = Config(
+        env="CartPole-v1", device=device, num_envs=512, horizon=32, minibatches=4, learning_rate=3e-3,
+        total_steps=20_000_000, target_return=475, run_dir=os.environ.get("RUN_DIR", ""),
+    )  # fmt: skip
+    result = train(config, group=dist.group.WORLD)
+    if dist.get_rank() == 0:
+        print(f"return {result.returns['agent']:.1f} after {result.steps:,} steps, {result.seconds:.1f} s")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The processes that train one run together, each with replicas of its own, and what they tell one another."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, final
+
+import torch
+import torch.distributed as dist
+from torch.utils._pytree import tree_map
+
+KeptT = TypeVar("KeptT")
+
+_GATHER: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name until torch 2.12
+
+
+@final
+class Group:
+    """Processes of torch's that make the same calls in the same order; or one alone, for which they cost nothing.
+
+    Attributes:
+        rank: The number of this process.
+        size: How many there are.
+    """
+
+    def __init__(self, handle: Any = None) -> None:
+        """Takes a process group of ``torch.distributed``; None: alone."""
+        self._handle = handle
+        self.rank = dist.get_rank(handle) if handle is not None else 0
+        self.size = dist.get_world_size(handle) if handle is not None else 1
+
+    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What each process gave, ``[size, ...]``, by rank."""
+        if self.size == 1:
+            return tensor.unsqueeze(0)
+        parts = tensor.new_empty((self.size, *tensor.shape))
+        _GATHER(parts.view(-1), tensor.reshape(-1), group=self._handle)
+        return parts
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Adds up what each process gave, in place and in order of rank: the same bits for all, every time."""
+        if self.size > 1:
+            torch.sum(self.gathered(tensor), 0, out=tensor)
+
+    def take_first(self, tensor: torch.Tensor) -> None:
+        """Takes over what the first process has there."""
+        if self.size > 1:
+            tensor.copy_(self.gathered(tensor)[0])
+
+    def told(self, something: KeptT) -> list[KeptT]:
+        """What each process says, by rank: small things, which the host waits for."""
+        found: list[Any] = [something] * self.size
+        if self.size > 1:
+            dist.all_gather_object(found, something, group=self._handle)
+        return found
+
+    def collected(self, kept: KeptT) -> list[KeptT] | None:
+        """What each process keeps, by rank, on the first one; None on the others. It comes by way of the host."""
+        if self.size == 1:
+            return [kept]
+        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        moved = tree_map(lambda part: part.cpu() if isinstance(part, torch.Tensor) else part, kept)
+        dist.gather_object(moved, found, dst=dist.get_global_rank(self._handle, 0), group=self._handle)
+        return found
+
+    def check_same(self, given: Mapping[str, Any]) -> None:
+        """Refuses processes that were given different settings."""
+        first, *others = self.told(dict(given))
+        for rank, other in enumerate(others, 1):
+            for name in first:
+                if other.get(name) != first[name]:
+                    raise ValueError(
+                        f"processes that train together must have the same settings: {name} is {first[name]!r} in the "
+                        f"first and {other.get(name)!r} in number {rank}"
+                    )

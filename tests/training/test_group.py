@@ -1,0 +1,225 @@
+"""Several processes train as one: the same experiment as one process with all their replicas."""
+
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import assert_same_bits, with_package
+from trainers import GRID, small, timeless
+
+torch = pytest.importorskip("torch")
+
+from ranks import together  # noqa: E402
+from torch import nn  # noqa: E402
+
+from gpu_envs.backend.cuda import device_count  # noqa: E402
+from gpu_envs.training import Config, Trainer, resume, train  # noqa: E402
+
+EACH = 6
+"""Replicas of a process."""
+
+DEVICES = ("cpu", "cuda") if device_count() > 1 else ("cpu",)
+
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "kernels": {"fused": None},
+    "one pass": {"algorithm": "a2c", "normalise_observations": True, "normalise_rewards": True, "stagger": True},
+    "continuous": {"env": "Pendulum-v1", "algorithm": "a2c", "normalise_rewards": True},
+    "team": {"env": GRID, "algorithm": "a2c", "normalise_observations": True},
+    "one policy for a team": {"env": GRID, "algorithm": "a2c", "policies": {"tagger": "all", "runner": "all"}},
+    "against random": {"env": GRID, "algorithm": "a2c", "policies": {"runner": "random"}},
+    "shared trunk": {"algorithm": "a2c", "shared_trunk": True},
+    "stopped early": {"epochs": 4, "target_kl": 1e-4, "minibatches": 1},
+}
+SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c" or run.get("minibatches") == 1]
+"""Those whose updates take all samples at once: the order of samples is all that differs from one process."""
+
+
+def config_of(name: str, device: str, count: int = EACH, **others: Any) -> Config:
+    given: dict[str, Any] = {"num_envs": count, "fused": False, "total_steps": 16 * count * 40, **RUNS[name], **others}
+    env = given.pop("env", "CartPole-v1")
+    return small(device, env, **given)
+
+
+def iterated(group: Any, device: str) -> dict[str, Any]:
+    """Of each run what it saw in its first horizon, and its trainer's state and returns after two more."""
+    found = {}
+    for name in RUNS:
+        ours = Trainer(config_of(name, device), group=group)
+        ours.iterate(1)
+        seen = {role: storage.observations.cpu().clone() for role, storage in ours._horizon_env.storage.items()}
+        ours.iterate(2)
+        found[name] = {"state": ours.state(), "seen": seen, "returns": ours.returns, "steps": ours.steps}
+    return found
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, str], list[dict[str, Any]]]:
+    """What several processes found, by the run's name; those of one number and place are started once."""
+
+    @functools.cache
+    def run(size: int, place: str) -> list[dict[str, Any]]:
+        return together(size, iterated, tmp_path_factory.mktemp("ranks") / "run", device=place)
+
+    return lambda name, size, place: [found[name] for found in run(size, place)]
+
+
+def weights(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: kept["module"] for name, kept in state["learners"].items()}
+
+
+@pytest.mark.parametrize("place", DEVICES)
+@pytest.mark.parametrize("name", RUNS)
+def test_all_have_the_same_weights(parts: Any, name: str, place: str) -> None:
+    first, second = parts(name, 2, place)
+    assert_same_bits(weights(first["state"]), weights(second["state"]))
+    assert first["returns"] == pytest.approx(second["returns"], rel=0, abs=0, nan_ok=True)
+    assert first["steps"] == second["steps"] == 3 * 2 * EACH * 16
+
+
+@pytest.mark.parametrize("place", DEVICES)
+def test_the_same_every_time(parts: Any, place: str, tmp_path: Path) -> None:
+    again = together(2, iterated, tmp_path / "run", device=place)
+    for name in RUNS:
+        for one, other in zip(parts(name, 2, place), again, strict=True):
+            assert_same_bits(timeless(one["state"]), timeless(other[name]["state"]), name)
+
+
+@pytest.mark.parametrize("place", DEVICES)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_first_horizon_is_that_of_one_process(parts: Any, name: str, place: str) -> None:
+    whole = Trainer(config_of(name, place, 2 * EACH))
+    whole.iterate(1)
+    for role, storage in whole._horizon_env.storage.items():
+        seen = torch.cat([part["seen"][role] for part in parts(name, 2, place)], 1)
+        near = 0.0 if name == "kernels" and place == "cuda" else 1e-5  # torch's products may round by the number of rows
+        torch.testing.assert_close(seen, storage.observations.cpu(), rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("name", SAME_BATCH)
+@pytest.mark.parametrize("size", [2, 3])
+def test_updates_are_those_of_one_process(parts: Any, name: str, size: int) -> None:
+    """Gradients, moments, normalisers, the early stop and the returns are about the samples of all."""
+    first, *others = parts(name, size, "cpu")
+    whole = Trainer(config_of(name, "cpu", size * EACH))
+    whole.iterate(3)
+    for policy, kept in whole.state()["learners"].items():
+        found = first["state"]["learners"][policy]
+        for tensor, value in kept["module"].items():
+            torch.testing.assert_close(found["module"][tensor], value, rtol=1e-3, atol=2e-5)
+        for scale in ("observations", "rewards"):
+            if kept[scale] is not None:
+                for part in ("mean", "variance", "count"):
+                    torch.testing.assert_close(found[scale][part], kept[scale][part], rtol=1e-5, atol=1e-6)
+    for each in (first, *others):
+        assert each["returns"] == pytest.approx(whole.returns, rel=1e-5, nan_ok=True)
+
+
+def trained(group: Any, device: str, folder: str, name: str, until: int | None) -> dict[str, Any]:
+    """A run in a folder, interrupted after so many iterations by one of the processes, and its end."""
+    config = config_of(name, device, run_dir=folder, checkpoint_interval=3, log_interval=1)
+    interrupted = until is not None and torch.distributed.get_rank(group) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        if interrupted:
+            press_at(patch, until or 0)
+        result = train(config, group=group)
+    return {"reason": result.reason, "iterations": result.iterations, "folder": result.run_dir}
+
+
+def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
+    """Sends Ctrl-C when a trainer of this process has done so many iterations."""
+    import signal
+
+    advance: Callable[[Trainer], None] = Trainer._advance
+
+    def advanced(ours: Trainer) -> None:
+        advance(ours)
+        if ours.iteration == iteration:
+            signal.raise_signal(signal.SIGINT)
+
+    patch.setattr(Trainer, "_advance", advanced)
+
+
+def gone_on(group: Any, device: str, folder: str) -> str:
+    del device
+    return resume(folder, group=group).reason
+
+
+def test_a_run_that_one_of_them_stops_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    from gpu_envs.training.record.checkpoint import load
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    ends = together(2, trained, tmp_path / "a", str(whole), "one pass", None)
+    assert [end["reason"] for end in ends] == ["total_steps"] * 2
+    assert [end["folder"] for end in ends] == [str(whole), None]
+    ends = together(2, trained, tmp_path / "b", str(broken), "one pass", 7)
+    assert {end["reason"] for end in ends} == {"interrupted"}
+    assert len({end["iterations"] for end in ends}) == 1
+    assert 7 <= ends[0]["iterations"] <= 9
+    assert together(2, gone_on, tmp_path / "c", str(broken)) == ["total_steps"] * 2
+    kept = [load(next(folder.glob("checkpoints/iteration-00000020.pt"))) for folder in (whole, broken)]
+    assert_same_bits(timeless(kept[0]), timeless(kept[1]))
+    rows = [(folder / "log.csv").read_text().count("\n") for folder in (whole, broken)]
+    assert rows[0] == rows[1]
+
+
+def test_other_numbers_of_processes_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    together(2, trained, tmp_path / "a", str(folder), "plain", None)
+    with pytest.raises(ValueError, match="gpus is 2; give a group of so many processes"):
+        resume(folder)
+    with pytest.raises(ValueError, match="gpus is 4; give a group"):
+        Trainer(config_of("plain", "cpu", gpus=4))
+
+
+def made_by_each(group: Any, device: str) -> dict[str, Any]:
+    torch.manual_seed(torch.distributed.get_rank(group))
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), Outputs())
+    ours = Trainer(config_of("plain", device), modules={"agent": module}, group=group)
+    return {name: tensor.clone() for name, tensor in ours.learners["agent"].module.state_dict().items()}
+
+
+class Outputs(nn.Module):
+    """Two logits and a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, hidden: Any) -> Any:
+        found = self.last(hidden)
+        return found[:, :2], found[:, 2]
+
+
+def test_modules_begin_with_the_weights_of_the_first(tmp_path: Path) -> None:
+    first, second = together(2, made_by_each, tmp_path)
+    assert len(first) == 9
+    assert_same_bits(first, second)
+
+
+def differing(group: Any, device: str) -> str:
+    rank = torch.distributed.get_rank(group)
+    with pytest.raises(ValueError, match=r"gamma is 0.9 in the first and 0.8 in number 1") as caught:
+        Trainer(config_of("plain", device, gamma=0.9 - 0.1 * rank), group=group)
+    return str(caught.value)
+
+
+def test_different_settings_are_refused(tmp_path: Path) -> None:
+    first, second = together(2, differing, tmp_path)
+    assert first == second
+
+
+def test_the_example_under_torchs_launcher(tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "examples" / "several_processes.py"
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(file)]
+    run = tmp_path / "run"
+    env = with_package(OMP_NUM_THREADS="1", RUN_DIR=str(run))
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"return (4[789]\d|500)\.\d after [\d,]+ steps", done.stdout), done.stdout
+    assert (run / "log.csv").exists()
