@@ -257,17 +257,16 @@ class Learner:
 
 def _moments(values: torch.Tensor, alive: torch.Tensor | None, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
     """Variance and mean of the samples of agents in the game, those of all processes (Chan et al. 1979)."""
-    if alive is None:
+    present = None if alive is None else alive.sum(dtype=torch.float32)
+    if alive is None or present is None:
         variance, mean = torch.var_mean(values, correction=0)
-        count = mean.new_full((), values.numel())
     else:
-        present = alive.sum(dtype=torch.float32)
         count = present.clamp(min=1.0)
         mean = torch.where(alive, values, 0.0).sum() / count
         variance = torch.where(alive, (values - mean).square(), 0.0).sum() / count
-        count = present
     if group.size == 1:
         return variance, mean
+    count = mean.new_full((), values.numel()) if present is None else present
     counts, means, variances = group.gathered(torch.stack([count, mean, variance])).unbind(1)
     share = counts / counts.sum().clamp(min=1.0)
     mean = (share * means).sum()

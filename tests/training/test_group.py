@@ -97,7 +97,7 @@ def test_the_first_horizon_is_that_of_one_process(parts: Any, name: str, place: 
     whole.iterate(1)
     for role, storage in whole._horizon_env.storage.items():
         seen = torch.cat([part["seen"][role] for part in parts(name, 2, place)], 1)
-        near = 0.0 if name == "kernels" and place == "cuda" else 1e-5  # torch's products may round by the number of rows
+        near = 0.0 if name == "kernels" and place == "cuda" else 1e-5  # torch rounds by the number of rows
         torch.testing.assert_close(seen, storage.observations.cpu(), rtol=near, atol=near)
 
 

@@ -22,9 +22,10 @@ class RunningMoments:
 
     def add(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
         """Takes in samples by their sum, the sum of their squares, and their number (Chan et al. 1979)."""
-        sums = torch.cat([total, squares, count])
-        self._group.sum(sums)
-        total, squares, count = sums[: len(total)], sums[len(total) : -1], sums[-1:]
+        if self._group.size > 1:
+            sums = torch.cat([total, squares, count])
+            self._group.sum(sums)
+            total, squares, count = sums[: len(total)], sums[len(total) : -1], sums[-1:]
         some = count.clamp(min=1.0)
         mean = total / some
         variance = (squares / some - mean * mean).clamp(min=0.0)
