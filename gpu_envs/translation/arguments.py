@@ -4,13 +4,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import gymnasium
-import numpy as np
 
 from gpu_envs.backend.program import CPP_TYPES
-from gpu_envs.errors import did_you_mean
 from gpu_envs.specs import fields as specs
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.names import camel
@@ -21,7 +19,7 @@ from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arithmetic import write_only
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Constant, Element, Expr, Field
-from gpu_envs.translation.types import BOOL, INT, RANDOM, REAL, Array, Choice, Thing, Type
+from gpu_envs.translation.types import BOOL, INT, RANDOM, REAL, Array, Choice, Record, Thing, Type
 from gpu_envs.translation.walk import known, literal
 
 KINDS = {"real": REAL, "int": INT, "byte": INT, "agent": INT, "bool": BOOL}
@@ -30,6 +28,20 @@ _BOXES = {"float32": (REAL, "float"), "uint8": (INT, "u8"), "int32": (INT, "int"
 SMALL = ("u8", "AgentNumber")
 """Types that are stored in fewer bits than they are computed in."""
 
+PLACES = {
+    "State": ("State&", "s"),
+    "Params": ("const Params&", "p"),
+    "Random": ("Random&", "random"),
+    "World": ("World&", "w"),
+    "Team": ("Team&", "team"),
+    "Action": ("const Action&", "action"),
+    "TeamActions": ("const TeamActions&", "actions"),
+    "Observation": ("Observation&", "observation"),
+    "Row": ("const Row&", "row"),
+    "Mask": ("Mask&", "mask"),
+}
+"""How arguments are passed, and their names in C++."""
+
 PARAMETERS_STAY = "parameters are not written by rules; keep what changes in the state"
 
 
@@ -37,22 +49,17 @@ def element(of: Expr, indices: Sequence[Expr]) -> Expr:
     """An element of what is indexed, or with fewer indices than it has a row, which is indexed in turn."""
     kind = of.kind
     assert isinstance(kind, Array)
-    is_row = isinstance(of, Element) and isinstance(of.of.kind, Array) and len(of.indices) < len(of.of.kind.sizes)
-    base, given = (of.of, of.indices) if is_row and isinstance(of, Element) else (of, ())
-    sizes, flat = kind.sizes, False
-    if len(indices) != len(sizes) and kind.flat and len(indices) == 1:
-        sizes, flat = (_product(sizes),), True
+    base, given, sizes, flat = of, tuple[Expr, ...](), kind.sizes, False
+    if isinstance(of, Element) and isinstance(of.of.kind, Array) and len(of.indices) < len(of.of.kind.sizes):  # a row
+        base, given = of.of, of.indices
+    if kind.flat and len(indices) == 1 < len(sizes):
+        sizes, flat = (math.prod(size or 0 for size in sizes),), True
     elif len(indices) > len(sizes) or (len(indices) < len(sizes) and kind.flat):
         wanted = ", ".join(("i", "j", "k")[: len(sizes)])
         raise RefusedError(f"this has {len(sizes)} dimensions and got {len(indices)}", f"Write [{wanted}]")
     made = (*given, *(_index(index, size) for index, size in zip(indices, sizes, strict=False)))
     rest = sizes[len(indices) :]
     return Element(dataclasses.replace(kind, sizes=rest) if rest else kind.kind, base, made, flat)
-
-
-def _product(sizes: tuple[int | None, ...]) -> int | None:
-    given = [size for size in sizes if size is not None]
-    return math.prod(given) if len(given) == len(sizes) else None
 
 
 def _index(index: Expr, size: int | None) -> Expr:
@@ -67,22 +74,7 @@ def _index(index: Expr, size: int | None) -> Expr:
     return index if at >= 0 else literal(at + size)
 
 
-def field_of(of: Expr, name: str) -> Expr:
-    """A field of an argument."""
-    thing = of.kind
-    assert isinstance(thing, Thing)
-    if name not in thing.fields:
-        listed = ", ".join(thing.fields) or "none"
-        what = f"the {thing.name} has no field {name!r}{did_you_mean(name, thing.fields)}".rstrip(".")
-        raise RefusedError(what, f"Its fields are: {listed}")
-    found = thing.fields[name]
-    assert isinstance(found, Expr)
-    return found
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Arguments:
+class Arguments(Record):
     """The arguments of the rules of one spec."""
 
     spec: Spec
@@ -111,10 +103,8 @@ class Arguments:
     def _param(self, name: str, param: Param) -> Expr:
         """A parameter; of fixed whole numbers and switches it is known what they are."""
         of, cpp = ("", name.upper()) if param.fixed and isinstance(self.spec, TeamSpec) else ("p", name)
-        if param.kind == "choice":
-            return Field(Choice(camel(name), param.choices), of, cpp, refusal=PARAMETERS_STAY)
-        kind = {"bool": BOOL, "int": INT, "real": REAL}[param.kind]
-        if not param.fixed or param.kind == "real":
+        kind = Choice(camel(name), param.choices) if param.kind == "choice" else KINDS[param.kind]
+        if not param.fixed or kind not in (INT, BOOL):
             return Field(kind, of, cpp, refusal=PARAMETERS_STAY)
         value = self.params[name]
         return Constant(kind, bool(value) if kind is BOOL else int(value), f"{of}.{cpp}" if of else cpp)
@@ -130,85 +120,80 @@ class Arguments:
         return found | {n.upper(): self._param(n, p) for n, p in self.spec.params.items() if p.fixed}
 
     def _of_one(self, spec: EnvSpec) -> dict[str, Type]:
-        state: dict[str, Expr] = {}
-        for name, field in spec.typed_state.items():
-            kind, stored = KINDS[field.type], CPP_TYPES[field.type]
-            if field.is_array:
-                sizes = (spec.length(name, field, self.params),)
-                state[name] = Field(Array(kind, sizes, stored=stored, owner="State"), "s", name, "State")
-            else:
-                state[name] = Field(kind, "s", name, "State", stored)
         action = space_of(spec.action, self.params)
         discrete = isinstance(action, gymnasium.spaces.Discrete)
         size = int(getattr(action, "n", 0))
+        state = {name: self._held("State", name, field) for name, field in spec.typed_state.items()}
         return {
-            "State": Thing("State", state, "State"),
-            "Action": INT if discrete else Array(REAL, (int(np.prod(action.shape or (1,))),), cpp="Action"),
+            "State": Thing("State", state),
+            "Action": INT if discrete else Array(REAL, (_size(action),), cpp="Action"),
             "Observation": self._observation(space_of(spec.observation, self.params)),
-            "Mask": Array(BOOL, (size or None,), stored="bool", owner="Mask", write_only=True),
+            "Mask": Array(BOOL, (size or None,), stored="bool", owner="Mask"),
         }
 
     def _observation(self, space: gymnasium.Space[Any]) -> Thing | Array:
         if isinstance(space, gymnasium.spaces.Dict):
             boxes = {name: self._observation(box) for name, box in space.spaces.items()}
             fields = {name: Field(box, "observation", name, "Observation") for name, box in boxes.items()}
-            return Thing("Observation", fields, "Observation")
+            return Thing("Observation", fields)
         kind, stored = _BOXES.get(str(space.dtype), (REAL, "float"))
         shape = space.shape or (1,)
         at = "{1}"
         for n, size in enumerate(shape[1:], 2):
             at = f"{at} * {size} + {{{n}}}" if n == 2 else f"({at}) * {size} + {{{n}}}"
         flat = "{0}[{1}]" if len(shape) > 1 else ""
-        return Array(kind, shape, f"{{0}}[{at}]", stored, owner="Observation", write_only=True, flat=flat)
+        return Array(kind, shape, f"{{0}}[{at}]", stored, owner="Observation", flat=flat)
 
     def _of_team(self, spec: TeamSpec) -> dict[str, Type]:
-        agents, yes = sum(spec.counts(self.params).values()), specs.Field("bool")
-        fields: dict[str, Expr] = {
-            "in_game": self._world("in_game", yes, agents),
-            "present": self._world("present", yes, agents, "which agents are present is not written by rules"),
-            "reward": self._world("reward", specs.Field(), agents),
-            "elapsed": self._world("elapsed", specs.Field("int"), 0, "steps are not counted by rules"),
-            "terminated": self._world("terminated", yes, 0),
-        }
-        for group, count in ((spec.state, agents), (spec.scratch, agents), (spec.shared, 0), (spec.shared_scratch, 0)):
-            fields |= {name: self._world(name, field, count) for name, field in group.items()}
+        agents = sum(spec.counts(self.params).values())
+        fields = {name: self._held("World", name, field, agents) for name, field in _of_agents(spec).items()}
+        present = "which agents are present is not written by rules"
+        fields["present"] = self._held("World", "present", specs.Field("bool"), agents, present)
+        fields["elapsed"] = self._held("World", "elapsed", specs.Field("int"), 0, "steps are not counted by rules")
+        shared = {"terminated": specs.Field("bool"), **spec.shared, **spec.shared_scratch}
+        fields |= {name: self._held("World", name, field) for name, field in shared.items()}
         spaces = [space_of(role.action, self.params) for role in spec.roles]
         alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
         whole = not all(isinstance(space, gymnasium.spaces.Box) for space in spaces)
-        size = max(int(np.prod(space.shape or (1,))) for space in spaces)
-        action = INT if alone else Array(INT if whole else REAL, (size,), cpp="Action")
+        action = INT if alone else Array(INT if whole else REAL, (max(map(_size, spaces)),), cpp="Action")
         form = "int({0}[{1}])" if alone else "{0}[{1}]"
-        widest = max(int(np.prod(space_of(role.observation, self.params).shape or (1,))) for role in spec.roles)
+        widest = max(_size(space_of(role.observation, self.params)) for role in spec.roles)
         return {
-            "World": Thing("World", fields, "World"),
+            "World": Thing("World", fields),
             "Team": Thing("Team", {"last_step": Field(BOOL, "team", "last_step")}),
             "TeamActions": Array(action, (agents,), form),
             "Action": action,
-            "Row": Array(REAL, (widest,), stored="float", owner="Row", write_only=True),
-            "Mask": Array(BOOL, (None,), stored="bool", owner="Mask", write_only=True),
+            "Row": Array(REAL, (widest,), stored="float", owner="Row"),
+            "Mask": Array(BOOL, (None,), stored="bool", owner="Mask"),
         }
 
     def held(self, name: str) -> int | None:
         """How many elements of a field an agent has; 0 of an array that the replica has, None of a single number."""
         assert isinstance(self.spec, TeamSpec)
-        own = {**self.spec.state, **self.spec.scratch, "in_game": specs.Field("bool"), "reward": specs.Field()}
+        own = _of_agents(self.spec)
         if name in own:
             return self.spec.length(name, own[name], self.params)
         shared = {**self.spec.shared, **self.spec.shared_scratch}
         return 0 if name in shared and shared[name].is_array else None
 
-    def _world(self, name: str, field: specs.Field, agents: int, refusal: str = "") -> Expr:
-        """A field of ``World``: of agents, or (0 of them) of the replica."""
-        kind, stored = KINDS[field.type], "" if refusal else CPP_TYPES[field.type]
+    def _held(self, owner: str, name: str, field: specs.Field, agents: int = 0, refusal: str = "") -> Expr:
+        """A field of ``State`` or ``World``: of each of the agents, or (0 of them) of the replica."""
+        of, kind, stored = PLACES[owner][1], KINDS[field.type], "" if refusal else CPP_TYPES[field.type]
         if agents == 0 and not field.is_array:
-            return Field(kind, "w", name, "World", stored, refusal)
+            return Field(kind, of, name, owner, stored, refusal)
         length = self.spec.length(name, field, self.params)
-        sizes: tuple[int, ...] = (agents,) if agents else (length,)
-        form, flat = "{0}[{1}]", ""
+        sizes, form, flat = [agents or length], "{0}[{1}]", ""
         if agents and field.is_array:
-            sizes, form, flat = (agents, length), f"{{0}}[{{1}} * {length} + {{2}}]", "{0}[{1}]"
+            sizes, form, flat = [agents, length], f"{{0}}[{{1}} * {length} + {{2}}]", "{0}[{1}]"
         if not stored and CPP_TYPES[field.type] in SMALL:
             form = f"int({form})"
-        return Field(
-            Array(kind, sizes, form, stored, refusal, "World", flat=flat, agents=agents > 0), "w", name, "World"
-        )
+        return Field(Array(kind, tuple(sizes), form, stored, refusal, owner, flat), of, name, owner)
+
+
+def _size(space: gymnasium.Space[Any]) -> int:
+    return math.prod(space.shape or (1,))
+
+
+def _of_agents(spec: TeamSpec) -> dict[str, specs.Field]:
+    """The fields that each agent has, and that rules may write."""
+    return {"in_game": specs.Field("bool"), "reward": specs.Field(), **spec.state, **spec.scratch}

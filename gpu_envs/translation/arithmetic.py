@@ -10,34 +10,32 @@ from gpu_envs.translation import tree
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
 from gpu_envs.translation.types import BOOL, INT, REAL, STATIC, Array, Choice, Number, Type, described, wider
-from gpu_envs.translation.walk import draws, is_simple, known, literal, within
+from gpu_envs.translation.walk import draws, is_simple, known, literal
 
-_FOLDED: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+OPERATORS: Mapping[type, tuple[str, Callable[..., Any]]] = {
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv),
+    ast.FloorDiv: ("python::floor_divided", operator.floordiv),
+    ast.Mod: ("python::modulo", operator.mod),
+    ast.Pow: ("elementary::power", operator.pow),
+    ast.LShift: ("<<", operator.lshift),
+    ast.RShift: (">>", operator.rshift),
+    ast.BitAnd: ("&", operator.and_),
+    ast.BitOr: ("|", operator.or_),
+    ast.BitXor: ("^", operator.xor),
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+    ast.USub: ("-", operator.neg),
+    ast.UAdd: ("+", operator.pos),
+    ast.Invert: ("~", operator.invert),
 }
-
-SIGNS: Mapping[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-"""Operators that mean the same in C++, once both sides have one type."""
-_BITS = {ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>"}
-_ORDER = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
-_EQUALITY = {ast.Eq: "==", ast.NotEq: "!="}
+"""What each operator is in C++, once its operands have one type, and what it is of constants."""
 
 MOST_FACTORS = 16
 """The greatest exponent that becomes a product."""
@@ -46,7 +44,6 @@ MOST_FOLDED = 4096
 """Bits of the greatest int that constants may make."""
 
 TRUNCATED = "python::truncated"
-_WHOLE = ("round_down", "python::rounded")
 
 
 # --- types ---
@@ -55,7 +52,7 @@ _WHOLE = ("round_down", "python::rounded")
 def number(expr: Expr) -> Number:
     """The type of an expression that must be a number."""
     if write_only(expr):
-        raise RefusedError("what is observed is written and not read", "Compute it in a local first")
+        raise RefusedError("what is observed is written and not read", "Compute it in a local first", expr.at)
     if isinstance(expr.kind, Number):
         return expr.kind
     instead = ""
@@ -64,7 +61,7 @@ def number(expr: Expr) -> Number:
         instead = f"Write {ast.unparse(expr.at)[:-1]}, {', '.join(names[len(expr.indices) :])}]"
         if isinstance(expr.of.kind, Array) and len(expr.indices) == len(expr.of.kind.sizes):  # an action
             instead = f"Write {ast.unparse(expr.at)}[j]"
-    raise RefusedError(f"this is {described(expr.kind, known(expr))} and not a number", instead)
+    raise RefusedError(f"this is {described(expr.kind, known(expr))} and not a number", instead, expr.at)
 
 
 def write_only(expr: Expr) -> bool:
@@ -77,43 +74,52 @@ def converted(expr: Expr, kind: Type) -> Expr:
     if expr.kind == kind and not write_only(expr):
         return expr
     if not isinstance(kind, Number):
-        raise RefusedError(f"this is {described(expr.kind, known(expr))}")
+        raise RefusedError(f"this is {described(expr.kind, known(expr))}", at=expr.at)
     given = number(expr)
     if given.width > kind.width:
         how = {"int": "int(...), which cuts off the fraction", "bool": "a comparison, as in x != 0"}[kind.cpp]
-        raise RefusedError(f"{described(given)} is given where {described(kind)} belongs", f"Write {how}")
+        raise RefusedError(f"{described(given)} is given where {described(kind)} belongs", f"Write {how}", expr.at)
     if isinstance(expr, tree.Constant) and not expr.name:
         try:
             return literal(int(expr.value) if kind is INT else float(expr.value), expr.at)
         except OverflowError:
-            raise RefusedError("this number is too large for a float", "Write a smaller number") from None
+            raise RefusedError("this number is too large for a float", "Write a smaller number", expr.at) from None
     if kind is REAL and (real := _as_real(expr)):
         return real
-    return tree.Call(kind, kind.cpp, (expr,), at=expr.at)
+    return tree.Operation(kind, kind.cpp, (expr,), at=expr.at)
 
 
 def _as_real(expr: Expr) -> Expr | None:
     """A whole number as the real that it was made of, where there is one."""
     match expr:
-        case tree.Call(function=name, arguments=(whole,)) if name == TRUNCATED and _is_whole(whole):
+        case tree.Operation(name=name, operands=(whole,)) if name == TRUNCATED and _is_whole(whole):
             return whole
-        case tree.Unary(sign="-", operand=inner):
-            real = _as_real(inner)
-            return None if real is None else tree.Unary(REAL, "-", real, at=expr.at)
+        case tree.Operation(name="-", operands=(inner,)) if real := _as_real(inner):
+            return tree.Operation(REAL, "-", (real,), at=expr.at)
     return None
 
 
 def _is_whole(expr: Expr) -> bool:
-    return (isinstance(expr, tree.Call) and expr.function in _WHOLE) or (
-        isinstance(expr, tree.Unary) and expr.sign == "-" and _is_whole(expr.operand)
-    )
+    match expr:
+        case tree.Operation(name="-", operands=(inner,)):
+            return _is_whole(inner)
+        case tree.Operation(name="round_down" | "python::rounded"):
+            return True
+    return False
 
 
 def truth(expr: Expr) -> Expr:
     """Whether a number counts as true."""
     if number(expr) is BOOL:
         return expr
-    return literal(bool(expr.value)) if isinstance(expr, tree.Constant) else tree.Binary(BOOL, "!=", expr, literal(0))
+    if isinstance(expr, tree.Constant):
+        return literal(bool(expr.value))
+    return tree.Operation(BOOL, "!=", (expr, literal(0)))
+
+
+def call(name: str, kind: Type, *operands: Expr) -> Expr:
+    """An operation whose operands have the type of the result."""
+    return tree.Operation(kind, name, tuple(converted(operand, kind) for operand in operands))
 
 
 # --- operators ---
@@ -122,24 +128,17 @@ def truth(expr: Expr) -> Expr:
 def binary(op: ast.operator, left: Expr, right: Expr) -> Expr:
     """``left op right``."""
     both = wider(number(left), number(right))
-    if isinstance(left, tree.Constant) and isinstance(right, tree.Constant) and not isinstance(op, ast.MatMult):
+    if isinstance(op, ast.MatMult):
+        raise RefusedError("there are no matrices in rules", "Write the sums out, or in loops")
+    if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
         return _folded(op, left, right)  # in Python's double precision, and rounded once
-    whole = INT if both is BOOL else both
-    match op:
-        case ast.Add() | ast.Sub() | ast.Mult():
-            return tree.Binary(whole, SIGNS[type(op)], converted(left, whole), converted(right, whole))
-        case ast.Div():
-            _refuse_zero(right)
-            return tree.Binary(REAL, "/", converted(left, REAL), converted(right, REAL))
-        case ast.FloorDiv() | ast.Mod():
-            _refuse_zero(right)
-            name = "floor_divided" if isinstance(op, ast.FloorDiv) else "modulo"
-            return call(f"python::{name}", whole, left, right)
-        case ast.Pow():
-            return power(left, right)
-        case ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.LShift() | ast.RShift():
-            return _bits(op, left, right)
-    raise RefusedError("there are no matrices in rules", "Write the sums out, or in loops")
+    if isinstance(op, ast.Pow):
+        return power(left, right)
+    if isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.LShift | ast.RShift):
+        return _bits(op, both, left, right)
+    if isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) and isinstance(right, tree.Constant) and right.value == 0:
+        raise RefusedError("this divides by zero")
+    return call(OPERATORS[type(op)][0], REAL if isinstance(op, ast.Div) else wider(INT, both), left, right)
 
 
 def _folded(op: ast.AST, left: tree.Constant, right: tree.Constant) -> Expr:
@@ -147,27 +146,26 @@ def _folded(op: ast.AST, left: tree.Constant, right: tree.Constant) -> Expr:
         bits = abs(left.value).bit_length()
         if (bits + right.value if isinstance(op, ast.LShift) else bits * right.value) > MOST_FOLDED:
             raise RefusedError("this number does not fit 32 bits", "Write a float, or a smaller number")
+    return computed(OPERATORS[type(op)][1], left.value, right.value)
+
+
+def computed(function: Callable[..., Any], *values: Any) -> Expr:
+    """What Python computes of constants."""
     try:
-        return literal(_FOLDED[type(op)](left.value, right.value))
+        return literal(function(*values))
     except (ArithmeticError, TypeError, ValueError) as error:
         raise RefusedError(f"Python cannot compute this: {error}") from None
 
 
-def _refuse_zero(divisor: Expr) -> None:
-    if known(divisor) == 0 and isinstance(divisor, tree.Constant):
-        raise RefusedError("this divides by zero")
-
-
-def _bits(op: ast.operator, left: Expr, right: Expr) -> Expr:
-    both = wider(number(left), number(right))
+def _bits(op: ast.operator, both: Type, left: Expr, right: Expr) -> Expr:
     if both is REAL:
         raise RefusedError("bits are of ints, and this has a float")
     shift = isinstance(op, ast.LShift | ast.RShift)
     by = known(right)
     if shift and by is not None and not 0 <= by < 32:
         raise RefusedError(f"an int of 32 bits cannot be shifted by {by}")
-    made = tree.Binary(INT, _BITS[type(op)], converted(left, INT), converted(right, INT))
-    return tree.Binary(BOOL, "!=", made, literal(0)) if both is BOOL and not shift else made
+    made = call(OPERATORS[type(op)][0], INT, left, right)
+    return truth(made) if both is BOOL and not shift else made
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
@@ -178,52 +176,51 @@ def power(base: Expr, exponent: Expr) -> Expr:
     if times is None or not abs(times) <= MOST_FACTORS or times != int(times):  # (NaN is not less either)
         if REAL not in kinds and (times is None or times > 0):
             raise RefusedError("this power of an int is an int or a float, or too large", "Write float(a) ** b")
-        return call("elementary::power", REAL, base, exponent)
+        return call(OPERATORS[ast.Pow][0], REAL, base, exponent)
     kind = REAL if isinstance(times, float) or times < 0 else wider(INT, kinds[0])
     x, factors = converted(base, kind), abs(int(times))
     if factors == 0:  # what is drawn is drawn all the same
         one = converted(literal(1), kind)
-        return tree.Named(kind, x, one) if any(map(draws, within(x))) else one
+        return tree.Operation(kind, ",", (x, one)) if draws(x) else one
     if factors == 1:
         product = x
     elif factors == 2 and is_simple(x):
-        product = tree.Binary(kind, "*", x, x)
+        product = call("*", kind, x, x)
     else:
-        product = tree.Call(kind, f"python::power<{factors}>", (x,))
+        product = call(f"python::power<{factors}>", kind, x)
     return product if times > 0 else binary(ast.Div(), literal(1.0), product)
-
-
-def call(function: str, kind: Type, *arguments: Expr) -> Expr:
-    """A call of a function of the dialect, whose arguments have one type."""
-    return tree.Call(kind, function, tuple(converted(argument, kind) for argument in arguments))
 
 
 def unary(op: ast.unaryop, operand: Expr) -> Expr:
     """``op operand``."""
     if isinstance(op, ast.Not):
         test = truth(operand)
-        return literal(not test.value) if isinstance(test, tree.Constant) else tree.Unary(BOOL, "!", test)
+        return literal(not test.value) if isinstance(test, tree.Constant) else call("!", BOOL, test)
     kind = wider(INT, number(operand))
     if isinstance(op, ast.Invert) and kind is REAL:
         raise RefusedError("bits are of ints, and this is a float")
+    sign, compute = OPERATORS[type(op)]
     if isinstance(operand, tree.Constant):
-        signs: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
-        return literal(signs.get(type(op), operator.invert)(operand.value))
-    given = converted(operand, kind)
-    return given if isinstance(op, ast.UAdd) else tree.Unary(kind, "-" if isinstance(op, ast.USub) else "~", given)
+        return literal(compute(operand.value))
+    return converted(operand, kind) if isinstance(op, ast.UAdd) else call(sign, kind, operand)
 
 
 # --- comparisons ---
 
 
 def compare(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
-    """``left op right`` for two."""
+    """``left op right`` for two; of ``in``, the left is simple, or the result only says that it is possible."""
     if isinstance(op, ast.Is | ast.IsNot):
         raise RefusedError("objects are not compared in rules", "Write == or !=")
     if isinstance(op, ast.In | ast.NotIn):
-        return _membership(op, left, right)
-    if isinstance(left.kind, Choice) or isinstance(right.kind, Choice):
-        return _words(op, left, right)
+        words = known(right)
+        if not isinstance(words, tuple | list | set | frozenset | range) or not words:
+            raise RefusedError("'in' needs a tuple of constants", "Write a tuple of them, or comparisons")
+        found = logic(ast.Or(), [compare(ast.Eq(), left, literal(word)) for word in words])
+        return unary(ast.Not(), found) if isinstance(op, ast.NotIn) else found
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one.kind, Choice):
+            return _words(op, one.kind, one, other)
     for one, other in ((left, right), (right, left)):
         if isinstance(one.kind, Number) and isinstance(known(other), str):
             raise RefusedError(
@@ -233,42 +230,24 @@ def compare(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
     both = wider(number(left), number(right))
     if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
         return _folded(op, left, right)
-    if type(op) in _ORDER:
+    if not isinstance(op, ast.Eq | ast.NotEq):
         both = wider(INT, both)
-    sign = {**_ORDER, **_EQUALITY}[type(op)]
-    return tree.Binary(BOOL, sign, converted(left, both), converted(right, both))
+    return tree.Operation(BOOL, OPERATORS[type(op)][0], (converted(left, both), converted(right, both)))
 
 
-def _membership(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
-    words = known(right)
-    if not isinstance(words, tuple | list | set | frozenset | range) or not words:
-        raise RefusedError("'in' needs a tuple of constants", "Write a tuple of them, or comparisons")
-    asked = left if is_simple(left) else tree.Local(left.kind, tree.IT)
-    found = logic(ast.Or(), [compare(ast.Eq(), asked, literal(word)) for word in words])
-    found = found if asked is left else tree.Named(BOOL, left, found)
-    return unary(ast.Not(), found) if isinstance(op, ast.NotIn) else found
-
-
-def _words(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
-    choice, word = (left, right) if isinstance(left.kind, Choice) else (right, left)
-    kind = choice.kind
-    assert isinstance(kind, Choice)
-    if type(op) not in _EQUALITY:
+def _words(op: ast.cmpop, kind: Choice, choice: Expr, word: Expr) -> Expr:
+    if not isinstance(op, ast.Eq | ast.NotEq):
         raise RefusedError("words have no order", "Write == or !=")
-    sign = _EQUALITY[type(op)]
-    if word.kind == kind:
-        return tree.Binary(BOOL, sign, choice, word)
-    if word.kind is not STATIC or not isinstance(known(word), str):
-        what = described(word.kind, known(word))
-        raise RefusedError(f"{described(kind)} is compared with {what}", "Write one of the words")
-    return tree.Binary(BOOL, sign, choice, _enumerator(kind, known(word)))
-
-
-def _enumerator(kind: Choice, word: str) -> Expr:
-    if word not in kind.words:
-        listed = ", ".join(map(repr, kind.words))
-        raise RefusedError(f"{word!r} is not one of {listed}{did_you_mean(word, kind.words)}".rstrip("."))
-    return tree.Constant(kind, word, f"{kind.cpp}::{word.replace('-', '_')}")
+    name = known(word)
+    if word.kind != kind:
+        if word.kind is not STATIC or not isinstance(name, str):
+            what = described(word.kind, name)
+            raise RefusedError(f"{described(kind)} is compared with {what}", "Write one of the words")
+        if name not in kind.words:
+            listed = ", ".join(map(repr, kind.words))
+            raise RefusedError(f"{name!r} is not one of {listed}{did_you_mean(name, kind.words)}".rstrip("."))
+        word = tree.Constant(kind, name, f"{kind.cpp}::{name.replace('-', '_')}")
+    return tree.Operation(BOOL, OPERATORS[type(op)][0], (choice, word))
 
 
 # --- conditions ---
@@ -280,7 +259,7 @@ def conditional(test: Expr, yes: Expr, no: Expr) -> Expr:
     one, other = converted(yes, kind), converted(no, kind)
     if isinstance(test, tree.Constant):
         return one if test.value else other
-    return tree.Choose(kind, test, one, other)
+    return tree.Operation(kind, "?:", (test, one, other))
 
 
 def logic(op: ast.boolop, values: list[Expr]) -> Expr:
@@ -297,4 +276,4 @@ def logic(op: ast.boolop, values: list[Expr]) -> Expr:
         return literal(not decisive)
     if isinstance(left[0], tree.Constant) or len(left) == 1:
         return left[0]
-    return tree.Logic(BOOL, "||" if decisive else "&&", tuple(left))
+    return tree.Operation(BOOL, "||" if decisive else "&&", tuple(left))

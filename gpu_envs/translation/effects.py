@@ -5,37 +5,35 @@ import dataclasses
 from typing import final
 
 from gpu_envs.translation import tree
-from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.types import Array
-from gpu_envs.translation.walk import expressions, known, owner_of, places, statements
+from gpu_envs.translation.tree import Block
+from gpu_envs.translation.types import Record
+from gpu_envs.translation.walk import expressions, field_of, has_phases, known, owner_of, places, statements
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class Span(Record):
     """Elements ``times * turn + least`` to ``times * turn + most`` of an array, of all agents' elements in a row."""
 
+    turn: tree.Variable
+    """The variable with the number of the turn."""
     times: int
     least: int
     most: int
 
-    @property
-    def is_apart(self) -> bool:
-        """Whether no two turns have an element of it in common."""
-        return self.most - self.least < abs(self.times)
+    def is_apart_from(self, other: "Span") -> bool:
+        """Whether no turn has an element of these in common with another turn's of the other."""
+        if self.times != other.times:
+            return False
+        return max(self.most, other.most) - min(self.least, other.least) < abs(self.times)
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Access:
+class Access(Record):
     """What a turn does with a field of the world."""
 
     field: str
     how: str
     """``read``, ``write`` or ``add``."""
-    turn: tree.Variable | None
-    """The variable with the number of the turn whose elements these are; None where they may be any turn's."""
     span: Span | None
+    """The turn whose elements these are, and which; None where they may be any turn's."""
     only: tuple[tree.Variable, object] | None
     """The single turn that does it: a variable, and what that must be."""
     constant: float | None
@@ -53,10 +51,8 @@ class Effects:
     """The arguments that it changes."""
     fields: set[str] = dataclasses.field(default_factory=set)
     """The fields that it assigns."""
-    written: set[tuple[str, int]] = dataclasses.field(default_factory=set)
-    """Elements of the observation that it writes: the part, ``""`` of one without, and the index."""
-    anywhere: set[str] = dataclasses.field(default_factory=set)
-    """Parts of the observation of which it writes elements, and it is not known which they are."""
+    written: set[tuple[str, int | None]] = dataclasses.field(default_factory=set)
+    """Elements of the observation that it writes: the part, ``""`` of one without, and the index, None: not known."""
     phases: bool = False
     """It has phases."""
     certain: frozenset[str] = frozenset()
@@ -67,41 +63,21 @@ class Effects:
 
 def effects_of(body: Block) -> Effects:
     """What the statements of a function do; ``certain`` and ``accesses`` are found by the checks."""
-    found = Effects()
+    found = Effects(phases=has_phases(body))
     for stmt in statements(body):
-        found.phases |= isinstance(stmt, tree.Turns) and stmt.method == "agents"
         for place in places(stmt):
-            _note(found, place)
+            owner = owner_of(place)
+            if not owner:  # a variable
+                continue
+            found.owners.add(owner)
+            found.fields.add(field_of(place))
+            if owner in ("Observation", "Row"):
+                index = place.indices[0] if isinstance(place, tree.Element) and len(place.indices) == 1 else place
+                found.written.add((field_of(place), known(index)))
         for expr in expressions(stmt):
             if isinstance(expr, tree.Invoke):
                 called = expr.function.effects
                 found.owners |= called.owners
                 found.fields |= called.fields
                 found.written |= called.written
-                found.anywhere |= called.anywhere
-                found.phases |= called.phases
     return found
-
-
-def field_of(place: Expr) -> str:
-    """The name of the field that a place belongs to; empty of what has no fields."""
-    if isinstance(place, tree.Element):
-        return field_of(place.of)
-    return place.name if isinstance(place, tree.Field) else ""
-
-
-def _note(found: Effects, place: Expr) -> None:
-    owner = owner_of(place)
-    if not owner:  # a variable
-        return
-    found.owners.add(owner)
-    found.fields.add(field_of(place))
-    if owner not in ("Observation", "Row"):
-        return
-    index = known(place.indices[0]) if isinstance(place, tree.Element) and len(place.indices) == 1 else None
-    if index is None:
-        found.anywhere.add(field_of(place))
-    else:
-        assert isinstance(place, tree.Element)
-        assert isinstance(place.of.kind, Array)
-        found.written.add((field_of(place), index))

@@ -1,13 +1,15 @@
 """Whole functions: from what their authors wrote, through the tree and its checks, to C++."""
 
 import ast
-import dataclasses
+import inspect
+import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import tree
+from gpu_envs.translation.arguments import PLACES
 from gpu_envs.translation.checks.assigned import check_assigned
 from gpu_envs.translation.checks.races import check_races
 from gpu_envs.translation.declarations import declared
@@ -15,12 +17,9 @@ from gpu_envs.translation.effects import effects_of
 from gpu_envs.translation.order import ordered
 from gpu_envs.translation.printer import printed
 from gpu_envs.translation.reading.expressions import expression
-from gpu_envs.translation.reading.loops import method_of
-from gpu_envs.translation.reading.reader import Reader, in_ascii
-from gpu_envs.translation.reading.scope import frame_of
-from gpu_envs.translation.reading.statements import block
-from gpu_envs.translation.signatures import PLACES, annotation, annotations_of, arguments_of
-from gpu_envs.translation.sources import Written, read
+from gpu_envs.translation.reading.reader import Reader, frame_of, in_ascii
+from gpu_envs.translation.reading.statements import block, method_of
+from gpu_envs.translation.sources import Written, annotation, read
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import NUMBERS, Number, Several, Thing, Type
 from gpu_envs.translation.unit import SourceLine, Unit
@@ -73,7 +72,11 @@ def translate(
     """
     reader = FunctionReader(unit, written)
     reader.names |= set(words)
-    parameters = tuple(_parameter(reader, name, word, entry=frozen is not None) for name, word in words.items())
+    signature = inspect.signature(written.function).parameters
+    parameters = tuple(
+        _parameter(reader, name, word, signature[name].default, entry=frozen is not None)
+        for name, word in words.items()
+    )
     known = frozenset(p.variable for p in parameters)
     body = _read(reader, parameters, result, between=between)
     effects = effects_of(body)
@@ -83,46 +86,47 @@ def translate(
         effects.accesses = check_races(unit.arguments, written, body, known)
     if frozen is None and not effects.phases:
         frozen = frozenset({"State", "World"}) - effects.owners
-    body = declared(written, ordered(reader, body), known)
-    heads, used = [], _used(body)
-    for parameter in parameters:
+    lines = printed(written, declared(written, ordered(reader, body), known))
+    # A phase's macro names the team, and that of columns the row.
+    text = "\n".join(line.text.replace("FOR_EACH_AGENT", "team").replace("FOR_EACH_COLUMN", "row") for line in lines)
+    used = set(re.findall(r"(?<![.:\w])[A-Za-z_]\w*\b(?!::)", text))
+    heads = []
+    for name, parameter in zip(words, parameters, strict=True):
         kind = reader.types.get(parameter.variable, parameter.kind)
         head = kind.cpp if isinstance(kind, Number) else parameter.declared
-        head = f"const {head}" if words[parameter.name] in (frozen or ()) else head
-        heads.append(f"{head} {parameter.cpp}" if parameter.cpp in used else head)
+        head = f"const {head}" if words[name] in (frozen or ()) else head
+        heads.append(f"{head} {parameter.variable.cpp}" if parameter.variable.cpp in used else head)
     word = result.cpp if isinstance(result, Number | Several) else "void"
     first = SourceLine(written.tree.lineno, f"FN {word} {cpp}({', '.join(heads)}) {{")
-    unit.parts.append((written.file, [first, *printed(written, body), SourceLine(0, "}"), SourceLine(0, "")]))
+    unit.parts.append((written.file, [first, *lines, SourceLine(0, "}"), SourceLine(0, "")]))
     return tree.Function(written, cpp, parameters, result, effects)
 
 
-def _parameter(reader: Reader, name: str, word: str, *, entry: bool) -> tree.Parameter:
+def _parameter(reader: Reader, name: str, word: str, default: Any, *, entry: bool) -> tree.Parameter:
     kind = NUMBERS.get(word) or reader.unit.arguments.all[word]
-    default = reader.written.defaults.get(name, dataclasses.MISSING)
     if isinstance(kind, Number):
-        return tree.Parameter(name, reader.cpp_name(name), kind, kind.cpp, default)
+        return tree.Parameter(tree.Variable(name, reader.cpp_name(name)), kind, kind.cpp, default)
     declared_as, cpp = PLACES[word]
     if word == "Random" and not entry:  # there may be several
         cpp = reader.cpp_name(name)
     if word == "Mask" and "World" in reader.unit.arguments.all:
         declared_as = f"const {declared_as}"
-    return tree.Parameter(name, cpp, kind, declared_as, default)
+    return tree.Parameter(tree.Variable(name, cpp), kind, declared_as, default)
 
 
 def _read(reader: Reader, parameters: Sequence[tree.Parameter], result: Type | None, *, between: bool) -> Block:
     """Reads a function until the types of its variables stay what they are."""
     written, reader.result = reader.written, result
-    for parameter in parameters:
-        reader.arguments[parameter.name] = tree.Local(parameter.kind, parameter.variable)
+    reader.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
     frame = frame_of(0, written.tree.body, lambda loop: bool(method_of(reader, loop)))
     body: Block = ()
     reader.changed = True
     while reader.changed:
         reader.begin()
         reader.frames, reader.between = [frame], between
-        for parameter in parameters:
-            if isinstance(parameter.kind, Number) and parameter.name in frame.stored:
-                reader.learn(parameter.name, parameter.kind, written.tree)
+        for name, argument in reader.arguments.items():
+            if isinstance(argument.kind, Number) and name in frame.stored:
+                reader.learn(name, argument.kind, written.tree)
         body = reader.block(written.tree.body)
     if result is not None and not ends(body):
         outcome = isinstance(result, Several) and result.cpp == "Outcome"
@@ -135,35 +139,13 @@ def _refuse_changes(written: Written, body: Block, frozen: frozenset[str]) -> No
     """Refuses changes of arguments that stay what they are."""
     for stmt in statements(body):
         changed = [(owner_of(place), place.at) for place in places(stmt)]
-        changed += [
-            (owner, expr.at)
-            for expr in expressions(stmt)
-            if isinstance(expr, tree.Invoke)
-            for owner in sorted(expr.function.effects.owners)
-        ]
+        for expr in expressions(stmt):
+            if isinstance(expr, tree.Invoke):
+                changed += [(owner, expr.at) for owner in sorted(expr.function.effects.owners)]
         for owner, at in changed:
             if owner in frozen:
                 what = f"{written.name} does not change the {owner.lower()}"
                 raise written.error(at or stmt.at, what, "Change it in step or reset")
-
-
-def _used(body: Block) -> set[str]:
-    """The names of arguments in C++ that a function's text has."""
-    used = set()
-    for stmt in statements(body):
-        if isinstance(stmt, tree.Turns):
-            used.add("team" if stmt.method == "agents" else "row")
-        for expr in expressions(stmt):
-            match expr:
-                case tree.Local(variable=variable):
-                    used.add(variable.cpp)
-                case tree.Field(of=name):
-                    used.add(name)
-                case tree.Constant(name=name) if "." in name:
-                    used.add(name.partition(".")[0])
-                case tree.Call(function=name) if name.startswith("team."):
-                    used.add("team")
-    return used
 
 
 # --- a function that rules call ---
@@ -171,37 +153,33 @@ def _used(body: Block) -> set[str]:
 
 def helper(unit: Unit, written: Written, cpp: str) -> tree.Function:
     """Translates a function that rules call."""
-    words = annotations_of(written)
+    words = written.annotations
     known = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in PLACES}}
     seen: set[str] = set()
-    for node in arguments_of(written):
-        word = words[node.arg]
+    for node, word in zip(written.arguments, words.values(), strict=True):
         if word not in known:
             what = f"has the annotation {word}" if word else "has no annotation"
-            raise written.error(
-                node,
-                f"the argument {node.arg!r} {what}{did_you_mean(word, known) if word else ''}".rstrip("."),
-                f"Annotate it with one of: {', '.join(known)}",
-            )
+            meant = did_you_mean(word, known) if word else ""
+            instead = f"Annotate it with one of: {', '.join(known)}"
+            raise written.error(node, f"the argument {node.arg!r} {what}{meant}".rstrip("."), instead)
         if word in seen and isinstance(known[word], Thing) and word != "Random":
             raise written.error(node, f"{written.name} has two arguments of type {word}", "Give it one")
         seen.add(word)
-    return translate(unit, written, cpp, words, _result(unit, written), between=unit.has_phases_of(written))
+    return translate(unit, written, cpp, words, _result(unit, written), between=unit.has_phases(written.function))
 
 
 def _result(unit: Unit, written: Written) -> Number | Several | None:
     returns = written.tree.returns
     word = annotation(returns)
     returning = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(written.tree))
-    if word in ("", "None") and not (returning and not word):
+    if word == "None" or (not word and not returning):
         return None
     if word in NUMBERS:
         return NUMBERS[word]
     if word.startswith("tuple[") and word.endswith("]"):
-        kinds = [NUMBERS.get(part.strip()) for part in word[len("tuple[") : -1].split(",")]
-        found = tuple(kind for kind in kinds if kind is not None)
-        if len(found) == len(kinds):
-            return unit.several(found)
+        parts = [part.strip() for part in word[len("tuple[") : -1].split(",")]
+        if all(part in NUMBERS for part in parts):
+            return unit.several(tuple(NUMBERS[part] for part in parts))
     what = f"returns {word}" if word else "returns something, and has no annotation of what"
     raise written.error(
         returns or written.tree,

@@ -1,24 +1,21 @@
 """The functions that rules may call: Python's own, those of ``math``, and those of ``gpu_envs.rules``."""
 
 import ast
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import Any
 
 from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
-from gpu_envs.translation.arithmetic import TRUNCATED, binary, call, converted, number, power, truth, unary
+from gpu_envs.translation.arithmetic import TRUNCATED, binary, call, computed, converted, number, power, truth, unary
 from gpu_envs.translation.sources import RefusedError
-from gpu_envs.translation.tree import Call, Constant, Expr
-from gpu_envs.translation.types import BOOL, INT, REAL, wider
+from gpu_envs.translation.tree import Constant, Expr, Operation
+from gpu_envs.translation.types import BOOL, INT, REAL, Number, Record, Type, wider
 from gpu_envs.translation.walk import known, literal
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Known:
+class Known(Record):
     """A function, and how many arguments it takes."""
 
     make: Callable[..., Expr]
@@ -26,21 +23,24 @@ class Known:
     most: int = 1
 
 
-def _real(name: str, count: int = 1) -> Known:
-    """A function of reals by its name in the dialect."""
-    return Known(functools.partial(call, name, REAL), count, count)
+def _named(name: str, count: int = 1, kind: Number = REAL) -> Known:
+    """A function by its name in the dialect, whose arguments and result have one type."""
+    return Known(functools.partial(call, name, kind), count, count)
 
 
-def _extreme(name: str, most: int = 64) -> Known:
-    def greater(one: Expr, other: Expr) -> Expr:
-        return call(name, wider(INT, wider(number(one), number(other))), one, other)
+def _joint(name: str, *values: Expr) -> Expr:
+    """A function of numbers of the widest type among the arguments."""
+    kinds: list[Type] = [INT, *map(number, values)]
+    return call(name, functools.reduce(wider, kinds), *values)
 
-    return Known(lambda *values: functools.reduce(greater, values), 2, most)
+
+def _extreme(name: str, most: int) -> Known:
+    return Known(lambda *values: functools.reduce(functools.partial(_joint, name), values), 2, most)
 
 
 def _absolute(x: Expr) -> Expr:
-    kind = wider(INT, number(x))
-    return literal(abs(x.value)) if isinstance(x, Constant) else call("elementary::abs", kind, x)
+    number(x)
+    return literal(abs(x.value)) if isinstance(x, Constant) else _joint("elementary::abs", x)
 
 
 def _rounding(exact: Callable[[float], int], made: Callable[[Expr], Expr]) -> Known:
@@ -49,12 +49,7 @@ def _rounding(exact: Callable[[float], int], made: Callable[[Expr], Expr]) -> Kn
     def make(x: Expr) -> Expr:
         if number(x) is not REAL:
             return converted(x, INT)
-        if not isinstance(x, Constant):
-            return Call(INT, TRUNCATED, (made(x),))
-        try:
-            return literal(exact(x.value))
-        except (OverflowError, ValueError) as error:
-            raise RefusedError(f"Python cannot compute this: {error}") from None
+        return computed(exact, x.value) if isinstance(x, Constant) else Operation(INT, TRUNCATED, (made(x),))
 
     return Known(make)
 
@@ -78,30 +73,22 @@ def _log(x: Expr, base: Expr | None = None) -> Expr:
     return top if base is None else binary(ast.Div(), top, call("log", REAL, base))
 
 
-def _log_of(base: float) -> Known:
-    return Known(lambda x: binary(ast.Div(), _log(x), literal(math.log(base))))
-
-
 def _hypot(*sides: Expr) -> Expr:
     squares = (power(converted(side, REAL), literal(2)) for side in sides)
-    return call("square_root", REAL, functools.reduce(lambda a, b: binary(ast.Add(), a, b), squares))
+    return call("square_root", REAL, functools.reduce(functools.partial(binary, ast.Add()), squares))
 
 
-def _times(factor: float) -> Known:
-    return Known(lambda x: binary(ast.Mult(), converted(x, REAL), literal(factor)))
+def _by(op: ast.operator, factor: float, of: Callable[[Expr], Expr]) -> Known:
+    return Known(lambda x: binary(op, of(x), literal(factor)))
 
 
-def _clip(x: Expr, low: Expr, high: Expr) -> Expr:
-    return call("clip", wider(INT, wider(number(x), wider(number(low), number(high)))), x, low, high)
-
-
-def _whole_call(name: str) -> Known:
-    return Known(functools.partial(call, name, INT))
+def _real(x: Expr) -> Expr:
+    return converted(x, REAL)
 
 
 def _asks(name: str) -> Known:
     """A question about a real."""
-    return Known(lambda x: Call(BOOL, f"python::{name}", (converted(x, REAL),)))
+    return Known(lambda x: Operation(BOOL, f"python::{name}", (_real(x),)))
 
 
 def _float(x: Expr) -> Expr:
@@ -109,51 +96,51 @@ def _float(x: Expr) -> Expr:
     if isinstance(word, str) and word.strip(" +-").lower() in ("inf", "infinity"):
         sign = "-" if "-" in word else ""
         raise RefusedError(f"there are no strings in rules, and this is {word!r}", f"Write {sign}math.inf")
-    return converted(x, REAL)
+    return _real(x)
 
 
 KNOWN: Mapping[Any, Known] = {
     abs: Known(_absolute),
-    min: _extreme("minimum"),
-    max: _extreme("maximum"),
+    min: _extreme("minimum", 64),
+    max: _extreme("maximum", 64),
     int: _rounding(int, lambda x: x),
     float: Known(_float),
     bool: Known(truth),
     round: _rounding(round, lambda x: call("python::rounded", REAL, x)),
     pow: Known(power, 2, 2),
-    math.sin: _real("sin"),
-    math.cos: _real("cos"),
-    math.tan: _real("python::tangent"),
-    math.atan: _real("elementary::atan"),
-    math.atan2: _real("elementary::atan2", 2),
-    math.tanh: _real("elementary::tanh"),
-    math.exp: _real("exp"),
-    math.expm1: _real("elementary::expm1"),
+    math.sin: _named("sin"),
+    math.cos: _named("cos"),
+    math.tan: _named("python::tangent"),
+    math.atan: _named("elementary::atan"),
+    math.atan2: _named("elementary::atan2", 2),
+    math.tanh: _named("elementary::tanh"),
+    math.exp: _named("exp"),
+    math.expm1: _named("elementary::expm1"),
     math.log: Known(_log, 1, 2),
-    math.log1p: _real("elementary::log1p"),
-    math.log2: _log_of(2),
-    math.log10: _log_of(10),
+    math.log1p: _named("elementary::log1p"),
+    math.log2: _by(ast.Div(), math.log(2), _log),
+    math.log10: _by(ast.Div(), math.log(10), _log),
     math.sqrt: Known(_square_root),
-    math.pow: Known(lambda x, y: power(converted(x, REAL), y), 2, 2),
-    math.fabs: Known(lambda x: _absolute(converted(x, REAL))),
+    math.pow: Known(lambda x, y: power(_real(x), y), 2, 2),
+    math.fabs: Known(lambda x: _absolute(_real(x))),
     math.floor: _rounding(math.floor, _down),
     math.ceil: _rounding(math.ceil, _up),
     math.trunc: _rounding(math.trunc, lambda x: x),
-    math.fmod: _real("python::remainder", 2),
+    math.fmod: _named("python::remainder", 2),
     math.hypot: Known(_hypot, 1, 8),
-    math.copysign: _real("elementary::with_sign_of", 2),
-    math.radians: _times(math.pi / 180),
-    math.degrees: _times(180 / math.pi),
+    math.copysign: _named("elementary::with_sign_of", 2),
+    math.radians: _by(ast.Mult(), math.pi / 180, _real),
+    math.degrees: _by(ast.Mult(), 180 / math.pi, _real),
     math.isnan: _asks("not_a_number"),
     math.isfinite: _asks("finite"),
     rules.minimum: _extreme("minimum", 2),
     rules.maximum: _extreme("maximum", 2),
-    rules.clip: Known(_clip, 3, 3),
-    rules.fma: _real("fma", 3),
-    rules.role_of: _whole_call("role_of"),
-    rules.first_of: _whole_call("first_of"),
-    rules.count_of: _whole_call("count_of"),
-    rules.features_of: _whole_call("features_of"),
+    rules.clip: Known(functools.partial(_joint, "clip"), 3, 3),
+    rules.fma: _named("fma", 3),
+    rules.role_of: _named("role_of", 1, INT),
+    rules.first_of: _named("first_of", 1, INT),
+    rules.count_of: _named("count_of", 1, INT),
+    rules.features_of: _named("features_of", 1, INT),
 }
 """Each function with what it becomes."""
 
@@ -200,12 +187,9 @@ def refusal_of(function: Any) -> RefusedError:
         return RefusedError("rules cannot print: they run on the device", "Look at env.state from outside")
     if hasattr(function, "__wrapped__"):
         return RefusedError(f"{name} has a decorator, and is not a plain function of Python", "Remove the decorator")
-    known_names = [str(k.__name__) for k in KNOWN]
-    whole = f"math.{name}" if module == "math" else name
-    advice = _INSTEAD.get(name, f"Known are: {', '.join(sorted(set(known_names)))}")
-    return RefusedError(
-        f"there is no {whole} with the same bits on every device"
-        if module == "math"
-        else f"{whole} is not translated{'' if name in _INSTEAD else did_you_mean(name, known_names)}".rstrip("."),
-        advice,
-    )
+    names = sorted({str(each.__name__) for each in KNOWN})
+    instead = _INSTEAD.get(name, f"Known are: {', '.join(names)}")
+    if module == "math":
+        return RefusedError(f"there is no math.{name} with the same bits on every device", instead)
+    meant = "" if name in _INSTEAD else did_you_mean(name, names)
+    return RefusedError(f"{name} is not translated{meant}".rstrip("."), instead)

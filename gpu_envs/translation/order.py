@@ -6,12 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
 from gpu_envs.translation import arithmetic, tree
-from gpu_envs.translation.effects import field_of
 from gpu_envs.translation.reading.assignments import fitting
 from gpu_envs.translation.reading.reader import Reader
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import BOOL, RANDOM, Number, Thing
-from gpu_envs.translation.walk import draws, is_simple, owner_of, parts, rebuilt, replaced, stored_as, within
+from gpu_envs.translation.walk import (
+    draws,
+    expressions,
+    field_of,
+    is_simple,
+    owner_of,
+    parts,
+    rebuilt,
+    stored_as,
+    with_blocks,
+    within,
+)
 
 Touched: TypeAlias = set[tree.Variable | tuple[str, str]]
 """Variables, and fields by owner and name; ``""`` for all of an owner's."""
@@ -45,60 +55,39 @@ class _Order:
         match stmt:
             case tree.Assign():
                 return self.assign(stmt)
-            case tree.Store():
-                return [dataclasses.replace(stmt, value=self.value(stmt.value, alone=True))]
             case tree.Update():
                 return [self.update(stmt)]
             case tree.Atomic():
-                return [self.atomic(stmt)]
-            case tree.MakeList():
-                return [self.make_list(stmt)]
-            case tree.Evaluate():
-                return [dataclasses.replace(stmt, value=self.value(stmt.value, alone=True))]
-            case tree.If():
-                test = self.value(stmt.test)
-                return [dataclasses.replace(stmt, test=test, yes=self.inner(stmt.yes), no=self.inner(stmt.no))]
+                place, given, _ = self.place_and_value(stmt.place, stmt.value)
+                return [dataclasses.replace(stmt, place=place, value=given)]
             case tree.While():
-                return [dataclasses.replace(stmt, test=self.guarded(stmt.test), body=self.inner(stmt.body))]
-            case tree.For():
-                first, end = self.sequence((stmt.first, stmt.end))
-                fixed = isinstance(end, tree.Constant) or (isinstance(end, tree.Field) and end.of in ("", "p"))
-                limit = None if fixed else self.reader.fresh("end")
-                return [dataclasses.replace(stmt, first=first, end=end, limit=limit, body=self.inner(stmt.body))]
-            case tree.Turns():
-                count = self.value(stmt.count)
-                return [dataclasses.replace(stmt, count=count, body=self.inner(stmt.body))]
-            case tree.Return(values=(value,)):
-                return [dataclasses.replace(stmt, values=(self.value(value, alone=True),))]
-            case tree.Return():
-                return [dataclasses.replace(stmt, values=tuple(self.sequence(stmt.values)))]
-        return [stmt]
-
-    def inner(self, block: Block) -> Block:
-        """A block of a statement whose own expressions are in order already."""
-        before, node = self.before, self.node
-        made = self.block(block)
-        self.before, self.node = before, node
-        return made
+                made = [self.guarded(stmt.test)]
+            case tree.Store(value=value) | tree.Evaluate(value=value) | tree.Return(values=(value,)):
+                made = [self.value(value, alone=True)]
+            case _:
+                made = self.sequence(parts(stmt))
+        if isinstance(stmt, tree.MakeList) and stmt.times > 1:
+            made = [value if is_simple(value) else self.kept(value) for value in made]
+        stmt = rebuilt(stmt, made)
+        if isinstance(stmt, tree.For) and not _is_fixed(stmt.end):
+            stmt = dataclasses.replace(stmt, limit=self.reader.fresh("end"))
+        return [with_blocks(stmt, self.block)]
 
     def assign(self, stmt: tree.Assign) -> list[tree.Stmt]:
         """All values first; one that an earlier target of the same statement changes, or the place needs, is kept."""
         alone = len(stmt.values) == 1
         values = [self.value(stmt.values[0], alone=True)] if alone else self.sequence(stmt.values)
         for n, value in enumerate(values):
-            if _meet(_read(value), set().union(*(_written_by(place) for place in stmt.places[:n]))):
+            if _meet(_read(value), set().union(*map(_written_by, stmt.places[:n]))):
                 values[n] = self.kept(value)
         made: list[tree.Stmt] = []
         for n, place in enumerate(stmt.places):
             self.before, outside = [], self.before
             target = self.place(place)
             inside, self.before = self.before, outside
-            rest = range(n, len(values))
-            for m in rest:
-                impure = _changed([tree.Evaluate(self.node, values[m])])
-                if (inside and (_takes(values[m]) or _meet(_read(values[m]), _changed(inside)))) or _meet(
-                    _read_by(target), impure
-                ):
+            for m in range(n, len(values)):
+                later = inside and (draws(values[m]) or _meet(_read(values[m]), _changed(inside)))
+                if later or _meet(_read_by(target), _changed([tree.Evaluate(self.node, values[m])])):
                     values[m] = self.kept(values[m])
             made += [*inside, tree.Store(stmt.at, target, values[n])]
         return made
@@ -106,16 +95,12 @@ class _Order:
     def update(self, stmt: tree.Update) -> tree.Stmt:
         place, value, disturbed = self.place_and_value(stmt.place, stmt.value)
         old = disturbed or place
-        sign = arithmetic.SIGNS.get(type(stmt.op), "")
         result = arithmetic.binary(stmt.op, old, value)
-        plain = isinstance(place, tree.Local) or stored_as(place) in ("real", "int")
-        if sign and old is place and plain and result.kind == place.kind and place.kind is not BOOL:
+        plain = isinstance(stmt.op, ast.Add | ast.Sub | ast.Mult | ast.Div) and place.kind == result.kind != BOOL
+        if plain and old is place and (isinstance(place, tree.Local) or stored_as(place) in ("real", "int")):
+            sign = arithmetic.OPERATORS[type(stmt.op)][0]
             return tree.Store(stmt.at, place, arithmetic.converted(value, result.kind), sign)
         return tree.Store(stmt.at, place, fitting(place, result))
-
-    def atomic(self, stmt: tree.Atomic) -> tree.Stmt:
-        place, value, _ = self.place_and_value(stmt.place, stmt.value)
-        return dataclasses.replace(stmt, place=place, value=value)
 
     def place_and_value(self, place: Expr, value: Expr) -> tuple[Expr, Expr, Expr | None]:
         """A place, then a value; with what the place held, where evaluating the value changes that."""
@@ -131,36 +116,30 @@ class _Order:
             self.before += after
         return place, made, old
 
-    def make_list(self, stmt: tree.MakeList) -> tree.Stmt:
-        values = self.sequence(stmt.values)
-        if stmt.times > 1:
-            values = [value if is_simple(value) else self.kept(value) for value in values]
-        return dataclasses.replace(stmt, values=tuple(values))
-
     # --- expressions ---
 
     def value(self, expr: Expr, *, alone: bool = False) -> Expr:
         """An expression whose parts are evaluated in their order; one that stands ``alone`` may be evaluated last."""
         match expr:
-            case tree.Call(function="real" | "int" | "bool", arguments=(inner,)):
+            case tree.Operation(name="real" | "int" | "bool", operands=(inner,)):
                 return rebuilt(expr, (self.value(inner, alone=alone),))
-            case tree.Logic() | tree.Choose():
-                first, *rest = parts(expr)
-                made = (self.value(first), *(self.guarded(part) for part in rest))
+            case tree.Operation(name=",", operands=(first, second)):
+                first = self.value(first)
+                if not is_simple(first):
+                    self.kept(first)
+                return self.value(second)
+            case tree.Operation(name="&&" | "||" | "?:", operands=(first, *rest)):
+                made = [self.value(first), *map(self.guarded, rest)]
                 return self.in_turn(rebuilt(expr, made), made[1:], alone=alone)
             case tree.Chain():
                 made_chain = self.links(self.value(expr.operands[0]), expr.ops, expr.operands[1:])
                 return self.in_turn(made_chain, parts(made_chain), alone=alone)
-            case tree.Named():
-                value = self.value(expr.value)
-                value = value if is_simple(value) else self.kept(value)
-                return self.value(replaced(expr.body, tree.Local(value.kind, tree.IT), value), alone=alone)
             case tree.Element():
                 return self.place(expr)
             case tree.Invoke():
                 given = [self.lasting(part) for part in self.sequence(parts(expr))]
-                return self.hoisted(rebuilt(expr, tuple(given)), alone=alone)
-        return self.hoisted(rebuilt(expr, tuple(self.sequence(parts(expr)))), alone=alone)
+                return self.hoisted(rebuilt(expr, given), alone=alone)
+        return self.hoisted(rebuilt(expr, self.sequence(parts(expr))), alone=alone)
 
     def sequence(self, exprs: Sequence[Expr]) -> list[Expr]:
         """Expressions one after another: what a later one changes is kept as it was."""
@@ -220,7 +199,10 @@ class _Order:
         return self.kept(expr)
 
     def hoisted(self, expr: Expr, *, alone: bool) -> Expr:
-        return expr if alone or not draws(expr) or not isinstance(expr.kind, Number) else self.kept(expr)
+        """What draws numbers or changes something, computed in its turn."""
+        if alone or not isinstance(expr, tree.Draw | tree.Invoke) or not isinstance(expr.kind, Number):
+            return expr
+        return self.kept(expr) if draws(expr) else expr
 
     def lasting(self, expr: Expr) -> Expr:
         """A source of numbers as a variable, which a function draws from."""
@@ -257,34 +239,27 @@ def _read(expr: Expr) -> Touched:
 
 def _read_by(place: Expr) -> Touched:
     """What the indices of a place read."""
-    return set().union(*(_read(index) for index in place.indices)) if isinstance(place, tree.Element) else set()
+    return set().union(*map(_read, place.indices)) if isinstance(place, tree.Element) else set()
 
 
 def _written_by(place: Expr) -> Touched:
-    return {place.variable} if isinstance(place, tree.Local) else _field(place)
-
-
-def _field(place: Expr) -> Touched:
-    if isinstance(place, tree.Element) and isinstance(place.of, tree.Local):
-        return {place.of.variable}
-    return {(owner_of(place), field_of(place))}
+    root = place.of if isinstance(place, tree.Element) else place
+    return {root.variable} if isinstance(root, tree.Local) else {(owner_of(place), field_of(place))}
 
 
 def _changed(stmts: Sequence[tree.Stmt]) -> Touched:
     """What the functions that statements call change."""
     found: Touched = set()
-    for stmt in stmts:
-        value = stmt.value if isinstance(stmt, tree.Store | tree.Evaluate) else None
-        for part in within(value) if value is not None else ():
-            if isinstance(part, tree.Invoke):
-                effects = part.function.effects
-                found |= {(owner, field) for owner in effects.owners for field in effects.fields}
+    for part in (part for stmt in stmts for part in expressions(stmt)):
+        if isinstance(part, tree.Invoke):
+            effects = part.function.effects
+            found |= {(owner, field) for owner in effects.owners for field in effects.fields}
     return found
 
 
-def _takes(expr: Expr) -> bool:
-    """Whether a value, which stands alone, draws numbers or changes something."""
-    return any(draws(part) for part in within(expr))
+def _is_fixed(end: Expr) -> bool:
+    """Whether the end of a loop is the same in every turn."""
+    return isinstance(end, tree.Constant) or (isinstance(end, tree.Field) and end.of in ("", "p"))
 
 
 def _meet(read: Touched, changed: Touched) -> bool:

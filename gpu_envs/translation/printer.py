@@ -11,7 +11,7 @@ from gpu_envs.translation.arguments import SMALL
 from gpu_envs.translation.declarations import read_in
 from gpu_envs.translation.sources import Written
 from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.types import BOOL, Array, Choice, Number, Several, Thing, Type
+from gpu_envs.translation.types import Array, Static, Thing, Type
 from gpu_envs.translation.unit import SourceLine
 from gpu_envs.translation.walk import statements, stored_as
 
@@ -36,8 +36,17 @@ class Level(enum.IntEnum):
     ATOM = 9
 
 
-_LEVELS = {"+": Level.SUM, "-": Level.SUM, "*": Level.PRODUCT, "/": Level.PRODUCT}
-_COMPARED = {"==": Level.EQUALITY, "!=": Level.EQUALITY}
+_BETWEEN: dict[str, tuple[Level, Level, Level]] = {
+    "||": (Level.OR, Level.EQUALITY, Level.EQUALITY),
+    "&&": (Level.AND, Level.BITS, Level.BITS),
+    "==": (Level.EQUALITY, Level.SUM, Level.SUM),
+    "!=": (Level.EQUALITY, Level.SUM, Level.SUM),
+    **dict.fromkeys(("<", "<=", ">", ">="), (Level.ORDER, Level.SUM, Level.SUM)),
+    **dict.fromkeys(("&", "|", "^", "<<", ">>"), (Level.BITS, Level.UNARY, Level.UNARY)),
+    **dict.fromkeys(("+", "-"), (Level.SUM, Level.SUM, Level.PRODUCT)),
+    **dict.fromkeys(("*", "/"), (Level.PRODUCT, Level.PRODUCT, Level.UNARY)),
+}
+"""What stands between operands: how tightly it holds them, and how tightly the first and the others must hold."""
 
 
 def printed(written: Written, body: Block) -> list[SourceLine]:
@@ -61,38 +70,44 @@ class _Printer:
     def lines(self, stmt: tree.Stmt, depth: int, opening: str = "") -> Iterator[SourceLine]:
         """The lines of a statement; ``opening``: what stands before an ``if``."""
         self.at = stmt.at
-        number, indent = getattr(stmt.at, "lineno", 0), INDENT * depth
+        number, indent = _line(stmt), INDENT * depth
         match stmt:
-            case tree.If():
-                known = isinstance(stmt.test, tree.Constant)
-                test = (
-                    str(bool(stmt.test.value)).lower() if isinstance(stmt.test, tree.Constant) else self.text(stmt.test)
-                )
-                yield SourceLine(number, f"{indent}{opening}if{' constexpr' if known else ''} ({test}) {{")
-                yield from self.block(stmt.yes, depth + 1)
-                if len(stmt.no) == 1 and isinstance(stmt.no[0], tree.If):
-                    yield from self.lines(stmt.no[0], depth, "} else ")
-                    return
-                if stmt.no:
-                    yield SourceLine(getattr(stmt.no[0].at, "lineno", 0), f"{indent}}} else {{")
-                    yield from self.block(stmt.no, depth + 1)
-            case tree.While():
-                yield SourceLine(number, f"{indent}while ({self.text(stmt.test)}) {{")
-                yield from self.block(stmt.body, depth + 1)
-            case tree.For():
-                yield SourceLine(number, f"{indent}{self.head(stmt)} {{")
-                if stmt.counter is not None:
-                    yield SourceLine(number, f"{indent}{INDENT}{stmt.variable.cpp} = {stmt.counter.cpp};")
-                yield from self.block(stmt.body, depth + 1)
-            case tree.Turns():
-                macro = "FOR_EACH_AGENT" if stmt.method == "agents" else "FOR_EACH_COLUMN"
-                count = self.within(stmt.count, Level.UNARY)
-                yield SourceLine(number, f"{indent}{macro}({stmt.variable.cpp}, {count}) {{")
-                yield from self.block(stmt.body, depth + 1)
+            case tree.If(test=test, yes=body):
+                known = isinstance(test, tree.Constant)
+                asked = str(bool(test.value)).lower() if isinstance(test, tree.Constant) else self.text(test)
+                head = f"{opening}if{' constexpr' if known else ''} ({asked})"
+            case tree.While(test=test, body=body):
+                head = f"while ({self.text(test)})"
+            case tree.For(body=body):
+                head = self.head(stmt)
+            case tree.Turns(method=method, variable=variable, count=count, body=body):
+                macro = "FOR_EACH_AGENT" if method == "agents" else "FOR_EACH_COLUMN"
+                head = f"{macro}({variable.cpp}, {self.within(count, Level.UNARY)})"
             case _:
                 yield SourceLine(number, f"{indent}{self.simple(stmt)};")
                 return
+        yield SourceLine(number, f"{indent}{head} {{")
+        if isinstance(stmt, tree.For) and stmt.counter is not None:
+            yield SourceLine(number, f"{indent}{INDENT}{stmt.variable.cpp} = {stmt.counter.cpp};")
+        yield from self.block(body, depth + 1)
+        if isinstance(stmt, tree.If) and stmt.no:
+            if len(stmt.no) == 1 and isinstance(stmt.no[0], tree.If):
+                yield from self.lines(stmt.no[0], depth, "} else ")
+                return
+            yield SourceLine(_line(stmt.no[0]), f"{indent}}} else {{")
+            yield from self.block(stmt.no, depth + 1)
         yield SourceLine(0, f"{indent}}}")
+
+    def head(self, stmt: tree.For) -> str:
+        counter = (stmt.counter or stmt.variable).cpp
+        first, end, also = self.text(stmt.first), self.within(stmt.end, Level.SUM), ""
+        if stmt.limit is not None:
+            also, end = f", {stmt.limit.cpp} = {self.text(stmt.end)}", stmt.limit.cpp
+        compared, sign = ("<", "+") if stmt.step > 0 else (">", "-")
+        by = f"{sign}{sign}{counter}" if abs(stmt.step) == 1 else f"{counter} {sign}= {abs(stmt.step)}"
+        phases = any(isinstance(inner, tree.Turns) and inner.method == "agents" for inner in statements(stmt.body))
+        unroll = stmt.turns is not None and len(stmt.turns) <= MOST_UNROLLED and not phases
+        return f"{'UNROLL ' * unroll}for (int {counter} = {first}{also}; {counter} {compared} {end}; {by})"
 
     def simple(self, stmt: tree.Stmt) -> str:
         """A statement without blocks."""
@@ -100,24 +115,24 @@ class _Printer:
         match stmt:
             case tree.Store():
                 return self.store(stmt)
-            case tree.MakeList():
-                return self.make_list(stmt)
+            case tree.MakeList(kind=kind, times=times):
+                zero = times > 1 and all(isinstance(v, tree.Constant) and v.value == 0 for v in stmt.values)
+                filled = "" if zero else ", ".join([self.listed(stmt.values)] * times)
+                return f"{self.declaration(stmt.variable, _cpp(kind.kind))}[{kind.sizes[0]}] = {{{filled}}}"
             case tree.Atomic():
                 return f"{stmt.function}({self.place(stmt.place)}, {self.text(stmt.value)})"
             case tree.Evaluate(value=value):
                 return self.text(value)
             case tree.Leave(word=word):
                 return word
-            case tree.Return(several=True):
-                return f"return {{{self.listed(stmt.values)}}}"
-            case tree.Return():
-                return f"return {self.listed(stmt.values)}".rstrip()
+            case tree.Return(values=values, several=several):
+                listed = self.listed(values)
+                return f"return {{{listed}}}" if several else f"return {listed}".rstrip()
         raise AssertionError(stmt)
 
     def store(self, stmt: tree.Store) -> str:
         value, place = self.text(stmt.value), stmt.place
-        if stmt.declares:
-            assert isinstance(place, tree.Local)
+        if isinstance(place, tree.Local) and stmt.declares:
             constant = "const " if stmt.constant else ""
             return f"{self.declaration(place.variable, constant + _cpp(place.kind))} = {value}"
         stored = "" if isinstance(place, tree.Local) else stored_as(place)
@@ -128,32 +143,13 @@ class _Printer:
     def declaration(self, variable: tree.Variable, cpp: str) -> str:
         return f"{'' if variable in self.read else '[[maybe_unused]] '}{cpp} {variable.cpp}"
 
-    def make_list(self, stmt: tree.MakeList) -> str:
-        kept = [self.text(value) for value in stmt.values]
-        zero = stmt.times > 1 and all(isinstance(v, tree.Constant) and v.value == 0 for v in stmt.values)
-        filled = "{}" if zero else f"{{{', '.join(kept * stmt.times)}}}"
-        return f"{self.declaration(stmt.variable, _cpp(stmt.kind.kind))}[{stmt.kind.sizes[0]}] = {filled}"
-
-    def head(self, stmt: tree.For) -> str:
-        counter = (stmt.counter or stmt.variable).cpp
-        first, end, also = self.text(stmt.first), self.within(stmt.end, Level.SUM), ""
-        if stmt.limit is not None:
-            also, end = f", {stmt.limit.cpp} = {self.text(stmt.end)}", stmt.limit.cpp
-        sign = "<" if stmt.step > 0 else ">"
-        by = {1: f"++{counter}", -1: f"--{counter}"}.get(
-            stmt.step, f"{counter} {'+' if stmt.step > 0 else '-'}= {abs(stmt.step)}"
-        )
-        phases = any(isinstance(inner, tree.Turns) and inner.method == "agents" for inner in statements(stmt.body))
-        unroll = stmt.turns is not None and len(stmt.turns) <= MOST_UNROLLED and not phases
-        return f"{'UNROLL ' * unroll}for (int {counter} = {first}{also}; {counter} {sign} {end}; {by})"
-
     # --- expressions ---
 
     def text(self, expr: Expr) -> str:
         return self.expr(expr)[0]
 
     def listed(self, exprs: Sequence[Expr]) -> str:
-        return ", ".join(self.text(expr) for expr in exprs)
+        return ", ".join(map(self.text, exprs))
 
     def within(self, expr: Expr, level: Level) -> str:
         """The text, in parentheses where it holds together less tightly than ``level``."""
@@ -174,6 +170,7 @@ class _Printer:
         raise AssertionError(expr)
 
     def expr(self, expr: Expr) -> tuple[str, Level]:
+        """The text of an expression, and how tightly it holds together."""
         match expr:
             case tree.Constant():
                 return self.constant(expr)
@@ -182,21 +179,8 @@ class _Printer:
             case tree.Field() | tree.Element():
                 place = self.place(expr)
                 return f"int({place})" if stored_as(expr) in SMALL else place, Level.ATOM
-            case tree.Member(of=of, number=number):
-                return f"{of.variable.cpp}.value{number}", Level.ATOM
-            case tree.Unary(sign=sign, operand=operand):
-                inner = self.within(operand, Level.UNARY)
-                return f"{sign}{f'({inner})' if inner.startswith(sign) else inner}", Level.UNARY
-            case tree.Binary():
-                return self.binary(expr)
-            case tree.Logic(sign=sign, parts=parts):
-                level, least = (Level.OR, Level.EQUALITY) if sign == "||" else (Level.AND, Level.BITS)
-                return f" {sign} ".join(self.within(part, least) for part in parts), level
-            case tree.Choose(test=test, yes=yes, no=no):
-                asked = f"{self.within(test, Level.OR)} ? {self.within(yes, Level.OR)} : {self.text(no)}"
-                return asked, Level.CONDITIONAL
-            case tree.Call(function=name, arguments=arguments):
-                return f"{name}({self.listed(arguments)})", Level.ATOM
+            case tree.Operation(name=name, operands=operands):
+                return self.operation(name, *operands)
             case tree.Invoke(function=function, arguments=arguments):
                 return f"{function.cpp}({self.listed(arguments)})", Level.ATOM
             case tree.Draw(source=source, what=what, arguments=arguments):
@@ -207,46 +191,48 @@ class _Printer:
                 return f"[&] {{ {lines} return {self.text(value)}; }}()", Level.ATOM
         raise AssertionError(expr)
 
-    def binary(self, expr: tree.Binary) -> tuple[str, Level]:
-        sign, left, right = expr.sign, expr.left, expr.right
-        if sign in _LEVELS:
-            level = _LEVELS[sign]
-            one, other = self.within(left, level), self.within(right, Level(level + 1))
-        elif expr.kind is BOOL:
-            level = _COMPARED.get(sign, Level.ORDER)
-            one, other = self.within(left, Level.SUM), self.within(right, Level.SUM)
-        else:
-            level = Level.BITS
-            one, other = self.within(left, Level.UNARY), self.within(right, Level.UNARY)
-        return f"{one} {sign} {other}", level
+    def operation(self, name: str, first: Expr, *others: Expr) -> tuple[str, Level]:
+        if name == "?:":
+            test, yes, no = self.within(first, Level.OR), self.within(others[0], Level.OR), self.text(others[1])
+            return f"{test} ? {yes} : {no}", Level.CONDITIONAL
+        if name[0] == ".":
+            return f"{self.text(first)}{name}", Level.ATOM
+        if others and name in _BETWEEN:
+            level, one, other = _BETWEEN[name]
+            return f" {name} ".join((self.within(first, one), *(self.within(each, other) for each in others))), level
+        if name in ("-", "~", "!"):
+            inner = self.within(first, Level.UNARY)
+            return f"{name}{f'({inner})' if inner.startswith(name) else inner}", Level.UNARY
+        return f"{name}({self.listed((first, *others))})", Level.ATOM
 
     def constant(self, expr: tree.Constant) -> tuple[str, Level]:
         value = expr.value
-        if expr.name:
-            return expr.name, Level.ATOM
-        if isinstance(value, bool):
-            return "true" if value else "false", Level.ATOM
-        if isinstance(value, int):
-            if abs(value) >= 2**31:
-                raise self.refused(expr, f"{value} does not fit 32 bits", "Write a float, or a smaller number")
-            return str(value), Level.UNARY if value < 0 else Level.ATOM
-        if isinstance(value, float):
-            if math.isnan(value):
-                raise self.refused(expr, "a simulation cannot go on with NaN", "Leave it out")
-            if math.isinf(value):
-                return ("-" if value < 0 else "") + "infinity<real>()", Level.UNARY if value < 0 else Level.ATOM
-            return f"real({value!r})", Level.ATOM
-        raise self.refused(expr, f"{value!r} is not a number", "")
+        sign = Level.UNARY if isinstance(value, int | float) and value < 0 else Level.ATOM
+        match value:
+            case _ if expr.name:
+                return expr.name, Level.ATOM
+            case bool():
+                return "true" if value else "false", Level.ATOM
+            case int() if abs(value) < 2**31:
+                return str(value), sign
+            case int():
+                what, instead = f"{value} does not fit 32 bits", "Write a float, or a smaller number"
+            case float() if math.isinf(value):
+                return f"{'-' if value < 0 else ''}infinity<real>()", sign
+            case float() if not math.isnan(value):
+                return f"real({value!r})", Level.ATOM
+            case float():
+                what, instead = "a simulation cannot go on with NaN", "Leave it out"
+            case _:
+                what, instead = f"{value!r} is not a number", ""
+        raise self.written.error(expr.at or self.at, what, instead)
 
-    def refused(self, expr: Expr, what: str, instead: str) -> Exception:
-        return self.written.error(expr.at or self.at, what, instead)
+
+def _line(stmt: tree.Stmt) -> int:
+    return getattr(stmt.at, "lineno", 0)
 
 
 def _cpp(kind: Type) -> str:
     """A type in C++."""
-    match kind:
-        case Number(cpp=cpp) | Choice(cpp=cpp) | Several(cpp=cpp) | Array(cpp=cpp):
-            return cpp
-        case Thing(name=name):
-            return name
-    raise AssertionError(kind)
+    assert not isinstance(kind, Static)
+    return kind.name if isinstance(kind, Thing) else kind.cpp

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import contextlib
 import dataclasses
 import inspect
 import types
@@ -13,10 +14,12 @@ from gpu_envs.errors import TranslationError
 class RefusedError(Exception):
     """Something cannot be translated; the caller that knows where it stands makes a ``TranslationError`` of it."""
 
-    def __init__(self, what: str, instead: str = "") -> None:
+    def __init__(self, what: str, instead: str = "", at: ast.AST | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.instead = instead
+        self.at = at
+        """Where it stands, if that is known here."""
 
 
 @final
@@ -39,12 +42,17 @@ class Written:
         return self.tree.name
 
     @property
-    def defaults(self) -> dict[str, Any]:
-        """The values of arguments that a call may leave out."""
-        given = [argument.arg for argument in (*self.tree.args.posonlyargs, *self.tree.args.args)]
-        values = self.function.__defaults__ or ()
-        found = dict(zip(given[len(given) - len(values) :], values, strict=True))
-        return {**found, **(self.function.__kwdefaults__ or {})}
+    def arguments(self) -> list[ast.arg]:
+        """The function's arguments."""
+        given = self.tree.args
+        if extra := given.vararg or given.kwarg:
+            raise self.error(extra, "the arguments of rules are listed by name", "Name each of them")
+        return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations of the arguments, by their names."""
+        return {argument.arg: annotation(argument.annotation) for argument in self.arguments}
 
     def error(self, node: ast.AST, what: str, instead: str = "") -> TranslationError:
         """An error that shows where ``node`` is."""
@@ -77,6 +85,14 @@ class Written:
         return vars(builtins)[name]
 
 
+def annotation(node: ast.expr | None) -> str:
+    """The last part of an annotation's name, or the whole of one with brackets; ``""`` where there is none."""
+    if node is None:
+        return ""
+    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
+    return text if "[" in text else text.rpartition(".")[2]
+
+
 def read(function: Any, what: str) -> Written:
     """Reads the source of a function; messages say ``what`` it is."""
     if not isinstance(function, types.FunctionType):
@@ -88,12 +104,18 @@ def read(function: Any, what: str) -> Written:
         raise TranslationError(
             f"{what}: there is no source of the function {function.__name__!r} ({error}); write it in a file", file
         ) from None
+    tree: ast.stmt | None = None
     source = "".join(lines)
-    tree = _parsed(source)
+    nested = source[:1].isspace()
+    with contextlib.suppress(SyntaxError):  # of a lambda in the middle of an expression
+        # In a block, as comments and texts of an indented function may begin further left.
+        tree = ast.parse(f"if True:\n{source}" if nested else source).body[0]
+    if isinstance(tree, ast.If) and nested:
+        tree = tree.body[0]
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         kind = "a lambda" if function.__name__ == "<lambda>" else "not a function that begins with def"
         raise TranslationError(f'{what} is {kind}\n  File "{file}", line {first}\nWrite it with def', file, first)
-    ast.increment_lineno(tree, first - 1 - _is_nested(source))
+    ast.increment_lineno(tree, first - 1 - nested)
     written = Written(function, tree, file, tuple(source.splitlines()), first)
     for decorator in tree.decorator_list:
         if not (isinstance(decorator, ast.Name) and decorator.id == "staticmethod"):
@@ -116,16 +138,3 @@ def _no_function(function: Any, what: str) -> TranslationError:
     code = inner.__code__
     place = f'File "{code.co_filename}", line {code.co_firstlineno}, in {inner.__name__}'
     return TranslationError(f"{what} is {kind}\n  {place}\n{instead}", code.co_filename, code.co_firstlineno)
-
-
-def _is_nested(source: str) -> bool:
-    return source[:1].isspace()
-
-
-def _parsed(source: str) -> ast.stmt | None:
-    """The first statement; an indented one in a block, as comments and texts may begin further left."""
-    try:
-        tree = ast.parse(f"if True:\n{source}" if _is_nested(source) else source).body[0]
-    except SyntaxError:  # a lambda in the middle of an expression
-        return None
-    return tree.body[0] if isinstance(tree, ast.If) and _is_nested(source) else tree

@@ -12,10 +12,9 @@ from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.checks.completeness import check_observe, check_reset
 from gpu_envs.translation.functions import translate
-from gpu_envs.translation.signatures import annotations_of, arguments_of, names_of
-from gpu_envs.translation.sources import Written, read
+from gpu_envs.translation.sources import Written, annotation, read
 from gpu_envs.translation.tree import Function
-from gpu_envs.translation.types import BOOL, INT, REAL, Several
+from gpu_envs.translation.types import BOOL, INT, NUMBERS, REAL, Several
 from gpu_envs.translation.unit import SourceLine, Unit
 
 PRELUDE = "dialect/python.cuh"
@@ -40,9 +39,6 @@ TEAM = {
 
 NAMES = {"State": "s", "World": "w", "Params": "p", "int": "i", "TeamActions": "actions"}
 
-_FROZEN = ("observe", "allow")
-_OUTCOME = Several("Outcome", (REAL, BOOL))
-
 
 def translated(spec: Spec, params: Mapping[str, Any]) -> str:
     """Translates the rules of a spec to C++.
@@ -62,13 +58,12 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
     unit = Unit(Arguments(spec, params))
     wanted = TEAM if isinstance(spec, TeamSpec) else ONE
     _check(spec, rules, wanted)
-    made = {}
-    for name, kinds in wanted.items():
-        function = getattr(rules, name)
-        if function is None:
-            continue
-        written = read(function, f"{spec.id}: {name}")
-        made[name] = _entry(unit, spec, name, written, kinds)
+    given = {name: getattr(rules, name) for name in wanted}
+    made = {
+        name: _entry(unit, spec, name, read(function, f"{spec.id}: {name}"), wanted[name])
+        for name, function in given.items()
+        if function is not None
+    }
     check_reset(spec, made["reset"])
     check_observe(unit.arguments, spec, made["observe"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
@@ -91,7 +86,7 @@ def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
 
 def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str, ...]) -> Function:
     """Translates one of the functions that the driver calls."""
-    given, annotations = names_of(written), annotations_of(written)
+    given = list(written.annotations)
     usual = ", ".join(NAMES.get(kind, kind.lower()) for kind in kinds)
     if len(given) != len(kinds):
         raise written.error(
@@ -99,35 +94,25 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
             f"{name} has {len(given)} arguments ({', '.join(given)}) and needs {len(kinds)}",
             f"Write def {written.name}({usual}):",
         )
-    words = dict(zip(given, kinds, strict=True))
-    _check_order(written, name, words, usual)
-    for own, kind in words.items():
-        _check_annotation(written, own, annotations[own], kind, unit)
-    result = _OUTCOME if name == "step" and isinstance(spec, EnvSpec) else None
-    between = isinstance(spec, TeamSpec) and name in ("reset", "step", "look")
-    frozen = frozenset({"State", "World"}) if name in _FROZEN else frozenset()
-    return translate(unit, written, name, words, result, between=between, frozen=frozen)
-
-
-def _check_order(written: Written, name: str, given: Mapping[str, str], usual: str) -> None:
-    """Names that are usual for one argument, and stand where another belongs."""
-    meant = {NAMES.get(kind, kind.lower()): kind for kind in given.values()}
-    meant |= {kind.lower(): kind for kind in given.values() if kind != "int"}
-    for node in arguments_of(written):
-        own, kind = node.arg, given.get(node.arg)
+    # Arguments in another order would be taken for one another: by their usual names, or by their annotations.
+    meant = {each: kind for kind in kinds for each in (NAMES.get(kind), kind.lower()) if each and each != "int"}
+    for node, kind in zip(written.arguments, kinds, strict=True):
+        own, word = node.arg, annotation(node.annotation)
         if node.annotation is None and meant.get(own, kind) != kind:
-            raise written.error(
-                node, f"{own!r} stands where {name} gets the {kind}", f"Mind the order: def {written.name}({usual}):"
-            )
-
-
-def _check_annotation(written: Written, name: str, given: str, wanted: str, unit: Unit) -> None:
-    """Arguments in another order would be taken for one another."""
-    if given in (*unit.arguments.all, "float", "int", "bool") and given != wanted:
-        if wanted == "Action" and unit.arguments.all["Action"] is INT and given == "int":
-            return
-        node = next(a for a in arguments_of(written) if a.arg == name)
-        raise written.error(node, f"{name!r} is the {wanted} here, and not the {given}", "Mind the arguments' order")
+            what = f"{own!r} stands where {name} gets the {kind}"
+            raise written.error(node, what, f"Mind the order: def {written.name}({usual}):")
+        number = word == "int" and kind == "Action" and unit.arguments.all[kind] is INT
+        if word in (*unit.arguments.all, *NUMBERS) and word != kind and not number:
+            raise written.error(node, f"{own!r} is the {kind} here, and not the {word}", "Mind the arguments' order")
+    return translate(
+        unit,
+        written,
+        name,
+        dict(zip(given, kinds, strict=True)),
+        Several("Outcome", (REAL, BOOL)) if name == "step" and isinstance(spec, EnvSpec) else None,
+        between=isinstance(spec, TeamSpec) and name in ("reset", "step", "look"),
+        frozen=frozenset({"State", "World"} if name in ("observe", "allow") else ()),
+    )
 
 
 def _joined(parts: Iterable[tuple[str, list[SourceLine]]]) -> Iterable[str]:

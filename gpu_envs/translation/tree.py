@@ -6,26 +6,20 @@ where C++ would be free; ``declarations`` puts the variables into their blocks; 
 
 import ast
 import dataclasses
-from typing import Any, dataclass_transform, final
+from typing import Any
 
 from gpu_envs.translation.sources import Written
-from gpu_envs.translation.types import Array, Type
+from gpu_envs.translation.types import Array, Record, Type
 
 # --- expressions ---
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-@dataclasses.dataclass(frozen=True)
-class Expr:
-    """An expression; its parts stand in the order in which Python evaluates them. All kinds are final dataclasses."""
+class Expr(Record):
+    """An expression; its parts stand in the order in which Python evaluates them."""
 
     kind: Type
     at: ast.AST | None = dataclasses.field(default=None, compare=False, repr=False, kw_only=True)
     """Where it stands in the author's function."""
-
-    def __init_subclass__(cls) -> None:
-        """Makes it a dataclass."""
-        dataclasses.dataclass(frozen=True)(cls)
 
 
 class Constant(Expr):
@@ -36,19 +30,13 @@ class Constant(Expr):
     """What C++ calls it, of a constant of the spec."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Variable:
+class Variable(Record):
     """A variable of a function, or of a turn of a phase, or a temporary."""
 
     name: str
     cpp: str
     frame: int = 0
     """The number of the turn's loop, 0 of the function, -1 of a temporary."""
-
-
-IT = Variable("it", "", -1)
-"""What stands for the value of ``Named``."""
 
 
 class Local(Expr):
@@ -79,33 +67,15 @@ class Element(Expr):
     """One index counts all elements."""
 
 
-class Member(Expr):
-    """One of several numbers that a function gave."""
+class Operation(Expr):
+    """An operator of C++, or a function of the dialect, which changes nothing.
 
-    of: Local
-    number: int
+    ``&&``, ``||`` and ``?:`` evaluate their first operand, and the others where it says so. A type's name stands for a
+    number in that type, and ``.value0`` for one of several numbers that a function gave.
+    """
 
-
-class Unary(Expr):
-    """A sign before an expression."""
-
-    sign: str
-    operand: Expr
-
-
-class Binary(Expr):
-    """An operator of C++ between two expressions of one type."""
-
-    sign: str
-    left: Expr
-    right: Expr
-
-
-class Logic(Expr):
-    """Parts joined by ``&&`` or ``||``, of which the later are evaluated where the earlier do not decide."""
-
-    sign: str
-    parts: tuple[Expr, ...]
+    name: str
+    operands: tuple[Expr, ...]
 
 
 class Chain(Expr):
@@ -115,36 +85,19 @@ class Chain(Expr):
     operands: tuple[Expr, ...]
 
 
-class Named(Expr):
-    """``body``, where ``IT`` stands for ``value``, which is evaluated once."""
-
-    value: Expr
-    body: Expr
-
-
-class Choose(Expr):
-    """``yes if test else no``."""
-
-    test: Expr
-    yes: Expr
-    no: Expr
-
-
-class Call(Expr):
-    """A function of the dialect, which changes nothing; of a type's name: a number in that type."""
-
-    function: str
-    arguments: tuple[Expr, ...]
-
-
 class Invoke(Expr):
     """A function of the author's."""
 
     function: "Function"
-    arguments: tuple[Expr, ...]
-    """In the order of its parameters."""
-    given: tuple[int, ...]
-    """The numbers of the arguments in the order in which they are evaluated."""
+    given: tuple[Expr, ...]
+    """In the order in which they are evaluated."""
+    order: tuple[int, ...]
+    """For each parameter, the number of its argument among them."""
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """In the order of the parameters."""
+        return tuple(self.given[n] for n in self.order)
 
 
 class Draw(Expr):
@@ -165,17 +118,11 @@ class Closure(Expr):
 # --- statements ---
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-@dataclasses.dataclass(frozen=True, eq=False)
-class Stmt:
-    """A statement. All kinds are final dataclasses."""
+class Stmt(Record):
+    """A statement."""
 
     at: ast.AST = dataclasses.field(repr=False)
     """Where it stands in the author's function."""
-
-    def __init_subclass__(cls) -> None:
-        """Makes it a dataclass."""
-        dataclasses.dataclass(frozen=True, eq=False)(cls)
 
 
 Block = tuple[Stmt, ...]
@@ -291,27 +238,18 @@ class Return(Stmt):
 # --- functions ---
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Parameter:
+class Parameter(Record):
     """An argument of a function."""
 
-    name: str
-    cpp: str
+    variable: Variable
     kind: Type
     declared: str
     """Its type in C++."""
-    default: Any = dataclasses.field(default=dataclasses.MISSING, compare=False)
-
-    @property
-    def variable(self) -> Variable:
-        """The variable that holds it."""
-        return Variable(self.name, self.cpp)
+    default: Any = dataclasses.field(compare=False)
+    """``inspect.Parameter.empty``: a call must give it."""
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Function:
+class Function(Record):
     """A function of the author's."""
 
     written: Written

@@ -2,14 +2,21 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, dataclass_transform
 
 from gpu_envs.translation.sources import RefusedError
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Number:
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Record:
+    """What is compared by its fields, which do not change; all kinds are final dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        """Makes it a dataclass."""
+        dataclasses.dataclass(frozen=True)(cls)
+
+
+class Number(Record):
     """A type of numbers."""
 
     cpp: str
@@ -23,18 +30,14 @@ NUMBERS: Mapping[str, Number] = {"float": REAL, "int": INT, "bool": BOOL}
 """By the words of annotations."""
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Record):
     """A parameter that is one of several words."""
 
     cpp: str
     words: tuple[str, ...]
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Array:
+class Array(Record):
     """The type of an array."""
 
     kind: "Type"
@@ -49,37 +52,32 @@ class Array:
     """Why elements may not be assigned; empty where they may."""
     owner: str = ""
     """The argument that an assignment to an element changes; empty of a list of the function's own."""
-    write_only: bool = False
     flat: str = ""
     """Another form, of one index that counts all elements."""
     cpp: str = ""
     """The C++ type of what a local may name."""
-    agents: bool = False
-    """The first index is an agent."""
+
+    @property
+    def write_only(self) -> bool:
+        """Whether elements are never read."""
+        return self.owner in ("Observation", "Row", "Mask")
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Thing:
+class Thing(Record):
     """An argument of the rules, with fields, which are expressions, and methods."""
 
     name: str
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, hash=False)
-    owner: str = ""
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Several:
+class Several(Record):
     """What a function returns that returns several numbers."""
 
     cpp: str
     kinds: tuple[Number, ...]
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Static:
+class Static(Record):
     """What only the translation knows: a word, a module, a function, a tuple of constants; or nothing at all."""
 
 
@@ -95,12 +93,7 @@ def wider(one: Type, other: Type) -> Type:
     """The type that holds both."""
     if isinstance(one, Number) and isinstance(other, Number):
         return one if one.width >= other.width else other
-    if (
-        isinstance(one, Array)
-        and isinstance(other, Array)
-        and one.cpp == other.cpp == LIST
-        and one.sizes == other.sizes
-    ):
+    if isinstance(one, Array) and isinstance(other, Array) and (one.cpp, one.sizes) == (LIST, other.sizes):
         kind = wider(one.kind, other.kind)
         return dataclasses.replace(one, kind=kind, stored=list_of(kind, one.sizes).stored)
     if one == other:

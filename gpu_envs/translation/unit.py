@@ -1,25 +1,24 @@
 """All that becomes of the rules of one spec: the functions, tables and structs of its header."""
 
 import ast
-import dataclasses
+import contextlib
 import math
 import types
 from typing import Any, final
 
 import numpy as np
 
+from gpu_envs.errors import TranslationError
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.sources import RefusedError, Written, read
 from gpu_envs.translation.tree import Field, Function
-from gpu_envs.translation.types import BOOL, INT, REAL, Array, Number, Several
+from gpu_envs.translation.types import BOOL, INT, REAL, Array, Number, Record, Several
 
 MOST_CONSTANTS = 4096
 """Numbers in a tuple of the module's."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class SourceLine:
+class SourceLine(Record):
     """A line of C++, and the line that it comes from (0: that of the one before)."""
 
     number: int
@@ -40,28 +39,24 @@ class Unit:
         self._structs: dict[tuple[Number, ...], Several] = {}
         self._phases: dict[types.FunctionType, bool] = {}
 
-    def has_phases(self, written: Written, name: str) -> bool:
-        """Whether a function of that name has a loop over a team's agents."""
-        try:
-            function = written.find(name)
-        except KeyError:
-            return False
-        if not isinstance(function, types.FunctionType):
-            return False
+    def has_phases(self, function: types.FunctionType) -> bool:
+        """Whether a function has a loop over a team's agents, or calls one that has."""
         if function not in self._phases:
-            self._phases[function] = False
-            try:
-                self._phases[function] = self.has_phases_of(read(function, name))
-            except ValueError:
-                return False
+            self._phases[function] = False  # of one that calls itself
+            with contextlib.suppress(TranslationError):
+                written = read(function, function.__name__)
+                self._phases[function] = any(self._is_phase(written, node) for node in ast.walk(written.tree))
         return self._phases[function]
 
-    def has_phases_of(self, written: Written) -> bool:
-        """Whether a function has a loop over a team's agents, or calls one that has."""
-        calls = (n.func.id for n in ast.walk(written.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
-        return any(_over_agents(node) for node in ast.walk(written.tree)) or any(
-            self.has_phases(written, name) for name in calls
-        )
+    def _is_phase(self, written: Written, node: ast.AST) -> bool:
+        match node:
+            case ast.For(iter=ast.Call(func=ast.Attribute(attr="agents"))):
+                return True
+            case ast.Call(func=ast.Name(id=name)):
+                with contextlib.suppress(KeyError):
+                    called = written.find(name)
+                    return isinstance(called, types.FunctionType) and self.has_phases(called)
+        return False
 
     def several(self, kinds: tuple[Number, ...]) -> Several:
         """The struct that holds numbers of these types."""
@@ -87,19 +82,12 @@ class Unit:
         if key not in self._tables:
             kind = {"b": BOOL, "f": REAL}.get(array.dtype.kind, INT)
             name = f"Constants_{len(self._tables) + 1}"
-            texts = ", ".join(_text(value) for value in array.ravel().tolist())
+            texts = ", ".join(map(_text, array.ravel().tolist()))
             code = f"static constexpr {kind.cpp} values[] = {{{texts}}}; return values[i];"
             self.parts.append(("generated", [SourceLine(1, f"FN {kind.cpp} {name}(int i) {{ {code} }}")]))
             form = "{0}({1})" if array.ndim == 1 else f"{{0}}({{1}} * {array.shape[1]} + {{2}})"
             self._tables[key] = Field(Array(kind, array.shape, form), "", name)
         return self._tables[key]
-
-
-def _over_agents(node: ast.AST) -> bool:
-    match node:
-        case ast.For(iter=ast.Call(func=ast.Attribute(attr="agents"))):
-            return True
-    return False
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,5 @@
 """Variables are set on every way that leads to where they are read."""
 
-import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import TypeAlias, final
 
@@ -9,10 +7,10 @@ from gpu_envs.translation import tree
 from gpu_envs.translation.reading.reader import not_set
 from gpu_envs.translation.sources import Written
 from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.walk import parts, places, values, within
+from gpu_envs.translation.walk import parts, places, within
 
-Known: TypeAlias = frozenset[tree.Variable | str] | None
-"""Variables and fields of the state that are set for certain; None where nothing is ever reached."""
+Known: TypeAlias = frozenset[tree.Variable | str]
+"""Variables, and fields of the state, that are set for certain."""
 
 
 def check_assigned(written: Written, body: Block, parameters: frozenset[tree.Variable]) -> frozenset[str]:
@@ -22,82 +20,75 @@ def check_assigned(written: Written, body: Block, parameters: frozenset[tree.Var
         The single numbers of the state that are set wherever the function ends.
     """
     way = _Way(written)
-    end = functools.reduce(both, way.ends, way.block(body, parameters))
+    end = _where_they_meet([way.block(body, parameters), *way.left["return"]])
     return frozenset(name for name in end or () if isinstance(name, str))
 
 
-def both(one: Known, other: Known) -> Known:
-    """What is set where two ways meet."""
-    if one is None:
-        return other
-    return one if other is None else one & other
+def _where_they_meet(ways: list[Known | None]) -> Known | None:
+    """What is set where several ways meet; None stands for one that does not lead there."""
+    reached = [known for known in ways if known is not None]
+    return frozenset.intersection(*reached) if reached else None
 
 
 @final
-@dataclasses.dataclass
 class _Way:
-    written: Written
-    ends: list[Known] = dataclasses.field(default_factory=list)
-    leaves: list[tuple[str, Known]] = dataclasses.field(default_factory=list)
-    """Where the loop at hand is left, and by which word."""
+    def __init__(self, written: Written) -> None:
+        self.written = written
+        self.left: dict[str, list[Known | None]] = {"return": [], "break": [], "continue": []}
+        """What is set where the function, the loop at hand or its turn is left, by the word that does it."""
 
-    def block(self, block: Block, known: Known) -> Known:
+    def block(self, block: Block, known: Known | None) -> Known | None:
+        """What is set where a block ends; None: it is left before."""
         for stmt in block:
             if known is None:
                 return None
             known = self.statement(stmt, known)
         return known
 
-    def statement(self, stmt: tree.Stmt, known: frozenset[tree.Variable | str]) -> Known:
-        known = self.evaluated((*values(stmt), *((stmt.place,) if isinstance(stmt, tree.Update) else ())), stmt, known)
+    def statement(self, stmt: tree.Stmt, known: Known) -> Known | None:
+        known = self.evaluated(stmt, parts(stmt), known)
         for place in places(stmt):
-            known = self.stored(place, stmt, known)
+            if not isinstance(place, tree.Local) or isinstance(stmt, tree.Update):
+                known = self.evaluated(stmt, (place,), known)
+            if isinstance(place, tree.Local):
+                known |= {place.variable}
+            elif isinstance(place, tree.Field) and place.owner == "State":
+                known |= {place.name}
         match stmt:
             case tree.MakeList(variable=variable):
                 return known | {variable}
-            case tree.If(test=test, yes=yes, no=no):
-                ways = [(yes, True), (no, False)]
-                if isinstance(test, tree.Constant):
-                    ways = [(block, side) for block, side in ways if side is bool(test.value)]
-                return functools.reduce(both, [self.block(block, known) for block, _ in ways])
-            case tree.While(test=test):
-                after, broken = self.turn(stmt.body, known)
+            case tree.If(test=tree.Constant(value=holds), yes=yes, no=no):
+                return self.block(yes if holds else no, known)
+            case tree.If(yes=yes, no=no):
+                return _where_they_meet([self.block(yes, known), self.block(no, known)])
+            case tree.While(test=test, body=body):
+                _, broken = self.turn(body, known)
                 always = isinstance(test, tree.Constant) and bool(test.value)
-                return functools.reduce(both, broken, None if always else known)
-            case tree.For(variable=variable):
-                after, broken = self.turn(stmt.body, known | {variable})
-                return functools.reduce(both, broken, after) if stmt.turns else known
-            case tree.Turns(variable=variable):
-                self.turn(stmt.body, known | {variable})
+                return _where_they_meet([*broken, None if always else known])
+            case tree.For(variable=variable, body=body):
+                after, broken = self.turn(body, known | {variable})
+                return _where_they_meet([*broken, after]) if stmt.turns else known
+            case tree.Turns(variable=variable, body=body):
+                self.turn(body, known | {variable})
             case tree.Leave(word=word):
-                self.leaves.append((word, known))
+                self.left[word].append(known)
                 return None
             case tree.Return():
-                self.ends.append(known)
+                self.left["return"].append(known)
                 return None
         return known
 
-    def turn(self, body: Block, known: frozenset[tree.Variable | str]) -> tuple[Known, list[Known]]:
+    def turn(self, body: Block, known: Known) -> tuple[Known | None, list[Known | None]]:
         """What is set after a turn of a loop, and where the loop is left."""
-        outside, self.leaves = self.leaves, []
-        after = self.block(body, known)
-        inside, self.leaves = self.leaves, outside
-        after = functools.reduce(both, [at for word, at in inside if word == "continue"], after)
-        return after, [at for word, at in inside if word == "break"]
+        outside = self.left
+        self.left = {**outside, "break": [], "continue": []}
+        after = _where_they_meet([self.block(body, known), *self.left["continue"]])
+        broken, self.left = self.left["break"], outside
+        return after, broken
 
-    def stored(
-        self, place: Expr, stmt: tree.Stmt, known: frozenset[tree.Variable | str]
-    ) -> frozenset[tree.Variable | str]:
-        if isinstance(place, tree.Local):
-            return known | {place.variable}
-        known = self.evaluated((place,), stmt, known)
-        return known | {place.name} if isinstance(place, tree.Field) and place.owner == "State" else known
-
-    def evaluated(
-        self, values: tuple[Expr, ...], stmt: tree.Stmt, known: frozenset[tree.Variable | str]
-    ) -> frozenset[tree.Variable | str]:
+    def evaluated(self, stmt: tree.Stmt, exprs: tuple[Expr, ...], known: Known) -> Known:
         """Looks at what is read, and adds what the functions that are called set."""
-        for value in values:
+        for value in exprs:
             for expr in within(value):
                 if isinstance(expr, tree.Local) and expr.variable.frame >= 0 and expr.variable not in known:
                     raise self.written.error(expr.at or stmt.at, *not_set(expr.variable.name))
@@ -110,6 +101,10 @@ class _Way:
 def _always(expr: Expr) -> Iterator[Expr]:
     """An expression, and what is evaluated wherever it is."""
     yield expr
-    first = {tree.Logic: 1, tree.Choose: 1, tree.Chain: 2}.get(type(expr))
+    first = None
+    if isinstance(expr, tree.Chain):
+        first = 2
+    elif isinstance(expr, tree.Operation) and expr.name in ("&&", "||", "?:"):
+        first = 1
     for part in parts(expr)[:first]:
         yield from _always(part)

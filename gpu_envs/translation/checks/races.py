@@ -4,19 +4,16 @@ import ast
 import collections
 import dataclasses
 import itertools
-from typing import final
+from typing import Any, final
 
 from gpu_envs.translation import tree
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.checks.whose import Whose
-from gpu_envs.translation.effects import Access, field_of
+from gpu_envs.translation.effects import Access
 from gpu_envs.translation.sources import Written
 from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.types import Array
-from gpu_envs.translation.walk import blocks, ends, known, owner_of, parts, places, statements, values
-
-Only = tuple[tree.Variable, object] | None
-"""The single turn that comes here: the variable with its number, and what that must be."""
+from gpu_envs.translation.types import Array, Record
+from gpu_envs.translation.walk import blocks, ends, field_of, known, owner_of, parts, places, statements
 
 
 def check_races(
@@ -33,13 +30,12 @@ def check_races(
     return found.accesses
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class _At:
+class _At(Record):
     """Which turns come to a statement, and what variables are there."""
 
     whose: Whose
-    only: Only = None
+    only: tuple[tree.Variable, object] | None = None
+    """The single turn that comes here: the variable with its number, and what that must be."""
     asked: bool = False
     """Not every turn comes here."""
 
@@ -57,16 +53,18 @@ class _Look:
     def block(self, block: Block, at: _At) -> _At:
         """Notes what the statements do; returns which turns come to their end, and what is known there."""
         for stmt in block:
-            at = self.statement(stmt, at)
+            for value in parts(stmt):
+                self.read(value, stmt, at)
+            for number, place in enumerate(places(stmt)):
+                for part in parts(place)[1:]:
+                    self.read(part, stmt, at)
+                given = known(stmt.values[number]) if isinstance(stmt, tree.Assign) else None
+                self.note(place, "add" if isinstance(stmt, tree.Atomic) else "write", stmt, at, given)
+            at = self.after(stmt, at)
         return at
 
-    def statement(self, stmt: tree.Stmt, at: _At) -> _At:
-        """Notes what a statement does; returns which turns come to the next, and what is known there."""
-        for value in values(stmt):
-            self.read(value, stmt, at)
-        given = stmt.values if isinstance(stmt, tree.Assign) else (None,)
-        for place, value_given in zip(places(stmt), given, strict=False):
-            self.assigned(place, value_given, stmt, at)
+    def after(self, stmt: tree.Stmt, at: _At) -> _At:
+        """Looks into the blocks of a statement; returns which turns come to the next, and what is known there."""
         match stmt:
             case tree.Assign():
                 whose = at.whose
@@ -76,25 +74,23 @@ class _Look:
                 return dataclasses.replace(at, whose=whose)
             case tree.If():
                 return self.branches(stmt, at)
-            case tree.For(variable=variable, turns=turns):
-                inside = at.whose
-                if turns and stmt.counter is None:
-                    inside = inside.among(variable, turns)
-                self.block(stmt.body, dataclasses.replace(at, whose=inside))
+            case tree.For(variable=variable, turns=turns, counter=None) if turns:
+                self.block(stmt.body, dataclasses.replace(at, whose=at.whose.among(variable, turns)))
             case tree.Turns(method="agents"):
                 self.phase(stmt, at)
             case _:
-                for inner in blocks(stmt):
+                for inner in blocks(stmt).values():
                     self.block(inner, at)
         return at
 
     def branches(self, stmt: tree.If, at: _At) -> _At:
         asked = at.asked or not isinstance(stmt.test, tree.Constant)
         yes, no = (
-            dataclasses.replace(at, only=at.whose.only_turn(stmt.test, holds=holds) or at.only, asked=asked)
-            for holds in (True, False)
+            self.block(
+                block, dataclasses.replace(at, only=at.whose.only_turn(stmt.test, holds=holds) or at.only, asked=asked)
+            )
+            for block, holds in ((stmt.yes, True), (stmt.no, False))
         )
-        yes, no = self.block(stmt.yes, yes), self.block(stmt.no, no)
         if isinstance(stmt.test, tree.Constant):
             return yes if stmt.test.value else no
         if ends(stmt.yes):  # what follows is for the turns that did not go away
@@ -122,47 +118,35 @@ class _Look:
             self.read(part, stmt, at)
         if isinstance(expr, tree.Invoke):
             self.invoked(expr, stmt, at)
-        elif (
-            owner_of(expr) == "World"
-            and isinstance(expr, tree.Field | tree.Element)
-            and not isinstance(expr.kind, Array)
-        ):
+        elif not isinstance(expr.kind, Array):
             self.note(expr, "read", stmt, at)
 
-    def assigned(self, place: Expr, given: Expr | None, stmt: tree.Stmt, at: _At) -> None:
-        for part in parts(place)[1:]:
-            self.read(part, stmt, at)
+    def note(self, place: Expr, how: str, stmt: tree.Stmt, at: _At, given: Any = None) -> None:
+        """Notes an access, if it is one of a field of the world."""
         if owner_of(place) == "World":
-            self.note(place, "add" if isinstance(stmt, tree.Atomic) else "write", stmt, at, given)
-
-    def note(self, place: Expr, how: str, stmt: tree.Stmt, at: _At, given: Expr | None = None) -> None:
-        value = known(given) if given is not None else None
-        turn, span = None, None
-        if isinstance(place, tree.Element):
-            turn, span = at.whose.span_of(place, self.arguments.held(field_of(place)))
-        constant = None if value is None else float(value)
-        access = Access(field_of(place), how, turn, span, at.only, constant, at.asked)
-        self.accesses.setdefault(access, place.at or stmt.at)
+            name = field_of(place)
+            span = at.whose.span_of(place, self.arguments.held(name))
+            access = Access(name, how, span, at.only, None if given is None else float(given), at.asked)
+            self.accesses.setdefault(access, place.at or stmt.at)
 
     def invoked(self, call: tree.Invoke, stmt: tree.Stmt, at: _At) -> None:
         """What a function that is called does, in the names of its caller."""
         given = zip(call.function.parameters, call.arguments, strict=True)
         turns = {parameter.variable: at.whose.turn_of(argument) for parameter, argument in given}
         for access in call.function.effects.accesses:
-            turn = turns.get(access.turn) if access.turn is not None else None
+            turn = turns.get(access.span.turn) if access.span else None
+            span = dataclasses.replace(access.span, turn=turn) if access.span and turn else None
             only = at.only
             if only is None and access.only is not None and (mine := turns.get(access.only[0])) is not None:
                 only = mine, access.only[1]
-            seen = dataclasses.replace(
-                access, turn=turn, span=access.span if turn else None, only=only, asked=access.asked or at.asked
-            )
+            seen = dataclasses.replace(access, span=span, only=only, asked=access.asked or at.asked)
             self.accesses.setdefault(seen, call.at or stmt.at)
 
     # --- a whole phase ---
 
     def refuse_write(self, access: Access, node: ast.AST, turn: tree.Variable) -> None:
-        field, name = access.field, turn.name
-        if access.turn == turn and access.span is not None and access.span.is_apart:
+        field, name, span = access.field, turn.name, access.span
+        if span is not None and span.turn == turn and span.is_apart_from(span):
             return
         if self.arguments.held(field):
             raise self.written.error(
@@ -180,7 +164,7 @@ class _Look:
     def refuse_both(self, one: Access, other: Access, inside: dict[Access, ast.AST], turn: tree.Variable) -> None:
         if _is_single(one, turn) and one.only == other.only:
             return
-        if one.turn == other.turn == turn and _are_apart(one, other):
+        if one.span and other.span and one.span.turn == other.span.turn == turn and one.span.is_apart_from(other.span):
             return
         if one.how == other.how == "write" and one.constant is not None and one.constant == other.constant:
             return
@@ -200,11 +184,3 @@ class _Look:
 
 def _is_single(access: Access, turn: tree.Variable) -> bool:
     return access.only is not None and access.only[0] == turn
-
-
-def _are_apart(one: Access, other: Access) -> bool:
-    """Whether no turn has an element of the one in common with another turn's of the other."""
-    if one.span is None or other.span is None or one.span.times != other.span.times:
-        return False
-    least, most = min(one.span.least, other.span.least), max(one.span.most, other.span.most)
-    return most - least < abs(one.span.times)

@@ -1,22 +1,43 @@
 """Whose turn's elements an index names, in a phase whose turns each have a number."""
 
 import dataclasses
-import operator
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, final
+from collections.abc import Mapping
 
 from gpu_envs.translation import tree
 from gpu_envs.translation.effects import Span
 from gpu_envs.translation.tree import Expr
+from gpu_envs.translation.types import Record
 from gpu_envs.translation.walk import known, within
 
-Sum: TypeAlias = tuple[tree.Variable | None, int, int | None, int | None]
-"""``times * turn`` and what is added to it: the turn, times, and the least and the most of what is added."""
+
+class _Sum(Record):
+    """``times * turn`` and what is added to it, as far as it is known."""
+
+    turn: tree.Variable | None = None
+    times: int = 0
+    added: tuple[int, int] | None = None
+    """The least and the most."""
+
+    def plus(self, other: "_Sum") -> "_Sum":
+        """The sum of two."""
+        if self.turn is not None and other.turn is not None:
+            return _Sum()
+        turn, times, added = self.turn or other.turn, self.times + other.times, None
+        if self.added is not None and other.added is not None:
+            added = self.added[0] + other.added[0], self.added[1] + other.added[1]
+        return _Sum(turn, times, added)
+
+    def scaled(self, factor: int) -> "_Sum":
+        """The product with a number."""
+        if factor == 0:
+            return _Sum()
+        if self.added is None:
+            return _Sum(self.turn, self.times * factor)
+        least, most = sorted(end * factor for end in self.added)
+        return _Sum(self.turn, self.times * factor, (least, most))
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Whose:
+class Whose(Record):
     """What is known of whole numbers where an expression stands."""
 
     turns: Mapping[tree.Variable, tree.Variable]
@@ -38,94 +59,99 @@ class Whose:
 
     def turn_of(self, expr: Expr) -> tree.Variable | None:
         """The turn whose number an expression is, as an int or as a float."""
-        if isinstance(expr, tree.Call) and expr.function == "real":
-            return self.turn_of(expr.arguments[0])
+        if isinstance(expr, tree.Operation) and expr.name == "real":
+            return self.turn_of(expr.operands[0])
         return self.turns.get(expr.variable) if isinstance(expr, tree.Local) else None
 
     # --- indices ---
 
-    def span_of(self, place: tree.Element, length: int | None) -> tuple[tree.Variable | None, Span | None]:
+    def span_of(self, place: Expr, length: int | None) -> Span | None:
         """The turn whose elements these are, and which; ``length``: how many an agent has, 0 of a replica's array."""
-        if len(place.indices) == 2 and length:
-            return self._pair(place.indices[0], place.indices[1], length)
-        if len(place.indices) != 1:
-            return None, None
-        turn, times, least, most = self._sum(place.indices[0])
+        match place:
+            case tree.Element(indices=(agent, index)) if length:
+                return self._pair(agent, index, length)
+            case tree.Element(indices=(index,)):
+                pass
+            case _:
+                return None
+        found = self._sum(index)
+        turn, times = found.turn, found.times
         if turn is None:
-            return None, None
-        if least is None or most is None:  # of an agent's own elements, as far as can be known
-            own = length and length > 1 and self._is_free(place.indices[0], (turn, length, 0, 0))
-            return (turn, Span(times, 0, times - 1)) if own else (None, None)
+            return None
+        if found.added is None:  # of an agent's own elements, as far as can be known
+            own = length and length > 1 and self._is_free(index, _Sum(turn, length, (0, 0)))
+            return Span(turn, times, 0, times - 1) if own else None
+        least, most = found.added
         own = times == length and 0 <= least <= most < times
-        if length and not own and (times, least, most) != (1, 0, 0):  # a turn for each element of all agents
-            return None, None
-        return turn, Span(times, least, most)
+        if length and not own and found != _Sum(turn, 1, (0, 0)):  # a turn for each element of all agents
+            return None
+        return Span(turn, times, least, most)
 
-    def _pair(self, agent: Expr, element: Expr, length: int) -> tuple[tree.Variable | None, Span | None]:
+    def _pair(self, agent: Expr, element: Expr, length: int) -> Span | None:
         turn = self.turn_of(agent)
         if turn is not None:
             index = known(element)
-            return turn, Span(length, index or 0, length - 1 if index is None else index)
-        row, column = self._meant(agent), self._meant(element)
-        match row, column:
+            return Span(turn, length, 0, length - 1) if index is None else Span(turn, length, index, index)
+        match self._meant(agent), self._meant(element):
             case (
-                tree.Call(function="python::floor_divided", arguments=(one, by)),
-                tree.Call(function="python::modulo", arguments=(other, also)),
-            ) if one == other and known(by) == known(also) == length and self.turn_of(one):
-                return self.turn_of(one), Span(1, 0, 0)
-        return None, None
+                tree.Operation(name="python::floor_divided", operands=(one, by)),
+                tree.Operation(name="python::modulo", operands=(other, also)),
+            ) if one == other and known(by) == known(also) == length and (turn := self.turn_of(one)):
+                return Span(turn, 1, 0, 0)
+        return None
 
     def _meant(self, expr: Expr) -> Expr:
         return self.meanings.get(expr.variable, expr) if isinstance(expr, tree.Local) else expr
 
-    def _is_free(self, index: Expr, first: Sum) -> bool:
+    def _is_free(self, index: Expr, first: _Sum) -> bool:
         """Whether an index is an agent's first element, and something else that the turn's number is no part of."""
         match index:
-            case tree.Binary(sign="+", left=left, right=right):
-                for one, rest in ((left, right), (right, left)):
-                    if self._sum(one) == first and not any(self.turn_of(part) for part in within(rest)):
-                        return True
+            case tree.Operation(name="+", operands=(left, right)):
+                return any(
+                    self._sum(one) == first and not any(map(self.turn_of, within(rest)))
+                    for one, rest in ((left, right), (right, left))
+                )
         return False
 
-    def _sum(self, expr: Expr) -> Sum:
+    def _sum(self, expr: Expr) -> _Sum:
         """An index as a multiple of the turn's number, and bounds of the rest."""
-        nothing: Sum = None, 0, None, None
         turn = self.turn_of(expr)
         if turn is not None:
-            return turn, 1, 0, 0
+            return _Sum(turn, 1, (0, 0))
         match expr:
             case tree.Constant(value=int(value)):
-                return None, 0, value, value
+                return _Sum(added=(value, value))
             case tree.Local(variable=variable) if variable in self.ranges:
-                counted = self.ranges[variable]
-                return None, 0, min(counted[0], counted[-1]), max(counted[0], counted[-1])
+                least, most = sorted((self.ranges[variable][0], self.ranges[variable][-1]))
+                return _Sum(added=(least, most))
             case tree.Local(variable=variable) if variable in self.meanings:
                 return self._sum(self.meanings[variable])
-            case tree.Binary(sign="+" | "-" as sign, left=left, right=right):
-                return _added(self._sum(left), self._sum(right), operator.add if sign == "+" else operator.sub)
-            case tree.Binary(sign="*", left=left, right=right):
-                for one, other in ((self._sum(left), known(right)), (self._sum(right), known(left))):
-                    if isinstance(other, int):
-                        return _times(one, other)
-            case tree.Call(function="python::modulo", arguments=(_, by)) if (known(by) or 0) > 0:
-                return None, 0, 0, known(by) - 1
-            case tree.Call(function="python::floor_divided", arguments=(of, by)) if (known(by) or 0) > 0:
+            case tree.Operation(name="+" | "-" as sign, operands=(left, right)):
+                other = self._sum(right)
+                return self._sum(left).plus(other if sign == "+" else other.scaled(-1))
+            case tree.Operation(name="*", operands=(left, right)):
+                for one, factor in ((left, known(right)), (right, known(left))):
+                    if isinstance(factor, int):
+                        return self._sum(one).scaled(factor)
+            case tree.Operation(name="python::modulo", operands=(_, by)) if (known(by) or 0) > 0:
+                return _Sum(added=(0, known(by) - 1))
+            case tree.Operation(name="python::floor_divided", operands=(of, by)) if (known(by) or 0) > 0:
                 inner = self._sum(of)
-                if inner[0] is None and inner[2] is not None and inner[3] is not None:
-                    return None, 0, inner[2] // known(by), inner[3] // known(by)
-        return nothing
+                if inner.turn is None and inner.added is not None:
+                    return _Sum(added=(inner.added[0] // known(by), inner.added[1] // known(by)))
+        return _Sum()
 
     # --- conditions ---
 
     def only_turn(self, test: Expr, *, holds: bool) -> tuple[tree.Variable, object] | None:
         """The single turn for which a condition holds (or does not): its variable, and its number."""
         match test:
-            case tree.Unary(sign="!", operand=operand):
+            case tree.Operation(name="!", operands=(operand,)):
                 return self.only_turn(operand, holds=not holds)
-            case tree.Logic(sign=sign, parts=parts) if sign == ("&&" if holds else "||"):
+            case tree.Operation(name=name, operands=parts) if name == ("&&" if holds else "||"):
                 found = (self.only_turn(part, holds=holds) for part in parts)
                 return next((turn for turn in found if turn is not None), None)
-            case tree.Binary(sign=sign, left=left, right=right) if sign == ("==" if holds else "!="):
+            case tree.Operation(name=name, operands=(left, right)) if name == ("==" if holds else "!="):
                 for one, other in ((left, right), (right, left)):
                     turn = self.turn_of(one)
                     if turn is not None and _same_for_all(other):
@@ -134,28 +160,10 @@ class Whose:
         return None
 
 
-def _added(one: Sum, other: Sum, join: Callable[[Any, Any], Any]) -> Sum:
-    if one[0] is not None and other[0] is not None:
-        return None, 0, None, None
-    turn, times = (one[0], one[1]) if one[0] is not None else (other[0], join(0, other[1]))
-    if None in (one[2], one[3], other[2], other[3]):
-        return turn, times, None, None
-    least, most = (other[2], other[3]) if join is operator.add else (other[3], other[2])
-    return turn, times, join(one[2], least), join(one[3], most)
-
-
-def _times(of: Sum, factor: int) -> Sum:
-    turn, times, least, most = of
-    if least is None or most is None or factor == 0:
-        return (turn if factor else None), times * factor, None, None
-    ends = sorted((least * factor, most * factor))
-    return turn, times * factor, ends[0], ends[1]
-
-
 def _same_for_all(expr: Expr) -> bool:
     """Whether all turns find the same: what is made of constants, parameters and tables."""
     return all(
-        isinstance(part, tree.Constant | tree.Element | tree.Unary | tree.Binary | tree.Choose | tree.Call)
+        isinstance(part, tree.Constant | tree.Element | tree.Operation)
         or (isinstance(part, tree.Field) and part.of in ("", "p"))
         for part in within(expr)
     )

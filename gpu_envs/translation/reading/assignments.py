@@ -1,60 +1,63 @@
-"""Assignments: to locals, to lists of the function's own, and to fields."""
+"""Assignments: to locals, to lists of the function's own, which are arrays in C++, and to fields."""
 
 import ast
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from gpu_envs.translation import arithmetic, tree
+from gpu_envs.translation import arithmetic, tree, types
 from gpu_envs.translation.arguments import PARAMETERS_STAY
 from gpu_envs.translation.arithmetic import converted, write_only
-from gpu_envs.translation.reading.lists import is_list, made_list
 from gpu_envs.translation.reading.reader import Reader
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import (
-    INT,
-    LIST,
-    NUMBERS,
-    STATIC,
-    Array,
-    Number,
-    Several,
-    Thing,
-    described,
-    list_of,
-    wider,
-)
+from gpu_envs.translation.types import INT, LIST, Array, Number, Several, Thing, described, list_of, wider
 from gpu_envs.translation.walk import is_simple, known, stored_as
+
+LONGEST_LIST = 4096
+"""Elements of a list."""
 
 _MOST_OF_A_BYTE = 255
 
 
 def assigned(reader: Reader, node: ast.Assign) -> Iterator[tree.Stmt]:
     """``a = b``, ``a, b = c, d`` and ``a = b = c``."""
-    if len(node.targets) == 1:
-        yield from _assigned_to(reader, node, node.targets[0], node.value)
+    match node.targets:
+        case [ast.Tuple(elts=targets) | ast.List(elts=targets)]:
+            yield from _unpacked(reader, node, targets)
+        case [ast.Name() as target] if _is_list(node.value):
+            yield _made_list(reader, node, target, node.value)
+        case [target] if _is_list(node.value):
+            raise reader.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
+        case [target]:
+            yield _stored(reader, node, [target], [reader.expression(node.value)])
+        case targets:
+            value = reader.expression(node.value)
+            if isinstance(value.kind, Number) and not is_simple(value):
+                held, value = reader.kept(value, "value", node)
+                yield held
+            for target in targets:
+                if isinstance(target, ast.Tuple | ast.List):
+                    instead = "Write one assignment for each"
+                    raise reader.error(target, "this unpacks what is assigned to several", instead)
+                if isinstance(value.kind, Thing):
+                    raise reader.error(target, f"{described(value.kind)} has no second name", "Write its own")
+                yield _stored(reader, node, [target], [value])
+
+
+def _unpacked(reader: Reader, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
+    given = node.value
+    if isinstance(given, ast.Tuple | ast.List):
+        if len(given.elts) != len(targets):
+            raise reader.error(node, f"{len(given.elts)} values are assigned to {len(targets)} names")
+        yield _stored(reader, node, targets, [reader.expression(part) for part in given.elts])
         return
-    value = reader.expression(node.value)
-    if isinstance(value.kind, Number) and not is_simple(value):
-        held, value = reader.kept(value, "value", node)
-        yield held
-    for target in node.targets:
-        if isinstance(target, ast.Tuple | ast.List):
-            raise reader.error(target, "this unpacks what is assigned to several", "Write one assignment for each")
-        if isinstance(value.kind, Thing):
-            raise reader.error(target, f"{described(value.kind)} has no second name", "Write its own")
-        yield _stored(reader, node, [target], [value])
-
-
-def _assigned_to(reader: Reader, node: ast.Assign, target: ast.expr, given: ast.expr) -> Iterator[tree.Stmt]:
-    if isinstance(target, ast.Tuple | ast.List):
-        yield from _unpacked(reader, node, target.elts, given)
-    elif isinstance(target, ast.Name) and is_list(given):
-        yield made_list(reader, node, target, given)
-    elif is_list(given):
-        raise reader.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
-    else:
-        yield _stored(reader, node, [target], [reader.expression(given)])
+    result = reader.expression(given)
+    if not isinstance(result.kind, Several) or len(result.kind.kinds) != len(targets):
+        raise reader.error(given, f"{described(result.kind, known(result))} is assigned to {len(targets)} names")
+    held, name = reader.kept(result, "result", node)
+    yield held
+    numbers = [tree.Operation(kind, f".value{n}", (name,), at=given) for n, kind in enumerate(result.kind.kinds)]
+    yield _stored(reader, node, targets, numbers)
 
 
 def assigned_annotated(reader: Reader, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
@@ -63,26 +66,22 @@ def assigned_annotated(reader: Reader, node: ast.AnnAssign) -> Iterator[tree.Stm
         raise reader.error(node.target, "fields have their type in the spec", "Leave the annotation out")
     if node.value is None:
         return
-    if is_list(node.value):
-        yield made_list(reader, node, node.target, node.value)
+    if _is_list(node.value):
+        yield _made_list(reader, node, node.target, node.value)
         return
-    value, kind = reader.expression(node.value), NUMBERS.get(ast.unparse(node.annotation))
-    if kind is not None:
-        with reader.at(node.value):
-            value = converted(value, kind)
-    yield _stored(reader, node, [node.target], [value])
+    value, kind = reader.expression(node.value), types.NUMBERS.get(ast.unparse(node.annotation))
+    yield _stored(reader, node, [node.target], [value if kind is None else converted(value, kind)])
 
 
 def updated(reader: Reader, node: ast.AugAssign) -> tree.Update:
     """``a += b`` and its like."""
     place, value = reader.expression(node.target), reader.expression(node.value)
-    result = arithmetic.binary(node.op, place, value)
+    result = dataclasses.replace(arithmetic.binary(node.op, place, value), at=node.value)
     if isinstance(node.target, ast.Name):
         return tree.Update(node, reader.learn(node.target.id, result.kind, node), node.op, value)
     place = _widened(reader, node.target, place, result, node)
     _check_place(reader, place, node.target)
-    with reader.at(node.value):
-        fitting(place, result)
+    fitting(place, result)
     return tree.Update(node, place, node.op, value)
 
 
@@ -94,16 +93,14 @@ def _stored(reader: Reader, node: ast.stmt, targets: Sequence[ast.expr], values:
     for target, value in zip(targets, values, strict=True):
         if isinstance(target, ast.Name):
             place: Expr = _local(reader, target, value, node)
-            made = converted(value, place.kind) if isinstance(place.kind, Number) else value
+            fitted.append(converted(value, place.kind) if isinstance(place.kind, Number) else value)
         elif isinstance(target, ast.Attribute | ast.Subscript):
             place = _widened(reader, target, reader.expression(target), value, node)
             _check_place(reader, place, target)
-            with reader.at(getattr(node, "value", None) or node):
-                made = fitting(place, value)
+            fitted.append(fitting(place, value))
         else:
             raise reader.error(target, "this cannot be assigned")
         places.append(place)
-        fitted.append(made)
     return tree.Assign(node, tuple(places), tuple(fitted))
 
 
@@ -115,12 +112,11 @@ def fitting(place: Expr, value: Expr) -> Expr:
     if isinstance(value.kind, Number) and value.kind.width > place.kind.width:
         how = "int(...), or make the field real" if place.kind is INT else "a comparison, as in x != 0"
         kind = {"int": "int", "bool": "bool", "u8": "byte", "AgentNumber": "agent"}.get(stored, place.kind.python)
-        raise RefusedError(f"{described(value.kind)} is assigned to {name}, which is of type {kind}", f"Write {how}")
+        what = f"{described(value.kind)} is assigned to {name}, which is of type {kind}"
+        raise RefusedError(what, f"Write {how}", value.at)
     if stored == "u8" and isinstance(value, tree.Constant) and not 0 <= value.value <= _MOST_OF_A_BYTE:
-        raise RefusedError(
-            f"{value.value} does not fit {name}, which is a byte: 0 to {_MOST_OF_A_BYTE}",
-            "Write a number that it holds, or give it another type in the spec: int",
-        )
+        what = f"{value.value} does not fit {name}, which is a byte: 0 to {_MOST_OF_A_BYTE}"
+        raise RefusedError(what, "Write a number that it holds, or give it another type in the spec: int", value.at)
     return converted(value, place.kind)
 
 
@@ -128,25 +124,22 @@ def _widened(reader: Reader, target: ast.expr, place: Expr, value: Expr, node: a
     """Has a list of the function's own hold what one of its elements is assigned."""
     if not (isinstance(place, tree.Element) and isinstance(place.of, tree.Local) and isinstance(value.kind, Number)):
         return place
-    of = place.of.kind
+    of, variable = place.of.kind, place.of.variable
     if not isinstance(of, Array) or of.cpp != LIST:
         return place
     if of.refusal:
         raise reader.error(target, of.refusal, "Make it a list: [a, b]")
-    if place.of.variable.frame != reader.frames[-1].number:
-        raise reader.error(
-            target,
-            f"{place.of.variable.name!r} is made outside, and turns have lists of their own",
-            "Make it in the turn; what lasts is a field of the world",
-        )
-    learned = reader.learn(place.of.variable.name, list_of(wider(of.kind, value.kind), of.sizes), node)
+    if variable.frame != reader.frames[-1].number:
+        what = f"{variable.name!r} is made outside, and turns have lists of their own"
+        raise reader.error(target, what, "Make it in the turn; what lasts is a field of the world")
+    learned = reader.learn(variable.name, list_of(wider(of.kind, value.kind), of.sizes), node)
     assert isinstance(learned.kind, Array)
     return dataclasses.replace(place, kind=learned.kind.kind, of=learned)
 
 
 def _check_place(reader: Reader, place: Expr, target: ast.expr) -> None:
     """Refuses what rules must not write here."""
-    array = place.kind if isinstance(place.kind, Array) else place.of.kind if isinstance(place, tree.Element) else None
+    array = place.of.kind if isinstance(place, tree.Element) else place.kind
     refusal = array.refusal if isinstance(array, Array) else place.refusal if isinstance(place, tree.Field) else ""
     if isinstance(place, tree.Constant) and place.name:
         refusal = PARAMETERS_STAY
@@ -158,11 +151,8 @@ def _check_place(reader: Reader, place: Expr, target: ast.expr) -> None:
         return
     roots = {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
     if not roots <= {*reader.arguments, *(name for frame in reader.frames for name in frame.stored)}:
-        raise reader.error(
-            target,
-            f"{ast.unparse(target)} is a constant of the module, which cannot be assigned",
-            "Keep what changes in the spec's state",
-        )
+        what = f"{ast.unparse(target)} is a constant of the module, which cannot be assigned"
+        raise reader.error(target, what, "Keep what changes in the spec's state")
     raise reader.error(target, f"{described(place.kind, known(place))} cannot be assigned")
 
 
@@ -176,28 +166,49 @@ def _local(reader: Reader, target: ast.Name, value: Expr, node: ast.stmt) -> tre
         raise reader.error(node, f"{described(kind)} are assigned to one name", f"Write {name}, other = ...")
     if isinstance(kind, Thing) and isinstance(value, tree.Local | tree.Field):
         raise reader.error(node, f"{described(kind)} has no second name", "Write its own")
-    if kind is STATIC and not isinstance(value, tree.Constant):
-        raise reader.error(node, "a function that returns nothing has no value", "Let the call stand alone")
     if isinstance(value, tree.Constant) and not isinstance(kind, Number):
         raise reader.error(node, f"{described(kind, value.value)} cannot be held by a local")
+    if kind is types.STATIC:
+        raise reader.error(node, "a function that returns nothing has no value", "Let the call stand alone")
     given = reader.arguments.get(name)
     if given is not None and not isinstance(given.kind, Number):
         raise reader.error(target, f"{name!r} is {described(given.kind)}", "Use another name")
     return reader.learn(name, kind, target)
 
 
-# --- several targets ---
+# --- lists ---
 
 
-def _unpacked(reader: Reader, node: ast.Assign, targets: Sequence[ast.expr], given: ast.expr) -> Iterator[tree.Stmt]:
-    if isinstance(given, ast.Tuple | ast.List):
-        if len(given.elts) != len(targets):
-            raise reader.error(node, f"{len(given.elts)} values are assigned to {len(targets)} names")
-        yield _stored(reader, node, targets, [reader.expression(part) for part in given.elts])
-        return
-    result = reader.expression(given)
-    if not isinstance(result.kind, Several) or len(result.kind.kinds) != len(targets):
-        raise reader.error(given, f"{described(result.kind, known(result))} is assigned to {len(targets)} names")
-    held, name = reader.kept(result, "result", node)
-    yield held
-    yield _stored(reader, node, targets, [tree.Member(kind, name, n) for n, kind in enumerate(result.kind.kinds)])
+def _is_list(node: ast.expr) -> bool:
+    """Whether an expression makes a list, or a tuple."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        node = node.left
+    return isinstance(node, ast.List | ast.Tuple)
+
+
+def _made_list(reader: Reader, node: ast.stmt, target: ast.Name, given: ast.expr) -> tree.MakeList:
+    """``x = [a, b]`` or ``x = [a] * n``; a tuple's elements stay."""
+    listed, times = given, 1
+    if isinstance(given, ast.BinOp):
+        count = reader.expression(given.right)
+        if count.kind is not INT or known(count) is None:
+            instead = "Write a number, one of the module's, or a fixed parameter"
+            raise reader.error(given.right, "a list's length is a constant", instead)
+        listed, times = given.left, known(count)
+    assert isinstance(listed, ast.List | ast.Tuple)
+    values = [reader.expression(part) for part in listed.elts]
+    length = len(values) * times
+    if not 1 <= length <= LONGEST_LIST:
+        raise reader.error(given, f"this list has {length} elements; 1 to {LONGEST_LIST} are possible")
+    kind: types.Type = types.BOOL
+    for value in values:
+        if not isinstance(value.kind, Number):
+            raise RefusedError(f"lists are of numbers, and this is {described(value.kind, known(value))}", at=value.at)
+        kind = wider(kind, value.kind)
+    made = list_of(kind, (length,))
+    if isinstance(listed, ast.Tuple):
+        made = dataclasses.replace(made, refusal="the elements of a tuple are not assigned")
+    place = reader.learn(target.id, made, node)
+    assert isinstance(place.kind, Array)
+    of = place.kind.kind
+    return tree.MakeList(node, place.variable, place.kind, tuple(converted(value, of) for value in values), times)

@@ -3,44 +3,33 @@
 import ast
 import dataclasses
 import types
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import arithmetic, tree
-from gpu_envs.translation.arguments import element, field_of
+from gpu_envs.translation.arguments import element
 from gpu_envs.translation.arithmetic import number, truth
 from gpu_envs.translation.reading.calls import called
-from gpu_envs.translation.reading.outer_names import meaning, of_constants, outside
 from gpu_envs.translation.reading.reader import Reader
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import BOOL, STATIC, Array, Number, Several, Thing, described
-from gpu_envs.translation.walk import known, literal
+from gpu_envs.translation.types import BOOL, STATIC, STREAM, Array, Number, Several, Thing, described
+from gpu_envs.translation.walk import is_simple, known, literal
 
-REFUSED: Mapping[type, tuple[str, str]] = {
-    ast.Lambda: ("there are no lambdas in rules", "Write a function with def in the module"),
-    ast.ListComp: ("there are no comprehensions in rules", "Write x = [0.0] * n, and fill it in a loop"),
-    ast.SetComp: ("there are no sets in rules", "Use an array of bools"),
-    ast.DictComp: ("there are no dicts in rules", "Use an array, indexed by int"),
-    ast.GeneratorExp: ("there are no generators in rules", "Write a loop: for i in range(n):"),
-    ast.Dict: ("there are no dicts in rules", "Use an array, indexed by int"),
-    ast.Set: ("there are no sets in rules", "Use an array of bools"),
-    ast.JoinedStr: ("there are no strings in rules", "Compare choices with words: p.start == 'fixed'"),
-    ast.NamedExpr: ("there is no := in rules", "Assign in a statement of its own"),
-    ast.Await: ("nothing is awaited in rules", ""),
-    ast.Yield: ("rules are not generators, and yield nothing", "Return the result"),
-    ast.YieldFrom: ("rules are not generators, and yield nothing", "Return the result"),
-    ast.Starred: ("there is no unpacking with * in rules", "Name each element"),
-    ast.Slice: ("there are no slices in rules", "Write a loop over the indices: for j in range(n):"),
-}
+_IMPORTED = frozenset(
+    name
+    for name, found in vars(rules).items()
+    if not name.startswith("_")
+    and (isinstance(found, rules.Stream) or getattr(found, "__module__", "") == rules.__name__)
+)
+"""The names of ``gpu_envs.rules``."""
 
 
 def expression(reader: Reader, node: ast.expr) -> Expr:
     """Reads an expression."""
-    if type(node) in REFUSED:
-        raise reader.error(node, *REFUSED[type(node)])
     with reader.at(node):
         return dataclasses.replace(_read(reader, node), at=node)
 
@@ -52,7 +41,7 @@ def _read(reader: Reader, node: ast.expr) -> Expr:
         case ast.Constant():
             raise RefusedError(f"{node.value!r} is not a number", "Rules know ints, floats and bools")
         case ast.Name():
-            return _name(reader, node)
+            return _name(reader, node.id, node)
         case ast.Attribute():
             return _attribute(reader, node)
         case ast.Subscript():
@@ -60,7 +49,7 @@ def _read(reader: Reader, node: ast.expr) -> Expr:
         case ast.BinOp():
             return arithmetic.binary(node.op, expression(reader, node.left), expression(reader, node.right))
         case ast.UnaryOp(op=ast.Not()):
-            return arithmetic.unary(node.op, condition(reader, node.operand))
+            return condition(reader, node)
         case ast.UnaryOp():
             return arithmetic.unary(node.op, expression(reader, node.operand))
         case ast.BoolOp():
@@ -72,10 +61,8 @@ def _read(reader: Reader, node: ast.expr) -> Expr:
         case ast.Call():
             return called(reader, node)
         case ast.Tuple() | ast.List():
-            raise RefusedError(
-                "a tuple or a list is not a number",
-                "Lists of a fixed size are made as in x = [0.0] * n, and then indexed",
-            )
+            instead = "Lists of a fixed size are made as in x = [0.0] * n, and then indexed"
+            raise RefusedError("a tuple or a list is not a number", instead)
     raise RefusedError(f"{type(node).__name__} is not translated")
 
 
@@ -89,93 +76,33 @@ def condition(reader: Reader, node: ast.expr) -> Expr:
         return truth(expression(reader, node))
 
 
-def _name(reader: Reader, node: ast.Name) -> Expr:
-    name = node.id
-    variable = reader.variable(name)
-    if variable is not None:
-        return reader.read(name, variable, node)
-    if name in reader.arguments:
-        found = reader.arguments[name]
-        if reader.between and isinstance(found.kind, Thing) and found.kind.name == "World":
-            raise RefusedError(
-                "what stands between phases does not depend on the world",
-                "Move it into a phase: for i in team.agents():",
-            )
-        return found
-    if name in reader.elsewhere:
-        raise RefusedError(
-            f"{name!r} was set in another phase, and nothing but fields of the world lasts from one to the next",
-            "Keep it in a field: TeamSpec(scratch={...})",
-        )
-    return outside(reader, name)
-
-
-def _attribute(reader: Reader, node: ast.Attribute) -> Expr:
-    of = expression(reader, node.value)
-    if isinstance(of.kind, Thing):
-        return field_of(of, node.attr)
-    if isinstance(of.kind, Array) and node.attr == "shape":
-        return tree.Constant(STATIC, of.kind.sizes)
-    value = known(of)
-    if of.kind is STATIC and isinstance(value, types.ModuleType | type | types.SimpleNamespace):
-        try:
-            found = getattr(value, node.attr)
-        except AttributeError:
-            words = [name for name in vars(value) if not name.startswith("_")]
-            raise RefusedError(
-                f"{ast.unparse(node.value)} has no {node.attr!r}{did_you_mean(node.attr, words)}".rstrip(".")
-            ) from None
-        return meaning(reader, getattr(found, "value", found) if isinstance(value, type) else found)
-    if node.attr == "value" and value is not None and isinstance(of.kind, Number):
-        return of  # of an enum's member
-    raise RefusedError(f"{described(of.kind, value)} has no {node.attr!r} in rules")
-
-
-def _subscript(reader: Reader, node: ast.Subscript) -> Expr:
-    of = expression(reader, node.value)
-    entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    indices = [expression(reader, entry) for entry in entries]
-    if isinstance(of.kind, Array):
-        return element(of, indices)
-    if of.kind is STATIC and isinstance(known(of), tuple | list | np.ndarray):
-        return of_constants(reader, known(of), indices)
-    if isinstance(of.kind, Several):
-        left = ", ".join("abcdefgh"[: len(of.kind.kinds)])
-        raise RefusedError(
-            f"{described(of.kind)} are not indexed",
-            f"Take them apart in an assignment: {left} = {ast.unparse(node.value)}",
-        )
-    raise RefusedError(f"{described(of.kind, known(of))} has no elements")
-
-
 def _bool(reader: Reader, node: ast.expr) -> Expr:
     value = expression(reader, node)
-    with reader.at(node):
-        if number(value) is not BOOL:
-            raise RefusedError(
-                f"'and' and 'or' join bools, and this is {described(value.kind)}", "Write a comparison, as in x != 0"
-            )
+    if number(value) is not BOOL:
+        what = f"'and' and 'or' join bools, and this is {described(value.kind)}"
+        raise RefusedError(what, "Write a comparison, as in x != 0", node)
     return value
 
 
 def _compare(reader: Reader, node: ast.Compare) -> Expr:
     operands = [expression(reader, node.left), *(_operand(reader, part) for part in node.comparators)]
     links = [arithmetic.compare(*link) for link in zip(node.ops, operands, operands[1:], strict=False)]
-    if len(links) == 1 or all(isinstance(operand, tree.Constant) for operand in operands):
-        return arithmetic.logic(ast.And(), links)
-    return tree.Chain(BOOL, tuple(node.ops), tuple(operands))
+    twice = len(links) > 1 or (isinstance(node.ops[0], ast.In | ast.NotIn) and not is_simple(operands[0]))
+    if twice and not all(isinstance(operand, tree.Constant) for operand in operands):
+        return tree.Chain(BOOL, tuple(node.ops), tuple(operands))
+    return arithmetic.logic(ast.And(), links)
 
 
 def _operand(reader: Reader, node: ast.expr) -> Expr:
     """The right of a comparison: of ``in``, a tuple of constants."""
-    if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        listed = []
-        for part in node.elts:
-            listed.append(known(expression(reader, part)))
-            if listed[-1] is None:
-                raise reader.error(part, "what 'in' looks into is made of constants", "Join comparisons with 'or'")
-        return tree.Constant(STATIC, tuple(listed))
-    return expression(reader, node)
+    if not isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return expression(reader, node)
+    listed = []
+    for part in node.elts:
+        listed.append(known(expression(reader, part)))
+        if listed[-1] is None:
+            raise reader.error(part, "what 'in' looks into is made of constants", "Join comparisons with 'or'")
+    return tree.Constant(STATIC, tuple(listed))
 
 
 def _conditional(reader: Reader, node: ast.IfExp) -> Expr:
@@ -186,9 +113,127 @@ def _conditional(reader: Reader, node: ast.IfExp) -> Expr:
     if yes.kind != no.kind or not _is_made(yes) or not _is_made(no):
         one, other = (described(part.kind, known(part)) for part in (yes, no))
         raise RefusedError(f"this is {one} or {other}", "Give both sides the same type")
-    return tree.Choose(yes.kind, test, yes, no)
+    return tree.Operation(yes.kind, "?:", (test, yes, no))
 
 
 def _is_made(expr: Expr) -> bool:
     """Whether an expression that is no number can be chosen: a choice of words, actions, a new source of numbers."""
     return not isinstance(expr, tree.Constant) and not (isinstance(expr.kind, Thing) and isinstance(expr, tree.Local))
+
+
+# --- fields and elements ---
+
+
+def _attribute(reader: Reader, node: ast.Attribute) -> Expr:
+    of, name = expression(reader, node.value), node.attr
+    value = known(of)
+    if isinstance(of.kind, Thing):
+        fields = of.kind.fields
+        if name not in fields:
+            what = f"the {of.kind.name} has no field {name!r}{did_you_mean(name, fields)}".rstrip(".")
+            raise RefusedError(what, f"Its fields are: {', '.join(fields) or 'none'}")
+        found: Expr = fields[name]
+        return found
+    if isinstance(of.kind, Array) and name == "shape":
+        return tree.Constant(STATIC, of.kind.sizes)
+    if of.kind is STATIC and isinstance(value, types.ModuleType | type | types.SimpleNamespace):
+        if not hasattr(value, name):
+            meant = did_you_mean(name, [word for word in vars(value) if not word.startswith("_")])
+            raise RefusedError(f"{ast.unparse(node.value)} has no {name!r}{meant}".rstrip("."))
+        inside = getattr(value, name)
+        return _meaning(reader, getattr(inside, "value", inside) if isinstance(value, type) else inside)
+    if name == "value" and value is not None and isinstance(of.kind, Number):
+        return of  # of an enum's member
+    raise RefusedError(f"{described(of.kind, value)} has no {name!r} in rules")
+
+
+def _subscript(reader: Reader, node: ast.Subscript) -> Expr:
+    of = expression(reader, node.value)
+    entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    indices = [expression(reader, entry) for entry in entries]
+    if isinstance(of.kind, Array):
+        return element(of, indices)
+    if isinstance(of.kind, Several):
+        left = ", ".join("abcdefgh"[: len(of.kind.kinds)])
+        instead = f"Take them apart in an assignment: {left} = {ast.unparse(node.value)}"
+        raise RefusedError(f"{described(of.kind)} are not indexed", instead)
+    found = known(of)
+    if of.kind is not STATIC or not isinstance(found, tuple | list | np.ndarray):
+        raise RefusedError(f"{described(of.kind, found)} has no elements")
+    if not all(isinstance(index, tree.Constant) for index in indices):
+        return element(reader.unit.constants(_resolved(reader, found)), indices)
+    for index in indices:
+        try:
+            found = found[known(index)]
+        except (IndexError, TypeError):
+            raise RefusedError(f"index {known(index)} is outside") from None
+    return _meaning(reader, found)
+
+
+def _resolved(reader: Reader, values: Any) -> Any:
+    """The same numbers, with those in place of the spec's constants."""
+    if isinstance(values, tuple | list):
+        return [_resolved(reader, value) for value in values]
+    return known(_meaning(reader, values)) if isinstance(values, rules.Constant) else values
+
+
+# --- names ---
+
+
+def _name(reader: Reader, name: str, node: ast.Name) -> Expr:
+    variable = reader.variable(name)
+    if variable is not None:
+        return reader.read(name, variable, node)
+    if name in reader.arguments:
+        found = reader.arguments[name]
+        if reader.between and isinstance(found.kind, Thing) and found.kind.name == "World":
+            instead = "Move it into a phase: for i in team.agents():"
+            raise RefusedError("what stands between phases does not depend on the world", instead)
+        return found
+    if name in reader.elsewhere:
+        raise RefusedError(
+            f"{name!r} was set in another phase, and nothing but fields of the world lasts from one to the next",
+            "Keep it in a field: TeamSpec(scratch={...})",
+        )
+    return _outside(reader, name)
+
+
+def _outside(reader: Reader, name: str) -> Expr:
+    """What a name from outside the function means."""
+    capitals = reader.unit.arguments.capitals
+    try:
+        found = reader.written.find(name)
+    except KeyError:
+        if name in capitals:
+            return capitals[name]
+        if name in _IMPORTED:
+            raise RefusedError(f"{name!r} is not imported", f"from gpu_envs.rules import {name}") from None
+        module = (word for word in reader.written.function.__globals__ if not word.startswith("_"))
+        words = {*reader.names, *capitals, *reader.arguments, *module} - {name}
+        raise RefusedError(
+            f"{name!r} is not known here{did_you_mean(name, words)}".rstrip("."),
+            "Known are locals, arguments, functions and numbers of the module, and the spec's constants in capitals",
+        ) from None
+    return _meaning(reader, found)
+
+
+def _meaning(reader: Reader, found: Any) -> Expr:
+    """Something of the module, or of Python's."""
+    if isinstance(found, rules.Constant):
+        capitals = reader.unit.arguments.capitals
+        if found.name not in capitals:
+            raise RefusedError(
+                f"the spec has no constant {found.name}{did_you_mean(found.name, capitals)}".rstrip("."),
+                "Constants are AGENTS, the roles and the parameters marked fixed, in capitals",
+            )
+        return capitals[found.name]
+    if isinstance(found, rules.Stream):
+        return tree.Constant(STREAM, found, "RESET" if found is rules.RESET else "STEP")
+    if isinstance(found, np.ndarray) and found.ndim == 0:
+        instead = "Make it one in the module: float(...)"
+        raise RefusedError("this is an array without dimensions, and not a number", instead)
+    if isinstance(found, np.generic):
+        found = found.item()
+    if isinstance(found, int) and not isinstance(found, bool):
+        found = int(found)  # of an enum
+    return literal(found)

@@ -3,17 +3,16 @@
 import abc
 import ast
 import contextlib
-import dataclasses
 import re
 import types
-from collections.abc import Iterator, Sequence
-from typing import final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from gpu_envs.errors import TranslationError
 from gpu_envs.specs.names import CPP_WORDS
 from gpu_envs.translation.sources import RefusedError, Written
 from gpu_envs.translation.tree import Block, Expr, Function, Local, Store, Variable
-from gpu_envs.translation.types import Type, wider
+from gpu_envs.translation.types import Record, Type, wider
 from gpu_envs.translation.unit import Unit
 
 _DIALECT = frozenset(
@@ -25,9 +24,33 @@ _DIALECT = frozenset(
 """Names that mean something in a header."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Frame:
+_REFUSED: tuple[tuple[tuple[type, ...], str, str], ...] = (
+    ((ast.Assert,), "there is no assert in rules", "Look for what must not be in a test of the environment"),
+    ((ast.AsyncFor, ast.AsyncFunctionDef, ast.AsyncWith, ast.Await), "nothing is awaited in rules", ""),
+    ((ast.ClassDef,), "there are no classes in rules", "Keep what lasts in the spec's state"),
+    ((ast.Delete,), "nothing is deleted in rules", "Leave it out: a local ends by itself"),
+    ((ast.Dict, ast.DictComp), "there are no dicts in rules", "Use an array, indexed by int"),
+    ((ast.FunctionDef,), "there are no functions within functions in rules", "Write it in the module, and call it"),
+    ((ast.GeneratorExp,), "there are no generators in rules", "Write a loop: for i in range(n):"),
+    ((ast.Global, ast.Nonlocal), "rules have no state of their own", "Keep what lasts in the spec's state"),
+    ((ast.Import, ast.ImportFrom), "nothing is imported within rules", "Import it at the top of the module"),
+    ((ast.JoinedStr,), "there are no strings in rules", "Compare choices with words: p.start == 'fixed'"),
+    ((ast.Lambda,), "there are no lambdas in rules", "Write a function with def in the module"),
+    ((ast.ListComp,), "there are no comprehensions in rules", "Write x = [0.0] * n, and fill it in a loop"),
+    ((ast.Match,), "there is no match in rules", "Write if, elif and else"),
+    ((ast.NamedExpr,), "there is no := in rules", "Assign in a statement of its own"),
+    ((ast.Raise,), "rules raise nothing", "End the episode, or clip what is out of range"),
+    ((ast.Set, ast.SetComp), "there are no sets in rules", "Use an array of bools"),
+    ((ast.Slice,), "there are no slices in rules", "Write a loop over the indices: for j in range(n):"),
+    ((ast.Starred,), "there is no unpacking with * in rules", "Name each element"),
+    ((ast.Try, ast.TryStar), "rules raise nothing, so there is nothing to try", "Write the lines by themselves"),
+    ((ast.With,), "there is no with in rules", "Write the lines by themselves"),
+    ((ast.Yield, ast.YieldFrom), "rules are not generators, and yield nothing", "Return the result"),
+)
+"""What Python has and rules have not, and what to do instead."""
+
+
+class Frame(Record):
     """The variables of a function, or of a turn of a phase."""
 
     number: int
@@ -35,6 +58,39 @@ class Frame:
     """Names that are assigned in it."""
     own: frozenset[str]
     """Those that belong to the loops that count with them: all uses lie in such loops, none of them within another."""
+
+
+Nested: TypeAlias = Callable[[ast.For], bool]
+"""Whether a loop's turns have variables of their own: a phase, or the columns of a row."""
+
+
+def frame_of(number: int, body: list[ast.stmt], nested: Nested, counts: str = "") -> Frame:
+    """The variables of a function, or of a turn that ``counts``, whose body this is."""
+    uses = [use for statement in body for use in _uses(statement, (), nested)]
+    stored = frozenset(name.id for name, _ in uses if isinstance(name.ctx, ast.Store))
+    own = frozenset(n for n in stored if all(_belongs(use, loops) for use, loops in uses if use.id == n))
+    return Frame(number, stored | ({counts} if counts else set()), own)
+
+
+def _uses(node: ast.AST, loops: tuple[ast.For, ...], nested: Nested) -> Iterator[tuple[ast.Name, tuple[ast.For, ...]]]:
+    """Each name, and the loops around it; names that belong to a turn within are left out."""
+    if isinstance(node, ast.Name):
+        yield node, loops
+    elif isinstance(node, ast.For) and nested(node):
+        yield from _uses(node.iter, loops, nested)
+        inner = [use for part in node.body for use in _uses(part, loops, nested)]
+        own = {use.id for use, _ in inner if isinstance(use.ctx, ast.Store)}
+        own |= {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
+        yield from (use for use in inner if use[0].id not in own)
+    else:
+        for part in ast.iter_child_nodes(node):
+            within = (*loops, node) if isinstance(node, ast.For) and part is not node.iter else loops
+            yield from _uses(part, within, nested)
+
+
+def _belongs(use: ast.Name, loops: tuple[ast.For, ...]) -> bool:
+    counting = [loop for loop in loops if isinstance(loop.target, ast.Name) and loop.target.id == use.id]
+    return len(counting) == 1 and (use is counting[0].target or isinstance(use.ctx, ast.Load))
 
 
 class Reader(abc.ABC):
@@ -59,8 +115,6 @@ class Reader(abc.ABC):
         self.changed = False
         self.between = False
         """What is being read stands between phases."""
-        self.turn: ast.For | None = None
-        """The phase, or the columns of a row, that we are in."""
         self.loops: list[ast.For | ast.While] = []
         """The loops of the turn, or of the function, that we are in."""
         self.elsewhere: frozenset[str] = frozenset()
@@ -89,11 +143,14 @@ class Reader(abc.ABC):
 
     @contextlib.contextmanager
     def at(self, node: ast.AST) -> Iterator[None]:
-        """Gives errors of what stands in this block their place."""
+        """Gives errors of what stands in this block their place; refuses a node of a kind that rules do not have."""
         try:
+            for kinds, what, instead in _REFUSED:
+                if isinstance(node, kinds):
+                    raise RefusedError(what, instead)
             yield
         except RefusedError as refused:
-            raise self.error(node, refused.what, refused.instead) from None
+            raise self.error(refused.at or node, refused.what, refused.instead) from None
 
     # --- variables ---
 
