@@ -2,105 +2,90 @@
 
 import collections
 import dataclasses
-from typing import TypeAlias, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
 
 from gpu_envs.translation import tree
 from gpu_envs.translation.sources import Written
 from gpu_envs.translation.tree import Block
-from gpu_envs.translation.types import BOOL, INT, Array, Number, Thing, Type
-from gpu_envs.translation.walk import blocks, expressions, literal, parts, places, statements, with_blocks, within
-
-Path: TypeAlias = tuple[tuple[int, int], ...]
-"""The blocks around a statement, from the outermost on, each with the place in it."""
+from gpu_envs.translation.types import BOOL, Array, Number, Thing, Type
+from gpu_envs.translation.walk import blocks, expressions, literal, parts, places, statements, stored, stores_in, within
 
 
-@final
-@dataclasses.dataclass
-class _Uses:
-    paths: list[Path] = dataclasses.field(default_factory=list)
-    stores: int = 0
-    kind: Type | None = None
-
-
-def declared(written: Written, body: Block, parameters: frozenset[tree.Variable]) -> Block:
+def declared(
+    written: Written, body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]
+) -> Block:
     """The statements of a function, in which every variable begins where it belongs."""
-    placing = _Placing(written)
-    placing.collect(body, ())
-    counting = {
+    placing = _Placing(written, types, stores_in(body))
+    elsewhere = parameters | {
         stmt.variable
         for stmt in statements(body)
         if isinstance(stmt, tree.Turns) or (isinstance(stmt, tree.For) and stmt.counter is None)
     }
-    for variable, uses in placing.uses.items():
-        if variable.frame >= 0 and variable not in counting and variable not in parameters and uses.stores:
-            placing.homes[_home(uses.paths)].append(variable)
-    return placing.block(body)
+    used = dict.fromkeys(variable for stmt in statements(body) for variable in _used(stmt))
+    return placing.block(body, [v for v in used if v.frame >= 0 and placing.stores[v] and v not in elsewhere])
 
 
-def _home(paths: list[Path]) -> tuple[int, int]:
-    """The innermost block that has all uses, and the first of its statements that has one."""
-    depth = 0
-    while all(len(path) > depth for path in paths) and len({path[depth][0] for path in paths}) == 1:
-        depth += 1
-        if len({path[depth - 1][1] for path in paths}) > 1:
-            break
-    return paths[0][depth - 1][0], min(path[depth - 1][1] for path in paths)
+def _used(stmt: tree.Stmt) -> Iterator[tree.Variable]:
+    """The variables that a statement reads and assigns, besides those of its blocks."""
+    yield from (part.variable for part in expressions(stmt) if isinstance(part, tree.Local))
+    yield from stored(stmt)
+
+
+def _used_within(block: Block) -> set[tree.Variable]:
+    return {variable for stmt in statements(block) for variable in _used(stmt)}
+
+
+def _gives_first(stmt: tree.Stmt, variable: tree.Variable) -> bool:
+    """Whether a statement can declare a variable."""
+    whole = isinstance(stmt, tree.MakeList) or (isinstance(stmt, tree.Store) and not stmt.sign)
+    return whole and variable in stored(stmt)
 
 
 @final
 class _Placing:
-    def __init__(self, written: Written) -> None:
+    def __init__(
+        self, written: Written, types: Mapping[tree.Variable, Type], stores: collections.Counter[tree.Variable]
+    ) -> None:
         self.written = written
-        self.uses: dict[tree.Variable, _Uses] = collections.defaultdict(_Uses)
-        self.homes: dict[tuple[int, int], list[tree.Variable]] = collections.defaultdict(list)
+        self.types = types
+        self.stores = stores
 
-    def collect(self, block: Block, path: Path) -> None:
-        for index, stmt in enumerate(block):
-            here = (*path, (id(block), index))
-            for part in expressions(stmt):
-                if isinstance(part, tree.Local):
-                    self.uses[part.variable].paths.append(here)
-                    self.uses[part.variable].kind = part.kind
-            for variable in _stored(stmt):
-                uses = self.uses[variable]
-                uses.paths.append(here)
-                uses.stores += 1
-                if isinstance(stmt, tree.MakeList):
-                    uses.kind = stmt.kind
-                elif isinstance(stmt, tree.For):  # of a float, all other uses say so
-                    uses.kind = uses.kind or INT
-            for inner in blocks(stmt).values():
-                self.collect(inner, here)
-
-    def block(self, block: Block) -> Block:
+    def block(self, block: Block, variables: Sequence[tree.Variable]) -> Block:
+        """A block in which these variables begin, or within it."""
         made: list[tree.Stmt] = []
-        for index, stmt in enumerate(block):
-            begun = []
-            for variable in self.homes.get((id(block), index), []):
-                sets = isinstance(stmt, tree.MakeList) or (isinstance(stmt, tree.Store) and not stmt.sign)
-                if sets and variable in _stored(stmt):
+        uses = [_used_within((stmt,)) for stmt in block]
+        times = collections.Counter(variable for used in uses for variable in used)
+        for stmt, used in zip(block, uses, strict=True):
+            begun, own, further = [], set(_used(stmt)), collections.defaultdict(list)
+            inside = {name: _used_within(inner) for name, inner in blocks(stmt).items()}
+            for variable in filter(used.__contains__, variables):
+                homes = [name for name, inner in inside.items() if variable in inner]
+                if times[variable] == len(homes) == 1 and variable not in own:
+                    further[homes[0]].append(variable)
+                elif _gives_first(stmt, variable):
                     begun.append(variable)
                 else:
                     made.append(self.declare(variable, stmt))
-            made.append(self.statement(stmt, begun))
+            variables = [variable for variable in variables if variable not in used]
+            changes: dict[str, Any] = {name: self.block(b, further[name]) for name, b in blocks(stmt).items()}
+            made.append(self.statement(dataclasses.replace(stmt, **changes), begun))
         return tuple(made)
 
     def statement(self, stmt: tree.Stmt, begun: list[tree.Variable]) -> tree.Stmt:
         """A statement that declares what it begins."""
         match stmt:
             case tree.Store(place=tree.Local(variable=variable)) if variable in begun:
-                uses = self.uses[variable]
-                constant = uses.stores == 1 and not isinstance(uses.kind, Thing)
+                constant = self.stores[variable] == 1 and not isinstance(self.types[variable], Thing)
                 return dataclasses.replace(stmt, declares=True, constant=constant)
             case tree.MakeList(variable=variable) if variable not in begun:
                 raise self.several(variable, stmt)
-        return with_blocks(stmt, self.block)
+        return stmt
 
     def declare(self, variable: tree.Variable, stmt: tree.Stmt) -> tree.Store:
-        kind = self.uses[variable].kind
+        kind = self.types[variable]
         if isinstance(kind, Array | Thing):
-            raise self.several(variable, next(inner for inner in statements((stmt,)) if variable in _stored(inner)))
-        assert kind is not None
+            raise self.several(variable, next(inner for inner in statements((stmt,)) if variable in stored(inner)))
         zero = literal(False if kind is BOOL else 0) if isinstance(kind, Number) else tree.Constant(kind, 0, "{}")
         return tree.Store(stmt.at, tree.Local(kind, variable), zero, declares=True)
 
@@ -109,12 +94,6 @@ class _Placing:
         if isinstance(stmt, tree.MakeList):
             what, instead = "the list ", "Make it once, before, and fill it"
         return self.written.error(stmt.at, f"{what}{variable.name!r} is made in several places", instead)
-
-
-def _stored(stmt: tree.Stmt) -> list[tree.Variable]:
-    """The variables that a statement gives a value."""
-    stored = [stmt.variable] if isinstance(stmt, tree.MakeList | tree.For) else []
-    return stored + [place.variable for place in places(stmt) if isinstance(place, tree.Local)]
 
 
 def read_in(body: Block) -> frozenset[tree.Variable]:

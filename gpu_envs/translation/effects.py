@@ -7,7 +7,7 @@ from typing import final
 from gpu_envs.translation import tree
 from gpu_envs.translation.tree import Block
 from gpu_envs.translation.types import Record
-from gpu_envs.translation.walk import expressions, field_of, has_phases, known, owner_of, places, statements
+from gpu_envs.translation.walk import expressions, field_of, has_phases, known, places, statements
 
 
 class Span(Record):
@@ -66,14 +66,14 @@ def effects_of(body: Block) -> Effects:
     found = Effects(phases=has_phases(body))
     for stmt in statements(body):
         for place in places(stmt):
-            owner = owner_of(place)
+            owner, field = field_of(place)
             if not owner:  # a variable
                 continue
             found.owners.add(owner)
-            found.fields.add(field_of(place))
+            found.fields.add(field)
             if owner in ("Observation", "Row"):
                 index = place.indices[0] if isinstance(place, tree.Element) and len(place.indices) == 1 else place
-                found.written.add((field_of(place), known(index)))
+                found.written.add((field, known(index)))
         for expr in expressions(stmt):
             if isinstance(expr, tree.Invoke):
                 called = expr.function.effects

@@ -16,25 +16,18 @@ from gpu_envs.translation.declarations import declared
 from gpu_envs.translation.effects import effects_of
 from gpu_envs.translation.order import ordered
 from gpu_envs.translation.printer import printed
-from gpu_envs.translation.reading.expressions import expression
-from gpu_envs.translation.reading.reader import Reader, frame_of, in_ascii
-from gpu_envs.translation.reading.statements import block, method_of
+from gpu_envs.translation.reading.reader import frame_of, in_ascii
+from gpu_envs.translation.reading.statements import Statements
 from gpu_envs.translation.sources import Written, annotation, read
-from gpu_envs.translation.tree import Block, Expr
+from gpu_envs.translation.tree import Block
 from gpu_envs.translation.types import NUMBERS, Number, Several, Thing, Type
 from gpu_envs.translation.unit import SourceLine, Unit
-from gpu_envs.translation.walk import ends, expressions, owner_of, places, statements
+from gpu_envs.translation.walk import ends, expressions, field_of, places, statements
 
 
 @final
-class FunctionReader(Reader):
+class FunctionReader(Statements):
     """A reader with all that can stand in a function."""
-
-    def expression(self, node: ast.expr) -> Expr:
-        return expression(self, node)
-
-    def block(self, nodes: Sequence[ast.stmt]) -> Block:
-        return block(self, nodes)
 
     def function(self, found: types.FunctionType, node: ast.Call) -> tree.Function:
         known = self.unit.functions
@@ -86,7 +79,7 @@ def translate(
         effects.accesses = check_races(unit.arguments, written, body, known)
     if frozen is None and not effects.phases:
         frozen = frozenset({"State", "World"}) - effects.owners
-    lines = printed(written, declared(written, ordered(reader, body), known))
+    lines = printed(written, declared(written, ordered(reader, body), reader.types, known))
     # A phase's macro names the team, and that of columns the row.
     text = "\n".join(line.text.replace("FOR_EACH_AGENT", "team").replace("FOR_EACH_COLUMN", "row") for line in lines)
     used = set(re.findall(r"(?<![.:\w])[A-Za-z_]\w*\b(?!::)", text))
@@ -102,7 +95,7 @@ def translate(
     return tree.Function(written, cpp, parameters, result, effects)
 
 
-def _parameter(reader: Reader, name: str, word: str, default: Any, *, entry: bool) -> tree.Parameter:
+def _parameter(reader: FunctionReader, name: str, word: str, default: Any, *, entry: bool) -> tree.Parameter:
     kind = NUMBERS.get(word) or reader.unit.arguments.all[word]
     if isinstance(kind, Number):
         return tree.Parameter(tree.Variable(name, reader.cpp_name(name)), kind, kind.cpp, default)
@@ -114,11 +107,11 @@ def _parameter(reader: Reader, name: str, word: str, default: Any, *, entry: boo
     return tree.Parameter(tree.Variable(name, cpp), kind, declared_as, default)
 
 
-def _read(reader: Reader, parameters: Sequence[tree.Parameter], result: Type | None, *, between: bool) -> Block:
+def _read(reader: FunctionReader, parameters: Sequence[tree.Parameter], result: Type | None, *, between: bool) -> Block:
     """Reads a function until the types of its variables stay what they are."""
     written, reader.result = reader.written, result
     reader.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
-    frame = frame_of(0, written.tree.body, lambda loop: bool(method_of(reader, loop)))
+    frame = frame_of(0, written.tree.body, lambda loop: bool(reader.method_of(loop)))
     body: Block = ()
     reader.changed = True
     while reader.changed:
@@ -138,7 +131,7 @@ def _read(reader: Reader, parameters: Sequence[tree.Parameter], result: Type | N
 def _refuse_changes(written: Written, body: Block, frozen: frozenset[str]) -> None:
     """Refuses changes of arguments that stay what they are."""
     for stmt in statements(body):
-        changed = [(owner_of(place), place.at) for place in places(stmt)]
+        changed = [(field_of(place)[0], place.at) for place in places(stmt)]
         for expr in expressions(stmt):
             if isinstance(expr, tree.Invoke):
                 changed += [(owner, expr.at) for owner in sorted(expr.function.effects.owners)]

@@ -2,26 +2,15 @@
 
 import ast
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, final
+from collections.abc import Sequence
+from typing import Any, TypeAlias, final
 
 from gpu_envs.translation import arithmetic, tree
 from gpu_envs.translation.reading.assignments import fitting
 from gpu_envs.translation.reading.reader import Reader
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import BOOL, RANDOM, Number, Thing
-from gpu_envs.translation.walk import (
-    draws,
-    expressions,
-    field_of,
-    is_simple,
-    owner_of,
-    parts,
-    rebuilt,
-    stored_as,
-    with_blocks,
-    within,
-)
+from gpu_envs.translation.walk import blocks, draws, expressions, field_of, is_simple, parts, rebuilt, stored_as, within
 
 Touched: TypeAlias = set[tree.Variable | tuple[str, str]]
 """Variables, and fields by owner and name; ``""`` for all of an owner's."""
@@ -71,7 +60,8 @@ class _Order:
         stmt = rebuilt(stmt, made)
         if isinstance(stmt, tree.For) and not _is_fixed(stmt.end):
             stmt = dataclasses.replace(stmt, limit=self.reader.fresh("end"))
-        return [with_blocks(stmt, self.block)]
+        changes: dict[str, Any] = {name: self.block(block) for name, block in blocks(stmt).items()}
+        return [dataclasses.replace(stmt, **changes)]
 
     def assign(self, stmt: tree.Assign) -> list[tree.Stmt]:
         """All values first; one that an earlier target of the same statement changes, or the place needs, is kept."""
@@ -129,17 +119,20 @@ class _Order:
                     self.kept(first)
                 return self.value(second)
             case tree.Operation(name="&&" | "||" | "?:", operands=(first, *rest)):
-                made = [self.value(first), *map(self.guarded, rest)]
-                return self.in_turn(rebuilt(expr, made), made[1:], alone=alone)
+                expr = rebuilt(expr, [self.value(first), *map(self.guarded, rest)])
             case tree.Chain():
-                made_chain = self.links(self.value(expr.operands[0]), expr.ops, expr.operands[1:])
-                return self.in_turn(made_chain, parts(made_chain), alone=alone)
+                expr = self.links(expr)
             case tree.Element():
                 return self.place(expr)
             case tree.Invoke():
-                given = [self.lasting(part) for part in self.sequence(parts(expr))]
-                return self.hoisted(rebuilt(expr, given), alone=alone)
-        return self.hoisted(rebuilt(expr, self.sequence(parts(expr))), alone=alone)
+                expr = rebuilt(expr, [self.lasting(part) for part in self.sequence(parts(expr))])
+            case _:
+                expr = rebuilt(expr, self.sequence(parts(expr)))
+        changes = isinstance(expr, tree.Draw | tree.Invoke) and draws(expr)
+        may_change = any(isinstance(part, tree.Closure) for part in parts(expr))
+        if alone or not isinstance(expr.kind, Number) or not (changes or may_change):
+            return expr
+        return self.kept(expr)
 
     def sequence(self, exprs: Sequence[Expr]) -> list[Expr]:
         """Expressions one after another: what a later one changes is kept as it was."""
@@ -166,43 +159,30 @@ class _Order:
             return place
         return rebuilt(place, (place.of, *self.sequence(place.indices)))
 
-    def guarded(self, expr: Expr) -> Expr:
-        """What is evaluated only where something else says so, or again and again."""
-        return self.closed(lambda: self.value(expr))
-
-    def closed(self, make: Callable[[], Expr]) -> Expr:
-        """A value with what is computed before it."""
+    def guarded(self, expr: Expr, *, alone: bool = False) -> Expr:
+        """What is evaluated only where something else says so, or again and again, with what is computed before it."""
         outside, self.before = self.before, []
-        value = make()
+        value = self.value(expr, alone=alone)
         inside, self.before = self.before, outside
         return tree.Closure(value.kind, tuple(inside), value, at=value.at) if inside else value
 
-    def links(self, left: Expr, ops: Sequence[ast.cmpop], rights: Sequence[Expr]) -> Expr:
-        """``left < a < b``."""
-        operands, mark = [left], len(self.before)
-        right = self.value(rights[0])
+    def links(self, chain: tree.Chain) -> Expr:
+        """``a < b < c``."""
+        (op, *later), (first, second, *others) = chain.ops, chain.operands
+        operands = [self.value(first)]
+        mark = len(self.before)
+        right = self.value(second)
         self.keep_disturbed(operands, mark)
-        if len(ops) > 1 and not is_simple(right):
+        left = operands[0]
+        if later and not is_simple(right):
             right = self.kept(right)
-        if isinstance(ops[0], ast.In | ast.NotIn) and not is_simple(operands[0]):
-            operands = [self.kept(operands[0])]
-        found = arithmetic.compare(ops[0], operands[0], right)
-        if len(ops) == 1:
+        if isinstance(op, ast.In | ast.NotIn) and not is_simple(left):
+            left = self.kept(left)
+        found = arithmetic.compare(op, left, right)
+        if not later:
             return found
-        others = self.closed(lambda: self.links(right, ops[1:], rights[1:]))
-        return arithmetic.logic(ast.And(), [found, others])
-
-    def in_turn(self, expr: Expr, guarded: Sequence[Expr], *, alone: bool) -> Expr:
-        """What may draw numbers where a condition holds, computed in its turn."""
-        if alone or not isinstance(expr.kind, Number) or not any(isinstance(part, tree.Closure) for part in guarded):
-            return expr
-        return self.kept(expr)
-
-    def hoisted(self, expr: Expr, *, alone: bool) -> Expr:
-        """What draws numbers or changes something, computed in its turn."""
-        if alone or not isinstance(expr, tree.Draw | tree.Invoke) or not isinstance(expr.kind, Number):
-            return expr
-        return self.kept(expr) if draws(expr) else expr
+        rest = dataclasses.replace(chain, ops=tuple(later), operands=(right, *others))
+        return arithmetic.logic(ast.And(), [found, self.guarded(rest, alone=True)])
 
     def lasting(self, expr: Expr) -> Expr:
         """A source of numbers as a variable, which a function draws from."""
@@ -230,8 +210,8 @@ def _read(expr: Expr) -> Touched:
     for part in within(expr):
         if isinstance(part, tree.Local):
             found.add(part.variable)
-        elif isinstance(part, tree.Field | tree.Element) and owner_of(part):
-            found.add((owner_of(part), field_of(part)))
+        elif field_of(part)[0]:
+            found.add(field_of(part))
         elif isinstance(part, tree.Invoke):
             found |= {(p.kind.name, "") for p in part.function.parameters if isinstance(p.kind, Thing)}
     return found
@@ -244,7 +224,7 @@ def _read_by(place: Expr) -> Touched:
 
 def _written_by(place: Expr) -> Touched:
     root = place.of if isinstance(place, tree.Element) else place
-    return {root.variable} if isinstance(root, tree.Local) else {(owner_of(place), field_of(place))}
+    return {root.variable} if isinstance(root, tree.Local) else {field_of(place)}
 
 
 def _changed(stmts: Sequence[tree.Stmt]) -> Touched:

@@ -1,8 +1,9 @@
 """Going through the tree, and what is plain of a part of it."""
 
 import ast
+import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from gpu_envs.translation import tree
@@ -28,16 +29,21 @@ def places(stmt: Stmt) -> tuple[Expr, ...]:
     return tuple(part for name in _PLACES for part in _exprs(vars(stmt).get(name)))
 
 
+def stored(stmt: Stmt) -> list[tree.Variable]:
+    """The variables that a statement gives a value."""
+    made = [stmt.variable] if isinstance(stmt, tree.MakeList | tree.For) else []
+    return made + [place.variable for place in places(stmt) if isinstance(place, tree.Local)]
+
+
+def stores_in(body: Block) -> collections.Counter[tree.Variable]:
+    """How many statements give each variable a value."""
+    return collections.Counter(variable for stmt in statements(body) for variable in stored(stmt))
+
+
 def blocks(stmt: Stmt) -> dict[str, Block]:
     """The blocks of a statement that are not empty, by the names of its fields."""
     fields = {name: field for name, field in vars(stmt).items() if isinstance(field, tuple) and field}
     return {name: field for name, field in fields.items() if isinstance(field[0], Stmt)}
-
-
-def with_blocks(stmt: Stmt, make: Callable[[Block], Block]) -> Stmt:
-    """The same statement with what is made of each of its blocks."""
-    changes: dict[str, Any] = {name: make(block) for name, block in blocks(stmt).items()}
-    return dataclasses.replace(stmt, **changes) if changes else stmt
 
 
 def rebuilt(of: Part, made: Sequence[Expr]) -> Part:
@@ -108,18 +114,11 @@ def stored_as(place: Expr) -> str:
     return place.stored if isinstance(place, tree.Field) else ""
 
 
-def owner_of(expr: Expr) -> str:
-    """The argument whose field or element an expression is."""
-    if isinstance(expr, tree.Element):
-        return expr.of.kind.owner if isinstance(expr.of.kind, Array) else ""
-    return expr.owner if isinstance(expr, tree.Field) else ""
-
-
-def field_of(place: Expr) -> str:
-    """The name of the field that a place belongs to; empty of what has no fields."""
+def field_of(place: Expr) -> tuple[str, str]:
+    """The argument that a place belongs to, and the name of the field; empty where it has none."""
     if isinstance(place, tree.Element):
-        return field_of(place.of)
-    return place.name if isinstance(place, tree.Field) else ""
+        return place.of.kind.owner if isinstance(place.of.kind, Array) else "", field_of(place.of)[1]
+    return (place.owner, place.name) if isinstance(place, tree.Field) else ("", "")
 
 
 def known(expr: Expr) -> Any:

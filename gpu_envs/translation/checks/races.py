@@ -13,17 +13,14 @@ from gpu_envs.translation.effects import Access
 from gpu_envs.translation.sources import Written
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import Array, Record
-from gpu_envs.translation.walk import blocks, ends, field_of, known, owner_of, parts, places, statements
+from gpu_envs.translation.walk import blocks, ends, field_of, known, parts, places, stores_in
 
 
 def check_races(
     arguments: Arguments, written: Written, body: Block, parameters: frozenset[tree.Variable]
 ) -> dict[Access, ast.AST]:
     """Refuses phases whose turns meet; returns what the function does with the world outside of phases."""
-    stores = collections.Counter(
-        place.variable for stmt in statements(body) for place in places(stmt) if isinstance(place, tree.Local)
-    )
-    stores.update(stmt.variable for stmt in statements(body) if isinstance(stmt, tree.For))
+    stores = stores_in(body)
     numbers = {variable: variable for variable in parameters if not stores[variable]}
     found = _Look(arguments, written, stores)
     found.block(body, _At(Whose(numbers)))
@@ -123,8 +120,8 @@ class _Look:
 
     def note(self, place: Expr, how: str, stmt: tree.Stmt, at: _At, given: Any = None) -> None:
         """Notes an access, if it is one of a field of the world."""
-        if owner_of(place) == "World":
-            name = field_of(place)
+        owner, name = field_of(place)
+        if owner == "World":
             span = at.whose.span_of(place, self.arguments.held(name))
             access = Access(name, how, span, at.only, None if given is None else float(given), at.asked)
             self.accesses.setdefault(access, place.at or stmt.at)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpu_envs.translation import arithmetic, tree, types
 from gpu_envs.translation.arguments import PARAMETERS_STAY
 from gpu_envs.translation.arithmetic import converted, write_only
-from gpu_envs.translation.reading.reader import Reader
+from gpu_envs.translation.reading.expressions import Expressions
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
 from gpu_envs.translation.types import INT, LIST, Array, Number, Several, Thing, described, list_of, wider
@@ -19,89 +19,171 @@ LONGEST_LIST = 4096
 _MOST_OF_A_BYTE = 255
 
 
-def assigned(reader: Reader, node: ast.Assign) -> Iterator[tree.Stmt]:
-    """``a = b``, ``a, b = c, d`` and ``a = b = c``."""
-    match node.targets:
-        case [ast.Tuple(elts=targets) | ast.List(elts=targets)]:
-            yield from _unpacked(reader, node, targets)
-        case [ast.Name() as target] if _is_list(node.value):
-            yield _made_list(reader, node, target, node.value)
-        case [target] if _is_list(node.value):
-            raise reader.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
-        case [target]:
-            yield _stored(reader, node, [target], [reader.expression(node.value)])
-        case targets:
-            value = reader.expression(node.value)
-            if isinstance(value.kind, Number) and not is_simple(value):
-                held, value = reader.kept(value, "value", node)
-                yield held
-            for target in targets:
-                if isinstance(target, ast.Tuple | ast.List):
-                    instead = "Write one assignment for each"
-                    raise reader.error(target, "this unpacks what is assigned to several", instead)
-                if isinstance(value.kind, Thing):
-                    raise reader.error(target, f"{described(value.kind)} has no second name", "Write its own")
-                yield _stored(reader, node, [target], [value])
+class Assignments(Expressions):
+    """A reader of assignments."""
 
+    def assigned(self, node: ast.Assign) -> Iterator[tree.Stmt]:
+        """``a = b``, ``a, b = c, d`` and ``a = b = c``."""
+        match node.targets:
+            case [ast.Tuple(elts=targets) | ast.List(elts=targets)]:
+                yield from self._unpacked(node, targets)
+            case [ast.Name() as target] if _is_list(node.value):
+                yield self._made_list(node, target, node.value)
+            case [target] if _is_list(node.value):
+                raise self.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
+            case [target]:
+                yield self._stored(node, [target], [self.expression(node.value)])
+            case targets:
+                value = self.expression(node.value)
+                if isinstance(value.kind, Number) and not is_simple(value):
+                    held, value = self.kept(value, "value", node)
+                    yield held
+                for target in targets:
+                    if isinstance(target, ast.Tuple | ast.List):
+                        instead = "Write one assignment for each"
+                        raise self.error(target, "this unpacks what is assigned to several", instead)
+                    if isinstance(value.kind, Thing):
+                        raise self.error(target, f"{described(value.kind)} has no second name", "Write its own")
+                    yield self._stored(node, [target], [value])
 
-def _unpacked(reader: Reader, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
-    given = node.value
-    if isinstance(given, ast.Tuple | ast.List):
-        if len(given.elts) != len(targets):
-            raise reader.error(node, f"{len(given.elts)} values are assigned to {len(targets)} names")
-        yield _stored(reader, node, targets, [reader.expression(part) for part in given.elts])
-        return
-    result = reader.expression(given)
-    if not isinstance(result.kind, Several) or len(result.kind.kinds) != len(targets):
-        raise reader.error(given, f"{described(result.kind, known(result))} is assigned to {len(targets)} names")
-    held, name = reader.kept(result, "result", node)
-    yield held
-    numbers = [tree.Operation(kind, f".value{n}", (name,), at=given) for n, kind in enumerate(result.kind.kinds)]
-    yield _stored(reader, node, targets, numbers)
+    def _unpacked(self, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
+        given = node.value
+        if isinstance(given, ast.Tuple | ast.List):
+            if len(given.elts) != len(targets):
+                raise self.error(node, f"{len(given.elts)} values are assigned to {len(targets)} names")
+            yield self._stored(node, targets, [self.expression(part) for part in given.elts])
+            return
+        result = self.expression(given)
+        if not isinstance(result.kind, Several) or len(result.kind.kinds) != len(targets):
+            raise self.error(given, f"{described(result.kind, known(result))} is assigned to {len(targets)} names")
+        held, name = self.kept(result, "result", node)
+        yield held
+        numbers = [tree.Operation(kind, f".value{n}", (name,), at=given) for n, kind in enumerate(result.kind.kinds)]
+        yield self._stored(node, targets, numbers)
 
+    def assigned_annotated(self, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
+        """``a: float = b``."""
+        if not isinstance(node.target, ast.Name):
+            raise self.error(node.target, "fields have their type in the spec", "Leave the annotation out")
+        if node.value is None:
+            return
+        if _is_list(node.value):
+            yield self._made_list(node, node.target, node.value)
+            return
+        value, kind = self.expression(node.value), types.NUMBERS.get(ast.unparse(node.annotation))
+        yield self._stored(node, [node.target], [value if kind is None else converted(value, kind)])
 
-def assigned_annotated(reader: Reader, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
-    """``a: float = b``."""
-    if not isinstance(node.target, ast.Name):
-        raise reader.error(node.target, "fields have their type in the spec", "Leave the annotation out")
-    if node.value is None:
-        return
-    if _is_list(node.value):
-        yield _made_list(reader, node, node.target, node.value)
-        return
-    value, kind = reader.expression(node.value), types.NUMBERS.get(ast.unparse(node.annotation))
-    yield _stored(reader, node, [node.target], [value if kind is None else converted(value, kind)])
+    def updated(self, node: ast.AugAssign) -> tree.Update:
+        """``a += b`` and its like."""
+        place, value = self.expression(node.target), self.expression(node.value)
+        result = dataclasses.replace(arithmetic.binary(node.op, place, value), at=node.value)
+        if isinstance(node.target, ast.Name):
+            return tree.Update(node, self.learn(node.target.id, result.kind, node), node.op, value)
+        place = self._widened(node.target, place, result, node)
+        self._check_place(place, node.target)
+        fitting(place, result)
+        return tree.Update(node, place, node.op, value)
 
+    # --- places ---
 
-def updated(reader: Reader, node: ast.AugAssign) -> tree.Update:
-    """``a += b`` and its like."""
-    place, value = reader.expression(node.target), reader.expression(node.value)
-    result = dataclasses.replace(arithmetic.binary(node.op, place, value), at=node.value)
-    if isinstance(node.target, ast.Name):
-        return tree.Update(node, reader.learn(node.target.id, result.kind, node), node.op, value)
-    place = _widened(reader, node.target, place, result, node)
-    _check_place(reader, place, node.target)
-    fitting(place, result)
-    return tree.Update(node, place, node.op, value)
+    def _stored(self, node: ast.stmt, targets: Sequence[ast.expr], values: Sequence[Expr]) -> tree.Assign:
+        places, fitted = [], []
+        for target, value in zip(targets, values, strict=True):
+            if isinstance(target, ast.Name):
+                place: Expr = self._local(target, value, node)
+                fitted.append(converted(value, place.kind) if isinstance(place.kind, Number) else value)
+            elif isinstance(target, ast.Attribute | ast.Subscript):
+                place = self._widened(target, self.expression(target), value, node)
+                self._check_place(place, target)
+                fitted.append(fitting(place, value))
+            else:
+                raise self.error(target, "this cannot be assigned")
+            places.append(place)
+        return tree.Assign(node, tuple(places), tuple(fitted))
 
+    def _widened(self, target: ast.expr, place: Expr, value: Expr, node: ast.stmt) -> Expr:
+        """Has a list of the function's own hold what one of its elements is assigned."""
+        if not (
+            isinstance(place, tree.Element) and isinstance(place.of, tree.Local) and isinstance(value.kind, Number)
+        ):
+            return place
+        of, variable = place.of.kind, place.of.variable
+        if not isinstance(of, Array) or of.cpp != LIST:
+            return place
+        if of.refusal:
+            raise self.error(target, of.refusal, "Make it a list: [a, b]")
+        if variable.frame != self.frames[-1].number:
+            what = f"{variable.name!r} is made outside, and turns have lists of their own"
+            raise self.error(target, what, "Make it in the turn; what lasts is a field of the world")
+        learned = self.learn(variable.name, list_of(wider(of.kind, value.kind), of.sizes), node)
+        assert isinstance(learned.kind, Array)
+        return dataclasses.replace(place, kind=learned.kind.kind, of=learned)
 
-# --- places ---
+    def _check_place(self, place: Expr, target: ast.expr) -> None:
+        """Refuses what rules must not write here."""
+        array = place.of.kind if isinstance(place, tree.Element) else place.kind
+        refusal = array.refusal if isinstance(array, Array) else place.refusal if isinstance(place, tree.Field) else ""
+        if isinstance(place, tree.Constant) and place.name:
+            refusal = PARAMETERS_STAY
+        if refusal:
+            raise self.error(target, refusal)
+        if isinstance(place.kind, Array):
+            raise self.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
+        if stored_as(place):
+            return
+        roots = {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+        if not roots <= {*self.arguments, *(name for frame in self.frames for name in frame.stored)}:
+            what = f"{ast.unparse(target)} is a constant of the module, which cannot be assigned"
+            raise self.error(target, what, "Keep what changes in the spec's state")
+        raise self.error(target, f"{described(place.kind, known(place))} cannot be assigned")
 
+    def _local(self, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
+        name, kind = target.id, value.kind
+        if isinstance(kind, Array) and kind.cpp in ("", LIST):
+            raise self.error(node, "an array has no second name", "Write its own, or copy its elements in a loop")
+        if write_only(value):
+            raise self.error(node, "what is observed is written and not read", "Compute it in a local first")
+        if isinstance(kind, Several):
+            raise self.error(node, f"{described(kind)} are assigned to one name", f"Write {name}, other = ...")
+        if isinstance(kind, Thing) and isinstance(value, tree.Local | tree.Field):
+            raise self.error(node, f"{described(kind)} has no second name", "Write its own")
+        if isinstance(value, tree.Constant) and not isinstance(kind, Number):
+            raise self.error(node, f"{described(kind, value.value)} cannot be held by a local")
+        if kind is types.STATIC:
+            raise self.error(node, "a function that returns nothing has no value", "Let the call stand alone")
+        given = self.arguments.get(name)
+        if given is not None and not isinstance(given.kind, Number):
+            raise self.error(target, f"{name!r} is {described(given.kind)}", "Use another name")
+        return self.learn(name, kind, target)
 
-def _stored(reader: Reader, node: ast.stmt, targets: Sequence[ast.expr], values: Sequence[Expr]) -> tree.Assign:
-    places, fitted = [], []
-    for target, value in zip(targets, values, strict=True):
-        if isinstance(target, ast.Name):
-            place: Expr = _local(reader, target, value, node)
-            fitted.append(converted(value, place.kind) if isinstance(place.kind, Number) else value)
-        elif isinstance(target, ast.Attribute | ast.Subscript):
-            place = _widened(reader, target, reader.expression(target), value, node)
-            _check_place(reader, place, target)
-            fitted.append(fitting(place, value))
-        else:
-            raise reader.error(target, "this cannot be assigned")
-        places.append(place)
-    return tree.Assign(node, tuple(places), tuple(fitted))
+    def _made_list(self, node: ast.stmt, target: ast.Name, given: ast.expr) -> tree.MakeList:
+        """``x = [a, b]`` or ``x = [a] * n``; a tuple's elements stay."""
+        listed, times = given, 1
+        if isinstance(given, ast.BinOp):
+            count = self.expression(given.right)
+            if count.kind is not INT or known(count) is None:
+                instead = "Write a number, one of the module's, or a fixed parameter"
+                raise self.error(given.right, "a list's length is a constant", instead)
+            listed, times = given.left, known(count)
+        assert isinstance(listed, ast.List | ast.Tuple)
+        values = [self.expression(part) for part in listed.elts]
+        length = len(values) * times
+        if not 1 <= length <= LONGEST_LIST:
+            raise self.error(given, f"this list has {length} elements; 1 to {LONGEST_LIST} are possible")
+        kind: types.Type = types.BOOL
+        for value in values:
+            if not isinstance(value.kind, Number):
+                raise RefusedError(
+                    f"lists are of numbers, and this is {described(value.kind, known(value))}", at=value.at
+                )
+            kind = wider(kind, value.kind)
+        made = list_of(kind, (length,))
+        if isinstance(listed, ast.Tuple):
+            made = dataclasses.replace(made, refusal="the elements of a tuple are not assigned")
+        place = self.learn(target.id, made, node)
+        assert isinstance(place.kind, Array)
+        of = place.kind.kind
+        return tree.MakeList(node, place.variable, place.kind, tuple(converted(value, of) for value in values), times)
 
 
 def fitting(place: Expr, value: Expr) -> Expr:
@@ -120,95 +202,8 @@ def fitting(place: Expr, value: Expr) -> Expr:
     return converted(value, place.kind)
 
 
-def _widened(reader: Reader, target: ast.expr, place: Expr, value: Expr, node: ast.stmt) -> Expr:
-    """Has a list of the function's own hold what one of its elements is assigned."""
-    if not (isinstance(place, tree.Element) and isinstance(place.of, tree.Local) and isinstance(value.kind, Number)):
-        return place
-    of, variable = place.of.kind, place.of.variable
-    if not isinstance(of, Array) or of.cpp != LIST:
-        return place
-    if of.refusal:
-        raise reader.error(target, of.refusal, "Make it a list: [a, b]")
-    if variable.frame != reader.frames[-1].number:
-        what = f"{variable.name!r} is made outside, and turns have lists of their own"
-        raise reader.error(target, what, "Make it in the turn; what lasts is a field of the world")
-    learned = reader.learn(variable.name, list_of(wider(of.kind, value.kind), of.sizes), node)
-    assert isinstance(learned.kind, Array)
-    return dataclasses.replace(place, kind=learned.kind.kind, of=learned)
-
-
-def _check_place(reader: Reader, place: Expr, target: ast.expr) -> None:
-    """Refuses what rules must not write here."""
-    array = place.of.kind if isinstance(place, tree.Element) else place.kind
-    refusal = array.refusal if isinstance(array, Array) else place.refusal if isinstance(place, tree.Field) else ""
-    if isinstance(place, tree.Constant) and place.name:
-        refusal = PARAMETERS_STAY
-    if refusal:
-        raise reader.error(target, refusal)
-    if isinstance(place.kind, Array):
-        raise reader.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
-    if stored_as(place):
-        return
-    roots = {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
-    if not roots <= {*reader.arguments, *(name for frame in reader.frames for name in frame.stored)}:
-        what = f"{ast.unparse(target)} is a constant of the module, which cannot be assigned"
-        raise reader.error(target, what, "Keep what changes in the spec's state")
-    raise reader.error(target, f"{described(place.kind, known(place))} cannot be assigned")
-
-
-def _local(reader: Reader, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
-    name, kind = target.id, value.kind
-    if isinstance(kind, Array) and kind.cpp in ("", LIST):
-        raise reader.error(node, "an array has no second name", "Write its own, or copy its elements in a loop")
-    if write_only(value):
-        raise reader.error(node, "what is observed is written and not read", "Compute it in a local first")
-    if isinstance(kind, Several):
-        raise reader.error(node, f"{described(kind)} are assigned to one name", f"Write {name}, other = ...")
-    if isinstance(kind, Thing) and isinstance(value, tree.Local | tree.Field):
-        raise reader.error(node, f"{described(kind)} has no second name", "Write its own")
-    if isinstance(value, tree.Constant) and not isinstance(kind, Number):
-        raise reader.error(node, f"{described(kind, value.value)} cannot be held by a local")
-    if kind is types.STATIC:
-        raise reader.error(node, "a function that returns nothing has no value", "Let the call stand alone")
-    given = reader.arguments.get(name)
-    if given is not None and not isinstance(given.kind, Number):
-        raise reader.error(target, f"{name!r} is {described(given.kind)}", "Use another name")
-    return reader.learn(name, kind, target)
-
-
-# --- lists ---
-
-
 def _is_list(node: ast.expr) -> bool:
     """Whether an expression makes a list, or a tuple."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         node = node.left
     return isinstance(node, ast.List | ast.Tuple)
-
-
-def _made_list(reader: Reader, node: ast.stmt, target: ast.Name, given: ast.expr) -> tree.MakeList:
-    """``x = [a, b]`` or ``x = [a] * n``; a tuple's elements stay."""
-    listed, times = given, 1
-    if isinstance(given, ast.BinOp):
-        count = reader.expression(given.right)
-        if count.kind is not INT or known(count) is None:
-            instead = "Write a number, one of the module's, or a fixed parameter"
-            raise reader.error(given.right, "a list's length is a constant", instead)
-        listed, times = given.left, known(count)
-    assert isinstance(listed, ast.List | ast.Tuple)
-    values = [reader.expression(part) for part in listed.elts]
-    length = len(values) * times
-    if not 1 <= length <= LONGEST_LIST:
-        raise reader.error(given, f"this list has {length} elements; 1 to {LONGEST_LIST} are possible")
-    kind: types.Type = types.BOOL
-    for value in values:
-        if not isinstance(value.kind, Number):
-            raise RefusedError(f"lists are of numbers, and this is {described(value.kind, known(value))}", at=value.at)
-        kind = wider(kind, value.kind)
-    made = list_of(kind, (length,))
-    if isinstance(listed, ast.Tuple):
-        made = dataclasses.replace(made, refusal="the elements of a tuple are not assigned")
-    place = reader.learn(target.id, made, node)
-    assert isinstance(place.kind, Array)
-    of = place.kind.kind
-    return tree.MakeList(node, place.variable, place.kind, tuple(converted(value, of) for value in values), times)

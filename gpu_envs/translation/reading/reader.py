@@ -5,13 +5,13 @@ import ast
 import contextlib
 import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from gpu_envs.errors import TranslationError
 from gpu_envs.specs.names import CPP_WORDS
 from gpu_envs.translation.sources import RefusedError, Written
-from gpu_envs.translation.tree import Block, Expr, Function, Local, Store, Variable
+from gpu_envs.translation.tree import Expr, Function, Local, Store, Variable
 from gpu_envs.translation.types import Record, Type, wider
 from gpu_envs.translation.unit import Unit
 
@@ -126,10 +126,6 @@ class Reader(abc.ABC):
     @abc.abstractmethod
     def expression(self, node: ast.expr) -> Expr:
         """Reads an expression."""
-
-    @abc.abstractmethod
-    def block(self, nodes: Sequence[ast.stmt]) -> Block:
-        """Reads a block; what follows a return, a break or a continue is never reached, and left out."""
 
     @abc.abstractmethod
     def function(self, found: types.FunctionType, node: ast.Call) -> Function:
