@@ -250,18 +250,6 @@ def _words(op: ast.cmpop, kind: Choice, choice: Expr, word: Expr) -> Expr:
     return tree.Operation(BOOL, OPERATORS[type(op)][0], (choice, word))
 
 
-# --- conditions ---
-
-
-def conditional(test: Expr, yes: Expr, no: Expr) -> Expr:
-    """``yes if test else no``, of numbers."""
-    kind = wider(yes.kind, no.kind)
-    one, other = converted(yes, kind), converted(no, kind)
-    if isinstance(test, tree.Constant):
-        return one if test.value else other
-    return tree.Operation(kind, "?:", (test, one, other))
-
-
 def logic(op: ast.boolop, values: list[Expr]) -> Expr:
     """``a and b and ...``, or ``a or b or ...``, of bools."""
     decisive = isinstance(op, ast.Or)

@@ -49,7 +49,7 @@ def translate(
     words: Mapping[str, str],
     result: Type | None,
     *,
-    between: bool,
+    between: bool | None = None,
     frozen: frozenset[str] | None = None,
 ) -> tree.Function:
     """Translates a function, and adds it to the unit.
@@ -60,7 +60,7 @@ def translate(
         cpp: Its name in C++.
         words: The types of its arguments by their names, in the words of annotations.
         result: What it returns; None: nothing.
-        between: Whether it has phases, so that what it says stands between them.
+        between: Whether what it says stands between phases. None: where it has phases.
         frozen: Of a function that the driver calls, the arguments that it must not change. None: rules call it.
     """
     reader = FunctionReader(unit, written)
@@ -71,7 +71,7 @@ def translate(
         for name, word in words.items()
     )
     known = frozenset(p.variable for p in parameters)
-    body = _read(reader, parameters, result, between=between)
+    body = _read(reader, parameters, result, between)
     effects = effects_of(body)
     _refuse_changes(written, body, frozen or frozenset())
     effects.certain = check_assigned(written, body, known)
@@ -107,16 +107,18 @@ def _parameter(reader: FunctionReader, name: str, word: str, default: Any, *, en
     return tree.Parameter(tree.Variable(name, cpp), kind, declared_as, default)
 
 
-def _read(reader: FunctionReader, parameters: Sequence[tree.Parameter], result: Type | None, *, between: bool) -> Block:
+def _read(
+    reader: FunctionReader, parameters: Sequence[tree.Parameter], result: Type | None, between: bool | None
+) -> Block:
     """Reads a function until the types of its variables stay what they are."""
-    written, reader.result = reader.written, result
+    written, reader.result, reader.phased = reader.written, result, between
     reader.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
     frame = frame_of(0, written.tree.body, lambda loop: bool(reader.method_of(loop)))
     body: Block = ()
     reader.changed = True
     while reader.changed:
         reader.begin()
-        reader.frames, reader.between = [frame], between
+        reader.frames, reader.between = [frame], bool(reader.phased)
         for name, argument in reader.arguments.items():
             if isinstance(argument.kind, Number) and name in frame.stored:
                 reader.learn(name, argument.kind, written.tree)
@@ -158,7 +160,7 @@ def helper(unit: Unit, written: Written, cpp: str) -> tree.Function:
         if word in seen and isinstance(known[word], Thing) and word != "Random":
             raise written.error(node, f"{written.name} has two arguments of type {word}", "Give it one")
         seen.add(word)
-    return translate(unit, written, cpp, words, _result(unit, written), between=unit.has_phases(written.function))
+    return translate(unit, written, cpp, words, _result(unit, written))
 
 
 def _result(unit: Unit, written: Written) -> Number | Several | None:

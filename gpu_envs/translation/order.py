@@ -42,10 +42,10 @@ class _Order:
 
     def statement(self, stmt: tree.Stmt) -> list[tree.Stmt]:
         match stmt:
-            case tree.Assign():
+            case tree.Assign(op=None):
                 return self.assign(stmt)
-            case tree.Update():
-                return [self.update(stmt)]
+            case tree.Assign(places=(place,), values=(value,), op=ast.operator() as op):
+                return [self.update(stmt.at, place, op, value)]
             case tree.Atomic():
                 place, given, _ = self.place_and_value(stmt.place, stmt.value)
                 return [dataclasses.replace(stmt, place=place, value=given)]
@@ -82,15 +82,15 @@ class _Order:
             made += [*inside, tree.Store(stmt.at, target, values[n])]
         return made
 
-    def update(self, stmt: tree.Update) -> tree.Stmt:
-        place, value, disturbed = self.place_and_value(stmt.place, stmt.value)
+    def update(self, at: ast.AST, place: Expr, op: ast.operator, value: Expr) -> tree.Store:
+        place, value, disturbed = self.place_and_value(place, value)
         old = disturbed or place
-        result = arithmetic.binary(stmt.op, old, value)
-        plain = isinstance(stmt.op, ast.Add | ast.Sub | ast.Mult | ast.Div) and place.kind == result.kind != BOOL
+        result = arithmetic.binary(op, old, value)
+        plain = isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.Div) and place.kind == result.kind != BOOL
         if plain and old is place and (isinstance(place, tree.Local) or stored_as(place) in ("real", "int")):
-            sign = arithmetic.OPERATORS[type(stmt.op)][0]
-            return tree.Store(stmt.at, place, arithmetic.converted(value, result.kind), sign)
-        return tree.Store(stmt.at, place, fitting(place, result))
+            sign = arithmetic.OPERATORS[type(op)][0]
+            return tree.Store(at, place, arithmetic.converted(value, result.kind), sign)
+        return tree.Store(at, place, fitting(place, result))
 
     def place_and_value(self, place: Expr, value: Expr) -> tuple[Expr, Expr, Expr | None]:
         """A place, then a value; with what the place held, where evaluating the value changes that."""

@@ -73,16 +73,13 @@ class Written:
         Raises:
             KeyError: The name means nothing there.
         """
-        code, cells = self.function.__code__, self.function.__closure__ or ()
-        enclosing = dict(zip(code.co_freevars, cells, strict=True))
-        if name in enclosing:
-            try:
-                return enclosing[name].cell_contents
-            except ValueError:
-                raise KeyError(name) from None
-        if name in self.function.__globals__:
-            return self.function.__globals__[name]
-        return vars(builtins)[name]
+        cells = dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
+        if name not in cells:
+            return {**vars(builtins), **self.function.__globals__}[name]
+        try:
+            return cells[name].cell_contents
+        except ValueError:
+            raise KeyError(name) from None
 
 
 def annotation(node: ast.expr | None) -> str:

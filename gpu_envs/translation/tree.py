@@ -133,14 +133,8 @@ class Assign(Stmt):
 
     places: tuple[Expr, ...]
     values: tuple[Expr, ...]
-
-
-class Update(Stmt):
-    """``a += b`` and its like."""
-
-    place: Expr
-    op: ast.operator
-    value: Expr
+    op: ast.operator | None = None
+    """Of ``a += b`` and its like, with one place: what stands before ``=``."""
 
 
 class Store(Stmt):

@@ -1,16 +1,13 @@
 """All that becomes of the rules of one spec: the functions, tables and structs of its header."""
 
-import ast
-import contextlib
 import math
 import types
 from typing import Any, final
 
 import numpy as np
 
-from gpu_envs.errors import TranslationError
 from gpu_envs.translation.arguments import Arguments
-from gpu_envs.translation.sources import RefusedError, Written, read
+from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Field, Function
 from gpu_envs.translation.types import BOOL, INT, REAL, Array, Number, Record, Several
 
@@ -37,26 +34,6 @@ class Unit:
         """Functions that rules call; None of one that is being translated."""
         self._tables: dict[str, Field] = {}
         self._structs: dict[tuple[Number, ...], Several] = {}
-        self._phases: dict[types.FunctionType, bool] = {}
-
-    def has_phases(self, function: types.FunctionType) -> bool:
-        """Whether a function has a loop over a team's agents, or calls one that has."""
-        if function not in self._phases:
-            self._phases[function] = False  # of one that calls itself
-            with contextlib.suppress(TranslationError):
-                written = read(function, function.__name__)
-                self._phases[function] = any(self._is_phase(written, node) for node in ast.walk(written.tree))
-        return self._phases[function]
-
-    def _is_phase(self, written: Written, node: ast.AST) -> bool:
-        match node:
-            case ast.For(iter=ast.Call(func=ast.Attribute(attr="agents"))):
-                return True
-            case ast.Call(func=ast.Name(id=name)):
-                with contextlib.suppress(KeyError):
-                    called = written.find(name)
-                    return isinstance(called, types.FunctionType) and self.has_phases(called)
-        return False
 
     def several(self, kinds: tuple[Number, ...]) -> Several:
         """The struct that holds numbers of these types."""

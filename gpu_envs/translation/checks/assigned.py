@@ -48,7 +48,7 @@ class _Way:
     def statement(self, stmt: tree.Stmt, known: Known) -> Known | None:
         known = self.evaluated(stmt, parts(stmt), known)
         for place in places(stmt):
-            if not isinstance(place, tree.Local) or isinstance(stmt, tree.Update):
+            if not isinstance(place, tree.Local) or (isinstance(stmt, tree.Assign) and stmt.op):
                 known = self.evaluated(stmt, (place,), known)
             if isinstance(place, tree.Local):
                 known |= {place.variable}

@@ -55,7 +55,7 @@ class _Look:
             for number, place in enumerate(places(stmt)):
                 for part in parts(place)[1:]:
                     self.read(part, stmt, at)
-                given = known(stmt.values[number]) if isinstance(stmt, tree.Assign) else None
+                given = known(stmt.values[number]) if isinstance(stmt, tree.Assign) and not stmt.op else None
                 self.note(place, "add" if isinstance(stmt, tree.Atomic) else "write", stmt, at, given)
             at = self.after(stmt, at)
         return at
@@ -63,7 +63,7 @@ class _Look:
     def after(self, stmt: tree.Stmt, at: _At) -> _At:
         """Looks into the blocks of a statement; returns which turns come to the next, and what is known there."""
         match stmt:
-            case tree.Assign():
+            case tree.Assign(op=None):
                 whose = at.whose
                 for place, value in zip(stmt.places, stmt.values, strict=True):
                     if isinstance(place, tree.Local) and self.stores[place.variable] == 1:

@@ -73,16 +73,17 @@ class Assignments(Expressions):
         value, kind = self.expression(node.value), types.NUMBERS.get(ast.unparse(node.annotation))
         yield self._stored(node, [node.target], [value if kind is None else converted(value, kind)])
 
-    def updated(self, node: ast.AugAssign) -> tree.Update:
+    def updated(self, node: ast.AugAssign) -> tree.Assign:
         """``a += b`` and its like."""
         place, value = self.expression(node.target), self.expression(node.value)
         result = dataclasses.replace(arithmetic.binary(node.op, place, value), at=node.value)
         if isinstance(node.target, ast.Name):
-            return tree.Update(node, self.learn(node.target.id, result.kind, node), node.op, value)
-        place = self._widened(node.target, place, result, node)
-        self._check_place(place, node.target)
-        fitting(place, result)
-        return tree.Update(node, place, node.op, value)
+            place = self.learn(node.target.id, result.kind, node)
+        else:
+            place = self._widened(node.target, place, result, node)
+            self._check_place(place, node.target)
+            fitting(place, result)
+        return tree.Assign(node, (place,), (value,), node.op)
 
     # --- places ---
 

@@ -154,8 +154,8 @@ class Calls(Reader):
         lacks = ", ".join(repr(word) for word, default in left.items() if default is inspect.Parameter.empty)
         if lacks:
             raise RefusedError(f"{name} got {len(given)} arguments, and no {lacks}; {takes}")
-        if function.effects.phases and not self.between:
-            raise RefusedError(f"{name} has phases, and is called within one", "Call it between phases")
+        if function.effects.phases:
+            self.meet_phase(f"{name} has phases, and is called within one", "Call it between phases")
         between, self.between = self.between, self.between and not function.effects.phases
         made = {word: _argument(self.expression(value), parameters[word].kind) for word, value in given.items()}
         self.between = between

@@ -11,11 +11,12 @@ from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
 from gpu_envs.translation import arithmetic, tree
 from gpu_envs.translation.arguments import element
-from gpu_envs.translation.arithmetic import number, truth
+from gpu_envs.translation.arithmetic import converted, number, truth
 from gpu_envs.translation.reading.calls import Calls
+from gpu_envs.translation.reading.reader import not_set
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import BOOL, STATIC, STREAM, Array, Number, Several, Thing, described
+from gpu_envs.translation.types import BOOL, STATIC, STREAM, Array, Number, Several, Thing, described, wider
 from gpu_envs.translation.walk import is_simple, known, literal
 
 _IMPORTED = frozenset(
@@ -42,7 +43,7 @@ class Expressions(Calls):
             case ast.Constant():
                 raise RefusedError(f"{node.value!r} is not a number", "Rules know ints, floats and bools")
             case ast.Name():
-                return self._name(node.id, node)
+                return self._name(node.id)
             case ast.Attribute():
                 return self._attribute(node)
             case ast.Subscript():
@@ -105,8 +106,11 @@ class Expressions(Calls):
         test = self.condition(node.test)
         yes, no = self.expression(node.body), self.expression(node.orelse)
         if isinstance(yes.kind, Number) and isinstance(no.kind, Number):
-            return arithmetic.conditional(test, yes, no)
-        if yes.kind != no.kind or not _is_made(yes) or not _is_made(no):
+            kind = wider(yes.kind, no.kind)
+            yes, no = converted(yes, kind), converted(no, kind)
+            if isinstance(test, tree.Constant):
+                return yes if test.value else no
+        elif yes.kind != no.kind or not _is_made(yes) or not _is_made(no):
             one, other = (described(part.kind, known(part)) for part in (yes, no))
             raise RefusedError(f"this is {one} or {other}", "Give both sides the same type")
         return tree.Operation(yes.kind, "?:", (test, yes, no))
@@ -165,10 +169,12 @@ class Expressions(Calls):
 
     # --- names ---
 
-    def _name(self, name: str, node: ast.Name) -> Expr:
+    def _name(self, name: str) -> Expr:
         variable = self.variable(name)
         if variable is not None:
-            return self.read(name, variable, node)
+            if variable not in self.types:
+                raise RefusedError(*not_set(name))
+            return tree.Local(self.types[variable], variable)
         if name in self.arguments:
             found = self.arguments[name]
             if self.between and isinstance(found.kind, Thing) and found.kind.name == "World":
@@ -194,10 +200,9 @@ class Expressions(Calls):
                 raise RefusedError(f"{name!r} is not imported", f"from gpu_envs.rules import {name}") from None
             module = (word for word in self.written.function.__globals__ if not word.startswith("_"))
             words = {*self.names, *capitals, *self.arguments, *module} - {name}
-            raise RefusedError(
-                f"{name!r} is not known here{did_you_mean(name, words)}".rstrip("."),
-                "Known are locals, arguments, functions and numbers of the module, and the spec's constants in capitals",
-            ) from None
+            what = f"{name!r} is not known here{did_you_mean(name, words)}".rstrip(".")
+            names = "locals, arguments, functions and numbers of the module, and the spec's constants in capitals"
+            raise RefusedError(what, f"Known are {names}") from None
         return self._meaning(found)
 
     def _meaning(self, found: Any) -> Expr:

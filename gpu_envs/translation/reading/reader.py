@@ -108,6 +108,8 @@ class Reader(abc.ABC):
         self.types: dict[Variable, Type] = {}
         self.names = {n.id for n in ast.walk(written.tree) if isinstance(n, ast.Name)}
         self.frames: list[Frame] = []
+        self.phased: bool | None = None
+        """Whether what the function says stands between phases; None: where it has phases."""
         self.begin()
 
     def begin(self) -> None:
@@ -120,6 +122,13 @@ class Reader(abc.ABC):
         self.elsewhere: frozenset[str] = frozenset()
         """Variables of phases that came before."""
         self.counters = 0
+
+    def meet_phase(self, what: str, instead: str) -> None:
+        """Refuses phases where none may be; a function's first one says that it has phases."""
+        if not self.between:
+            if self.phased is not None or len(self.frames) > 1:
+                raise RefusedError(what, instead)
+            self.phased = self.between = self.changed = True
 
     # --- what stands above ---
 
@@ -193,12 +202,6 @@ class Reader(abc.ABC):
             self.types[variable] = joined
             self.changed = True
         return Local(joined, variable, at=node)
-
-    def read(self, name: str, variable: Variable, node: ast.AST) -> Local:
-        """A variable that is read."""
-        if variable not in self.types:
-            raise self.error(node, *not_set(name))
-        return Local(self.types[variable], variable, at=node)
 
 
 def not_set(name: str) -> tuple[str, str]:

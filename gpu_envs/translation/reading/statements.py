@@ -166,8 +166,8 @@ class Statements(Assignments):
 
     def _turns(self, node: ast.For, method: str) -> tree.Turns:
         """``for i in team.agents(n)``, or ``for j in row.columns(n)``."""
-        if method == "agents" and not self.between:
-            raise RefusedError("a phase stands within a phase", "Write for j in range(AGENTS):")
+        if method == "agents":
+            self.meet_phase("a phase stands within a phase", "Write for j in range(AGENTS):")
         if not isinstance(node.target, ast.Name):
             raise self.error(node.target, "a phase counts with one name", "Write for i in team.agents():")
         assert isinstance(node.iter, ast.Call)
