@@ -6,17 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 from gpu_envs.translation import tree
-from gpu_envs.translation.sources import Written
+from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block
 from gpu_envs.translation.types import BOOL, Array, Number, Thing, Type
 from gpu_envs.translation.walk import blocks, expressions, literal, parts, places, statements, stored, stores_in, within
 
 
-def declared(
-    written: Written, body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]
-) -> Block:
+def declared(body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]) -> Block:
     """The statements of a function, in which every variable begins where it belongs."""
-    placing = _Placing(written, types, stores_in(body))
+    placing = _Placing(types, stores_in(body))
     elsewhere = parameters | {
         stmt.variable
         for stmt in statements(body)
@@ -44,10 +42,7 @@ def _gives_first(stmt: tree.Stmt, variable: tree.Variable) -> bool:
 
 @final
 class _Placing:
-    def __init__(
-        self, written: Written, types: Mapping[tree.Variable, Type], stores: collections.Counter[tree.Variable]
-    ) -> None:
-        self.written = written
+    def __init__(self, types: Mapping[tree.Variable, Type], stores: collections.Counter[tree.Variable]) -> None:
         self.types = types
         self.stores = stores
 
@@ -89,11 +84,11 @@ class _Placing:
         zero = literal(False if kind is BOOL else 0) if isinstance(kind, Number) else tree.Constant(kind, 0, "{}")
         return tree.Store(stmt.at, tree.Local(kind, variable), zero, declares=True)
 
-    def several(self, variable: tree.Variable, stmt: tree.Stmt) -> Exception:
+    def several(self, variable: tree.Variable, stmt: tree.Stmt) -> RefusedError:
         what, instead = "", "Make it once, with a conditional expression: a if c else b"
         if isinstance(stmt, tree.MakeList):
             what, instead = "the list ", "Make it once, before, and fill it"
-        return self.written.error(stmt.at, f"{what}{variable.name!r} is made in several places", instead)
+        return RefusedError(f"{what}{variable.name!r} is made in several places", instead, stmt.at)
 
 
 def read_in(body: Block) -> frozenset[tree.Variable]:

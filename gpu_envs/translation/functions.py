@@ -18,7 +18,7 @@ from gpu_envs.translation.order import ordered
 from gpu_envs.translation.printer import printed
 from gpu_envs.translation.reading.reader import frame_of, in_ascii
 from gpu_envs.translation.reading.statements import Statements
-from gpu_envs.translation.sources import Written, annotation, read
+from gpu_envs.translation.sources import RefusedError, Written, annotation, read
 from gpu_envs.translation.tree import Block
 from gpu_envs.translation.types import NUMBERS, Number, Several, Thing, Type
 from gpu_envs.translation.unit import SourceLine, Unit
@@ -35,10 +35,12 @@ class FunctionReader(Statements):
             known[found] = None
             # A name of C++ that no local has: theirs begin with a small letter, or end with an underscore.
             cpp = f"Rule_{in_ascii(found.__name__).strip('_')}_{len(known)}"
-            known[found] = helper(self.unit, read(found, ast.unparse(node.func)), cpp)
+            written = read(found, ast.unparse(node.func))
+            with written.at(written.tree):
+                known[found] = helper(self.unit, written, cpp)
         function = known[found]
         if function is None:
-            raise self.error(node, f"{found.__name__} calls itself", "Write a loop")
+            raise RefusedError(f"{found.__name__} calls itself", "Write a loop", node)
         return function
 
 
@@ -73,13 +75,13 @@ def translate(
     known = frozenset(p.variable for p in parameters)
     body = _read(reader, parameters, result, between)
     effects = effects_of(body)
-    _refuse_changes(written, body, frozen or frozenset())
-    effects.certain = check_assigned(written, body, known)
+    _refuse_changes(written.name, body, frozen or frozenset())
+    effects.certain = check_assigned(body, known)
     if "World" in unit.arguments.all:
-        effects.accesses = check_races(unit.arguments, written, body, known)
+        effects.accesses = check_races(unit.arguments, body, known)
     if frozen is None and not effects.phases:
         frozen = frozenset({"State", "World"}) - effects.owners
-    lines = printed(written, declared(written, ordered(reader, body), reader.types, known))
+    lines = printed(declared(ordered(reader, body), reader.types, known))
     # A phase's macro names the team, and that of columns the row.
     text = "\n".join(line.text.replace("FOR_EACH_AGENT", "team").replace("FOR_EACH_COLUMN", "row") for line in lines)
     used = set(re.findall(r"(?<![.:\w])[A-Za-z_]\w*\b(?!::)", text))
@@ -126,11 +128,11 @@ def _read(
     if result is not None and not ends(body):
         outcome = isinstance(result, Several) and result.cpp == "Outcome"
         instead = f"End it with {'return reward, terminated' if outcome else 'return ...'}"
-        raise written.error(written.tree.body[-1], f"{written.name} may end without a result", instead)
+        raise RefusedError(f"{written.name} may end without a result", instead, written.tree.body[-1])
     return body
 
 
-def _refuse_changes(written: Written, body: Block, frozen: frozenset[str]) -> None:
+def _refuse_changes(name: str, body: Block, frozen: frozenset[str]) -> None:
     """Refuses changes of arguments that stay what they are."""
     for stmt in statements(body):
         changed = [(field_of(place)[0], place.at) for place in places(stmt)]
@@ -139,8 +141,8 @@ def _refuse_changes(written: Written, body: Block, frozen: frozenset[str]) -> No
                 changed += [(owner, expr.at) for owner in sorted(expr.function.effects.owners)]
         for owner, at in changed:
             if owner in frozen:
-                what = f"{written.name} does not change the {owner.lower()}"
-                raise written.error(at or stmt.at, what, "Change it in step or reset")
+                what = f"{name} does not change the {owner.lower()}"
+                raise RefusedError(what, "Change it in step or reset", at or stmt.at)
 
 
 # --- a function that rules call ---
@@ -156,9 +158,9 @@ def helper(unit: Unit, written: Written, cpp: str) -> tree.Function:
             what = f"has the annotation {word}" if word else "has no annotation"
             meant = did_you_mean(word, known) if word else ""
             instead = f"Annotate it with one of: {', '.join(known)}"
-            raise written.error(node, f"the argument {node.arg!r} {what}{meant}".rstrip("."), instead)
+            raise RefusedError(f"the argument {node.arg!r} {what}{meant}".rstrip("."), instead, node)
         if word in seen and isinstance(known[word], Thing) and word != "Random":
-            raise written.error(node, f"{written.name} has two arguments of type {word}", "Give it one")
+            raise RefusedError(f"{written.name} has two arguments of type {word}", "Give it one", node)
         seen.add(word)
     return translate(unit, written, cpp, words, _result(unit, written))
 
@@ -176,8 +178,5 @@ def _result(unit: Unit, written: Written) -> Number | Several | None:
         if all(part in NUMBERS for part in parts):
             return unit.several(tuple(NUMBERS[part] for part in parts))
     what = f"returns {word}" if word else "returns something, and has no annotation of what"
-    raise written.error(
-        returns or written.tree,
-        f"{written.name} {what}",
-        "Annotate it with -> float, int, bool, None or tuple[float, ...]",
-    )
+    instead = "Annotate it with -> float, int, bool, None or tuple[float, ...]"
+    raise RefusedError(f"{written.name} {what}", instead, returns)

@@ -9,7 +9,7 @@ from typing import final
 from gpu_envs.translation import tree
 from gpu_envs.translation.arguments import SMALL
 from gpu_envs.translation.declarations import read_in
-from gpu_envs.translation.sources import Written
+from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import Array, Static, Thing, Type
 from gpu_envs.translation.unit import SourceLine
@@ -49,17 +49,16 @@ _BETWEEN: dict[str, tuple[Level, Level, Level]] = {
 """What stands between operands: how tightly it holds them, and how tightly the first and the others must hold."""
 
 
-def printed(written: Written, body: Block) -> list[SourceLine]:
+def printed(body: Block) -> list[SourceLine]:
     """The lines of a function's body."""
-    return list(_Printer(written, read_in(body)).block(body, 1))
+    return list(_Printer(read_in(body)).block(body, 1))
 
 
 @final
 class _Printer:
-    def __init__(self, written: Written, read: frozenset[tree.Variable]) -> None:
-        self.written = written
+    def __init__(self, read: frozenset[tree.Variable]) -> None:
         self.read = read
-        self.at: ast.AST = written.tree
+        self.at: ast.AST | None = None
 
     # --- statements ---
 
@@ -225,7 +224,7 @@ class _Printer:
                 what, instead = "a simulation cannot go on with NaN", "Leave it out"
             case _:
                 what, instead = f"{value!r} is not a number", ""
-        raise self.written.error(expr.at or self.at, what, instead)
+        raise RefusedError(what, instead, expr.at or self.at)
 
 
 def _line(stmt: tree.Stmt) -> int:

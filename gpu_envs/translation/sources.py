@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import types
+from collections.abc import Iterator
 from typing import Any, final
 
 from gpu_envs.errors import TranslationError
@@ -66,6 +67,14 @@ class Written:
         marks = " " * (start - margin) + "^" * max(1, end - start)
         message = f'{what}\n  File "{self.file}", line {line}, in {self.name}\n    {text.strip()}\n    {marks}'
         return TranslationError(message + (f"\n{instead}" if instead else ""), self.file, line)
+
+    @contextlib.contextmanager
+    def at(self, node: ast.AST) -> Iterator[None]:
+        """Shows where what is refused in this block stands: at ``node``, where nothing else is known."""
+        try:
+            yield
+        except RefusedError as refused:
+            raise self.error(refused.at or node, refused.what, refused.instead) from None
 
     def find(self, name: str) -> Any:
         """What a name means outside the function: in what encloses it, in its module, or in Python itself.

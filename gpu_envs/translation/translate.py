@@ -12,7 +12,7 @@ from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.checks.completeness import check_observe, check_reset
 from gpu_envs.translation.functions import translate
-from gpu_envs.translation.sources import Written, annotation, read
+from gpu_envs.translation.sources import RefusedError, Written, annotation, read
 from gpu_envs.translation.tree import Function
 from gpu_envs.translation.types import BOOL, INT, NUMBERS, REAL, Several
 from gpu_envs.translation.unit import SourceLine, Unit
@@ -58,12 +58,12 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
     unit = Unit(Arguments(spec, params))
     wanted = TEAM if isinstance(spec, TeamSpec) else ONE
     _check(spec, rules, wanted)
-    given = {name: getattr(rules, name) for name in wanted}
-    made = {
-        name: _entry(unit, spec, name, read(function, f"{spec.id}: {name}"), wanted[name])
-        for name, function in given.items()
-        if function is not None
-    }
+    made = {}
+    for name, kinds in wanted.items():
+        if function := getattr(rules, name):
+            written = read(function, f"{spec.id}: {name}")
+            with written.at(written.tree):
+                made[name] = _entry(unit, spec, name, written, kinds)
     check_reset(spec, made["reset"])
     check_observe(unit.arguments, spec, made["observe"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
@@ -89,21 +89,18 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
     given = list(written.annotations)
     usual = ", ".join(NAMES.get(kind, kind.lower()) for kind in kinds)
     if len(given) != len(kinds):
-        raise written.error(
-            written.tree,
-            f"{name} has {len(given)} arguments ({', '.join(given)}) and needs {len(kinds)}",
-            f"Write def {written.name}({usual}):",
-        )
+        what = f"{name} has {len(given)} arguments ({', '.join(given)}) and needs {len(kinds)}"
+        raise RefusedError(what, f"Write def {written.name}({usual}):")
     # Arguments in another order would be taken for one another: by their usual names, or by their annotations.
     meant = {each: kind for kind in kinds for each in (NAMES.get(kind), kind.lower()) if each and each != "int"}
     for node, kind in zip(written.arguments, kinds, strict=True):
         own, word = node.arg, annotation(node.annotation)
         if node.annotation is None and meant.get(own, kind) != kind:
             what = f"{own!r} stands where {name} gets the {kind}"
-            raise written.error(node, what, f"Mind the order: def {written.name}({usual}):")
+            raise RefusedError(what, f"Mind the order: def {written.name}({usual}):", node)
         number = word == "int" and kind == "Action" and unit.arguments.all[kind] is INT
         if word in (*unit.arguments.all, *NUMBERS) and word != kind and not number:
-            raise written.error(node, f"{own!r} is the {kind} here, and not the {word}", "Mind the arguments' order")
+            raise RefusedError(f"{own!r} is the {kind} here, and not the {word}", "Mind the arguments' order", node)
     return translate(
         unit,
         written,

@@ -5,7 +5,6 @@ from typing import TypeAlias, final
 
 from gpu_envs.translation import tree
 from gpu_envs.translation.reading.reader import not_set
-from gpu_envs.translation.sources import Written
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.walk import parts, places, within
 
@@ -13,13 +12,13 @@ Known: TypeAlias = frozenset[tree.Variable | str]
 """Variables, and fields of the state, that are set for certain."""
 
 
-def check_assigned(written: Written, body: Block, parameters: frozenset[tree.Variable]) -> frozenset[str]:
+def check_assigned(body: Block, parameters: frozenset[tree.Variable]) -> frozenset[str]:
     """Refuses variables that may not be set where they are read.
 
     Returns:
         The single numbers of the state that are set wherever the function ends.
     """
-    way = _Way(written)
+    way = _Way()
     end = _where_they_meet([way.block(body, parameters), *way.left["return"]])
     return frozenset(name for name in end or () if isinstance(name, str))
 
@@ -32,8 +31,7 @@ def _where_they_meet(ways: list[Known | None]) -> Known | None:
 
 @final
 class _Way:
-    def __init__(self, written: Written) -> None:
-        self.written = written
+    def __init__(self) -> None:
         self.left: dict[str, list[Known | None]] = {"return": [], "break": [], "continue": []}
         """What is set where the function, the loop at hand or its turn is left, by the word that does it."""
 
@@ -91,7 +89,7 @@ class _Way:
         for value in exprs:
             for expr in within(value):
                 if isinstance(expr, tree.Local) and expr.variable.frame >= 0 and expr.variable not in known:
-                    raise self.written.error(expr.at or stmt.at, *not_set(expr.variable.name))
+                    raise not_set(expr.variable.name, expr.at or stmt.at)
             for expr in _always(value):
                 if isinstance(expr, tree.Invoke):
                     known |= expr.function.effects.certain

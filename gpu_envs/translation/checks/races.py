@@ -10,19 +10,17 @@ from gpu_envs.translation import tree
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.checks.whose import Whose
 from gpu_envs.translation.effects import Access
-from gpu_envs.translation.sources import Written
+from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
 from gpu_envs.translation.types import Array, Record
 from gpu_envs.translation.walk import blocks, ends, field_of, known, parts, places, stores_in
 
 
-def check_races(
-    arguments: Arguments, written: Written, body: Block, parameters: frozenset[tree.Variable]
-) -> dict[Access, ast.AST]:
+def check_races(arguments: Arguments, body: Block, parameters: frozenset[tree.Variable]) -> dict[Access, ast.AST]:
     """Refuses phases whose turns meet; returns what the function does with the world outside of phases."""
     stores = stores_in(body)
     numbers = {variable: variable for variable in parameters if not stores[variable]}
-    found = _Look(arguments, written, stores)
+    found = _Look(arguments, stores)
     found.block(body, _At(Whose(numbers)))
     return found.accesses
 
@@ -39,9 +37,8 @@ class _At(Record):
 
 @final
 class _Look:
-    def __init__(self, arguments: Arguments, written: Written, stores: collections.Counter[tree.Variable]) -> None:
+    def __init__(self, arguments: Arguments, stores: collections.Counter[tree.Variable]) -> None:
         self.arguments = arguments
-        self.written = written
         self.stores = stores
         self.accesses: dict[Access, ast.AST] = {}
 
@@ -146,17 +143,11 @@ class _Look:
         if span is not None and span.turn == turn and span.is_apart_from(span):
             return
         if self.arguments.held(field):
-            raise self.written.error(
-                node,
-                f"the turn of agent {name!r} writes a field of another's",
-                f"Write w.{field}[{name}]; ints of others are changed by add(...) and lower(...)",
-            )
+            instead = f"Write w.{field}[{name}]; ints of others are changed by add(...) and lower(...)"
+            raise RefusedError(f"the turn of agent {name!r} writes a field of another's", instead, node)
         if not _is_single(access, turn) and not (access.constant is not None and access.asked):
-            raise self.written.error(
-                node,
-                f"every turn writes {field!r}, of which the replica has one",
-                f"Let one turn do it, if {name} == 0:, or change an int with add(w.{field}, ...)",
-            )
+            instead = f"Let one turn do it, if {name} == 0:, or change an int with add(w.{field}, ...)"
+            raise RefusedError(f"every turn writes {field!r}, of which the replica has one", instead, node)
 
     def refuse_both(self, one: Access, other: Access, inside: dict[Access, ast.AST], turn: tree.Variable) -> None:
         if _is_single(one, turn) and one.only == other.only:
@@ -166,17 +157,13 @@ class _Look:
         if one.how == other.how == "write" and one.constant is not None and one.constant == other.constant:
             return
         second = one if one.how == "read" else other
+        what = f"several turns write {one.field!r} in this phase, and the last one is not always the same"
+        instead = "Let one turn do it, or write in phases of their own"
         if second.how == "read":
-            raise self.written.error(
-                inside[second],
-                f"turns read {one.field!r} in the phase that writes it, some before and some after",
-                "Read it in a phase of its own, after this one or before; a turn reads what it wrote of its own agent",
-            )
-        raise self.written.error(
-            inside[second],
-            f"several turns write {one.field!r} in this phase, and the last one is not always the same",
-            "Let one turn do it, or write in phases of their own",
-        )
+            what = f"turns read {one.field!r} in the phase that writes it, some before and some after"
+            instead = "Read it in a phase of its own, after this one or before"
+            instead += "; a turn reads what it wrote of its own agent"
+        raise RefusedError(what, instead, inside[second])
 
 
 def _is_single(access: Access, turn: tree.Variable) -> bool:

@@ -30,7 +30,7 @@ class Assignments(Expressions):
             case [ast.Name() as target] if _is_list(node.value):
                 yield self._made_list(node, target, node.value)
             case [target] if _is_list(node.value):
-                raise self.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
+                raise RefusedError("an array is not assigned as a whole", "Assign its elements in a loop", target)
             case [target]:
                 yield self._stored(node, [target], [self.expression(node.value)])
             case targets:
@@ -41,21 +41,21 @@ class Assignments(Expressions):
                 for target in targets:
                     if isinstance(target, ast.Tuple | ast.List):
                         instead = "Write one assignment for each"
-                        raise self.error(target, "this unpacks what is assigned to several", instead)
+                        raise RefusedError("this unpacks what is assigned to several", instead, target)
                     if isinstance(value.kind, Thing):
-                        raise self.error(target, f"{described(value.kind)} has no second name", "Write its own")
+                        raise RefusedError(f"{described(value.kind)} has no second name", "Write its own", target)
                     yield self._stored(node, [target], [value])
 
     def _unpacked(self, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
         given = node.value
         if isinstance(given, ast.Tuple | ast.List):
             if len(given.elts) != len(targets):
-                raise self.error(node, f"{len(given.elts)} values are assigned to {len(targets)} names")
+                raise RefusedError(f"{len(given.elts)} values are assigned to {len(targets)} names", at=node)
             yield self._stored(node, targets, [self.expression(part) for part in given.elts])
             return
         result = self.expression(given)
         if not isinstance(result.kind, Several) or len(result.kind.kinds) != len(targets):
-            raise self.error(given, f"{described(result.kind, known(result))} is assigned to {len(targets)} names")
+            raise RefusedError(f"{described(result.kind, known(result))} is assigned to {len(targets)} names", at=given)
         held, name = self.kept(result, "result", node)
         yield held
         numbers = [tree.Operation(kind, f".value{n}", (name,), at=given) for n, kind in enumerate(result.kind.kinds)]
@@ -64,7 +64,7 @@ class Assignments(Expressions):
     def assigned_annotated(self, node: ast.AnnAssign) -> Iterator[tree.Stmt]:
         """``a: float = b``."""
         if not isinstance(node.target, ast.Name):
-            raise self.error(node.target, "fields have their type in the spec", "Leave the annotation out")
+            raise RefusedError("fields have their type in the spec", "Leave the annotation out", node.target)
         if node.value is None:
             return
         if _is_list(node.value):
@@ -98,7 +98,7 @@ class Assignments(Expressions):
                 self._check_place(place, target)
                 fitted.append(fitting(place, value))
             else:
-                raise self.error(target, "this cannot be assigned")
+                raise RefusedError("this cannot be assigned", at=target)
             places.append(place)
         return tree.Assign(node, tuple(places), tuple(fitted))
 
@@ -112,10 +112,10 @@ class Assignments(Expressions):
         if not isinstance(of, Array) or of.cpp != LIST:
             return place
         if of.refusal:
-            raise self.error(target, of.refusal, "Make it a list: [a, b]")
+            raise RefusedError(of.refusal, "Make it a list: [a, b]", target)
         if variable.frame != self.frames[-1].number:
             what = f"{variable.name!r} is made outside, and turns have lists of their own"
-            raise self.error(target, what, "Make it in the turn; what lasts is a field of the world")
+            raise RefusedError(what, "Make it in the turn; what lasts is a field of the world", target)
         learned = self.learn(variable.name, list_of(wider(of.kind, value.kind), of.sizes), node)
         assert isinstance(learned.kind, Array)
         return dataclasses.replace(place, kind=learned.kind.kind, of=learned)
@@ -127,34 +127,34 @@ class Assignments(Expressions):
         if isinstance(place, tree.Constant) and place.name:
             refusal = PARAMETERS_STAY
         if refusal:
-            raise self.error(target, refusal)
+            raise RefusedError(refusal, at=target)
         if isinstance(place.kind, Array):
-            raise self.error(target, "an array is not assigned as a whole", "Assign its elements in a loop")
+            raise RefusedError("an array is not assigned as a whole", "Assign its elements in a loop", target)
         if stored_as(place):
             return
         roots = {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
         if not roots <= {*self.arguments, *(name for frame in self.frames for name in frame.stored)}:
             what = f"{ast.unparse(target)} is a constant of the module, which cannot be assigned"
-            raise self.error(target, what, "Keep what changes in the spec's state")
-        raise self.error(target, f"{described(place.kind, known(place))} cannot be assigned")
+            raise RefusedError(what, "Keep what changes in the spec's state", target)
+        raise RefusedError(f"{described(place.kind, known(place))} cannot be assigned", at=target)
 
     def _local(self, target: ast.Name, value: Expr, node: ast.stmt) -> tree.Local:
         name, kind = target.id, value.kind
         if isinstance(kind, Array) and kind.cpp in ("", LIST):
-            raise self.error(node, "an array has no second name", "Write its own, or copy its elements in a loop")
+            raise RefusedError("an array has no second name", "Write its own, or copy its elements in a loop", node)
         if write_only(value):
-            raise self.error(node, "what is observed is written and not read", "Compute it in a local first")
+            raise RefusedError("what is observed is written and not read", "Compute it in a local first", node)
         if isinstance(kind, Several):
-            raise self.error(node, f"{described(kind)} are assigned to one name", f"Write {name}, other = ...")
+            raise RefusedError(f"{described(kind)} are assigned to one name", f"Write {name}, other = ...", node)
         if isinstance(kind, Thing) and isinstance(value, tree.Local | tree.Field):
-            raise self.error(node, f"{described(kind)} has no second name", "Write its own")
+            raise RefusedError(f"{described(kind)} has no second name", "Write its own", node)
         if isinstance(value, tree.Constant) and not isinstance(kind, Number):
-            raise self.error(node, f"{described(kind, value.value)} cannot be held by a local")
+            raise RefusedError(f"{described(kind, value.value)} cannot be held by a local", at=node)
         if kind is types.STATIC:
-            raise self.error(node, "a function that returns nothing has no value", "Let the call stand alone")
+            raise RefusedError("a function that returns nothing has no value", "Let the call stand alone", node)
         given = self.arguments.get(name)
         if given is not None and not isinstance(given.kind, Number):
-            raise self.error(target, f"{name!r} is {described(given.kind)}", "Use another name")
+            raise RefusedError(f"{name!r} is {described(given.kind)}", "Use another name", target)
         return self.learn(name, kind, target)
 
     def _made_list(self, node: ast.stmt, target: ast.Name, given: ast.expr) -> tree.MakeList:
@@ -164,13 +164,13 @@ class Assignments(Expressions):
             count = self.expression(given.right)
             if count.kind is not INT or known(count) is None:
                 instead = "Write a number, one of the module's, or a fixed parameter"
-                raise self.error(given.right, "a list's length is a constant", instead)
+                raise RefusedError("a list's length is a constant", instead, given.right)
             listed, times = given.left, known(count)
         assert isinstance(listed, ast.List | ast.Tuple)
         values = [self.expression(part) for part in listed.elts]
         length = len(values) * times
         if not 1 <= length <= LONGEST_LIST:
-            raise self.error(given, f"this list has {length} elements; 1 to {LONGEST_LIST} are possible")
+            raise RefusedError(f"this list has {length} elements; 1 to {LONGEST_LIST} are possible", at=given)
         kind: types.Type = types.BOOL
         for value in values:
             if not isinstance(value.kind, Number):

@@ -126,7 +126,7 @@ class Calls(Reader):
             raise RefusedError(f"team.{name} got {len(given)} arguments", f"Write team.{name}(RESET, i){also}")
         stream, *numbers = given
         if stream.kind != STREAM or not isinstance(stream, tree.Constant):
-            raise self.error(node.args[0], "a stream is RESET or STEP", "from gpu_envs.rules import RESET, STEP")
+            raise RefusedError("a stream is RESET or STEP", "from gpu_envs.rules import RESET, STEP", node.args[0])
         team, agent = ast.unparse(node.func), ast.unparse(node.args[1])
         if name == "random" and stream.value is rules.STEP and len(given) == 2:
             raise RefusedError(

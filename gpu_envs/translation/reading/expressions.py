@@ -99,7 +99,7 @@ class Expressions(Calls):
         for part in node.elts:
             listed.append(known(self.expression(part)))
             if listed[-1] is None:
-                raise self.error(part, "what 'in' looks into is made of constants", "Join comparisons with 'or'")
+                raise RefusedError("what 'in' looks into is made of constants", "Join comparisons with 'or'", part)
         return tree.Constant(STATIC, tuple(listed))
 
     def _conditional(self, node: ast.IfExp) -> Expr:
@@ -173,7 +173,7 @@ class Expressions(Calls):
         variable = self.variable(name)
         if variable is not None:
             if variable not in self.types:
-                raise RefusedError(*not_set(name))
+                raise not_set(name)
             return tree.Local(self.types[variable], variable)
         if name in self.arguments:
             found = self.arguments[name]

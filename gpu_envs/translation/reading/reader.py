@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from gpu_envs.errors import TranslationError
 from gpu_envs.specs.names import CPP_WORDS
 from gpu_envs.translation.sources import RefusedError, Written
 from gpu_envs.translation.tree import Expr, Function, Local, Store, Variable
@@ -140,22 +139,14 @@ class Reader(abc.ABC):
     def function(self, found: types.FunctionType, node: ast.Call) -> Function:
         """The function that ``node`` calls, translated when it is first called."""
 
-    # --- errors ---
-
-    def error(self, node: ast.AST, what: str, instead: str = "") -> TranslationError:
-        """An error at a place."""
-        return self.written.error(node, what, instead)
-
     @contextlib.contextmanager
     def at(self, node: ast.AST) -> Iterator[None]:
-        """Gives errors of what stands in this block their place; refuses a node of a kind that rules do not have."""
-        try:
+        """Shows where what is refused in this block stands; refuses a node of a kind that rules do not have."""
+        with self.written.at(node):
             for kinds, what, instead in _REFUSED:
                 if isinstance(node, kinds):
                     raise RefusedError(what, instead)
             yield
-        except RefusedError as refused:
-            raise self.error(refused.at or node, refused.what, refused.instead) from None
 
     # --- variables ---
 
@@ -197,16 +188,17 @@ class Reader(abc.ABC):
             joined = kind if before is None else wider(before, kind)
         except RefusedError:
             what = f"{name!r} is one thing here and another elsewhere"
-            raise self.error(node, what, "Use a name for each of them") from None
+            raise RefusedError(what, "Use a name for each of them", node) from None
         if joined != before:
             self.types[variable] = joined
             self.changed = True
         return Local(joined, variable, at=node)
 
 
-def not_set(name: str) -> tuple[str, str]:
-    """What is wrong with a variable that is read before it is set, and what to do."""
-    return f"{name!r} may not be set here", f"Set it on every way that leads here, or first: {name} = 0.0"
+def not_set(name: str, at: ast.AST | None = None) -> RefusedError:
+    """What is wrong with a variable that is read before it is set."""
+    instead = f"Set it on every way that leads here, or first: {name} = 0.0"
+    return RefusedError(f"{name!r} may not be set here", instead, at)
 
 
 def in_ascii(name: str) -> str:

@@ -49,7 +49,7 @@ class Statements(Assignments):
             case ast.For() | ast.While():
                 if node.orelse:
                     instead = "Set a bool in the loop, and ask it after"
-                    raise self.error(node.orelse[0], "there is no else of a loop in rules", instead)
+                    raise RefusedError("there is no else of a loop in rules", instead, node.orelse[0])
                 yield self._while(node) if isinstance(node, ast.While) else self._for(node)
             case ast.If():
                 yield self._branch(node)
@@ -66,11 +66,8 @@ class Statements(Assignments):
         yes = self.block(node.body) if holds is not False else ()
         no = self.block(node.orelse) if holds is not True else ()
         if holds is None and has_phases((*yes, *no)):
-            raise self.error(
-                node.test,
-                "all replicas go through the same phases, and this condition may differ",
-                "Ask within the phase, or make it a parameter with fixed=True",
-            )
+            what = "all replicas go through the same phases, and this condition may differ"
+            raise RefusedError(what, "Ask within the phase, or make it a parameter with fixed=True", node.test)
         return tree.If(node, test, yes, no)
 
     # --- what a function returns ---
@@ -111,9 +108,8 @@ class Statements(Assignments):
         body = self.block(node.body)
         self.loops.pop()
         if not constant and has_phases(body):
-            raise RefusedError(
-                "all replicas go through the same phases, and this loop may differ", "Give it constant bounds"
-            )
+            what = "all replicas go through the same phases, and this loop may differ"
+            raise RefusedError(what, "Give it constant bounds")
         return body
 
     def _while(self, node: ast.While) -> tree.While:
@@ -127,7 +123,7 @@ class Statements(Assignments):
         if method := self.method_of(node):
             return self._turns(node, method)
         if not isinstance(node.target, ast.Name):
-            raise self.error(node.target, "a loop counts with one name", "Write for i in range(n):")
+            raise RefusedError("a loop counts with one name", "Write for i in range(n):", node.target)
         first, end, step = self._bounds(node.iter)
         name = node.target.id
         variable = self.learn(name, INT, node).variable
@@ -139,17 +135,17 @@ class Statements(Assignments):
     def _bounds(self, node: ast.expr) -> tuple[Expr, Expr, int]:
         if isinstance(node, ast.Attribute) and node.attr in ("agents", "columns"):
             call = f"{ast.unparse(node)}({'' if node.attr == 'agents' else 'n'})"
-            raise self.error(node, f"{node.attr} is called", f"Write for i in {call}:")
+            raise RefusedError(f"{node.attr} is called", f"Write for i in {call}:", node)
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"):
             instead = "Write for i in range(n):, and index what it should go over"
-            raise self.error(node, "a loop goes over a range", instead)
+            raise RefusedError("a loop goes over a range", instead, node)
         if node.keywords or not 1 <= len(node.args) <= 3:
-            raise self.error(node, f"range got {len(node.args)} arguments; it takes one to three")
+            raise RefusedError(f"range got {len(node.args)} arguments; it takes one to three", at=node)
         found = [converted(self.expression(argument), INT) for argument in node.args]
         first, end = (literal(0), found[0]) if len(found) == 1 else found[:2]
         step = known(found[2]) if len(found) == 3 else 1
         if not step:
-            raise self.error(node.args[-1], "the step of a range is a constant, and not zero", "Write a while loop")
+            raise RefusedError("the step of a range is a constant, and not zero", "Write a while loop", node.args[-1])
         return first, end, int(step)
 
     # --- phases, and the columns of a row ---
@@ -169,7 +165,7 @@ class Statements(Assignments):
         if method == "agents":
             self.meet_phase("a phase stands within a phase", "Write for j in range(AGENTS):")
         if not isinstance(node.target, ast.Name):
-            raise self.error(node.target, "a phase counts with one name", "Write for i in team.agents():")
+            raise RefusedError("a phase counts with one name", "Write for i in team.agents():", node.target)
         assert isinstance(node.iter, ast.Call)
         count, name = self._count(node.iter, method), node.target.id
         outer = self.frames[-1]
@@ -192,15 +188,15 @@ class Statements(Assignments):
 
     def _count(self, node: ast.Call, method: str) -> Expr:
         if node.keywords or len(node.args) > 1:
-            raise self.error(node, "this takes a number", "Write for i in team.agents(n):")
+            raise RefusedError("this takes a number", "Write for i in team.agents(n):", node)
         if not node.args:
             if method == "columns":
-                raise self.error(node, "row.columns takes the number of columns")
+                raise RefusedError("row.columns takes the number of columns", at=node)
             return self.unit.arguments.capitals["AGENTS"]
         between, self.between = self.between, False  # the number may be a field that an earlier phase wrote
         value = self.expression(node.args[0])
         self.between = between
         if draws(value):
             instead = "Keep it in a field of the world"
-            raise self.error(node, "the number of turns is a field or a constant", instead)
+            raise RefusedError("the number of turns is a field or a constant", instead, node)
         return converted(value, INT)
