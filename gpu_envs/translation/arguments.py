@@ -146,12 +146,16 @@ class Arguments(Record):
 
     def _of_team(self, spec: TeamSpec) -> dict[str, Type]:
         agents = sum(spec.counts(self.params).values())
-        fields = {name: self._held("World", name, field, agents) for name, field in _of_agents(spec).items()}
-        present = "which agents are present is not written by rules"
-        fields["present"] = self._held("World", "present", specs.Field("bool"), agents, present)
-        fields["elapsed"] = self._held("World", "elapsed", specs.Field("int"), 0, "steps are not counted by rules")
-        shared = {"terminated": specs.Field("bool"), **spec.shared, **spec.shared_scratch}
-        fields |= {name: self._held("World", name, field) for name, field in shared.items()}
+        yes, present = specs.Field("bool"), "which agents are present is not written by rules"
+        fields: dict[str, Expr] = {
+            "in_game": self._held("World", "in_game", yes, agents),
+            "present": self._held("World", "present", yes, agents, present),
+            "reward": self._held("World", "reward", specs.Field(), agents),
+            "elapsed": self._held("World", "elapsed", specs.Field("int"), 0, "steps are not counted by rules"),
+            "terminated": self._held("World", "terminated", yes),
+        }
+        for group, count in ((spec.state, agents), (spec.scratch, agents), (spec.shared, 0), (spec.shared_scratch, 0)):
+            fields |= {name: self._held("World", name, field, count) for name, field in group.items()}
         spaces = [space_of(role.action, self.params) for role in spec.roles]
         alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
         whole = not all(isinstance(space, gymnasium.spaces.Box) for space in spaces)
@@ -167,15 +171,6 @@ class Arguments(Record):
             "Mask": Array(BOOL, (None,), stored="bool", owner="Mask"),
         }
 
-    def held(self, name: str) -> int | None:
-        """How many elements of a field an agent has; 0 of an array that the replica has, None of a single number."""
-        assert isinstance(self.spec, TeamSpec)
-        own = _of_agents(self.spec)
-        if name in own:
-            return self.spec.length(name, own[name], self.params)
-        shared = {**self.spec.shared, **self.spec.shared_scratch}
-        return 0 if name in shared and shared[name].is_array else None
-
     def _held(self, owner: str, name: str, field: specs.Field, agents: int = 0, refusal: str = "") -> Expr:
         """A field of ``State`` or ``World``: of each of the agents, or (0 of them) of the replica."""
         of, kind, stored = PLACES[owner][1], KINDS[field.type], "" if refusal else CPP_TYPES[field.type]
@@ -187,13 +182,9 @@ class Arguments(Record):
             sizes, form, flat = [agents, length], f"{{0}}[{{1}} * {length} + {{2}}]", "{0}[{1}]"
         if not stored and CPP_TYPES[field.type] in SMALL:
             form = f"int({form})"
-        return Field(Array(kind, tuple(sizes), form, stored, refusal, owner, flat), of, name, owner)
+        array = Array(kind, tuple(sizes), form, stored, refusal, owner, flat)
+        return Field(array, of, name, owner, held=length if agents else 0)
 
 
 def _size(space: gymnasium.Space[Any]) -> int:
     return math.prod(space.shape or (1,))
-
-
-def _of_agents(spec: TeamSpec) -> dict[str, specs.Field]:
-    """The fields that each agent has, and that rules may write."""
-    return {"in_game": specs.Field("bool"), "reward": specs.Field(), **spec.state, **spec.scratch}

@@ -30,6 +30,8 @@ class Access(Record):
     """What a turn does with a field of the world."""
 
     field: str
+    held: int | None
+    """How many elements of it an agent has, as ``Field.held`` says."""
     how: str
     """``read``, ``write`` or ``add``."""
     span: Span | None
@@ -57,7 +59,7 @@ class Effects:
     """It has phases."""
     certain: frozenset[str] = frozenset()
     """The single numbers of the state that it sets on every way; see ``checks.assigned``."""
-    accesses: dict[Access, ast.AST] = dataclasses.field(default_factory=dict)
+    accesses: dict[Access, ast.AST | None] = dataclasses.field(default_factory=dict)
     """What it does with the fields of the world outside of phases, and where; see ``checks.races``."""
 
 

@@ -43,6 +43,38 @@ class FunctionReader(Statements):
             raise RefusedError(f"{found.__name__} calls itself", "Write a loop", node)
         return function
 
+    def parameter(self, name: str, word: str, default: Any, *, entry: bool) -> tree.Parameter:
+        """An argument of the function; ``entry``: of one that the driver calls."""
+        kind = NUMBERS.get(word) or self.unit.arguments.all[word]
+        if isinstance(kind, Number):
+            return tree.Parameter(tree.Variable(name, self.cpp_name(name)), kind, kind.cpp, default)
+        declared_as, cpp = PLACES[word]
+        if word == "Random" and not entry:  # there may be several
+            cpp = self.cpp_name(name)
+        if word == "Mask" and "World" in self.unit.arguments.all:
+            declared_as = f"const {declared_as}"
+        return tree.Parameter(tree.Variable(name, cpp), kind, declared_as, default)
+
+    def body(self, parameters: Sequence[tree.Parameter], result: Type | None, between: bool | None) -> Block:
+        """Reads a function until the types of its variables stay what they are."""
+        written, self.result, self.phased = self.written, result, between
+        self.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
+        frame = frame_of(0, written.tree.body, lambda loop: bool(self.method_of(loop)))
+        body: Block = ()
+        self.changed = True
+        while self.changed:
+            self.begin()
+            self.frames, self.between = [frame], bool(self.phased)
+            for name, argument in self.arguments.items():
+                if isinstance(argument.kind, Number) and name in frame.stored:
+                    self.learn(name, argument.kind, written.tree)
+            body = self.block(written.tree.body)
+        if result is not None and not ends(body):
+            outcome = isinstance(result, Several) and result.cpp == "Outcome"
+            instead = f"End it with {'return reward, terminated' if outcome else 'return ...'}"
+            raise RefusedError(f"{written.name} may end without a result", instead, written.tree.body[-1])
+        return body
+
 
 def translate(
     unit: Unit,
@@ -69,16 +101,15 @@ def translate(
     reader.names |= set(words)
     signature = inspect.signature(written.function).parameters
     parameters = tuple(
-        _parameter(reader, name, word, signature[name].default, entry=frozen is not None)
-        for name, word in words.items()
+        reader.parameter(name, word, signature[name].default, entry=frozen is not None) for name, word in words.items()
     )
     known = frozenset(p.variable for p in parameters)
-    body = _read(reader, parameters, result, between)
+    body = reader.body(parameters, result, between)
     effects = effects_of(body)
     _refuse_changes(written.name, body, frozen or frozenset())
     effects.certain = check_assigned(body, known)
     if "World" in unit.arguments.all:
-        effects.accesses = check_races(unit.arguments, body, known)
+        effects.accesses = check_races(body, known)
     if frozen is None and not effects.phases:
         frozen = frozenset({"State", "World"}) - effects.owners
     lines = printed(declared(ordered(reader, body), reader.types, known))
@@ -95,41 +126,6 @@ def translate(
     first = SourceLine(written.tree.lineno, f"FN {word} {cpp}({', '.join(heads)}) {{")
     unit.parts.append((written.file, [first, *lines, SourceLine(0, "}"), SourceLine(0, "")]))
     return tree.Function(written, cpp, parameters, result, effects)
-
-
-def _parameter(reader: FunctionReader, name: str, word: str, default: Any, *, entry: bool) -> tree.Parameter:
-    kind = NUMBERS.get(word) or reader.unit.arguments.all[word]
-    if isinstance(kind, Number):
-        return tree.Parameter(tree.Variable(name, reader.cpp_name(name)), kind, kind.cpp, default)
-    declared_as, cpp = PLACES[word]
-    if word == "Random" and not entry:  # there may be several
-        cpp = reader.cpp_name(name)
-    if word == "Mask" and "World" in reader.unit.arguments.all:
-        declared_as = f"const {declared_as}"
-    return tree.Parameter(tree.Variable(name, cpp), kind, declared_as, default)
-
-
-def _read(
-    reader: FunctionReader, parameters: Sequence[tree.Parameter], result: Type | None, between: bool | None
-) -> Block:
-    """Reads a function until the types of its variables stay what they are."""
-    written, reader.result, reader.phased = reader.written, result, between
-    reader.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
-    frame = frame_of(0, written.tree.body, lambda loop: bool(reader.method_of(loop)))
-    body: Block = ()
-    reader.changed = True
-    while reader.changed:
-        reader.begin()
-        reader.frames, reader.between = [frame], bool(reader.phased)
-        for name, argument in reader.arguments.items():
-            if isinstance(argument.kind, Number) and name in frame.stored:
-                reader.learn(name, argument.kind, written.tree)
-        body = reader.block(written.tree.body)
-    if result is not None and not ends(body):
-        outcome = isinstance(result, Several) and result.cpp == "Outcome"
-        instead = f"End it with {'return reward, terminated' if outcome else 'return ...'}"
-        raise RefusedError(f"{written.name} may end without a result", instead, written.tree.body[-1])
-    return body
 
 
 def _refuse_changes(name: str, body: Block, frozen: frozenset[str]) -> None:

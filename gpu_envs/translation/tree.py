@@ -56,6 +56,8 @@ class Field(Expr):
     """The C++ type that it is stored as; empty where it is not assigned."""
     refusal: str = ""
     """Why it is not assigned."""
+    held: int | None = None
+    """How many elements of it an agent has; 0 of an array that the replica has, None of a single number."""
 
 
 class Element(Expr):

@@ -7,7 +7,6 @@ import itertools
 from typing import Any, final
 
 from gpu_envs.translation import tree
-from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.checks.whose import Whose
 from gpu_envs.translation.effects import Access
 from gpu_envs.translation.sources import RefusedError
@@ -16,11 +15,11 @@ from gpu_envs.translation.types import Array, Record
 from gpu_envs.translation.walk import blocks, ends, field_of, known, parts, places, stores_in
 
 
-def check_races(arguments: Arguments, body: Block, parameters: frozenset[tree.Variable]) -> dict[Access, ast.AST]:
+def check_races(body: Block, parameters: frozenset[tree.Variable]) -> dict[Access, ast.AST | None]:
     """Refuses phases whose turns meet; returns what the function does with the world outside of phases."""
     stores = stores_in(body)
     numbers = {variable: variable for variable in parameters if not stores[variable]}
-    found = _Look(arguments, stores)
+    found = _Look(stores)
     found.block(body, _At(Whose(numbers)))
     return found.accesses
 
@@ -37,10 +36,9 @@ class _At(Record):
 
 @final
 class _Look:
-    def __init__(self, arguments: Arguments, stores: collections.Counter[tree.Variable]) -> None:
-        self.arguments = arguments
+    def __init__(self, stores: collections.Counter[tree.Variable]) -> None:
         self.stores = stores
-        self.accesses: dict[Access, ast.AST] = {}
+        self.accesses: dict[Access, ast.AST | None] = {}
 
     # --- statements ---
 
@@ -48,12 +46,12 @@ class _Look:
         """Notes what the statements do; returns which turns come to their end, and what is known there."""
         for stmt in block:
             for value in parts(stmt):
-                self.read(value, stmt, at)
+                self.read(value, at)
             for number, place in enumerate(places(stmt)):
                 for part in parts(place)[1:]:
-                    self.read(part, stmt, at)
+                    self.read(part, at)
                 given = known(stmt.values[number]) if isinstance(stmt, tree.Assign) and not stmt.op else None
-                self.note(place, "add" if isinstance(stmt, tree.Atomic) else "write", stmt, at, given)
+                self.note(place, "add" if isinstance(stmt, tree.Atomic) else "write", at, given)
             at = self.after(stmt, at)
         return at
 
@@ -107,23 +105,25 @@ class _Look:
 
     # --- what it does ---
 
-    def read(self, expr: Expr, stmt: tree.Stmt, at: _At) -> None:
+    def read(self, expr: Expr, at: _At) -> None:
         for part in parts(expr):
-            self.read(part, stmt, at)
+            self.read(part, at)
         if isinstance(expr, tree.Invoke):
-            self.invoked(expr, stmt, at)
+            self.invoked(expr, at)
         elif not isinstance(expr.kind, Array):
-            self.note(expr, "read", stmt, at)
+            self.note(expr, "read", at)
 
-    def note(self, place: Expr, how: str, stmt: tree.Stmt, at: _At, given: Any = None) -> None:
+    def note(self, place: Expr, how: str, at: _At, given: Any = None) -> None:
         """Notes an access, if it is one of a field of the world."""
         owner, name = field_of(place)
         if owner == "World":
-            span = at.whose.span_of(place, self.arguments.held(name))
-            access = Access(name, how, span, at.only, None if given is None else float(given), at.asked)
-            self.accesses.setdefault(access, place.at or stmt.at)
+            field = place.of if isinstance(place, tree.Element) else place
+            held = field.held if isinstance(field, tree.Field) else None
+            span = at.whose.span_of(place, held)
+            access = Access(name, held, how, span, at.only, None if given is None else float(given), at.asked)
+            self.accesses.setdefault(access, place.at)
 
-    def invoked(self, call: tree.Invoke, stmt: tree.Stmt, at: _At) -> None:
+    def invoked(self, call: tree.Invoke, at: _At) -> None:
         """What a function that is called does, in the names of its caller."""
         given = zip(call.function.parameters, call.arguments, strict=True)
         turns = {parameter.variable: at.whose.turn_of(argument) for parameter, argument in given}
@@ -134,22 +134,24 @@ class _Look:
             if only is None and access.only is not None and (mine := turns.get(access.only[0])) is not None:
                 only = mine, access.only[1]
             seen = dataclasses.replace(access, span=span, only=only, asked=access.asked or at.asked)
-            self.accesses.setdefault(seen, call.at or stmt.at)
+            self.accesses.setdefault(seen, call.at)
 
     # --- a whole phase ---
 
-    def refuse_write(self, access: Access, node: ast.AST, turn: tree.Variable) -> None:
+    def refuse_write(self, access: Access, node: ast.AST | None, turn: tree.Variable) -> None:
         field, name, span = access.field, turn.name, access.span
         if span is not None and span.turn == turn and span.is_apart_from(span):
             return
-        if self.arguments.held(field):
+        if access.held:
             instead = f"Write w.{field}[{name}]; ints of others are changed by add(...) and lower(...)"
             raise RefusedError(f"the turn of agent {name!r} writes a field of another's", instead, node)
         if not _is_single(access, turn) and not (access.constant is not None and access.asked):
             instead = f"Let one turn do it, if {name} == 0:, or change an int with add(w.{field}, ...)"
             raise RefusedError(f"every turn writes {field!r}, of which the replica has one", instead, node)
 
-    def refuse_both(self, one: Access, other: Access, inside: dict[Access, ast.AST], turn: tree.Variable) -> None:
+    def refuse_both(
+        self, one: Access, other: Access, inside: dict[Access, ast.AST | None], turn: tree.Variable
+    ) -> None:
         if _is_single(one, turn) and one.only == other.only:
             return
         if one.span and other.span and one.span.turn == other.span.turn == turn and one.span.is_apart_from(other.span):

@@ -20,7 +20,7 @@ _MOST_OF_A_BYTE = 255
 
 
 class Assignments(Expressions):
-    """A reader of assignments."""
+    """The layer of a reader that reads assignments."""
 
     def assigned(self, node: ast.Assign) -> Iterator[tree.Stmt]:
         """``a = b``, ``a, b = c, d`` and ``a = b = c``."""

@@ -28,7 +28,7 @@ _ATOMIC = {rules.add: "add", rules.lower: "lower"}
 
 
 class Calls(Reader):
-    """A reader of calls."""
+    """The layer of a reader that reads calls."""
 
     def called(self, node: ast.Call) -> Expr:
         """Reads a call."""

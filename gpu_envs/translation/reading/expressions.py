@@ -29,7 +29,7 @@ _IMPORTED = frozenset(
 
 
 class Expressions(Calls):
-    """A reader of expressions."""
+    """The layer of a reader that reads expressions."""
 
     def expression(self, node: ast.expr) -> Expr:
         """Reads an expression."""

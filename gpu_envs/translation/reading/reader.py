@@ -95,8 +95,8 @@ def _belongs(use: ast.Name, loops: tuple[ast.For, ...]) -> bool:
 class Reader(abc.ABC):
     """A function that is read; again and again until the types of its variables stay what they are.
 
-    Expressions hold calls, calls read whole functions, and those hold statements and expressions: where a module needs
-    one that stands above it, it asks the reader.
+    Each of the other modules adds a layer: calls, expressions, assignments, statements. Expressions hold calls, and
+    calls read expressions and whole functions: what a layer needs of a higher one is abstract here.
     """
 
     def __init__(self, unit: Unit, written: Written) -> None:

@@ -14,7 +14,7 @@ from gpu_envs.translation.walk import draws, ends, has_phases, known, literal, s
 
 
 class Statements(Assignments):
-    """A reader of statements."""
+    """The layer of a reader that reads statements."""
 
     def block(self, nodes: Sequence[ast.stmt]) -> Block:
         """Reads a block; what follows a return, a break or a continue is never reached, and left out."""
