@@ -108,8 +108,7 @@ def translate(
     effects = effects_of(body)
     _refuse_changes(written.name, body, frozen or frozenset())
     effects.certain = check_assigned(body, known)
-    if "World" in unit.arguments.all:
-        effects.accesses = check_races(body, known)
+    effects.accesses = check_races(body, known)
     if frozen is None and not effects.phases:
         frozen = frozenset({"State", "World"}) - effects.owners
     lines = printed(declared(ordered(reader, body), reader.types, known))

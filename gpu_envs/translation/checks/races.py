@@ -11,7 +11,7 @@ from gpu_envs.translation.checks.whose import Whose
 from gpu_envs.translation.effects import Access
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.types import Array, Record
+from gpu_envs.translation.types import Array
 from gpu_envs.translation.walk import blocks, ends, field_of, known, parts, places, stores_in
 
 
@@ -20,18 +20,8 @@ def check_races(body: Block, parameters: frozenset[tree.Variable]) -> dict[Acces
     stores = stores_in(body)
     numbers = {variable: variable for variable in parameters if not stores[variable]}
     found = _Look(stores)
-    found.block(body, _At(Whose(numbers)))
+    found.block(body, Whose(numbers))
     return found.accesses
-
-
-class _At(Record):
-    """Which turns come to a statement, and what variables are there."""
-
-    whose: Whose
-    only: tuple[tree.Variable, object] | None = None
-    """The single turn that comes here: the variable with its number, and what that must be."""
-    asked: bool = False
-    """Not every turn comes here."""
 
 
 @final
@@ -42,7 +32,7 @@ class _Look:
 
     # --- statements ---
 
-    def block(self, block: Block, at: _At) -> _At:
+    def block(self, block: Block, at: Whose) -> Whose:
         """Notes what the statements do; returns which turns come to their end, and what is known there."""
         for stmt in block:
             for value in parts(stmt):
@@ -55,19 +45,17 @@ class _Look:
             at = self.after(stmt, at)
         return at
 
-    def after(self, stmt: tree.Stmt, at: _At) -> _At:
+    def after(self, stmt: tree.Stmt, at: Whose) -> Whose:
         """Looks into the blocks of a statement; returns which turns come to the next, and what is known there."""
         match stmt:
             case tree.Assign(op=None):
-                whose = at.whose
                 for place, value in zip(stmt.places, stmt.values, strict=True):
                     if isinstance(place, tree.Local) and self.stores[place.variable] == 1:
-                        whose = whose.defined(place.variable, value)
-                return dataclasses.replace(at, whose=whose)
+                        at = at.defined(place.variable, value)
             case tree.If():
                 return self.branches(stmt, at)
             case tree.For(variable=variable, turns=turns, counter=None) if turns:
-                self.block(stmt.body, dataclasses.replace(at, whose=at.whose.among(variable, turns)))
+                self.block(stmt.body, at.among(variable, turns))
             case tree.Turns(method="agents"):
                 self.phase(stmt, at)
             case _:
@@ -75,11 +63,11 @@ class _Look:
                     self.block(inner, at)
         return at
 
-    def branches(self, stmt: tree.If, at: _At) -> _At:
+    def branches(self, stmt: tree.If, at: Whose) -> Whose:
         asked = at.asked or not isinstance(stmt.test, tree.Constant)
         yes, no = (
             self.block(
-                block, dataclasses.replace(at, only=at.whose.only_turn(stmt.test, holds=holds) or at.only, asked=asked)
+                block, dataclasses.replace(at, only=at.only_turn(stmt.test, holds=holds) or at.only, asked=asked)
             )
             for block, holds in ((stmt.yes, True), (stmt.no, False))
         )
@@ -89,12 +77,12 @@ class _Look:
             return no
         return yes if ends(stmt.no) else at
 
-    def phase(self, stmt: tree.Turns, at: _At) -> None:
+    def phase(self, stmt: tree.Turns, at: Whose) -> None:
         outside, self.accesses = self.accesses, {}
         turn = stmt.variable
         only = (turn, 0) if known(stmt.count) == 1 else None
         turns = {} if self.stores[turn] else {turn: turn}
-        self.block(stmt.body, _At(dataclasses.replace(at.whose, turns=turns), only))
+        self.block(stmt.body, dataclasses.replace(at, turns=turns, only=only, asked=False))
         inside, self.accesses = self.accesses, outside
         for access, node in inside.items():
             if access.how == "write":
@@ -105,7 +93,7 @@ class _Look:
 
     # --- what it does ---
 
-    def read(self, expr: Expr, at: _At) -> None:
+    def read(self, expr: Expr, at: Whose) -> None:
         for part in parts(expr):
             self.read(part, at)
         if isinstance(expr, tree.Invoke):
@@ -113,20 +101,20 @@ class _Look:
         elif not isinstance(expr.kind, Array):
             self.note(expr, "read", at)
 
-    def note(self, place: Expr, how: str, at: _At, given: Any = None) -> None:
+    def note(self, place: Expr, how: str, at: Whose, given: Any = None) -> None:
         """Notes an access, if it is one of a field of the world."""
         owner, name = field_of(place)
         if owner == "World":
             field = place.of if isinstance(place, tree.Element) else place
             held = field.held if isinstance(field, tree.Field) else None
-            span = at.whose.span_of(place, held)
+            span = at.span_of(place, held)
             access = Access(name, held, how, span, at.only, None if given is None else float(given), at.asked)
             self.accesses.setdefault(access, place.at)
 
-    def invoked(self, call: tree.Invoke, at: _At) -> None:
+    def invoked(self, call: tree.Invoke, at: Whose) -> None:
         """What a function that is called does, in the names of its caller."""
         given = zip(call.function.parameters, call.arguments, strict=True)
-        turns = {parameter.variable: at.whose.turn_of(argument) for parameter, argument in given}
+        turns = {parameter.variable: at.turn_of(argument) for parameter, argument in given}
         for access in call.function.effects.accesses:
             turn = turns.get(access.span.turn) if access.span else None
             span = dataclasses.replace(access.span, turn=turn) if access.span and turn else None

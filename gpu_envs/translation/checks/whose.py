@@ -38,7 +38,7 @@ class _Sum(Record):
 
 
 class Whose(Record):
-    """What is known of whole numbers where an expression stands."""
+    """What is known of whole numbers where a statement stands, and which turns come to it."""
 
     turns: Mapping[tree.Variable, tree.Variable]
     """Variables that hold the number of a turn, and the one that held it first."""
@@ -46,6 +46,10 @@ class Whose(Record):
     """The values of variables that count a loop over constants."""
     meanings: Mapping[tree.Variable, Expr] = dataclasses.field(default_factory=dict)
     """What is assigned to variables that are assigned once."""
+    only: tuple[tree.Variable, object] | None = None
+    """The single turn that comes here: the variable with its number, and what that must be."""
+    asked: bool = False
+    """Not every turn comes here."""
 
     def defined(self, variable: tree.Variable, value: Expr) -> "Whose":
         """With a variable that is assigned here and nowhere else."""
