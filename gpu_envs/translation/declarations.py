@@ -95,7 +95,7 @@ def read_in(body: Block) -> frozenset[tree.Variable]:
     """The variables that are read."""
     read = set()
     for stmt in statements(body):
-        exprs = (*parts(stmt), *places(stmt))
+        exprs = [*parts(stmt), *places(stmt)]
         if isinstance(stmt, tree.Store) and not stmt.sign and isinstance(stmt.place, tree.Local):
             exprs = parts(stmt)
         read |= {part.variable for expr in exprs for part in within(expr) if isinstance(part, tree.Local)}

@@ -15,18 +15,25 @@ _PLACES = ("place", "places")
 """The fields of statements that hold what they assign."""
 
 
-def _exprs(found: Any) -> tuple[Expr, ...]:
-    return tuple(part for part in (found if isinstance(found, tuple) else (found,)) if isinstance(part, Expr))
-
-
-def parts(of: Expr | Stmt) -> tuple[Expr, ...]:
+def parts(of: Expr | Stmt) -> list[Expr]:
     """What an expression is made of, or a statement evaluates besides its places and blocks, in Python's order."""
-    return tuple(part for name, field in vars(of).items() if name not in _PLACES for part in _exprs(field))
+    return [] if isinstance(of, tree.Constant | tree.Local | tree.Field) else _exprs(of, places=False)
 
 
-def places(stmt: Stmt) -> tuple[Expr, ...]:
+def places(stmt: Stmt) -> list[Expr]:
     """What a statement assigns."""
-    return tuple(part for name in _PLACES for part in _exprs(vars(stmt).get(name)))
+    return _exprs(stmt, places=True)
+
+
+def _exprs(of: Expr | Stmt, *, places: bool) -> list[Expr]:
+    found: list[Expr] = []
+    for name, field in vars(of).items():
+        if (name in _PLACES) is places:
+            if isinstance(field, Expr):
+                found.append(field)
+            elif isinstance(field, tuple) and field and isinstance(field[0], Expr):
+                found += field
+    return found
 
 
 def stored(stmt: Stmt) -> list[tree.Variable]:
@@ -51,8 +58,10 @@ def rebuilt(of: Part, made: Sequence[Expr]) -> Part:
     given = iter(made)
     changes: dict[str, Any] = {}
     for name, field in vars(of).items():
-        if name not in _PLACES and _exprs(field):
-            changes[name] = tuple(next(given) for _ in field) if isinstance(field, tuple) else next(given)
+        if isinstance(field, Expr) and name not in _PLACES:
+            changes[name] = next(given)
+        elif isinstance(field, tuple) and field and isinstance(field[0], Expr) and name not in _PLACES:
+            changes[name] = tuple(next(given) for _ in field)
     return dataclasses.replace(of, **changes)
 
 

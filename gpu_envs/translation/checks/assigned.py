@@ -1,6 +1,6 @@
 """Variables are set on every way that leads to where they are read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias, final
 
 from gpu_envs.translation import tree
@@ -84,7 +84,7 @@ class _Way:
         broken, self.left = self.left["break"], outside
         return after, broken
 
-    def evaluated(self, stmt: tree.Stmt, exprs: tuple[Expr, ...], known: Known) -> Known:
+    def evaluated(self, stmt: tree.Stmt, exprs: Sequence[Expr], known: Known) -> Known:
         """Looks at what is read, and adds what the functions that are called set."""
         for value in exprs:
             for expr in within(value):
