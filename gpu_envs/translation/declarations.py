@@ -47,14 +47,14 @@ class _Placing:
         self.stores = stores
 
     def block(self, block: Block, variables: Sequence[tree.Variable]) -> Block:
-        """A block in which these variables begin, or within it."""
+        """The statements of a block in which, or within which, these variables begin."""
         made: list[tree.Stmt] = []
         uses = [_used_within((stmt,)) for stmt in block]
         times = collections.Counter(variable for used in uses for variable in used)
         for stmt, used in zip(block, uses, strict=True):
             begun, own, further = [], set(_used(stmt)), collections.defaultdict(list)
             inside = {name: _used_within(inner) for name, inner in blocks(stmt).items()}
-            for variable in filter(used.__contains__, variables):
+            for variable in [variable for variable in variables if variable in used]:
                 homes = [name for name, inner in inside.items() if variable in inner]
                 if times[variable] == len(homes) == 1 and variable not in own:
                     further[homes[0]].append(variable)
