@@ -63,6 +63,7 @@ def _up(x: Expr) -> Expr:
 
 
 def _square_root(x: Expr) -> Expr:
+    number(x)
     if isinstance(x, Constant) and x.value >= 0:
         return literal(math.sqrt(known(converted(literal(x.value), REAL))))
     return call("square_root", REAL, x)

@@ -141,6 +141,7 @@ EXPRESSIONS = {
     "s.x = int(math.inf)": "cannot convert float infinity",
     "s.x = 2 ** 2000 * s.x": "too large for a float",
     "s.x = math.sqrt(10 ** 400)": "too large for a float",
+    "s.x = math.sqrt('a')": "the string 'a'",
     "s.x = RAGGED[s.count]": "rows of different lengths",
     "s.x = NO_NUMBER[s.count]": "not finite",
     "s.x = HUGE[s.count]": "does not fit 32 bits",
