@@ -268,7 +268,8 @@ def answer_script(number: int) -> str:
 
 
 def test_a_warm_cache_needs_no_compiler(cache: Path, tmp_path: Path) -> None:
-    single = "import gymnasium, gpu_envs; print(gymnasium.make('gpu_envs/CartPole-v1').reset(seed=0)[0].shape)"
+    made = "gymnasium.make('gpu_envs/CartPole-v1', device='cpu')"
+    single = f"import gymnasium, gpu_envs; print({made}.reset(seed=0)[0].shape)"
     run_python(single)
     nothing = {"PATH": str(tmp_path), "CXX": ""}
     without = "import sys; sys.modules['ziglang'] = None\n"
