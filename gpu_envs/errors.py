@@ -24,6 +24,10 @@ class NoCompilerError(RuntimeError):
     """There is no C++ compiler for the CPU backend; the message names the ways to get one."""
 
 
+class LostProcessError(RuntimeError):
+    """Another of the processes that train together has ended."""
+
+
 class ActionError(ValueError):
     """An action was out of range or not a number, or was given to a replica whose episode is over."""
 

@@ -20,11 +20,13 @@ from typing import Any
 
 import gpu_envs
 from gpu_envs.cli.commands import all_commands
+from gpu_envs.cli.launch import tell_launcher
 from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
 from gpu_envs.errors import (
     CompileError,
     DivergedError,
+    LostProcessError,
     NoCompilerError,
     NotWrittenError,
     UnknownEnvironmentError,
@@ -42,6 +44,7 @@ _MISTAKES = (
     NotWrittenError,
     MemoryError,
     BlockingIOError,
+    LostProcessError,
     FileNotFoundError,
     FileExistsError,
     NotADirectoryError,
@@ -122,7 +125,8 @@ def _run(words: list[str], trainer: Any) -> int:
 
 
 def _mistake(error: Exception, advice: str = "") -> int:
-    say(f"gpu-envs: error: {error}{advice}", error=True)
+    if not tell_launcher(f"{error}{advice}"):
+        say(f"gpu-envs: error: {error}{advice}", error=True)
     return MISTAKE
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, final
 from gpu_envs.cli.bench import bench
 from gpu_envs.cli.check import check
 from gpu_envs.cli.info import info
+from gpu_envs.cli.launch import count_of, launch, launched, place
 from gpu_envs.cli.listing import list_environments
 from gpu_envs.cli.new import new
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
@@ -70,7 +72,15 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
             return parser.show_help()
         _refuse_beside_resume(parser, env, found.preset, explicit)
         with _named("--resume", found.resume):
-            result = _loaded(trainer).resume(found.resume, progress=found.progress, trust=found.trust, **explicit)
+            gpus = _processes(found, explicit, functools.partial(_gpus_of, found.resume))
+        if gpus > 1:
+            return launch(gpus, words)
+        with _named("--resume", found.resume), place(explicit.get("device", "auto")) as (group, device):
+            if device is not None:
+                explicit["device"] = device
+            result = _loaded(trainer).resume(
+                found.resume, progress=found.progress, trust=found.trust, **_of(group), **explicit
+            )
     else:
         if env is None:
             if found.help:
@@ -82,8 +92,14 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
             return _train_parser(name, values).show_help()
         config = Config(**(combined(values, explicit) | {"env": registry.lasting(spec.id)}))
         found.trust = parse(config.env) is not None  # it was named here
-        result = _loaded(trainer).train(config, progress=found.progress)
-    say(training_report(result, trust=found.trust))
+        if (gpus := _processes(found, {"device": config.device}, lambda: 1)) > 1:
+            return launch(gpus, words)
+        with place(config.device) as (group, device):
+            if device is not None:
+                config = dataclasses.replace(config, device=device)
+            result = _loaded(trainer).train(config, progress=found.progress, **_of(group))
+    if int(os.environ.get("RANK", "0")) == 0 or not launched():
+        say(training_report(result, trust=found.trust))
     return INTERRUPTED if result.reason == "interrupted" else OK
 
 
@@ -163,11 +179,38 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
         help=f"settings that suit the environment; {_NO_PRESET}: the defaults (default: its preset default, if any)",
     )
     parser.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
+    parser.add_argument(
+        "--gpus",
+        metavar="N",
+        help="train on so many GPUs, or all: a process and --num-envs replicas each; with --device cpu, so many "
+        "processes (default: 1, or as many as the run to be resumed)",
+    )
     parser.add_trust()
     parser.add_progress()
     parser.add_debug()
     add_settings(parser, name, values)
     return parser
+
+
+def _processes(found: Any, settings: Mapping[str, Any], otherwise: Callable[[], int]) -> int:
+    """How many processes are to be started, where this one is none of them."""
+    if launched():
+        return 1
+    return otherwise() if found.gpus is None else count_of(found.gpus, settings.get("device", "auto"))
+
+
+def _gpus_of(run: str) -> int:
+    """How many processes a run was trained by; one where there is no such run, which is said elsewhere."""
+    from gpu_envs.training.record.run_directory import RunDirectory
+
+    try:
+        return RunDirectory.open(run).config().gpus
+    except FileNotFoundError:
+        return 1
+
+
+def _of(group: Any) -> dict[str, Any]:
+    return {} if group is None else {"group": group}
 
 
 def _refuse_beside_resume(parser: Parser, env: str | None, name: str | None, explicit: Mapping[str, Any]) -> None:

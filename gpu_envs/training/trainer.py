@@ -75,7 +75,10 @@ class Trainer:
         """
         self._group = Group(group)
         if config.gpus not in (1, self._group.size):
-            raise ValueError(f"gpus is {config.gpus}; give a group of so many processes (this: {self._group.size})")
+            raise ValueError(
+                f"gpus is {config.gpus}, and as many processes must train together; here it is {self._group.size}. "
+                f"Start them by gpu-envs train --gpus {config.gpus}, or give a group of so many"
+            )
         config = dataclasses.replace(config, gpus=self._group.size)
         self._group.check_same(config.to_json() | {"device": "", "run_dir": ""})
         self.config, self._run = config, run

@@ -171,9 +171,9 @@ def test_a_run_that_one_of_them_stops_goes_on_bit_for_bit(tmp_path: Path) -> Non
 def test_other_numbers_of_processes_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     together(2, trained, tmp_path / "a", str(folder), "plain", None)
-    with pytest.raises(ValueError, match="gpus is 2; give a group of so many processes"):
+    with pytest.raises(ValueError, match="gpus is 2, and as many processes must train together; here it is 1"):
         resume(folder)
-    with pytest.raises(ValueError, match="gpus is 4; give a group"):
+    with pytest.raises(ValueError, match="gpus is 4, and as many processes"):
         Trainer(config_of("plain", "cpu", gpus=4))
 
 

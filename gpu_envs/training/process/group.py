@@ -1,15 +1,31 @@
 """The processes that train one run together, each with replicas of its own, and what they tell one another."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
+from gpu_envs.errors import LostProcessError
+
 KeptT = TypeVar("KeptT")
 
+LOST = "another of the processes that train together has ended"
+
 _GATHER: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name until torch 2.12
+
+
+@contextlib.contextmanager
+def _losses_told() -> Iterator[None]:
+    """Says plainly that another process is no longer there, where torch says it by its sockets."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "peer" in str(error):
+            raise LostProcessError(LOST) from error
+        raise
 
 
 @final
@@ -32,7 +48,8 @@ class Group:
         if self.size == 1:
             return tensor.unsqueeze(0)
         parts = tensor.new_empty((self.size, *tensor.shape))
-        _GATHER(parts.view(-1), tensor.reshape(-1), group=self._handle)
+        with _losses_told():
+            _GATHER(parts.view(-1), tensor.reshape(-1), group=self._handle)
         return parts
 
     def sum(self, tensor: torch.Tensor) -> None:
@@ -49,7 +66,8 @@ class Group:
         """What each process says, by rank: small things, which the host waits for."""
         found: list[Any] = [something] * self.size
         if self.size > 1:
-            dist.all_gather_object(found, something, group=self._handle)
+            with _losses_told():
+                dist.all_gather_object(found, something, group=self._handle)
         return found
 
     def collected(self, kept: KeptT) -> list[KeptT] | None:
@@ -58,7 +76,8 @@ class Group:
             return [kept]
         found: list[Any] | None = [None] * self.size if self.rank == 0 else None
         moved = tree_map(lambda part: part.cpu() if isinstance(part, torch.Tensor) else part, kept)
-        dist.gather_object(moved, found, dst=dist.get_global_rank(self._handle, 0), group=self._handle)
+        with _losses_told():
+            dist.gather_object(moved, found, dst=dist.get_global_rank(self._handle, 0), group=self._handle)
         return found
 
     def check_same(self, given: Mapping[str, Any]) -> None:

@@ -1,0 +1,122 @@
+"""``gpu-envs train --gpus``: several processes, one command, one exit code, one error."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness import with_package
+
+pytest.importorskip("torch")
+
+from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
+from gpu_envs.training.record.checkpoint import load
+
+WORDS = ("--device", "cpu", "--num-envs", "16", "--horizon", "8", "--hidden", "8", "--checkpoint-interval", "5")
+
+
+def started(*words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpu_envs", "train", *words],
+        env=with_package(OMP_NUM_THREADS="1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    stdout, stderr = process.communicate(timeout=120)
+    return process.returncode, stdout, stderr
+
+
+def test_two_train_and_go_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, stdout, stderr = ended(
+        started("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "2560", "--run-dir", str(run))
+    )
+    assert (code, stderr) == (OK, "")
+    assert stdout.count("finished") == 1
+    assert "2,560 in 10 updates" in stdout
+    assert json.loads((run / "config.json").read_text())["config"]["gpus"] == 2
+    code, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "3840"))
+    assert (code, stderr) == (OK, "")
+    assert "3,840 in 15 updates" in stdout
+
+
+def begun(run: Path) -> "subprocess.Popen[str]":
+    """A run of two that has written a checkpoint and will not end by itself."""
+    process = started("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "1e9", "--run-dir", str(run))
+    deadline = time.monotonic() + 90
+    while not list(run.glob("checkpoints/iteration-*.pt")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+def children(process: "subprocess.Popen[str]") -> list[int]:
+    listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+    return sorted(map(int, listed.stdout.split()))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_is_killed(rank: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = begun(run)
+    both = children(process)
+    os.kill(both[rank], signal.SIGKILL)
+    began = time.monotonic()
+    code, stdout, stderr = ended(process)
+    assert time.monotonic() - began < 30
+    assert code == 1
+    assert stdout == ""
+    assert stderr.startswith(f"gpu-envs: error: process {rank} of 2 was ended by SIGKILL; gpu-envs train --resume RUN")
+    assert stderr.count("\n") == 1
+    assert not [pid for pid in both if Path(f"/proc/{pid}").exists()]
+    assert load(max(run.glob("checkpoints/iteration-*.pt")))["iteration"] >= 5
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_saved(how: signal.Signals, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = begun(run)
+    process.send_signal(how)
+    code, stdout, stderr = ended(process)
+    assert (code, stderr) == (INTERRUPTED, "")
+    assert "interrupted" in stdout
+    steps = load(max(run.glob("checkpoints/iteration-*.pt")))["iteration"]
+    assert f" in {steps:,} updates" in stdout
+
+
+def test_a_mistake_is_told_once() -> None:
+    code, stdout, stderr = ended(started("CartPole-v1", "--gpus", "2", *WORDS, "--minibatches", "1000"))
+    assert (code, stdout) == (MISTAKE, "")
+    assert "gpu-envs: error: minibatches is 1000; a horizon of the policy 'agent' has 128 samples" in stderr
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "there", "wrong"),
+    [
+        ("0", "cpu", 0, "--gpus is '0'; give a whole number from 1 up, or all"),
+        ("two", "cpu", 0, "--gpus is 'two'; give a whole number"),
+        ("all", "cpu", 4, "there is none to train on"),
+        ("all", "auto", 0, "there is none to train on"),
+        ("2", "cuda:1", 4, "--device cuda:1 names one"),
+        ("5", "auto", 4, "--gpus is 5, and there are 4 GPUs here"),
+    ],
+)
+def test_what_cannot_be(
+    gpus: str, device: str, there: int, wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "device_count", lambda: there)
+    assert main(["train", "CartPole-v1", "--gpus", gpus, "--device", device]) == MISTAKE
+    assert wrong in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gpus", "device", "expected"), [("all", "auto", 4), ("3", "cuda", 3), ("8", "cpu", 8)])
+def test_how_many(gpus: str, device: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "device_count", lambda: 4)
+    assert launch.count_of(gpus, device) == expected
