@@ -71,11 +71,10 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
         if found.help:
             return parser.show_help()
         _refuse_beside_resume(parser, env, found.preset, explicit)
-        with _named("--resume", found.resume):
-            gpus = _processes(found, explicit, functools.partial(_gpus_of, found.resume))
-        if gpus > 1:
+        then, asked = _trained_on(found.resume)
+        if (gpus := _processes(found, explicit.get("device", asked), then)) > 1:
             return launch(gpus, words)
-        with _named("--resume", found.resume), place(explicit.get("device", "auto")) as (group, device):
+        with _named("--resume", found.resume), place(explicit.get("device", asked)) as (group, device):
             if device is not None:
                 explicit["device"] = device
             result = _loaded(trainer).resume(
@@ -92,7 +91,7 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
             return _train_parser(name, values).show_help()
         config = Config(**(combined(values, explicit) | {"env": registry.lasting(spec.id)}))
         found.trust = parse(config.env) is not None  # it was named here
-        if (gpus := _processes(found, {"device": config.device}, lambda: 1)) > 1:
+        if (gpus := _processes(found, config.device)) > 1:
             return launch(gpus, words)
         with place(config.device) as (group, device):
             if device is not None:
@@ -192,21 +191,22 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
     return parser
 
 
-def _processes(found: Any, settings: Mapping[str, Any], otherwise: Callable[[], int]) -> int:
+def _processes(found: Any, device: str, otherwise: int = 1) -> int:
     """How many processes are to be started, where this one is none of them."""
     if launched():
         return 1
-    return otherwise() if found.gpus is None else count_of(found.gpus, settings.get("device", "auto"))
+    return otherwise if found.gpus is None else count_of(found.gpus, device)
 
 
-def _gpus_of(run: str) -> int:
-    """How many processes a run was trained by; one where there is no such run, which is said elsewhere."""
+def _trained_on(run: str) -> tuple[int, str]:
+    """By how many processes a run was trained, and on what kind of device; that there is no run is said later."""
     from gpu_envs.training.record.run_directory import RunDirectory
 
     try:
-        return RunDirectory.open(run).config().gpus
+        config = RunDirectory.open(run).config()
     except FileNotFoundError:
-        return 1
+        return 1, "auto"
+    return config.gpus, config.device.partition(":")[0]
 
 
 def _of(group: Any) -> dict[str, Any]:

@@ -36,12 +36,12 @@ def test_two_train_and_go_on(tmp_path: Path) -> None:
     code, stdout, stderr = ended(
         started("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "2560", "--run-dir", str(run))
     )
-    assert (code, stderr) == (OK, "")
+    assert (code, stderr) == (OK, ""), stdout + stderr
     assert stdout.count("finished") == 1
     assert "2,560 in 10 updates" in stdout
     assert json.loads((run / "config.json").read_text())["config"]["gpus"] == 2
     code, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "3840"))
-    assert (code, stderr) == (OK, "")
+    assert (code, stderr) == (OK, ""), stdout + stderr
     assert "3,840 in 15 updates" in stdout
 
 

@@ -39,9 +39,11 @@ class Group:
 
     def __init__(self, handle: Any = None) -> None:
         """Takes a process group of ``torch.distributed``; None: alone."""
-        self._handle = handle
         self.rank = dist.get_rank(handle) if handle is not None else 0
         self.size = dist.get_world_size(handle) if handle is not None else 1
+        # The group of all is not held: one that outlives torch's own end of it aborts the process at its exit.
+        self._handle = None if handle is None or handle is dist.group.WORLD else handle
+        self._first = 0 if self._handle is None else dist.get_global_rank(handle, 0)
 
     def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         """What each process gave, ``[size, ...]``, by rank."""
@@ -77,7 +79,7 @@ class Group:
         found: list[Any] | None = [None] * self.size if self.rank == 0 else None
         moved = tree_map(lambda part: part.cpu() if isinstance(part, torch.Tensor) else part, kept)
         with _losses_told():
-            dist.gather_object(moved, found, dst=dist.get_global_rank(self._handle, 0), group=self._handle)
+            dist.gather_object(moved, found, dst=self._first, group=self._handle)
         return found
 
     def check_same(self, given: Mapping[str, Any]) -> None:
