@@ -148,7 +148,7 @@ def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats:
         trainer.iterate(updates)
         wait()
         times.append(time.perf_counter() - begin)
-    rate = config.num_envs * config.horizon * updates / statistics.median(times)
+    rate = config.replicas * config.horizon * updates / statistics.median(times)
     trainer_device = trainer.device
     del trainer
     if trainer_device != "cpu":

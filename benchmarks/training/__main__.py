@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import command, record
 from benchmarks.command import log
-from benchmarks.training import learning, solving, speed
+from benchmarks.training import gpus, learning, solving, speed
 from benchmarks.training.plan import TrainingPlan
 
 SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
@@ -22,6 +22,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "presets": learning.presets,
     "tag_throughput": speed.tag,
     "tag_learning": learning.tag,
+    "gpus": gpus.several,
 }
 """What is measured, by name."""
 
@@ -34,6 +35,8 @@ def parser() -> argparse.ArgumentParser:
     made = command.parser("training", __doc__)
     made.add_argument("--only", nargs="+", choices=tuple(SECTIONS), help="default: all that suits the device")
     made.add_argument("--seeds", type=int, default=10, help="of what is trained several times (default: 10)")
+    made.add_argument("--rounds", type=int, default=10, help="of what is measured in turn (default: 10)")
+    made.add_argument("--seconds", type=float, default=5.0, help="of such a round (default: 5)")
     for peer in ("jax", "sb3"):
         made.add_argument(f"--{peer}-python", default=sys.executable, help=f"a Python that has {peer}, if not this one")
     return made
@@ -43,7 +46,9 @@ def main() -> None:
     """Measures, prints, and writes after each section."""
     options = parser().parse_args()
     device, gpu = command.chosen_device(options, parser())
-    plan = TrainingPlan(device, options.seeds, options.jax_python, options.sb3_python, log)
+    plan = TrainingPlan(
+        device, options.seeds, options.rounds, options.seconds, options.jax_python, options.sb3_python, log
+    )
     failed = []
     for name in options.only or (ON_CPU if device == "cpu" else SECTIONS):
         try:

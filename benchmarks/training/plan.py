@@ -21,6 +21,10 @@ class TrainingPlan:
     """cpu or cuda."""
     seeds: int
     """Seeds of what is trained several times, at most."""
+    rounds: int
+    """Rounds of what is measured in turn."""
+    seconds: float
+    """Of such a round."""
     jax_python: str
     """A Python that has jax."""
     sb3_python: str

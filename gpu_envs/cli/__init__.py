@@ -15,13 +15,14 @@ Exit codes:
 import errno
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import gpu_envs
 from gpu_envs.cli.commands import all_commands
 from gpu_envs.cli.launch import tell_launcher
-from gpu_envs.cli.parser import INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
+from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
 from gpu_envs.errors import (
     CompileError,
@@ -100,6 +101,10 @@ def _main(words: list[str], trainer: Any) -> int:
     except KeyboardInterrupt:
         say("gpu-envs: interrupted", error=True)
         return INTERRUPTED
+    except Exception as error:
+        if debug or not tell_launcher("".join(traceback.format_exception(error)).strip()):
+            raise
+        return FAILED
 
 
 def _run(words: list[str], trainer: Any) -> int:

@@ -1,8 +1,12 @@
 """``gpu-envs bench``: a quick look at how fast the environments are on the devices here."""
 
+import itertools
 import math
+import multiprocessing
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,12 +16,14 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.arrays import Array
 from gpu_envs.backend.cuda import device_count, import_cupy
 from gpu_envs.backend.toolchain import find_compiler
+from gpu_envs.cli.launch import count_of
 from gpu_envs.cli.parser import OK, Parser, number, take_all
 from gpu_envs.cli.report import say
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.random_actions import chosen, elements
 from gpu_envs.errors import NoCompilerError
 from gpu_envs.registry import known as registry
+from gpu_envs.registry.known import lasting
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
 
@@ -30,6 +36,7 @@ After IDs, only those."""
 _EXAMPLES = """examples:
   gpu-envs bench
   gpu-envs bench CartPole-v1 --device cpu --seconds 3
+  gpu-envs bench CartPole-v1 --gpus all
   gpu-envs bench TagContinuous-v0 --num-envs 2000 --param num_taggers=5 --param num_runners=20"""
 
 REPLICAS: Mapping[bool, tuple[int, int]] = {True: (2**20, 2**19), False: (2**15, 2**14)}
@@ -53,16 +60,20 @@ def bench(words: Sequence[str]) -> int:
         spec.check_params(found.params, 1)  # before anything is measured
     wide = max(len(spec.id) for spec in specs)
     row = f"{{:{wide}}}  {{:8}}  {{:>9}}  {{:>12}}  {{:>14}}"
-    devices = devices_of(found.device)
-    for device in devices:
+    if found.gpus is None:
+        groups: list[tuple[str, ...]] = [(device,) for device in devices_of(found.device)]
+    else:
+        groups = [together(found.gpus, "auto" if found.device == "all" else found.device)]
+    for device in set(itertools.chain(*groups)):
         open_backend(device)  # says what is wrong with it
     say(row.format("environment", "device", "replicas", "one a launch", "many a launch"))
-    for device in devices:
+    for group in groups:
         for spec in specs:
-            count = found.num_envs or replicas_for(spec, found.params, device)
-            rates = [rate(*each, found.seconds) for each in works(spec, count, device, found.params)]
+            count = found.num_envs or replicas_for(spec, found.params, group[0])
+            rates = rates_of(group, spec, count, found.params, found.seconds)
             many = amount(rates[1]) if len(rates) > 1 else ""
-            say(row.format(spec.id, device, f"{count:,}", amount(rates[0]), many).rstrip())
+            place = group[0] if len(group) == 1 else f"{len(group)} x {group[0].partition(':')[0]}"
+            say(row.format(spec.id, place, f"{len(group) * count:,}", amount(rates[0]), many).rstrip())
     say("(steps a second of all replicas together)")
     return OK
 
@@ -96,6 +107,56 @@ def devices_of(word: str) -> list[str]:
     return found
 
 
+def together(gpus: str, device: str) -> tuple[str, ...]:
+    """The devices of so many processes, or says why there cannot be so many."""
+    count = count_of(gpus, device)
+    if device == "cpu" or (device == "auto" and device_count() == 0):
+        return ("cpu",) * count
+    return tuple(f"cuda:{number}" for number in range(count))
+
+
+def rates_of(devices: Sequence[str], spec: Spec, count: int, params: Mapping[str, Any], seconds: float) -> list[float]:
+    """Steps a second in each way, of all devices at the same time: where there are several, a process for each."""
+    if len(devices) == 1:
+        return _rates(devices[0], lasting(spec.id), count, params, seconds)
+    context = multiprocessing.get_context("spawn")
+    size, meeting = len(devices), (context.Barrier(len(devices)),)
+    with ProcessPoolExecutor(size, context, initializer=_meet_at, initargs=meeting) as pool:
+        env = lasting(spec.id)
+        each = [pool.submit(_rates, device, env, count, params, seconds, n * count) for n, device in enumerate(devices)]
+    failed = [error for future in each if (error := future.exception()) is not None]
+    if failed:  # the others wait for one that fails in vain
+        raise min(failed, key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    return [sum(rates) for rates in zip(*(future.result() for future in each), strict=True)]
+
+
+_meeting: Any = None
+"""Where the processes wait for one another; None: there is one."""
+
+
+def _meet_at(barrier: Any) -> None:
+    global _meeting  # noqa: PLW0603  # a process has one, which it is given when it starts
+    _meeting = barrier
+
+
+def _rates(
+    device: str, env: str, count: int, params: Mapping[str, Any], seconds: float, first_replica: int = 0
+) -> list[float]:
+    found = []
+    try:
+        for work, wait, steps in works(registry.spec(env), count, device, params, first_replica):
+            work(1)  # compiled, and warm
+            wait()
+            if _meeting is not None:
+                _meeting.wait()
+            found.append(rate(work, wait, steps, seconds))
+    except BaseException:
+        if _meeting is not None:
+            _meeting.abort()
+        raise
+    return found
+
+
 def replicas_for(spec: Spec, params: Mapping[str, Any], device: str) -> int:
     """So many that the device has enough to do."""
     alone, together = REPLICAS[device != "cpu"]
@@ -105,11 +166,12 @@ def replicas_for(spec: Spec, params: Mapping[str, Any], device: str) -> int:
 
 
 def works(
-    spec: Spec, count: int, device: str, params: Mapping[str, Any]
+    spec: Spec, count: int, device: str, params: Mapping[str, Any], first_replica: int = 0
 ) -> Iterator[tuple[Callable[[int], object], Callable[[], None], int]]:
     """What is measured of an environment: a number of steps, how to wait for them, and steps of all replicas in one."""
     output = {"output": "numpy", "copy": False} if device == "cpu" else {"output": "cupy"}
-    env = gpu_envs.make(spec.id, count, device=device, autoreset_mode="SameStep", **output, **params)
+    place: dict[str, Any] = {"device": device, "first_replica": first_replica, "autoreset_mode": "SameStep"}
+    env = gpu_envs.make(spec.id, count, **place, **output, **params)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
     actions = [random_actions(env, rng, device) for _ in range(_ACTIONS)]
@@ -169,6 +231,9 @@ def amount(per_second: float) -> str:
 def _parser() -> Parser:
     parser = Parser("gpu-envs bench", "gpu-envs bench [ID ...] [options]", _BENCH, _EXAMPLES)
     parser.add_word("--device", "all", "all that are here, auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--gpus", metavar="N", help="on so many GPUs at the same time, or all; with --device cpu, so many processes"
+    )
     parser.add_argument(
         "--seconds", type=number, default=0.5, metavar="X", help="of each measurement, about (default: 0.5)"
     )

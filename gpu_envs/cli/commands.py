@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,18 +12,18 @@ from typing import Any, final
 from gpu_envs.cli.bench import bench
 from gpu_envs.cli.check import check
 from gpu_envs.cli.info import info
-from gpu_envs.cli.launch import count_of, launch, launched, place
+from gpu_envs.cli.launch import Place, count_of, launch, launched, place, restarted, restarts
 from gpu_envs.cli.listing import list_environments
 from gpu_envs.cli.new import new
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
 from gpu_envs.cli.play import play
-from gpu_envs.cli.report import evaluation_report, say, training_report
+from gpu_envs.cli.report import evaluation_report, say, training_report, tuning_header, tuning_report, tuning_row
 from gpu_envs.cli.settings import add_settings, combined, given, settings
 from gpu_envs.cli.show import show
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
-from gpu_envs.training.config import CHANGEABLE, Config
+from gpu_envs.training.config import AUTO, CHANGEABLE, Config
 from gpu_envs.training.presets import PRESETS
 
 _NO_PRESET = "none"
@@ -45,6 +44,19 @@ A setting's value is the first there is of
 
 On Ctrl-C, SIGTERM and when the terminal is closed the run is saved, and the exit code is 130; a second Ctrl-C
 ends it at once, and its last checkpoint stays. 2 is the exit code of a mistake in the options."""
+
+_TUNE = """Measure how many replicas suit a run on a device.
+
+A few iterations are trained with 64 replicas (on the CPU 16 or fewer), with twice as many and so
+on, until that gets no faster, the memory is full, or twelve seconds are over. Nothing is
+written.
+
+Settings and presets are those of gpu-envs train."""
+
+_TUNE_EXAMPLES = """examples:
+  gpu-envs tune CartPole-v1
+  gpu-envs tune TagContinuous-v0 --preset taggers --horizon 32
+  gpu-envs train CartPole-v1 --num-envs auto"""
 
 _EVAL = """Let the policies of a run play, without learning, and say how well they do.
 
@@ -67,39 +79,58 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
     parser = _train_parser(None, {})
     found, env = take_one(parser, words, "environment ID")
     explicit = given(found)
+    parser.check_least(found, "max_restarts", 0)
+    if launched() and found.max_restarts not in (0, restarts()):
+        parser.error("--max-restarts goes with --gpus; the launcher of this process has an option of its own")
     if found.resume is not None:
         if found.help:
             return parser.show_help()
         _refuse_beside_resume(parser, env, found.preset, explicit)
         then, asked = _trained_on(found.resume)
         if (gpus := _processes(found, explicit.get("device", asked), then)) > 1:
-            return launch(gpus, words)
-        with _named("--resume", found.resume), place(explicit.get("device", asked)) as (group, device):
-            if device is not None:
-                explicit["device"] = device
-            result = _loaded(trainer).resume(
-                found.resume, progress=found.progress, trust=found.trust, **_of(group), **explicit
-            )
+            return launch(gpus, words, found.max_restarts)
+        with _named("--resume", found.resume), place(explicit.get("device", asked)) as here:
+            result = _gone_on(_loaded(trainer), found, here, found.resume, explicit)
     else:
-        if env is None:
-            if found.help:
-                return parser.show_help()
-            parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
-        spec = registry.spec(env)
-        name, values = preset(spec.id, found.preset)
         if found.help:
-            return _train_parser(name, values).show_help()
-        config = Config(**(combined(values, explicit) | {"env": registry.lasting(spec.id)}))
+            return _help(found, env, _train_parser)
+        config = _asked(parser, found, env)
         found.trust = parse(config.env) is not None  # it was named here
         if (gpus := _processes(found, config.device)) > 1:
-            return launch(gpus, words)
-        with place(config.device) as (group, device):
-            if device is not None:
-                config = dataclasses.replace(config, device=device)
-            result = _loaded(trainer).train(config, progress=found.progress, **_of(group))
-    if int(os.environ.get("RANK", "0")) == 0 or not launched():
+            if found.max_restarts and config.run_dir is None:
+                from gpu_envs.training.record.run_directory import new_folder
+
+                words = [*words, "--run-dir", str(new_folder(Path("runs"), registry.id_of(config.env)))]
+            return launch(gpus, words, found.max_restarts)
+        if restarts() > 0 and not config.run_dir:
+            parser.error("a run that is started again goes on from its folder: give --run-dir")
+        with place(config.device) as here:
+            if restarted() and (Path(config.run_dir or "") / "config.json").exists():
+                result = _gone_on(_loaded(trainer), found, here, str(config.run_dir), {})
+            else:
+                config = config if here.device is None else dataclasses.replace(config, device=here.device)
+                if config.num_envs == AUTO:
+                    chosen, why = _loaded(trainer).choose_num_envs(config, **_of(here.group))
+                    config = dataclasses.replace(config, num_envs=chosen)
+                    if here.first:
+                        say(f"num_envs is {chosen:,}: {why}")
+                _tell_of_several(here, config.replicas)
+                result = _loaded(trainer).train(config, progress=found.progress, **_of(here.group))
+    if here.first:
         say(training_report(result, trust=found.trust))
     return INTERRUPTED if result.reason == "interrupted" else OK
+
+
+def tune(words: Sequence[str], trainer: Any = None) -> int:
+    """``gpu-envs tune ID``."""
+    parser = _tune_parser(None, {})
+    found, env = take_one(parser, words, "environment ID")
+    if found.help:
+        return _help(found, env, _tune_parser)
+    config = _asked(parser, found, env, num_envs=AUTO)
+    say(tuning_header())
+    say(tuning_report(_loaded(trainer).tune(config, told=lambda size: say(tuning_row(size)))))
+    return OK
 
 
 def evaluate(words: Sequence[str], trainer: Any = None) -> int:
@@ -153,6 +184,7 @@ def all_commands(trainer: Any = None) -> Mapping[str, Command]:
         "train": Command(
             "train policies for an environment, or go on with a run", functools.partial(train, trainer=trainer)
         ),
+        "tune": Command("measure how many replicas suit a run on a device", functools.partial(tune, trainer=trainer)),
         "eval": Command("say how well the policies of a run do", functools.partial(evaluate, trainer=trainer)),
         "new": Command("write an environment of your own, to begin with", new),
         "check": Command("look for mistakes in an environment", check),
@@ -172,11 +204,7 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
             ids="\n".join(f"  {env}" for env in registry.ids()), changeable=textwrap.fill(", ".join(_changeable()), 100)
         ),
     )
-    parser.add_argument(
-        "--preset",
-        metavar="NAME",
-        help=f"settings that suit the environment; {_NO_PRESET}: the defaults (default: its preset default, if any)",
-    )
+    _add_preset(parser)
     parser.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
     parser.add_argument(
         "--gpus",
@@ -184,11 +212,46 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
         help="train on so many GPUs, or all: a process and --num-envs replicas each; with --device cpu, so many "
         "processes (default: 1, or as many as the run to be resumed)",
     )
+    parser.add_whole(
+        "--max-restarts",
+        "with --gpus, start anew from the last checkpoint when a process fails, so often (default: 0)",
+        0,
+    )
     parser.add_trust()
     parser.add_progress()
     parser.add_debug()
     add_settings(parser, name, values)
     return parser
+
+
+def _tune_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
+    parser = Parser("gpu-envs tune", "gpu-envs tune ID [options]", _TUNE, _TUNE_EXAMPLES)
+    _add_preset(parser)
+    parser.add_debug()
+    add_settings(parser, name, values, without="num_envs")
+    return parser
+
+
+def _add_preset(parser: Parser) -> None:
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"settings that suit the environment; {_NO_PRESET}: the defaults (default: its preset default, if any)",
+    )
+
+
+def _help(found: Any, env: str | None, parser: Callable[[str | None, Mapping[str, Any]], Parser]) -> int:
+    """Shows the options, with the values of the environment's preset where there is one."""
+    return parser(*(preset(registry.spec(env).id, found.preset) if env is not None else (None, {}))).show_help()
+
+
+def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
+    """The new run that the options describe."""
+    if env is None:
+        parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
+    spec = registry.spec(env)
+    _, values = preset(spec.id, found.preset)
+    return Config(**(combined(values, given(found)) | {"env": registry.lasting(spec.id)} | fixed))
 
 
 def _processes(found: Any, device: str, otherwise: int = 1) -> int:
@@ -207,6 +270,31 @@ def _trained_on(run: str) -> tuple[int, str]:
     except FileNotFoundError:
         return 1, "auto"
     return config.gpus, config.device.partition(":")[0]
+
+
+def _gone_on(trainer: Any, found: Any, here: Place, run: str, changes: Mapping[str, Any]) -> Any:
+    if here.group is not None:
+        from gpu_envs.training.record.run_directory import RunDirectory
+
+        _tell_of_several(here, RunDirectory.open(run).config().replicas)
+    device = {} if here.device is None else {"device": here.device}
+    own = _of(here.group) | dict(changes) | device
+    return trainer.resume(run, progress=found.progress, trust=found.trust, **own)
+
+
+def _tell_of_several(here: Place, num_envs: int) -> None:
+    """Says how many train together, and how."""
+    if here.group is None:
+        return
+    from gpu_envs.training.process.group import Group
+
+    group = Group(here.group)
+    way = group.way  # all ask
+    if here.first:
+        say(
+            f"{group.size} processes train together, with {num_envs:,} replicas each and {group.size * num_envs:,} in "
+            f"all; their gradients are added up through {way}"
+        )
 
 
 def _of(group: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ EXTRAS = {
     "torchrl": "torchrl",
     "skrl": "skrl",
     "rsl-rl": "rsl-rl-lib",
+    "lightning": "lightning",
     "render": "pygame",
     "video": "imageio-ffmpeg",
 }

@@ -5,9 +5,12 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +22,15 @@ from gpu_envs.cli.report import say
 _PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
 """What launchers set."""
 
+_OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""At 1, processes that are started again do not find what those before them left (PyTorch's issue 135712)."""
+
+_NO_FILE = "<N/A>"
+"""What torch's launcher has where a process said nothing of its end."""
+
+_PATIENCE = 20.0
+"""Seconds that a process has to end by itself, when it is told to."""
+
 
 class Place(NamedTuple):
     """Where a process stands among those that train together."""
@@ -27,6 +39,8 @@ class Place(NamedTuple):
     """torch's process group; None: it trains alone."""
     device: str | None
     """Its device; None: what the settings say."""
+    first: bool = True
+    """Whether this process speaks for all."""
 
 
 def launched() -> bool:
@@ -50,7 +64,17 @@ def count_of(gpus: str, device: str) -> int:
     return int(gpus)
 
 
-def launch(gpus: int, words: Sequence[str]) -> int:
+def restarted() -> bool:
+    """Whether a launcher has started this process in the place of one that failed."""
+    return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def restarts() -> int:
+    """How often a launcher would do so."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if launched() else 0
+
+
+def launch(gpus: int, words: Sequence[str], max_restarts: int = 0) -> int:
     """Runs ``gpu-envs train`` in so many processes; returns the exit code that one alone would have."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -58,9 +82,11 @@ def launch(gpus: int, words: Sequence[str]) -> int:
 
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what it says is said below
+    os.environ[_OWN_STORE] = "1"
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that another process is lost is said below, too
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=gpus, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0,
+        rdzv_endpoint="localhost:0", max_restarts=max_restarts,
     )  # fmt: skip
     try:
         elastic_launch(config, sys.executable)("-m", "gpu_envs", "train", *words)
@@ -87,13 +113,15 @@ def _explained(failures: Mapping[int, Any], gpus: int) -> int:
         say(f"gpu-envs: error: {failure.message}" + f" (process {rank} of {gpus})" * (rank > 0), error=True)
         return MISTAKE
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    if code > 0 and failure.error_file != _NO_FILE:
+        ended = f"failed: {failure.message}"
     on = "gpu-envs train --resume RUN goes on from the run's last checkpoint"
     say(f"gpu-envs: error: process {rank} of {gpus} {ended}; {on}", error=True)
     return FAILED
 
 
 def tell_launcher(message: str) -> bool:
-    """Leaves the launcher, where there is one, to tell of a mistake: all processes make the same."""
+    """Leaves the launcher, where there is one, to tell what went wrong: it may be the same in all processes."""
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not launched() or not file:
         return False
@@ -107,15 +135,55 @@ def place(device: str) -> Iterator[Place]:
     if not launched():
         yield Place(None, None)
         return
+    if device.startswith("cuda:"):
+        raise ValueError(f"each process trains on the GPU that its launcher gives it; --device is {device}: give cuda")
+    if restarts() > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError(f"a launcher with --max-restarts needs {_OWN_STORE}=1 in its environment, or restarts fail")
     import torch
     import torch.distributed as dist
 
-    local = int(os.environ["LOCAL_RANK"])
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    _end_when_told()
+    if rank > 0:
+        _name_warnings(rank)
     if device == "cpu" or (device == "auto" and device_count() == 0):
         dist.init_process_group("gloo")
-        yield Place(dist.group.WORLD, "cpu")
+        yield Place(dist.group.WORLD, "cpu", rank == 0)
     else:
+        if local >= device_count():
+            raise ValueError(
+                f"this is process {local} of its machine, and there are {device_count()} GPUs: start fewer"
+            )
+        os.environ.setdefault("NCCL_ALGO", "Ring,Tree")  # what adds up in the same order every time
         torch.cuda.set_device(local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-        yield Place(dist.group.WORLD, f"cuda:{local}")
+        yield Place(dist.group.WORLD, f"cuda:{local}", rank == 0)
     dist.destroy_process_group()
+
+
+def _end_when_told() -> None:
+    """Ends this process a while after it was told to, should it wait until then for another that is no more.
+
+    A signal's handler has to wait for the main thread, which may wait for a GPU; what is written here need not.
+    """
+    told, tell = socket.socketpair()
+    tell.setblocking(False)
+    signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
+
+    def watch() -> None:
+        with tell:  # kept, and not read: what comes is that a signal came
+            told.recv(1)
+        time.sleep(_PATIENCE)
+        os._exit(FAILED)
+
+    threading.Thread(target=watch, name="end-when-told", daemon=True).start()
+
+
+def _name_warnings(rank: int) -> None:
+    """Lets this process's warnings say which it is."""
+    plain = warnings.formatwarning
+
+    def named(message: Any, *where: Any, **more: Any) -> str:
+        return f"process {rank}: {plain(message, *where, **more)}"
+
+    warnings.formatwarning = named

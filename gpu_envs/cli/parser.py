@@ -175,6 +175,18 @@ def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text.lower() == "none" else read(text)
 
 
+def or_word(read: Callable[[str], Any], words: Sequence[str]) -> Callable[[str], Any]:
+    """Reads some words as they are, and all else by ``read``."""
+
+    def read_other(text: str) -> Any:
+        try:
+            return text if text in words else read(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error}, nor {' or '.join(words)}") from None
+
+    return read_other
+
+
 def explained(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """Keeps the message of a ValueError, which argparse would replace by its own."""
 

@@ -72,6 +72,32 @@ def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
     return f"{table(rows)}\n({kind})"
 
 
+_TUNING = "{:>13}  {:>11}  {:>15}  {:>16}"
+
+
+def tuning_header() -> str:
+    """What stands above the rows of a tuning."""
+    return _TUNING.format("replicas", "memory", "rollout steps/s", "training steps/s")
+
+
+def tuning_row(size: Any) -> str:
+    """A ``Size`` that was measured."""
+    memory = f"{size.memory / 2**20:,.1f} MiB"
+    return _TUNING.format(f"{size.num_envs:,}", memory, f"{size.rollout:,.0f}", f"{size.training:,.0f}")
+
+
+def tuning_report(tuning: Any) -> str:
+    """What follows from the sizes of a ``Tuning``."""
+    return table(
+        [
+            ("measured until", tuning.ended),
+            ("knee", f"{tuning.knee:,} replicas, the fewest within 5 % of the fastest training"),
+            ("largest that fits", f"{tuning.largest:,} replicas"),
+            ("--num-envs auto", f"{tuning.chosen:,} replicas, {tuning.why}"),
+        ]
+    )
+
+
 def say(text: str, *, error: bool = False) -> None:
     """Prints, or does nothing where the reader is gone, as behind ``| head`` and in a closed terminal."""
     stream = sys.stderr if error else sys.stdout

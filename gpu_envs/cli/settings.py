@@ -10,9 +10,9 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import Any, Literal, final
 
-from gpu_envs.cli.parser import Pairs, Parser, Switch, explained, number, or_none, value, whole, wholes
+from gpu_envs.cli.parser import Pairs, Parser, Switch, explained, number, or_none, or_word, value, whole, wholes
 from gpu_envs.training.config import Config
 from gpu_envs.training.schedule import Schedule
 
@@ -43,6 +43,8 @@ class Setting:
     """The type without None."""
     optional: bool
     """Whether None is allowed."""
+    words: tuple[str, ...]
+    """Words that are allowed beside values of the type."""
     default: Any
     """The value where nothing is given."""
     doc: str
@@ -69,7 +71,8 @@ class Setting:
             options.add_argument(*flags, action=Switch, nargs=0, **common)
         else:
             read, form = _READERS[self.type]
-            options.add_argument(self.flag, type=or_none(read) if self.optional else read, metavar=form, **common)
+            read = or_word(read, self.words) if self.words else or_none(read) if self.optional else read
+            options.add_argument(self.flag, type=read, metavar="|".join((form, *self.words)), **common)
 
     def shown(self, value: Any) -> str:
         """A value as one would write it behind the option."""
@@ -86,7 +89,7 @@ class Setting:
         return str(value)
 
 
-_NO_OPTIONS = ("env", "gpus")
+_NO_OPTIONS = ("env", "gpus", "since")
 """The first is the command's argument, the other follows from the processes that train together."""
 
 
@@ -99,12 +102,15 @@ def settings() -> tuple[Setting, ...]:
     for field in dataclasses.fields(Config):
         if field.name in _NO_OPTIONS:
             continue
-        kinds = typing.get_args(hints[field.name]) if isinstance(hints[field.name], types.UnionType) else ()
+        union = typing.get_origin(hints[field.name]) in (types.UnionType, typing.Union)
+        kinds = typing.get_args(hints[field.name]) if union else ()
+        words = [word for each in kinds if typing.get_origin(each) is Literal for word in typing.get_args(each)]
         # (of the ways in which Python may give a schedule, the option reads the text)
-        named = [Schedule] if Schedule in kinds else [each for each in kinds if each is not types.NoneType]
+        plain = [each for each in kinds if each is not types.NoneType and typing.get_origin(each) is not Literal]
+        named = [Schedule] if Schedule in kinds else plain
         (kind,) = named or [hints[field.name]]
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        made.append(Setting(field.name, kind, types.NoneType in kinds, default, docs[field.name]))
+        made.append(Setting(field.name, kind, types.NoneType in kinds, tuple(words), default, docs[field.name]))
     return tuple(made)
 
 
@@ -125,11 +131,12 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
-def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any]) -> None:
-    """Adds an option for every setting, whose help shows what a preset says."""
+def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any], without: str = "") -> None:
+    """Adds an option for every setting but ``without``, whose help shows what a preset says."""
     group = parser.add_argument_group("settings of the run")
     for setting in settings():
-        setting.add_to(group, preset, values)
+        if setting.name != without:
+            setting.add_to(group, preset, values)
 
 
 def given(found: argparse.Namespace) -> dict[str, Any]:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
     from gpu_envs.training.trainer import Trainer as Trainer
+    from gpu_envs.training.tuning import Size as Size
+    from gpu_envs.training.tuning import Tuning as Tuning
+    from gpu_envs.training.tuning import choose_num_envs as choose_num_envs
+    from gpu_envs.training.tuning import tune as tune
 
 _LATER = {
     "Evaluation": "rollout.evaluation",
@@ -30,10 +34,14 @@ _LATER = {
     "Policy": "policies.policy",
     "Result": "record.reports",
     "RunDirectory": "record.run_directory",
+    "Size": "tuning",
     "Trainer": "trainer",
+    "Tuning": "tuning",
+    "choose_num_envs": "tuning",
     "evaluate": "runs",
     "resume": "runs",
     "train": "runs",
+    "tune": "tuning",
 }
 """What needs torch, and the module it is in."""
 

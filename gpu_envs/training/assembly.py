@@ -50,7 +50,8 @@ def make_learner(
     check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device)
     for tensor in module.state_dict().values():
         group.take_first(tensor)
-    optimiser = Adam([p for p in module.parameters() if p.requires_grad], device=device, threads=config.cpu_threads)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimiser = Adam(trained, device=device, threads=config.cpu_threads, group=group)
     scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
     networks: Networks | None = _fused(module, policy_rows, optimiser, scale, config, device)
     if networks is None:
@@ -198,6 +199,17 @@ def _drawn(policy_rows: PolicyRows, config: Config) -> nn.Module:
         return default_policy(policy_rows.features, policy_rows.head, config, generator)
 
 
+def why_torch(network: Network, config: Config, device: str, *, masked: bool, perceptron: bool) -> str:
+    """Why torch runs a policy; empty where kernels of our own do."""
+    if config.fused is False:
+        return "they are turned off"
+    if masked:
+        return "the environment has action masks, which kernels of our own know nothing of"
+    if not perceptron:
+        return "only the default policy with actor and critic apart has kernels of its own"
+    return why_unfused(network, device)
+
+
 def _fused(
     module: nn.Module,
     policy_rows: PolicyRows,
@@ -211,15 +223,9 @@ def _fused(
     Raises:
         ValueError: The configuration asks for the kernels, and they cannot run it.
     """
-    if config.fused is False:
-        return None
     network = Network(policy_rows.head, policy_rows.features, config.hidden, config.activation, config.precision)
-    if policy_rows.masked:
-        reason = "the environment has action masks, which kernels of our own know nothing of"
-    elif not isinstance(module, Perceptron):
-        reason = "only the default policy with actor and critic apart has kernels of its own"
-    else:
-        reason = why_unfused(network, device)
+    perceptron = isinstance(module, Perceptron)
+    reason = why_torch(network, config, device, masked=policy_rows.masked, perceptron=perceptron)
     if reason and config.fused:
         raise ValueError(f"fused=True, and {reason}; leave it out")
     if reason:

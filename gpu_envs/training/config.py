@@ -6,13 +6,14 @@ import numbers
 import operator
 import os
 from collections.abc import Mapping
-from typing import Any, final, get_args
+from typing import Any, Final, Literal, final, get_args
 
 from gpu_envs.backend.host import MOST_THREADS
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
 from gpu_envs.training.schedule import Schedule
 
+AUTO: Final = "auto"
 ALGORITHMS = ("ppo", "a2c")
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -46,10 +47,12 @@ class Config:
 
     total_steps: int = 10_000_000
     """Train for so many steps of the environment, all replicas together."""
-    num_envs: int = 1024
-    """Replicas that are stepped together, on each GPU."""
+    num_envs: int | Literal["auto"] = 1024
+    """Replicas that are stepped together, on each GPU; auto: what suits the device, measured before the run begins."""
     gpus: int = 1
     """How many GPUs train together, a process each; on the CPU, how many processes."""
+    since: tuple[int, int] = (0, 0)
+    """The updates and steps that had been done when ``gpus`` became what it is."""
     horizon: int = 32
     """Steps of every replica between two updates."""
     epochs: int = 4
@@ -140,11 +143,14 @@ class Config:
         optional = {name for name, kind in kinds.items() if type(None) in get_args(kind)}
         for name, (least, most) in _WHOLE.items():
             value = getattr(self, name)
-            if value is None and name in optional:
+            if (value is None and name in optional) or (
+                name == "num_envs" and isinstance(value, str) and value == AUTO
+            ):
                 continue
             number = _whole(value)
             if number is None or number < least:
-                raise ValueError(f"{name} is {value!r}; give a whole number from {least} up")
+                word = f", or {AUTO!r}" if name == "num_envs" else ""
+                raise ValueError(f"{name} is {value!r}; give a whole number from {least} up{word}")
             if number > most:
                 raise ValueError(f"{name} is {value!r}; give a whole number from {least} to {most:,}")
             self._keep(name, number)
@@ -176,6 +182,7 @@ class Config:
         if not widths or not 1 <= min(widths) <= max(widths) <= _MOST:
             raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
         self._keep("hidden", widths)
+        self._keep("since", tuple(self.since))
         if min(value for _, value in Schedule.of(self.learning_rate).points) < 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; it cannot be negative")
 
@@ -194,13 +201,29 @@ class Config:
         return dataclasses.replace(self, **changes)
 
     @property
+    def replicas(self) -> int:
+        """``num_envs`` as a number, or says that it is yet to be found."""
+        if self.num_envs == AUTO:
+            raise ValueError(
+                f"num_envs is {AUTO!r}, which gpu_envs.training.train turns into a number; choose_num_envs says which"
+            )
+        return self.num_envs
+
+    @property
     def iterations(self) -> int:
         """How many updates there are: at least one."""
-        return max(1, -(-self.total_steps // self.steps_at(1)))
+        updates, steps = self.since
+        return max(1, updates + -(-(self.total_steps - steps) // self.steps_of_update))
 
-    def steps_at(self, iteration: int) -> int:
-        """Steps of the environment after so many updates, all replicas together."""
-        return iteration * self.gpus * self.num_envs * self.horizon
+    @property
+    def steps_of_update(self) -> int:
+        """Steps of the environment between two updates, all replicas of all GPUs together."""
+        return self.gpus * self.replicas * self.horizon
+
+    def steps_at(self, iteration: Any) -> Any:
+        """Steps of the environment after so many updates, all replicas together: of a number, or of a tensor of it."""
+        updates, steps = self.since
+        return steps + (iteration - updates) * self.steps_of_update
 
     @property
     def cpu_threads(self) -> int | None:
@@ -209,7 +232,7 @@ class Config:
         Several threads help with large minibatches alone, and where another process wants a core, threads that wait
         for one another at every layer can be slower than one by more than ten times.
         """
-        work = self.num_envs * self.horizon // self.passes[1] * max(self.hidden)
+        work = self.replicas * self.horizon // self.passes[1] * max(self.hidden)
         return 1 if self.threads is None and work <= _SMALL else self.threads
 
     @property
@@ -225,6 +248,7 @@ class Config:
             "learning_rate": str(self.learning_rate),
             "entropy_weight": str(self.entropy_weight),
             "hidden": list(self.hidden),
+            "since": list(self.since),
         }
 
     @classmethod

@@ -1,6 +1,8 @@
 """A policy that learns: what it keeps of a horizon, its advantages, and its update (Schulman et al. 2017)."""
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -17,6 +19,7 @@ from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.rollout.sample_storage import SampleStorage
 
 FIGURES = (
     *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "samples"),
@@ -46,28 +49,20 @@ class Learner:
         """Allocates; episodes are truncated at step ``limit``, or never. The group's samples count as one batch."""
         self.policy_rows, self.module, self.networks = policy_rows, module, networks
         self._optimiser, self._scale, self._config, self._group = optimiser, scale, config, group
-        horizon, rows, head = config.horizon, policy_rows.rows, policy_rows.head
-        box = head.kind == "box"
+        kept = SampleStorage(config, policy_rows.rows, policy_rows.head, device)
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._actions = made(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
-        self._log_probs = made(horizon, rows)
-        self._values = made(horizon + 1, rows)
-        self._advantages = made(horizon, rows)
-        self._returns = made(horizon, rows)
-        self._acted = made(rows, head.width) if box else None
+        self._actions, self._log_probs, self._values = kept.actions, kept.log_probs, kept.values
+        self._advantages, self._returns, self._acted = kept.advantages, kept.returns, kept.acted
+        self._sums, self._indices = kept.sums, kept.indices
         self._limit = limit
         self._advantage = Advantages(device, config.cpu_threads)
-        self._rewards = RewardScale(rows, device, group) if config.normalise_rewards else None
+        self._rewards = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
         self._statistics = {"observations": self._scale, "rewards": self._rewards}
-        if self._rewards is not None:
-            self._sums = (made(rows), made(rows), made(rows))
-        epochs, minibatches = config.passes
-        samples = horizon * rows
-        shuffled = epochs * minibatches > 1
-        self._indices = made(samples, dtype=torch.int32) if shuffled else None
+        samples, minibatches = config.horizon * policy_rows.rows, config.passes[1]
+        shuffled = self._indices is not None
         self._permutation = Permutation(samples, device, config.cpu_threads) if shuffled else None
         if minibatches > samples:
             raise ValueError(
@@ -88,6 +83,7 @@ class Learner:
         self._norm = made(1)
         self._flat: tuple[torch.Tensor, Samples] | None = None
         self.figures = made(len(FIGURES))
+        self._sums_of_losses = self.figures[:TOTALS]
 
     # --- the horizon ---
 
@@ -115,7 +111,7 @@ class Learner:
         first = horizon if self.networks.acts_with_value else 0
         self.networks.values(observations[first:].flatten(0, 1), self._values[first:].view(-1))
         bootstrap = self._bootstrap(storage, terminations, truncations)
-        if self._rewards is not None:
+        if self._rewards is not None and self._sums is not None:
             self._advantage.discounted(
                 rewards, terminations, truncations, alive, config.gamma, self._rewards.running, *self._sums
             )
@@ -166,8 +162,7 @@ class Learner:
 
     def _measure(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
         """Mean and deviation of the advantages, how much of the returns the values explain, and what was observed."""
-        variance, mean = _moments(self._advantages, alive, self._group)
-        spread, _ = _moments(self._returns, alive, self._group)  # one more exchange a horizon
+        (variance, mean), (spread, _) = _moments([self._advantages, self._returns], alive, self._group)
         if self._config.normalise_advantages:
             self._scalars[0].copy_(mean)
             self._scalars[1].copy_(1.0 / (variance.sqrt() + 1e-8))
@@ -187,7 +182,7 @@ class Learner:
         assert self._flat is not None
         observations, batch = self._flat
         epochs, minibatches = self._config.passes
-        self.figures[:TOTALS].zero_()
+        self._sums_of_losses.zero_()
         if self._stop is not None:
             self._stop.zero_()
         stream = self._streams["minibatches"]
@@ -206,17 +201,12 @@ class Learner:
         chosen = None
         if self._indices is not None:
             chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
-        totals = self._optimiser.totals
-        self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, totals)
-        self._group.sum(self._optimiser.message)
+        self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, self._optimiser.totals)
         target = self._config.target_kl
-        if self._stop is None or target is None:
-            self.figures[:TOTALS].add_(totals)
-        else:
-            divergence = totals[3:4] / totals[5:6].clamp(min=1.0)
-            self._stop.copy_(torch.maximum(self._stop, (divergence > _KL_MARGIN * target).to(torch.int32)))
-            self.figures[:TOTALS].add_(totals * (1 - self._stop))
-        self._optimiser.step(totals, self._rate, self._config.max_grad_norm, self._stop, self._norm)
+        self._optimiser.step(
+            self._rate, self._config.max_grad_norm, self._norm, figures=self._sums_of_losses, stop=self._stop,
+            most_kl=math.inf if target is None else _KL_MARGIN * target,
+        )  # fmt: skip
 
     # --- what is kept ---
 
@@ -255,19 +245,27 @@ class Learner:
                 kept.load(state[name])
 
 
-def _moments(values: torch.Tensor, alive: torch.Tensor | None, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
-    """Variance and mean of the samples of agents in the game, those of all processes (Chan et al. 1979)."""
+def _moments(
+    several: Sequence[torch.Tensor], alive: torch.Tensor | None, group: Group
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Variance and mean of each, over the samples of agents in the game of all processes (Chan et al. 1979)."""
     present = None if alive is None else alive.sum(dtype=torch.float32)
-    if alive is None or present is None:
-        variance, mean = torch.var_mean(values, correction=0)
-    else:
-        count = present.clamp(min=1.0)
-        mean = torch.where(alive, values, 0.0).sum() / count
-        variance = torch.where(alive, (values - mean).square(), 0.0).sum() / count
+    found = []
+    for values in several:
+        if alive is None or present is None:
+            variance, mean = torch.var_mean(values, correction=0)
+        else:
+            samples = present.clamp(min=1.0)
+            mean = torch.where(alive, values, 0.0).sum() / samples
+            variance = torch.where(alive, (values - mean).square(), 0.0).sum() / samples
+        found.append((variance, mean))
     if group.size == 1:
-        return variance, mean
-    count = mean.new_full((), values.numel()) if present is None else present
-    counts, means, variances = group.gathered(torch.stack([count, mean, variance])).unbind(1)
+        return found
+    count = found[0][1].new_full((), several[0].numel()) if present is None else present
+    counts, *parts = group.gathered(torch.stack([count, *itertools.chain.from_iterable(found)])).unbind(1)
     share = counts / counts.sum().clamp(min=1.0)
-    mean = (share * means).sum()
-    return (share * (variances + (means - mean).square())).sum(), mean
+    pooled = []
+    for variances, means in zip(parts[::2], parts[1::2], strict=True):
+        mean = (share * means).sum()
+        pooled.append(((share * (variances + (means - mean).square())).sum(), mean))
+    return pooled

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -12,7 +13,7 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_player, restored
-from gpu_envs.training.config import Config
+from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.policies.networks import Networks, matmul_precision
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
@@ -24,6 +25,7 @@ from gpu_envs.training.rollout.evaluation import Evaluation, play, replicated
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers, assign, learns
 from gpu_envs.training.trainer import Trainer
+from gpu_envs.training.tuning import choose_num_envs
 
 
 def train(
@@ -32,12 +34,14 @@ def train(
     """Trains, and keeps the run in its folder.
 
     Args:
-        config: The run.
+        config: The run. For ``num_envs="auto"`` the number is measured first, and kept in the folder.
         progress: Draw a progress bar; None: where standard error is a terminal.
         modules: Policies of your own, by the names that ``config.policies`` gives them (or their roles').
         group: A process group of ``torch.distributed`` whose processes all call this, and train as one; the first keeps
             the folder.
     """
+    if config.num_envs == AUTO:
+        config = dataclasses.replace(config, num_envs=choose_num_envs(config, modules=modules, group=group)[0])
     trainer = Trainer(config, modules=modules, group=group)  # what is wrong with the run shows before it has a folder
     if config.run_dir == "" or Group(group).rank > 0:
         return trainer.run(progress)
@@ -53,12 +57,15 @@ def resume(
 ) -> Result:  # fmt: skip
     """Goes on with a run from its last checkpoint, bit for bit as if it had never stopped.
 
+    With another number of processes than it had, policies, optimisers, normalisers and counters go on, and episodes
+    begin anew.
+
     Args:
         run: Its folder.
         progress: Draw a progress bar; None: where standard error is a terminal.
         modules: Policies of your own, as the run had them.
         trust: Import the environment's file, where the folder names one that this process was not given.
-        group: A process group of as many processes as the run had, which all call this.
+        group: A process group of ``torch.distributed``, whose processes all call this.
         **changes: Settings that are others from now on, of ``config.CHANGEABLE``: where it runs, for how many steps in
             all, at which rates, and when it stops, logs and saves. Schedules follow ``total_steps``.
 
@@ -66,7 +73,8 @@ def resume(
         ValueError: A setting is to change that has to stay.
         BlockingIOError: Another process trains the run at this moment.
     """
-    folder, first = RunDirectory.open(run), Group(group).rank == 0
+    processes = Group(group)
+    folder, first = RunDirectory.open(run), processes.rank == 0
     with folder.lock() if first else contextlib.nullcontext():
         folder.spec(trust=trust)
         config = folder.config().changed(changes)
@@ -77,6 +85,14 @@ def resume(
                 f"total_steps is {config.total_steps:,}, and the run {folder.path} has done "
                 f"{config.steps_at(done):,} already: give more, or leave it out"
             )
+        if config.gpus != processes.size:
+            if done > 0 and first:
+                warnings.warn(
+                    f"the run was trained by {_counted(config.gpus)}, and goes on with {processes.size}: what it has "
+                    "learnt and counted stays, and episodes begin anew",
+                    stacklevel=2,
+                )
+            config = dataclasses.replace(config, gpus=processes.size, since=(done, config.steps_at(done)))
         with explain_shortage(config, resolve_device(config.device)):
             state = load_run(latest) if latest is not None else None
             # frozen policies are of the checkpoint, so that their own runs need not exist any more
@@ -225,3 +241,7 @@ def _mean_return(kept: Sequence[Sequence[float]]) -> float:
     window = EpisodeWindow()
     window.load(kept)
     return window.mean_return
+
+
+def _counted(processes: int) -> str:
+    return f"{processes} process{'es' * (processes > 1)}"

@@ -18,13 +18,14 @@ from gpu_envs.training.assembly import check_names, make_learner, make_player
 from gpu_envs.training.config import Config
 from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.learner import FIGURES, Learner
+from gpu_envs.training.need import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedule
 from gpu_envs.training.policies.networks import Networks, matmul_precision
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, interruption, torch_threads, wake_autograd
-from gpu_envs.training.record.checkpoint import check_finite, check_fits, own_part, state_of
+from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, own_part, state_of
 from gpu_envs.training.record.history import History
 from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.progress import Progress
@@ -85,6 +86,7 @@ class Trainer:
         self.device = resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
         open_backend(self.device, config.threads)  # says what is missing, before torch does
+        check_room(config, self.device, modules or {})
         self.iteration = 0
         self.seconds = 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
@@ -94,17 +96,21 @@ class Trainer:
             own = ("modules", self._group.rank) if self._group.rank else ("modules",)
             self._random = RandomState(derived_seed(config.seed, *own), self.device)
             self._build(dict(modules or {}), kept or {})
-        learning = next(part.role.name for learner in self.learners.values() for part in learner.policy_rows.parts)
-        self._history = History(config, [role.name for role in self._horizon_env.roles], learning)
+        first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
+        self._history = History(config, [role.name for role in self._horizon_env.roles], first_learning)
         self.eager_because = why_eager(self.device, config.graphs)
         self._works: list[GraphWork] = []
-        stagger = derived_seed(config.seed, "stagger") if config.stagger else None
-        self._horizon_env.reset(derived_seed(config.seed, "environments"), stagger=stagger)
+        self._begin_episodes()
+
+    def _begin_episodes(self, *when: str) -> None:
+        seed = self.config.seed
+        stagger = derived_seed(seed, "stagger", *when) if self.config.stagger else None
+        self._horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
 
     def _build(self, modules: dict[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
         self._horizon_env = horizon_env = HorizonEnv(
-            config, device, config.num_envs, config.horizon, self._group.rank * config.num_envs
+            config, device, config.replicas, config.horizon, self._group.rank * config.replicas
         )
         self._parts = assign(horizon_env.roles, config.policies)
         check_names(modules, self._parts)
@@ -112,7 +118,7 @@ class Trainer:
         self._players: dict[str, Player] = {}
         self._networks: dict[str, Networks | None] = {}
         for name, parts in self._parts.items():
-            policy_rows = PolicyRows(name, parts, config.num_envs, device, self._group)
+            policy_rows = PolicyRows(name, parts, config.replicas, device, self._group)
             if learns(name):
                 learner = make_learner(policy_rows, modules.get(name), config, device, horizon_env.limit, self._group)
                 self.learners[name], self._networks[name] = learner, learner.networks
@@ -157,7 +163,7 @@ class Trainer:
     def _learn(self) -> None:
         """Advantages and updates of every policy that learns, and the figures of the iteration."""
         last = self.config.iterations - 1  # who goes on beyond the end keeps its settings
-        done = self._clock.clamp(max=last).double() / self.config.iterations
+        done = self.config.steps_at(self._clock.clamp(max=last)).double() / self.config.steps_at(last + 1)
         learning_rate, entropy_weight = (schedule.at(done) for schedule in self._schedules)
         for learner in self.learners.values():
             learner.set_scalars(learning_rate, entropy_weight)
@@ -210,23 +216,24 @@ class Trainer:
         self.iteration += 1
         self._mailbox.send(self.iteration, self._figures)
 
-    def iterate(self, count: int) -> None:
-        """Runs iterations without logging, stopping or saving."""
+    def iterate(self, count: int) -> list[IterationReport]:
+        """Runs iterations without logging, stopping or saving; returns what each was like."""
         self.prepare()
+        reports = []
         with self._settings():
-            for _ in range(count):
+            for number in range(count):
                 self._advance()
-                for report in self._mailbox.receive():
+                for report in self._mailbox.receive(all_of_them=number == count - 1):
                     self._take_in(report)
-            for report in self._mailbox.receive(all_of_them=True):
-                self._take_in(report)
+                    reports.append(report)
+        return reports
 
     # --- the run ---
 
     @property
     def steps(self) -> int:
         """Steps of the environment so far."""
-        return self.config.steps_at(self.iteration)
+        return int(self.config.steps_at(self.iteration))
 
     @property
     def returns(self) -> dict[str, float]:
@@ -308,10 +315,8 @@ class Trainer:
     def describe(self) -> dict[str, Any]:
         """What a checkpoint must agree in with the run that takes it over."""
         config = self.config
-        found: dict[str, Any] = {"env": id_of(config.env), "params": dict(config.params)}
+        found: dict[str, Any] = {"env": id_of(config.env), "params": dict(config.params), "gpus": config.gpus}
         found |= {name: getattr(config, name) for name in SETTINGS_THAT_STAY}
-        if config.gpus > 1:
-            found["gpus"] = config.gpus
         if any(role.masked for role in self._horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
@@ -336,8 +341,10 @@ class Trainer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, or what ``save`` wrote; or says what does not fit."""
-        # (the version that wrote it stood there once; what counts is that of the format, which ``load`` has looked at)
-        check_fits(self.describe(), {name: v for name, v in state["describes"].items() if name != "gpu_envs"})
+        kept, own = dict(state["describes"]), self.describe()
+        kept.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which ``load`` looks at
+        same = kept.pop("gpus", 1) == own.pop("gpus")
+        check_fits(own, kept)
         for name, kept in state["learners"].items():
             check_finite(kept["module"], name)
         if set(state["players"]) != set(self._players):
@@ -345,14 +352,17 @@ class Trainer:
                 f"the checkpoint's policies that do not learn are {sorted(state['players'])}; this run's are "
                 f"{sorted(self._players)}"
             )
-        state = state_of(state, self._group.rank)
+        state = state_of(state, self._group.rank) if same else anew(state)
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
         for name, player in self._players.items():
             player.load(state["players"][name])
         self._history.load(state)
-        self._horizon_env.load(state)
-        self._random.load(state["random"])
+        if same:
+            self._horizon_env.load(state)
+            self._random.load(state["random"])
+        else:  # other episodes than those with which the run began
+            self._begin_episodes(str(state["iteration"]))
         self._threads = self.config.cpu_threads or int(state["threads"])
         self._clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])

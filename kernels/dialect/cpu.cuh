@@ -107,11 +107,23 @@ FN void   lower(u64* word, u64 value) {
 FN u32            now(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
 FN void           count_down(u32* count) { __sync_fetch_and_sub(count, 1u); }
 
+// Words that other threads write and read: each arrives as a whole, and in no order.
+FN void store_word(u64* word, u64 value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+FN u64  load_word(const u64* word)      { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+
 FN constexpr int  thread_rank()        { return 0; }
 FN void           block_barrier()      {}
 FN void           warp_barrier()       {}
 FN constexpr u32  warp_marks(bool mine) { return mine; }
 FN constexpr bool block_any(bool mine) { return mine; }
+
+template <int> FN float block_sum(float x) { return x; }
+
+FN bool last_block(int* arrived, int blocks) {
+    const bool last = __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) == blocks;
+    if (last) *arrived = 0;
+    return last;
+}
 
 template <int> FN int block_place(bool keep, int& total) {
     total = keep;

@@ -70,6 +70,16 @@ FN void   lower(u64* word, u64 value)                       { atomicMin(word, va
 FN u32  now(const u32* count)  { return *count; }
 FN void count_down(u32* count) { atomicSub(count, 1u); }
 
+// Words that threads of other GPUs write and read: each arrives as a whole, and in no order.
+FN void store_word(u64* word, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" :: "l"(word), "l"(value) : "memory");
+}
+FN u64 load_word(const u64* word) {
+    u64 value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
 FN int minimum_of(int a, int b) { return b < a ? b : a; }
 
 template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WIDTH]; };
@@ -81,6 +91,35 @@ FN void block_barrier()      { __syncthreads(); }
 FN void warp_barrier()       { __syncwarp(); }
 FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
+
+// The sum over a block of so many threads, in an order that is always the same. The whole block calls it.
+template <int THREADS> FN float block_sum(float x) {
+    __shared__ float of_warps[THREADS / WARP];
+    UNROLL
+    for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+    block_barrier();  // an earlier sum has been read
+    if (thread_rank() % WARP == 0) of_warps[thread_rank() / WARP] = x;
+    block_barrier();
+    float sum = 0;
+    UNROLL
+    for (int warp = 0; warp < THREADS / WARP; ++warp) sum += of_warps[warp];
+    return sum;
+}
+
+// Whether all other blocks have come here, so that what they wrote before can be read. The whole block calls it, and the
+// count begins again with the last.
+FN bool last_block(int* arrived, int blocks) {
+    __shared__ bool last;
+    block_barrier();
+    if (thread_rank() == 0) {
+        __threadfence();
+        last = atomicAdd(arrived, 1) == blocks - 1;
+        if (last) *arrived = 0;
+        __threadfence();
+    }
+    block_barrier();
+    return last;
+}
 
 // How many threads before this one `keep`, and how many of the block's THREADS do. The whole block calls it, and waits
 // before it does so again.

@@ -152,7 +152,7 @@ def test_all_settings_at_once() -> None:
 
 
 def test_settings_are_the_dataclass() -> None:
-    assert [setting.name for setting in settings()] == [name for name in FIELDS if name not in ("env", "gpus")]
+    assert [setting.name for setting in settings()] == [name for name in FIELDS if name not in ("env", "gpus", "since")]
     flags = [setting.flag for setting in settings()]
     assert len(set(flags)) == len(flags)
     defaults = Config(env="CartPole-v1")

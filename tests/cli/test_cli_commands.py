@@ -24,7 +24,7 @@ from gpu_envs.specs.team import TeamSpec
 pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
 
 
-COMMANDS = ("list", "info", "bench", "show")
+COMMANDS = ("list", "info", "bench", "show", "tune")
 
 
 @pytest.fixture
@@ -69,6 +69,10 @@ def test_the_program_names_them(command: str, capsys: pytest.CaptureFixture[str]
         (["bench", "CartPole-v1", "--param", "gravty=1"], "no parameter 'gravty'. Did you mean 'gravity'?"),
         (["bench", "CartPole-v1", "--param", "gravity"], "'gravity' is not NAME=VALUE"),
         (["bench", "CartPole-v1", "--second", "1"], "no option '--second'. Did you mean '--seconds'?"),
+        (["tune"], "which environment? Give an ID: Acrobot-v1, "),
+        (["tune", "CartPol-v1"], "there is no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
+        (["tune", "CartPole-v1", "--num-envs", "64"], "there is no option '--num-envs'"),
+        (["tune", "CartPole-v1", "--preset", "defalt"], "no preset 'defalt'. Did you mean 'default'?"),
         (["show"], "which environment? Give an ID: Acrobot-v1, "),
         (["show", "CartPole"], "Did you mean 'CartPole-v1'?"),
         (["show", "CartPole-v1", "Pendulum-v1"], "one environment ID is expected"),

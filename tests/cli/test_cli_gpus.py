@@ -13,16 +13,23 @@ from harness import with_package
 
 pytest.importorskip("torch")
 
+from gpu_envs.backend.cuda import device_count
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
 from gpu_envs.training.record.checkpoint import load
 
-WORDS = ("--device", "cpu", "--num-envs", "16", "--horizon", "8", "--hidden", "8", "--checkpoint-interval", "5")
+DEVICES = {"cpu": "gloo"} | ({"cuda": "peer memory"} if device_count() > 1 else {})
+"""Where processes train, and what they add gradients up through."""
+
+WORDS = ("--num-envs", "16", "--horizon", "8", "--hidden", "8", "--checkpoint-interval", "5")
 
 
-def started(*words: str) -> "subprocess.Popen[str]":
+def started(*words: str, device: str = "cpu", at: Path | None = None) -> "subprocess.Popen[str]":
+    env = with_package(OMP_NUM_THREADS="1")
+    if at is not None:
+        env["PYTHONPATH"] = f"{at}{os.pathsep}{env['PYTHONPATH']}"
     return subprocess.Popen(
-        [sys.executable, "-m", "gpu_envs", "train", *words],
-        env=with_package(OMP_NUM_THREADS="1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "gpu_envs", "train", "--device", device, *words],
+        env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -31,29 +38,42 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, stdout, stderr
 
 
-def test_two_train_and_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", DEVICES)
+def test_two_train_and_go_on(place: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, stdout, stderr = ended(
-        started("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "2560", "--run-dir", str(run))
-    )
+    words = ("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "2560", "--run-dir", str(run))
+    code, stdout, stderr = ended(started(*words, device=place))
     assert (code, stderr) == (OK, ""), stdout + stderr
+    assert stdout.startswith(
+        "2 processes train together, with 16 replicas each and 32 in all; their gradients are added up through "
+        f"{DEVICES[place]}\n"
+    )
     assert stdout.count("finished") == 1
     assert "2,560 in 10 updates" in stdout
     assert json.loads((run / "config.json").read_text())["config"]["gpus"] == 2
-    code, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "3840"))
+    code, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "3840", device=place))
     assert (code, stderr) == (OK, ""), stdout + stderr
     assert "3,840 in 15 updates" in stdout
 
 
-def begun(run: Path) -> "subprocess.Popen[str]":
+def begun(run: Path, *words: str, device: str = "cpu") -> "subprocess.Popen[str]":
     """A run of two that has written a checkpoint and will not end by itself."""
-    process = started("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "1e9", "--run-dir", str(run))
+    endless = ("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "1e9", "--run-dir", str(run))
+    process = started(*endless, *words, device=device)
+    saved(process, run, 1)
+    return process
+
+
+def saved(process: "subprocess.Popen[str]", run: Path, least: int) -> int:
+    """Waits for a checkpoint of so many updates or more; gives its number."""
     deadline = time.monotonic() + 90
-    while not list(run.glob("checkpoints/iteration-*.pt")):
+    while True:
+        found = max((int(path.stem[-8:]) for path in run.glob("checkpoints/iteration-*.pt")), default=0)
+        if found >= least:
+            return found
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return process
 
 
 def children(process: "subprocess.Popen[str]") -> list[int]:
@@ -61,27 +81,62 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
     return sorted(map(int, listed.stdout.split()))
 
 
+@pytest.mark.parametrize("place", DEVICES)
 @pytest.mark.parametrize("rank", [0, 1])
-def test_one_is_killed(rank: int, tmp_path: Path) -> None:
+def test_one_is_killed(rank: int, place: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = begun(run)
+    process = begun(run, device=place)
     both = children(process)
     os.kill(both[rank], signal.SIGKILL)
     began = time.monotonic()
     code, stdout, stderr = ended(process)
     assert time.monotonic() - began < 30
     assert code == 1
-    assert stdout == ""
+    assert stdout.startswith("2 processes train together")
+    assert stdout.count("\n") == 1
     assert stderr.startswith(f"gpu-envs: error: process {rank} of 2 was ended by SIGKILL; gpu-envs train --resume RUN")
     assert stderr.count("\n") == 1
     assert not [pid for pid in both if Path(f"/proc/{pid}").exists()]
     assert load(max(run.glob("checkpoints/iteration-*.pt")))["iteration"] >= 5
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_is_saved(how: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", DEVICES)
+def test_one_that_is_killed_is_started_again(place: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = begun(run)
+    process = begun(run, "--max-restarts", "1", device=place)
+    first = children(process)
+    os.kill(first[1], signal.SIGKILL)
+    done = saved(process, run, 1)
+    saved(process, run, done + 50)
+    assert not set(first) & set(children(process))
+    process.send_signal(signal.SIGINT)
+    code, stdout, stderr = ended(process)
+    assert (code, stderr) == (INTERRUPTED, "")
+    assert stdout.count("processes train together") == 2
+    steps = [int(line.split(",")[0]) for line in (run / "log.csv").read_text().splitlines()[1:]]
+    assert steps == list(range(10, steps[-1] + 1, 10))
+
+
+def test_what_fails_in_one_is_told_with_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    import torch.distributed\n"
+        "    def failing(*given, **more):\n        raise OverflowError('of the second alone')\n"
+        "    torch.distributed.init_process_group = failing\n"
+    )
+    process = started("CartPole-v1", "--gpus", "2", *WORDS, at=tmp_path)
+    code, stdout, stderr = ended(process)
+    assert (code, stdout) == (1, "")
+    assert stderr.startswith("gpu-envs: error: process 1 of 2 failed: Traceback")
+    assert "OverflowError: of the second alone; gpu-envs train --resume RUN" in stderr
+
+
+@pytest.mark.parametrize("place", DEVICES)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_saved(how: signal.Signals, place: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = begun(run, device=place)
     process.send_signal(how)
     code, stdout, stderr = ended(process)
     assert (code, stderr) == (INTERRUPTED, "")
@@ -92,7 +147,8 @@ def test_an_interrupted_run_is_saved(how: signal.Signals, tmp_path: Path) -> Non
 
 def test_a_mistake_is_told_once() -> None:
     code, stdout, stderr = ended(started("CartPole-v1", "--gpus", "2", *WORDS, "--minibatches", "1000"))
-    assert (code, stdout) == (MISTAKE, "")
+    assert code == MISTAKE
+    assert stdout.count("\n") == 1
     assert "gpu-envs: error: minibatches is 1000; a horizon of the policy 'agent' has 128 samples" in stderr
     assert stderr.count("\n") == 1
 

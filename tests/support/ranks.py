@@ -11,9 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gpu_envs.training.process.peers import TURN_OFF
+
 
 def together(size: int, work: Callable[..., Any], folder: Path, *given: Any, device: str = "cpu") -> list[Any]:
-    """What ``work(group, device, *given)`` returns in each of so many processes, by rank."""
+    """What ``work(group, device, *given)`` returns in each of so many processes, by rank.
+
+    Devices are ``cpu``, ``cuda``, and ``nccl``: CUDA where all goes through NCCL, as it does from host to host.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=_rank, args=(r, size, work, folder, given, device)) for r in range(size)]
@@ -33,13 +38,16 @@ def together(size: int, work: Callable[..., Any], folder: Path, *given: Any, dev
 
 def _rank(rank: int, size: int, work: Callable[..., Any], folder: Path, given: Any, device: str) -> None:
     torch.set_num_threads(1)
-    here = f"cuda:{rank}" if device == "cuda" else "cpu"
+    on_gpu = device != "cpu"
+    here = f"cuda:{rank}" if on_gpu else "cpu"
     own: dict[str, Any] = {}
-    if device == "cuda":
+    if device == "nccl":
+        os.environ[TURN_OFF] = "0"
+    if on_gpu:
         torch.cuda.set_device(rank)
         own["device_id"] = torch.device(here)
     dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size,
+        "nccl" if on_gpu else "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size,
         timeout=timedelta(seconds=60), **own,
     )  # fmt: skip
     try:

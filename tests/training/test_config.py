@@ -23,6 +23,8 @@ from gpu_envs.training.schedule import Schedule
         ("num_envs", 0, "num_envs is 0; give a whole number from 1 up"),
         ("num_envs", 8.0, "num_envs is 8.0"),
         ("num_envs", True, "num_envs is True"),
+        ("num_envs", "Auto", "num_envs is 'Auto'; give a whole number from 1 up, or 'auto'"),
+        ("horizon", "auto", "horizon is 'auto'; give a whole number from 1 up"),
         ("horizon", -1, "horizon is -1"),
         ("seed", -1, "seed is -1; give a whole number from 0 up"),
         ("total_steps", 0, "total_steps is 0"),
@@ -156,7 +158,7 @@ def test_presets_are_runs(env: str, name: str) -> None:
     values = PRESETS[env][name]
     assert "env" not in values
     config = Config(env=env, **values)
-    gpu_envs.spec(env).check_params(dict(config.params), config.num_envs)
+    gpu_envs.spec(env).check_params(dict(config.params), config.replicas)
 
 
 @pytest.mark.parametrize("env", [*IDS, *TEAM_IDS])

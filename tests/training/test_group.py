@@ -1,5 +1,6 @@
 """Several processes train as one: the same experiment as one process with all their replicas."""
 
+import dataclasses
 import functools
 import re
 import subprocess
@@ -19,11 +20,15 @@ from torch import nn  # noqa: E402
 
 from gpu_envs.backend.cuda import device_count  # noqa: E402
 from gpu_envs.training import Config, Trainer, resume, train  # noqa: E402
+from gpu_envs.training.process.peers import TURN_OFF  # noqa: E402
+from gpu_envs.training.record.checkpoint import load, load_run  # noqa: E402
+from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
 
 EACH = 6
 """Replicas of a process."""
 
-DEVICES = ("cpu", "cuda") if device_count() > 1 else ("cpu",)
+DEVICES = {"cpu": "gloo"} | ({"cuda": "peer memory", "nccl": f"NCCL ({TURN_OFF} is 0)"} if device_count() > 1 else {})
+"""Where processes train, and what they add gradients up through."""
 
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -55,6 +60,7 @@ def iterated(group: Any, device: str) -> dict[str, Any]:
         seen = {role: storage.observations.cpu().clone() for role, storage in ours._horizon_env.storage.items()}
         ours.iterate(2)
         found[name] = {"state": ours.state(), "seen": seen, "returns": ours.returns, "steps": ours.steps}
+        found[name]["way"] = ours._group.way
     return found
 
 
@@ -78,6 +84,7 @@ def weights(state: dict[str, Any]) -> dict[str, Any]:
 def test_all_have_the_same_weights(parts: Any, name: str, place: str) -> None:
     first, second = parts(name, 2, place)
     assert_same_bits(weights(first["state"]), weights(second["state"]))
+    assert first["way"] == second["way"] == DEVICES[place]
     assert first["returns"] == pytest.approx(second["returns"], rel=0, abs=0, nan_ok=True)
     assert first["steps"] == second["steps"] == 3 * 2 * EACH * 16
 
@@ -93,11 +100,12 @@ def test_the_same_every_time(parts: Any, place: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", DEVICES)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_first_horizon_is_that_of_one_process(parts: Any, name: str, place: str) -> None:
-    whole = Trainer(config_of(name, place, 2 * EACH))
+    device = "cpu" if place == "cpu" else "cuda"
+    whole = Trainer(config_of(name, device, 2 * EACH))
     whole.iterate(1)
     for role, storage in whole._horizon_env.storage.items():
         seen = torch.cat([part["seen"][role] for part in parts(name, 2, place)], 1)
-        near = 0.0 if name == "kernels" and place == "cuda" else 1e-5  # torch rounds by the number of rows
+        near = 0.0 if name == "kernels" and device == "cuda" else 1e-5  # torch rounds by the number of rows
         torch.testing.assert_close(seen, storage.observations.cpu(), rtol=near, atol=near)
 
 
@@ -145,14 +153,12 @@ def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
     patch.setattr(Trainer, "_advance", advanced)
 
 
-def gone_on(group: Any, device: str, folder: str) -> str:
+def gone_on(group: Any, device: str, folder: str, changes: dict[str, Any]) -> str:
     del device
-    return resume(folder, group=group).reason
+    return resume(folder, group=group, **changes).reason
 
 
 def test_a_run_that_one_of_them_stops_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    from gpu_envs.training.record.checkpoint import load
-
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     ends = together(2, trained, tmp_path / "a", str(whole), "one pass", None)
     assert [end["reason"] for end in ends] == ["total_steps"] * 2
@@ -161,18 +167,45 @@ def test_a_run_that_one_of_them_stops_goes_on_bit_for_bit(tmp_path: Path) -> Non
     assert {end["reason"] for end in ends} == {"interrupted"}
     assert len({end["iterations"] for end in ends}) == 1
     assert 7 <= ends[0]["iterations"] <= 9
-    assert together(2, gone_on, tmp_path / "c", str(broken)) == ["total_steps"] * 2
+    assert together(2, gone_on, tmp_path / "c", str(broken), {}) == ["total_steps"] * 2
     kept = [load(next(folder.glob("checkpoints/iteration-00000020.pt"))) for folder in (whole, broken)]
     assert_same_bits(timeless(kept[0]), timeless(kept[1]))
     rows = [(folder / "log.csv").read_text().count("\n") for folder in (whole, broken)]
     assert rows[0] == rows[1]
 
 
-def test_other_numbers_of_processes_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    together(2, trained, tmp_path / "a", str(folder), "plain", None)
-    with pytest.raises(ValueError, match="gpus is 2, and as many processes must train together; here it is 1"):
-        resume(folder)
+def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) -> None:
+    folder, steps = tmp_path / "run", 16 * EACH
+    together(2, trained, tmp_path / "a", str(folder), "one pass", None)
+    run = RunDirectory.open(folder)
+    kept = load_run(run.checkpoints.paths()[-1])
+    config = run.config()
+    assert (config.gpus, kept["iteration"], config.steps_at(20)) == (2, 20, 40 * steps)
+
+    alone = Trainer(dataclasses.replace(config, gpus=1, since=(20, 40 * steps), total_steps=50 * steps))
+    begun = alone._horizon_env.state()["observations"]["agent"].clone()
+    alone.load(kept)
+    assert_same_bits(weights(alone.state()), weights(kept))
+    found, expected = (state["learners"]["agent"] for state in (alone.state(), kept))
+    assert_same_bits(found["optimiser"], expected["optimiser"])
+    assert_same_bits(found["observations"], expected["observations"])
+    assert found["rewards"]["count"] == expected["rewards"]["count"]
+    assert not found["rewards"]["running"].any()
+    assert (alone.iteration, alone.steps, alone.config.iterations) == (20, 40 * steps, 30)
+    assert not torch.equal(alone._horizon_env.state()["observations"]["agent"], begun)
+
+    with pytest.warns(UserWarning, match="was trained by 2 processes, and goes on with 1"):
+        result = resume(folder, total_steps=50 * steps)
+    assert (result.iterations, result.steps) == (30, 50 * steps)
+    assert RunDirectory.open(folder).config().since == (20, 40 * steps)
+    assert resume(folder, total_steps=52 * steps).iterations == 32  # as often as one likes
+    together(3, gone_on, tmp_path / "b", str(folder), {"total_steps": 58 * steps})
+    assert RunDirectory.open(folder).config().since == (32, 52 * steps)
+    rows = [tuple(map(int, line.split(",")[:2])) for line in (folder / "log.csv").read_text().splitlines()[1:]]
+    assert rows == [(n, steps * (2 * min(n, 20) + min(max(n - 20, 0), 12) + 3 * max(n - 32, 0))) for n in range(1, 35)]
+
+
+def test_a_number_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="gpus is 4, and as many processes"):
         Trainer(config_of("plain", "cpu", gpus=4))
 

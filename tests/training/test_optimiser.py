@@ -34,16 +34,15 @@ class Run:
         self.net = net
         self.adam = Adam(list(net.parameters()), device=device, **settings)
         place = resolve_device(device)
-        self.totals = torch.zeros(6, device=place)
         self.rate = torch.full((1,), RATE, device=place)
         self.stop = torch.zeros(1, dtype=torch.int32, device=place)
         self.norm = torch.full((1,), -1.0, device=place)
 
     def step(self, grads: list[Tensor], samples: float = 1.0, max_norm: float | None = None, stop: int = 0) -> None:
-        self.totals[5] = samples
+        self.adam.totals[5] = samples
         self.stop.fill_(stop)
         self.adam.gather(grads)
-        self.adam.step(self.totals, self.rate, max_norm, self.stop, self.norm)
+        self.adam.step(self.rate, max_norm, self.norm, stop=self.stop)
 
     def flat(self) -> Tensor:
         return torch.cat([p.detach().ravel() for p in self.net.parameters()]).clone()
@@ -155,12 +154,12 @@ def test_a_gradient_of_zero_takes_no_step(device: str) -> None:
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
 def test_an_update_can_be_captured_in_a_graph() -> None:
     run, eager = Run(network("cuda"), "cuda"), Run(network("cuda"), "cuda")
-    run.totals[5] = eager.totals[5] = 3.0
+    run.adam.totals[5] = eager.adam.totals[5] = 3.0
     grads = gradients(run.net, 0)
 
     def update(of: Run) -> None:
         of.adam.gather(grads)
-        of.adam.step(of.totals, of.rate, 0.5, of.stop, of.norm)
+        of.adam.step(of.rate, 0.5, of.norm, stop=of.stop)
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

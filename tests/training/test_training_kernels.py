@@ -17,6 +17,7 @@ from gpu_envs.training.operations import advantage, ops, optimiser, permutation 
 from gpu_envs.training.operations.advantage import Advantages  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.permutation import Permutation  # noqa: E402
+from gpu_envs.training.process.peers import gather_program  # noqa: E402
 
 Tensor = Any
 EPS = 2.0**-24
@@ -242,7 +243,14 @@ def test_a_long_order_has_no_pattern(device: str) -> None:
 
 def programs() -> list[Any]:
     of_heads = [ops.program(Head.of(space), kernel) for space in SPACES.values() for kernel in ("sample", "loss")]
-    return [advantage.program(), permutation.program(), optimiser.program(), *of_heads]
+    return [
+        advantage.program(),
+        permutation.program(),
+        optimiser.program(),
+        optimiser.program(2),
+        gather_program(2),
+        *of_heads,
+    ]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
@@ -258,9 +266,7 @@ def test_nvrtc_compiles(architecture: str) -> None:
         assert {name for name, kind, _ in found if kind == "registers"} == {f"kernel_{n}" for n in program.calls}
         assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
         assert 128 * program.staging_bytes <= 46 * 1024
-        if (
-            architecture == "sm_90" and program.name != "optimise"
-        ):  # which works out a correction in doubles, once a step
+        if architecture == "sm_90" and program.name != "optimise":  # it works out a correction in doubles, once a step
             ptx = compile_with_nvrtc(program.source, "compute_90", "ptx").decode()
             assert double_arithmetic(ptx) == []
 

@@ -1,5 +1,6 @@
 """Adam over one flat buffer that a policy's parameters are views of, with everything that changes on the device."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
@@ -12,23 +13,31 @@ from gpu_envs.backend.program import Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.operations.ops import SUMS
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.process.peers import ALONE, PEERS, blocks_of, settings
 
 _FACTORS = 4
 """What the preparation leaves for all elements."""
 
-PREPARE_CALL = Struct.of(
-    "PrepareCall",
+COLLECT_CALL = Struct.of(
+    "CollectCall",
     "float",
-    ("const float*", "samples"),
-    ("const float*", "norm_of_sum", (1,)),
+    ("Index", "count"),
+    ("int", "blocks"),
+    ("float*", "message", ("words",)),
+    ("float*", "squares", ("blocks",)),
+    ("int*", "arrived", (1,)),
+    *PEERS,
     ("const float*", "learning_rate", (1,)),
-    ("const int*?", "stop", (1,)),
+    ("int*?", "stop", (1,)),
+    ("float*?", "figures", (len(SUMS),)),
     ("i64*", "steps", (1,)),
     ("float*", "norm", (1,)),
     ("float*", "factors", (_FACTORS,)),
     ("float", "max_norm"),
-    ("double", "beta1"),
-    ("double", "beta2"),
+    ("float", "most_kl"),
+    ("double", "log_beta1"),
+    ("double", "log_beta2"),
 )
 
 ADAM_CALL = Struct.of(
@@ -47,9 +56,11 @@ ADAM_CALL = Struct.of(
 )
 
 
-def program() -> Program:
-    """The source."""
-    return program_of(("training/optimise.cuh",), {"prepare": PREPARE_CALL, "adam": ADAM_CALL})
+def program(processes: int = 1) -> Program:
+    """The source, where the gradients of so many processes are added up through memory of their GPUs."""
+    sums = f"constexpr int SUMS = {len(SUMS)}, KL = {SUMS.index('kl')}, ALIVE = {SUMS.index('alive')};"
+    calls = {"collect": COLLECT_CALL, "adam": ADAM_CALL}
+    return program_of(("training/peers.cuh", "training/optimise.cuh"), calls, settings(processes, sums))
 
 
 @final
@@ -71,6 +82,7 @@ class Adam:
         betas: tuple[float, float] = (0.9, 0.999),
         device: str,
         threads: int | None = None,
+        group: Group | None = None,
     ) -> None:
         """Moves the parameters into one buffer, of which they become views.
 
@@ -80,13 +92,13 @@ class Adam:
             betas: How much of the gradient's running mean, and of its square's, is kept each step.
             device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
             threads: For the CPU: the most threads to use; None: one for each core.
+            group: The processes whose gradients are added up; None: this one trains alone.
         """
         if not parameters or len({id(p) for p in parameters}) != len(parameters):
             raise ValueError(f"there are {len(parameters)} parameters; give at least one, and each of them once")
         if not all(0 <= beta < 1 for beta in betas) or eps < 0:
             raise ValueError(f"betas are {betas} and eps {eps}; give betas from 0 to below 1, and eps from 0 up")
         backend = open_backend(resolve_device(device), threads)
-        self._address: Final = backend.arrays("torch").checked_address
         for number, parameter in enumerate(parameters):
             if parameter.dtype != torch.float32 or parameter.device != torch.device(backend.device):
                 raise ValueError(
@@ -100,13 +112,22 @@ class Adam:
         self._means: Final = torch.zeros_like(self.flat)
         self._squares: Final = torch.zeros_like(self.flat)
         self._steps: Final = torch.zeros(1, dtype=torch.int64, device=self.flat.device)
-        self._norm_of_sum: Final = self.flat.new_zeros(())
-        self._prepare, adam = load_kernels(backend, program())
+        self._group: Final = group or Group()
+        self._peers: Final = self._group.peer_memory(len(self.message), self.flat.device)
+        collect, adam = load_kernels(backend, program(self._group.size if self._peers else 1))
         factors, count, (beta1, beta2) = self.flat.new_zeros(_FACTORS), self.flat.numel(), betas
-        self._prepare.fill(norm_of_sum=self._norm_of_sum, steps=self._steps, factors=factors, beta1=beta1, beta2=beta2)
+        self._blocks: Final = blocks_of(len(self.message))
+        collect.fill(count=count, blocks=self._blocks, words=len(self.message))
+        collect.fill(
+            message=self.message, squares=self.flat.new_zeros(self._blocks), steps=self._steps, factors=factors
+        )
+        collect.fill(arrived=torch.zeros(1, dtype=torch.int32, device=self.flat.device))
+        collect.fill(log_beta1=_log(beta1), log_beta2=_log(beta2), **(self._peers.members if self._peers else ALONE))
+        self._collect: Final = collect
         adam.fill(count=count, factors=factors, gradient=self.gradient, parameters=self.flat)
         adam.fill(means=self._means, squares=self._squares)
-        self._adam: Final = adam.fill(rate1=1 - beta1, rate2=1 - beta2, beta2=beta2, epsilon=eps).bind(count)
+        adam.fill(rate1=1 - beta1, rate2=1 - beta2, beta2=beta2, epsilon=eps)
+        self._adam: Final = adam.bind(blocks_of(count))
         for parameter, part in zip(parameters, torch.split(self.flat, [p.numel() for p in parameters]), strict=True):
             parameter.data = part.view(parameter.shape)
 
@@ -129,27 +150,31 @@ class Adam:
     @torch.no_grad()
     def step(
         self,
-        totals: torch.Tensor,
         learning_rate: torch.Tensor,
         max_norm: float | None,
-        stop: torch.Tensor | None,
         norm: torch.Tensor,
+        *,
+        stop: torch.Tensor | None = None,
+        most_kl: float = math.inf,
+        figures: torch.Tensor | None = None,
     ) -> None:
-        """Takes a step along what was gathered; none at all where there were no samples, or ``stop`` is not zero.
+        """Adds up ``message`` over the processes, and takes a step; none where there were no samples, or at a stop.
 
         Args:
-            totals: [6] on the device: sums of the loss's ``SUMS`` over the minibatch, the last the number of samples.
             learning_rate: [1] on the device.
             max_norm: The mean gradient is shortened to this; None: never.
-            stop: int32 [1] on the device: 0 to go on; None: always.
             norm: [1], written where a step is taken: of the mean gradient, before it is shortened.
+            stop: int32 [1] on the device: 0 to go on; None: always. Becomes 1 where the mean divergence exceeds
+                ``most_kl``.
+            most_kl: Bounds the divergence.
+            figures: Where the totals are added, unless it is stopped; None: nowhere.
         """
-        torch.linalg.vector_norm(self.gradient, out=self._norm_of_sum)
-        samples = self._address("totals", totals, (len(SUMS),), (torch.float32,))
-        samples += SUMS.index("alive") * totals.element_size()
-        self._prepare.launch(
-            1, samples=samples, learning_rate=learning_rate, stop=stop, norm=norm, max_norm=max_norm or 0.0
-        )
+        if self._peers is None:
+            self._group.sum(self.message)
+        self._collect.launch(
+            self._blocks, learning_rate=learning_rate, stop=stop, figures=figures, norm=norm,
+            max_norm=max_norm or 0.0, most_kl=most_kl,
+        )  # fmt: skip
         self._adam()
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -172,3 +197,7 @@ class Adam:
 
     def _kept(self) -> dict[str, torch.Tensor]:
         return {"means": self._means, "squares": self._squares, "steps": self._steps}
+
+
+def _log(beta: float) -> float:
+    return math.log(beta) if beta else -math.inf

@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, final
 
 import torch
@@ -21,6 +21,11 @@ TOTALS = len(SUMS)
 
 CHUNK_BYTES = 4 * 2**30
 """A pass through a module keeps about so much for the way back; larger minibatches go in pieces."""
+
+
+def most_rows(units: int) -> int:
+    """How many rows go at a time through a module with so many units in all its layers."""
+    return max(1, CHUNK_BYTES // (12 * units))
 
 
 class Networks(ABC):
@@ -175,9 +180,7 @@ class TorchNetworks(Networks):
 
     def _chunk(self, rows: int) -> int:
         """How many rows go through the module at a time."""
-        wide = sum(p.shape[0] for p in self._parameters if p.dim() == 2) or 256
-        most = max(1, CHUNK_BYTES // (12 * wide))
-        return -(-rows // -(-rows // most))
+        return -(-rows // -(-rows // most_rows(units_of(self._parameters))))
 
     def _scaled(self, observations: torch.Tensor) -> torch.Tensor:
         return observations if self.scale is None else self.scale(observations)
@@ -207,6 +210,11 @@ def _rows(array: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as our kernels read it: contiguous float32 without a gradient."""
     return tensor.detach().float().contiguous()
+
+
+def units_of(parameters: Iterable[nn.Parameter]) -> int:
+    """The outputs of all layers, by their weights."""
+    return sum(parameter.shape[0] for parameter in parameters if parameter.dim() == 2) or 256
 
 
 def check_module(module: nn.Module, features: int, head: Head, name: str, device: str) -> None:

@@ -1,6 +1,7 @@
 """The processes that train one run together, each with replicas of its own, and what they tell one another."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, final
 
@@ -9,8 +10,13 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
 from gpu_envs.errors import LostProcessError
+from gpu_envs.training.process.peers import Gathering, PeerMemory, why_apart
 
 KeptT = TypeVar("KeptT")
+
+_SMALL, _MOST = 2**14, 2**18
+"""Numbers of 32 bits, up to which messages of any kind and gradients go through peer memory: NCCL has the bandwidth for
+larger ones."""
 
 LOST = "another of the processes that train together has ended"
 
@@ -43,20 +49,63 @@ class Group:
         self.size = dist.get_world_size(handle) if handle is not None else 1
         # The group of all is not held: one that outlives torch's own end of it aborts the process at its exit.
         self._handle = None if handle is None or handle is dist.group.WORLD else handle
+        self._small: Gathering | None = None
         self._first = 0 if self._handle is None else dist.get_global_rank(handle, 0)
+
+    @functools.cached_property
+    def why_not_peers(self) -> str:
+        """Why the processes do not exchange numbers through memory of their GPUs; empty where they do."""
+        if dist.get_backend(self._handle) != "nccl":
+            return "they train on CPUs"
+        return why_apart(self._handle or dist.group.WORLD)
+
+    @property
+    def way(self) -> str:
+        """What gradients are added up through, and why."""
+        if self.size == 1:
+            return ""
+        backend = dist.get_backend(self._handle)
+        if backend != "nccl":
+            return str(backend)
+        return f"NCCL ({self.why_not_peers})" if self.why_not_peers else "peer memory"
+
+    def peer_memory(self, numbers: int, device: torch.device) -> PeerMemory | None:
+        """Memory through which to exchange so many numbers of 32 bits; None where they are left to ``sum``."""
+        if self.size == 1 or device.type != "cuda" or numbers > _MOST or self.why_not_peers:
+            return None
+        return PeerMemory(self._handle or dist.group.WORLD, numbers, device)
 
     def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         """What each process gave, ``[size, ...]``, by rank."""
         if self.size == 1:
             return tensor.unsqueeze(0)
         parts = tensor.new_empty((self.size, *tensor.shape))
+        gathering = self._gathering(tensor)
+        if gathering is not None:
+            gathering(tensor, parts)
+            return parts
         with _losses_told():
             _GATHER(parts.view(-1), tensor.reshape(-1), group=self._handle)
         return parts
 
+    def _gathering(self, tensor: torch.Tensor) -> Gathering | None:
+        numbers = tensor.numel() * tensor.element_size() // 4
+        if not tensor.is_cuda or tensor.element_size() < 4 or not 0 < numbers <= _SMALL or self.why_not_peers:
+            return None
+        if self._small is None:
+            self._small = Gathering(self._handle or dist.group.WORLD, _SMALL, tensor.device)
+        return self._small
+
     def sum(self, tensor: torch.Tensor) -> None:
-        """Adds up what each process gave, in place and in order of rank: the same bits for all, every time."""
-        if self.size > 1:
+        """Adds up what each process gave, in place: the same bits for all, every time.
+
+        That is in order of rank, save for NCCL, which has an order of its own.
+        """
+        if self.size == 1:
+            return
+        if tensor.is_cuda and self._gathering(tensor) is None:
+            dist.all_reduce(tensor, group=self._handle)
+        else:
             torch.sum(self.gathered(tensor), 0, out=tensor)
 
     def take_first(self, tensor: torch.Tensor) -> None:

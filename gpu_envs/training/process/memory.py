@@ -1,18 +1,21 @@
 """Says what to lower where the device's memory does not suffice."""
 
 import contextlib
+import gc
 import itertools
 import math
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import final
 
 import torch
 
+from gpu_envs.backend.cuda import import_cupy
 from gpu_envs.training.config import Config
 
-_ROOM = 0.9
+ROOM = 0.9
 """So much of the device's memory is taken to be usable."""
 
 _COPIES = 7
@@ -63,6 +66,26 @@ def explain_shortage(config: Config, device: str) -> Iterator[None]:
         raise ShortageError(_advice(config, wanted, total, device)) from error
 
 
+def available(device: str) -> int | None:
+    """The memory of a device that nobody holds; None where nobody says."""
+    if device != "cpu":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text("utf-8").splitlines():  # see proc_meminfo(5)
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 2**10
+    return _total(device)
+
+
+def give_back(device: str) -> None:
+    """Lets go of what is done with, so that it is free again, for other processes too."""
+    gc.collect()  # a Trainer that is done with goes when cycles are looked for, and not before
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        import_cupy().get_default_memory_pool().free_all_blocks()
+
+
 def _total(device: str) -> int | None:
     """The memory of a device; None where nobody says."""
     if device != "cpu":
@@ -82,24 +105,24 @@ def asked_for(message: str) -> int:
 def _advice(config: Config, wanted: int, total: int | None, device: str) -> str:
     """What was needed, and what to lower. Most memory grows with num_envs times horizon, but not all."""
     weights = _weights(config)
-    if total is not None and weights > total * _ROOM / 2:
-        scale = math.sqrt(total * _ROOM / 2 / weights)
+    if total is not None and weights > total * ROOM / 2:
+        scale = math.sqrt(total * ROOM / 2 / weights)
         smaller = ",".join(str(max(1, int(width * scale))) for width in config.hidden)
         return (
             f"hidden layers of {', '.join(map(str, config.hidden))} need {weights / 2**30:,.1f} GiB to be trained on "
             f"{device}, which has {total / 2**30:,.1f} GiB: lower hidden to {smaller}"
         )
-    needed = max(wanted, _SAMPLE * config.num_envs * config.horizon)
-    share = 0.5 if total is None else min(0.5, _ROOM * total / needed)
-    fewer = max(1, int(config.num_envs * share))
+    needed = max(wanted, _SAMPLE * config.replicas * config.horizon)
+    share = 0.5 if total is None else min(0.5, ROOM * total / needed)
+    fewer = max(1, int(config.replicas * share))
     have = f", which has {total / 2**30:,.1f} GiB" if total is not None and wanted else ""
     size = f"more than {wanted / 2**30:,.1f} GiB" if wanted else "more than there is"
     steps = f" for a horizon of {config.horizon}" if config.horizon > 1 else ""
-    lower = [f"num_envs to {fewer:,}"] if config.num_envs > 1 else []
+    lower = [f"num_envs to {fewer:,}"] if config.replicas > 1 else []
     lower += [f"horizon to {max(1, int(config.horizon * share))}"] if config.horizon > 1 else []
     rest = "what does not grow with them, such as the weights of hidden layers and what other programs hold, stays"
     advice = f"lower {', or '.join(lower)} ({rest})" if lower else "use smaller hidden layers, or end other programs"
-    need = f"{config.num_envs:,} replicas{steps} need" if config.num_envs > 1 else f"1 replica{steps} needs"
+    need = f"{config.replicas:,} replicas{steps} need" if config.replicas > 1 else f"1 replica{steps} needs"
     return f"{need} {size} on {device}{have}: {advice}"
 
 

@@ -294,10 +294,19 @@ def state_of(kept: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
     if "ranks" not in kept:
         return kept
     own = kept["ranks"][rank]
-    learners = {
-        name: {**state, "rewards": {**state["rewards"], "running": own["running"][name]}}
-        if name in own["running"]
-        else state
-        for name, state in kept["learners"].items()
-    }
-    return {**kept, **{name: own[name] for name in _OWN}, "learners": learners}
+    return {**_following(kept, own["running"]), **{name: own[name] for name in _OWN}}
+
+
+def anew(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same where episodes begin anew, in whatever process."""
+    scales = {name: state["rewards"] for name, state in kept["learners"].items()}
+    zeros = {name: torch.zeros_like(scale["running"]) for name, scale in scales.items() if scale is not None}
+    return _following(kept, zeros)
+
+
+def _following(kept: Mapping[str, Any], running: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """A state whose learners follow these discounted returns."""
+    learners = dict(kept["learners"])
+    for name, returns in running.items():
+        learners[name] = {**learners[name], "rewards": {**learners[name]["rewards"], "running": returns}}
+    return {**kept, "learners": learners}

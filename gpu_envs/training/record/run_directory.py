@@ -58,7 +58,7 @@ class RunDirectory:
             NotADirectoryError: There is a file of that name.
         """
         if path is None:
-            made = _new_folder(Path(root), id_of(config.env))
+            made = new_folder(Path(root), id_of(config.env))
         else:
             made = Path(path)
             wrong = next((place for place in (made, *made.parents) if place.exists() and not place.is_dir()), None)
@@ -188,7 +188,7 @@ def _command() -> list[list[str]]:
     return [list(sys.argv)] if own else []
 
 
-def _new_folder(root: Path, env: str) -> Path:
+def new_folder(root: Path, env: str) -> Path:
     """Makes a folder with a name of its own, even where two runs start in the same second."""
     stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
     root.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,235 @@
+"""PPO as a LightningModule: processes, checkpoints, logs, callbacks and the progress bar are Lightning's.
+
+python examples/lightning_ppo.py                                # CartPole until its mean return is 475
+python examples/lightning_ppo.py --accelerator gpu --devices 2  # on two GPUs; with cpu: by two processes
+python examples/lightning_ppo.py --ckpt-path lightning_logs/version_0/checkpoints/last.ckpt
+
+One of Lightning's epochs is a horizon, played in all replicas, and the update from it. A checkpoint has weights,
+optimiser and how far training is, and nothing of the environments: a run that goes on begins with new episodes.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, final
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+import gpu_envs
+from gpu_envs.engine.by_role import roles_of
+from gpu_envs.seeds import derived_seed
+from gpu_envs.training import Config
+from gpu_envs.training.operations.advantage import Advantages
+from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
+from gpu_envs.training.policies.policy import default_policy
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """What can be chosen on the command line."""
+
+    env: str = "CartPole-v1"
+    """Of an environment with discrete actions, and no action masks."""
+    params: str = "{}"
+    """Its own parameters, as JSON."""
+    role: str = ""
+    """Of a team: whose agents learn, the first role's unless given. The others act at random."""
+    seed: int = 0
+    accelerator: str = "auto"
+    devices: int = 1
+    """Processes that train together, each on a device of its own."""
+    steps: int = 5_000_000
+    """Of all replicas of all processes together."""
+    num_envs: int = 512
+    """Replicas of each process."""
+    horizon: int = 32
+    epochs: int = 2
+    minibatches: int = 8
+    learning_rate: float = 4e-3
+    """At the beginning; it falls to zero."""
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    entropy_weight: float = 0.0
+    target_return: float = 475.0
+    """Training ends when the mean return of a validation is this."""
+    ckpt_path: str = ""
+    """A checkpoint to go on from."""
+
+
+@final
+class Replicas:
+    """A process's replicas, numbered through all processes, and what a horizon of them leaves."""
+
+    def __init__(self, ppo: "PPO", num_envs: int, horizon: int, purpose: str) -> None:
+        device, seed = str(ppo.device), derived_seed(ppo.args.seed, purpose, ppo.current_epoch)
+        self.role, self.rank, self.turn = ppo.role.name, ppo.global_rank, 0
+        # what gpu_envs.make(..., first_replica=rank * num_envs) gives, and arrays for a horizon of it
+        self.world = HorizonEnv(ppo.config, device, num_envs, horizon, self.rank * num_envs)
+        self.world.reset(seed)
+        self.own = self.world.storage[self.role]
+        self.ops = {role.name: Ops(role.head, device, ppo.config.cpu_threads) for role in self.world.roles}
+        self.stream = {name: torch.tensor([derived_seed(seed, name), 0], device=device) for name in self.ops}
+        self.actions, self.log_probs, self.at_random = {}, {}, {}
+        for role in self.world.roles:
+            rows, head = num_envs * role.agents, role.head
+            self.actions[role.name] = torch.zeros(horizon, rows, head.width, dtype=torch.int32, device=device)
+            self.log_probs[role.name] = torch.zeros(horizon, rows, device=device)
+            self.at_random[role.name] = torch.zeros(rows, head.parameters, device=device)
+
+    @torch.no_grad()
+    def play(self, policy: torch.nn.Module) -> None:
+        """Plays a horizon. Each agent's random numbers are those of its place among all processes' agents."""
+        for storage in self.world.storage.values():
+            storage.carry_over()
+        for t in range(self.world.horizon):
+            parameters = self.at_random | {self.role: policy(self.own.observations[t].flatten(0, 1))[0]}
+            for name, ops in self.ops.items():
+                ops.sample(
+                    parameters[name], self.actions[name][t], self.log_probs[name][t], stream=self.stream[name],
+                    turn=self.turn, first_row=self.rank * len(parameters[name]),
+                )  # fmt: skip
+            each = {name: actions[t] for name, actions in self.actions.items()}
+            self.world.step(t, {name: own.view(self.world.num_envs, -1, own.shape[1]) for name, own in each.items()})
+            self.turn += 1
+
+
+@final
+class Horizons:
+    """What Lightning takes for a dataset: random minibatches of the rows of a horizon, which is played first."""
+
+    def __init__(self, ppo: "PPO") -> None:
+        self.ppo = ppo
+
+    def __len__(self) -> int:
+        return self.ppo.args.epochs * self.ppo.args.minibatches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        rows = self.ppo.collect()
+        for _ in range(self.ppo.args.epochs):
+            order = torch.randperm(rows, device=self.ppo.device, dtype=torch.int32)
+            yield from order.tensor_split(self.ppo.args.minibatches)
+
+
+@final
+class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types are not followed
+    """A policy for the agents of one role, and how it learns (Schulman et al. 2017)."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Takes fields of ``Args``, which a checkpoint keeps."""
+        super().__init__()
+        self.save_hyperparameters()
+        self.args = args = Args(**settings)
+        sizes: dict[str, Any] = {"num_envs": args.num_envs, "horizon": args.horizon, "minibatches": args.minibatches}
+        self.config = Config(env=args.env, params=json.loads(args.params), **sizes)
+        spec = gpu_envs.spec(args.env)
+        roles = {role.name: role for role in roles_of(spec, spec.check_params(self.config.params, 1))}
+        self.role = RoleInfo.of(roles[args.role or next(iter(roles))], masked=False)
+        weights = torch.Generator().manual_seed(args.seed)
+        self.policy = default_policy(self.role.features, self.role.head, self.config, weights)
+
+    def configure_optimizers(self) -> Any:
+        adam = torch.optim.Adam(self.parameters(), lr=self.args.learning_rate, eps=1e-5)
+        return [adam], [torch.optim.lr_scheduler.PolynomialLR(adam, self.trainer.max_epochs or 1)]
+
+    def train_dataloader(self) -> Horizons:
+        return Horizons(self)
+
+    def val_dataloader(self) -> range:
+        return range(1)
+
+    def on_train_start(self) -> None:
+        """Makes the replicas, on the device that Lightning has chosen."""
+        self.replicas = Replicas(self, self.args.num_envs, self.args.horizon, "training")
+        self.advantage = Advantages(str(self.device), self.config.cpu_threads)
+
+    @torch.no_grad()
+    def collect(self) -> int:
+        """Plays a horizon and works out its advantages; returns its number of rows."""
+        args, replicas, own = self.args, self.replicas, self.replicas.own
+        replicas.play(self.policy)
+        actions, log_probs = replicas.actions[self.role.name], replicas.log_probs[self.role.name]
+        advantages, returns = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
+        values = self.policy(own.observations.flatten(0, 2))[1].view(args.horizon + 1, -1)
+        final = values[1:] if own.final_obs is None else self.policy(own.final_obs.flatten(0, 2))[1].view_as(log_probs)
+        alive = torch.ones_like(own.terminations) if own.alive is None else own.alive[:-1]
+        self.advantage.compute(
+            own.rewards.flatten(1), values, own.terminations.flatten(1), own.truncations.flatten(1), alive.flatten(1),
+            final, args.gamma, args.gae_lambda, advantages, returns,
+        )  # fmt: skip
+        self.observations = own.observations[:-1].flatten(0, 2)
+        self.samples = Samples(
+            actions.flatten(0, 1), log_probs.flatten(), advantages.flatten(), returns.flatten(), values[:-1].flatten(),
+            alive.flatten(),
+        )  # fmt: skip
+
+        # The batch is that of all processes: so is what is said of it.
+        sums = torch.stack([alive.sum(), advantages.sum(), advantages.square().sum()]).double()
+        count, total, squares = self.trainer.strategy.reduce(sums, reduce_op="sum")
+        self.samples_each = (count / self.trainer.world_size / args.minibatches).float()
+        mean, variance = total / count, (squares / count - (total / count).square()).clamp(min=0.0)
+        weight, clip = mean.new_tensor([args.entropy_weight, 0.2])
+        self.scalars = torch.stack([mean, 1 / (variance.sqrt() + 1e-8), weight, clip]).float()
+        return len(self.observations)
+
+    def training_step(self, rows: torch.Tensor, _: int) -> torch.Tensor:
+        """The loss of a minibatch. Lightning takes its gradient, the mean over the processes, and Adam's step."""
+        parameters, values = self.policy(self.observations[rows])
+        by_parameters, by_values = torch.empty_like(parameters), torch.empty_like(values)
+        sums = values.new_empty(len(SUMS), len(rows))
+        self.replicas.ops[self.role.name].loss(
+            parameters.detach(), values.detach(), self.samples, rows, LossSettings(), self.scalars,
+            by_parameters, by_values, sums,
+        )  # fmt: skip
+        means = zip(SUMS, sums.sum(1) / self.samples_each, strict=True)
+        self.log_dict(dict(means), on_step=False, on_epoch=True, sync_dist=True, batch_size=1)
+        # The kernel has worked out the gradient by the policy's outputs; this has that gradient.
+        loss: torch.Tensor = ((parameters * by_parameters).sum() + (values * by_values).sum()) / self.samples_each
+        return loss
+
+    def validation_step(self, *_: int) -> None:
+        """Plays a whole episode in each of 128 replicas of every process."""
+        replicas = Replicas(self, 128, 1, "validation")
+        running, means = torch.ones(128, 1, device=self.device), defaultdict[str, Any](float)
+        while running.any():
+            replicas.play(self.policy)
+            ended = running * (replicas.own.episode_length[0, :, :1] > 0)
+            for name, storage in replicas.world.storage.items():
+                means[f"{name}/return"] += (ended * storage.episode_return[0]).mean()
+                means[f"{name}/length"] += (ended * storage.episode_length[0]).mean()
+            running = running - ended
+        self.log_dict(dict(means), sync_dist=True, batch_size=1, prog_bar=True)
+
+
+def train(args: Args, *callbacks: lightning.Callback) -> tuple[PPO, lightning.Trainer]:
+    """Trains, and gives the module and Lightning's trainer."""
+    lightning.seed_everything(args.seed)
+    ppo, interval = PPO(**vars(args)), 5
+    figure: dict[str, Any] = {"monitor": f"{ppo.role.name}/return", "mode": "max"}
+    solved = EarlyStopping(**figure, stopping_threshold=args.target_return, patience=args.steps)
+    best = ModelCheckpoint(**figure, save_last=True, every_n_epochs=interval, save_on_train_epoch_end=True)
+    updates = max(args.steps // (args.devices * args.num_envs * args.horizon), 1)
+    trainer = lightning.Trainer(
+        accelerator=args.accelerator, devices=args.devices, strategy="ddp" if args.devices > 1 else "auto",
+        max_epochs=updates, check_val_every_n_epoch=interval, num_sanity_val_steps=0, gradient_clip_val=0.5,
+        log_every_n_steps=1, callbacks=[solved, best, *callbacks],
+    )  # fmt: skip
+    trainer.fit(ppo, ckpt_path=args.ckpt_path or None)
+    return ppo, trainer
+
+
+def main() -> None:
+    """Trains, and validates what came of it: Lightning prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for field in dataclasses.fields(Args):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    ppo, trainer = train(Args(**vars(parser.parse_args())))
+    trainer.validate(ppo)
+
+
+if __name__ == "__main__":
+    main()

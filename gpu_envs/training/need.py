@@ -1,0 +1,185 @@
+"""What memory a run needs, worked out from its settings before anything is allocated."""
+
+import dataclasses
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpu_envs.backend import open_backend
+from gpu_envs.codegen import SimulationConfig, layout_of
+from gpu_envs.engine.by_role import roles_of
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.engine.simulation import NO_LIMIT
+from gpu_envs.registry import known as registry
+from gpu_envs.training.assembly import why_torch
+from gpu_envs.training.config import AUTO, Config
+from gpu_envs.training.operations.fused_programs import Network
+from gpu_envs.training.operations.heads import log_stds
+from gpu_envs.training.policies.networks import most_rows, units_of
+from gpu_envs.training.policies.policy import padded
+from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
+from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleStorage
+from gpu_envs.training.rollout.policy_rows import RoleMembers, assign, learns
+from gpu_envs.training.rollout.sample_storage import SampleStorage
+
+_MANY = 2**20
+"""Replicas for which a team is laid out as it is for all larger numbers."""
+
+_MOST = 2**31 - 1
+
+_OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
+"""What may be given among an environment's parameters and is none of them."""
+
+_BY_THEIR_OUTPUTS = ("tanh", "relu")
+"""Activations whose gradient follows from their outputs; torch keeps the inputs of others, too."""
+
+
+@final
+class Pass(NamedTuple):
+    """Work over rows of samples, which goes in pieces where they are many."""
+
+    rows: float
+    """Of a replica."""
+    row_bytes: int
+    most_rows: float = math.inf
+    """In a piece."""
+
+    def bytes_of(self, num_envs: int) -> int:
+        """The memory of a piece."""
+        return math.ceil(min(self.rows * num_envs, self.most_rows) * self.row_bytes)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """The memory of a run by the number of its replicas; without weights, and what torch and the driver hold."""
+
+    stored: int
+    """Bytes that a replica keeps as long as the run lasts: exact."""
+    copied: int
+    """Bytes that a replica needs beside that while its policies learn."""
+    passes: tuple[Pass, ...]
+    """What is done one after the other, of which the largest counts."""
+
+    def of(self, num_envs: int) -> int:
+        """The bytes of so many replicas."""
+        most = max((each.bytes_of(num_envs) for each in self.passes), default=0)
+        return num_envs * (self.stored + self.copied) + most
+
+    def most(self, room: float) -> int:
+        """The most replicas that have room in so many bytes."""
+        return bisect_right(range(1, _MOST + 1), room, key=self.of)
+
+
+def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None = None) -> Need:
+    """What memory a run needs on a device, ``cpu`` or ``cuda:N``; of ``num_envs`` nothing is asked.
+
+    Args:
+        config: The run.
+        device: Where.
+        modules: Policies of the user's own, by name.
+    """
+    spec = registry.spec(config.env)
+    count = 1 if config.num_envs == AUTO else config.replicas
+    others = {name: value for name, value in config.params.items() if name in _OPTIONS}
+    options = Options(device=device, output="torch", autoreset_mode="SameStep", **others)
+    own = {name: value for name, value in config.params.items() if name not in (*_OPTIONS, "render_mode")}
+    simulated = config_of(spec, count, options, own)
+    roles = tuple(RoleInfo.of(view, masked=spec.masked) for view in roles_of(spec, simulated.params))
+    limited, horizon = simulated.limit != NO_LIMIT, config.horizon
+    stored = _environment(simulated, device) + int(config.stagger)
+    copied, passes, shared = 0, [], dict[str, int]()
+    for role in roles:
+        one, two = (RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limited) for n in (1, 2))
+        stored += _bytes(vars(two).values()) - _bytes(vars(one).values())
+        copied += 8 * horizon * role.agents  # returns of episodes, and which ended
+    for name, parts in assign(roles, config.policies).items():
+        rows, head, features = sum(len(part.members) for part in parts), parts[0].role.head, parts[0].role.features
+        shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.whole}
+        if not learns(name):
+            stored += rows * (4 * head.width * (1 + (head.kind == "box")) + 4)
+            stored += rows * 4 * head.parameters * name.startswith("random")
+            continue
+        once, twice = (vars(SampleStorage(config, n * rows, head, "meta")).values() for n in (1, 2))
+        stored += _bytes(twice) - _bytes(once) + 4 * rows * config.normalise_rewards
+        samples = horizon * rows
+        copied += 8 * samples
+        if len(parts) > 1 or not parts[0].whole:  # the rows are gathered from their roles
+            copied += samples * (8 * features + 8 + head.parameters * parts[0].role.masked)
+        passes += _passes(config, device, parts[0], samples, (modules or {}).get(name))
+    return Need(stored + sum(shared.values()), copied, tuple(passes))
+
+
+def _passes(config: Config, device: str, part: RoleMembers, samples: int, module: nn.Module | None) -> list[Pass]:
+    """What a policy that learns does over its samples."""
+    head, features, masked = part.role.head, part.role.features, part.role.masked
+    found = [Pass(samples, 24 * features)] if config.normalise_observations else []
+    network = Network(head, features, config.hidden, config.activation, config.precision)
+    perceptron = module is None and not config.shared_trunk
+    if not why_torch(network, config, device, masked=masked, perceptron=perceptron):
+        return found
+    means = head.parameters - log_stds(head)
+    if module is not None:
+        units = units_of(parameter for parameter in module.parameters() if parameter.requires_grad)
+    elif config.shared_trunk:
+        units = sum(config.hidden) + padded(means + 1)
+    else:
+        units = 2 * sum(config.hidden) + means + 1
+    size = 2 if config.precision == "bf16" else 4
+    kept = 1 if module is None and config.activation in _BY_THEIR_OUTPUTS else 2
+    widest = 2 * size * max(config.hidden)  # a layer's rows before and after the activation, or their gradients
+    read = features * 4 * (1 + config.normalise_observations + (size == 2))
+    beside = 4 * (3 * head.parameters + 8)  # the distribution, its gradient, and the sums
+    valued = 1 + 1 / config.horizon if perceptron else 1 / config.horizon  # others give values as they act
+    return [
+        *found,
+        Pass(samples / config.passes[1], kept * size * units + widest + read + beside, most_rows(units)),
+        Pass(samples * valued, widest + read, most_rows(units)),
+    ]
+
+
+def _environment(simulated: SimulationConfig, device: str) -> int:
+    """The bytes of a replica of the environment itself."""
+    own = frozenset(name for name, value in simulated.params.items() if isinstance(value, np.ndarray))
+    traits = open_backend(device).traits
+    few, many = (
+        layout_of(dataclasses.replace(simulated, num_envs=n), traits, own).buffers() for n in (_MANY, 2 * _MANY)
+    )
+    sizes = [
+        sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in found.values()) for found in (few, many)
+    ]
+    everywhere = simulated.spec.masked and not simulated.spec.has_team  # that all replicas have a mask
+    return (sizes[1] - sizes[0]) // _MANY + 4 * len(own) + int(everywhere)
+
+
+def _bytes(arrays: Iterable[object]) -> int:
+    """The bytes of the tensors among them, and of tensors in tuples."""
+    flat = [part for array in arrays for part in (array if isinstance(array, tuple) else (array,))]
+    return sum(part.numel() * part.element_size() for part in flat if isinstance(part, torch.Tensor))
+
+
+def check_room(config: Config, device: str, modules: Mapping[str, nn.Module]) -> None:
+    """Refuses more replicas than there is memory for.
+
+    Raises:
+        ShortageError: A number that cannot fit; the message names the largest that can.
+    """
+    need, count = need_of(config, device, modules), config.replicas
+    room = available(device)
+    if room is None or need.of(count) <= room:
+        return
+    give_back(device)
+    room = available(device)
+    if room is None or need.of(count) <= room:
+        return
+    most = need.most(room * ROOM)
+    lower = f"lower num_envs to {most:,}, which fits, or the horizon" if most else "lower the horizon, or hidden"
+    raise ShortageError(
+        f"{count:,} replicas for a horizon of {config.horizon} need {need.of(count) / 2**30:,.1f} GiB on {device}, of "
+        f"which {room / 2**30:,.1f} GiB are free: {lower}"
+    )

@@ -1,0 +1,131 @@
+"""Memory that all processes with a GPU each of one host can write to, and what they tell one another through it."""
+
+import os
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+import torch.distributed as dist
+
+from gpu_envs.backend import open_backend
+from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
+from gpu_envs.backend.structs import Struct
+
+BLOCK = 256
+"""Numbers that a block of threads exchanges; as in ``peers.cuh``."""
+
+TURN_OFF = "GPU_ENVS_PEER_MEMORY"
+"""The environment variable that, at 0, leaves all exchanges to NCCL."""
+
+PEERS: Final[tuple[Any, ...]] = (
+    ("const u64*?", "addresses", ("processes",)),
+    ("int", "rank"),
+    ("Index", "room"),
+    ("int*?", "rounds", ("room_blocks",)),
+)
+"""What a kernel that exchanges numbers must know."""
+
+ALONE: Final[dict[str, Any]] = {"addresses": None, "rank": 0, "room": 0, "rounds": None, "room_blocks": 0}
+"""Of which for one process there is nothing to know."""
+
+GATHER_CALL = Struct.of(
+    "GatherCall", "float", ("Index", "count"), ("const int*", "own", ("count",)),
+    ("int*", "gathered", ("processes", "count")), *PEERS,
+)  # fmt: skip
+
+
+def settings(processes: int, prologue: str = "") -> KernelSettings:
+    """Of programs whose kernels exchange numbers among so many processes."""
+    return KernelSettings(
+        prologue=f"constexpr int PROCESSES = {processes};\n{prologue}",
+        sizes={"processes": processes},
+        grid=Grid(threads=BLOCK, replicas=1),
+    )
+
+
+def gather_program(processes: int) -> Program:
+    """The source."""
+    return program_of(("training/peers.cuh", "training/peers_gather.cuh"), {"gather": GATHER_CALL}, settings(processes))
+
+
+def blocks_of(numbers: int) -> int:
+    """How many blocks exchange so many numbers."""
+    return -(-numbers // BLOCK)
+
+
+def why_apart(group: Any) -> str:
+    """Why the processes of a group cannot write to one another's memory; empty where they can. All ask together."""
+    known: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(known, _place(), group=group)
+    if any(off for _, _, off in known):
+        return f"{TURN_OFF} is 0"
+    if any(host != known[0][0] for host, _, _ in known):
+        return "they are on several hosts"
+    devices = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
+    own = torch.cuda.current_device()
+    others = [devices.get(name) for _, name, _ in known if devices.get(name) != own]
+    reach = all(other is not None and torch.cuda.can_device_access_peer(own, other) for other in others)
+    dist.all_gather_object(known, reach, group=group)
+    return "" if all(known) else "their GPUs do not reach one another's memory"
+
+
+def _place() -> tuple[str, str, bool]:
+    """The host, the GPU, and whether the user wants no peer memory."""
+    boot = Path("/proc/sys/kernel/random/boot_id")  # containers of one host have it in common
+    host = boot.read_text() if boot.exists() else os.uname().nodename
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return host, str(gpu.uuid), os.environ.get(TURN_OFF) == "0"
+
+
+@final
+class PeerMemory:
+    """Room for so many numbers of each process, in the memory of all; every process makes it at the same time.
+
+    Attributes:
+        members: What kernels that exchange numbers through it are filled with.
+    """
+
+    def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
+        """Allocates by torch's symmetric memory.
+
+        Args:
+            group: The processes, each of whose GPUs reaches the others.
+            numbers: The most that a process tells in a round, of 32 bits each.
+            device: This process's GPU.
+        """
+        import torch.distributed._symmetric_memory as symmetric
+
+        size, blocks = dist.get_world_size(group), blocks_of(numbers)
+        room = blocks * BLOCK
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # which we have no use for
+        self._memory: Final[Any] = symmetric.empty(2 * size * room, dtype=torch.int64, device=device)
+        self._memory.zero_()
+        self._handle: Final[Any] = symmetric.rendezvous(self._memory, group)
+        torch.cuda.synchronize(device)
+        dist.barrier(group)  # nobody writes into what is yet to be zeroed
+        self.members: Final[dict[str, Any]] = {
+            "addresses": torch.tensor(self._handle.buffer_ptrs, dtype=torch.int64, device=device),
+            "rank": dist.get_rank(group),
+            "room": room,
+            "rounds": torch.zeros(blocks, dtype=torch.int32, device=device),
+            "room_blocks": blocks,
+        }
+
+
+@final
+class Gathering:
+    """Brings together what each process has, at most so many numbers."""
+
+    def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
+        """Allocates; every process makes it at the same time."""
+        self.numbers: Final = numbers
+        program = gather_program(dist.get_world_size(group))
+        self._memory: Final = PeerMemory(group, numbers, device)
+        self._kernel: Final = load_kernels(open_backend(str(device)), program)[0].fill(**self._memory.members)
+
+    def __call__(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
+        """Writes what each process has there to ``gathered``, by rank; elements are of 4 or 8 bytes."""
+        given, found = own.reshape(-1).view(torch.int32), gathered.view(-1).view(torch.int32)
+        count = len(given)
+        self._kernel.launch(blocks_of(count), count=count, own=given, gathered=found.view(-1, count))

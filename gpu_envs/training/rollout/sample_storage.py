@@ -1,0 +1,36 @@
+"""What a policy that learns keeps of a horizon, beside what the environment writes."""
+
+from typing import final
+
+import torch
+
+from gpu_envs.training.config import Config
+from gpu_envs.training.operations.heads import Head
+
+
+@final
+class SampleStorage:
+    """The arrays of a learner that grow with the horizon or the replicas.
+
+    Attributes:
+        indices: The random order of the samples; None: they are taken as they come.
+        acted: The environment's actions, where those are others than the policy's (a box).
+        sums: Where rewards are normalised: of each row, what the scale learns from.
+    """
+
+    def __init__(self, config: Config, rows: int, head: Head, device: str) -> None:
+        """Allocates; on torch's device ``meta`` there are the sizes alone."""
+
+        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        horizon, box = config.horizon, head.kind == "box"
+        epochs, minibatches = config.passes
+        self.actions = made(horizon, rows, head.width, dtype=torch.float32 if box else torch.int32)
+        self.log_probs = made(horizon, rows)
+        self.values = made(horizon + 1, rows)
+        self.advantages = made(horizon, rows)
+        self.returns = made(horizon, rows)
+        self.acted = made(rows, head.width) if box else None
+        self.sums = (made(rows), made(rows), made(rows)) if config.normalise_rewards else None
+        self.indices = made(horizon * rows, dtype=torch.int32) if epochs * minibatches > 1 else None

@@ -1,0 +1,207 @@
+"""How many replicas suit a run and its device: powers of two, tried one after the other in this process."""
+
+import copy
+import dataclasses
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+import torch
+from torch import nn
+
+from gpu_envs.backend import resolve_device
+from gpu_envs.training.config import AUTO, Config
+from gpu_envs.training.need import Need, need_of
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.process.memory import ROOM, available, give_back
+from gpu_envs.training.record.reports import IterationReport
+from gpu_envs.training.trainer import Trainer
+
+NEAR = 0.95
+"""A rate from this share of the best up is as good as the best."""
+
+UPDATES = 200
+"""A run keeps at least so many: what it learns in an update hardly grows with the replicas once they are many."""
+
+_FIRST = {True: 64, False: 16}
+"""The size to begin with, by whether the device is a GPU."""
+
+_SMALL = 2**21
+"""On the CPU the first size takes at most so many bytes, if it can: they are soon gone through."""
+
+_SECONDS = 0.2
+"""An iteration is repeated for so long at least."""
+
+_ENOUGH = 1.0
+"""An iteration that takes so many seconds is not repeated."""
+
+_LIMIT = 12.0
+"""No size is begun that is likely to end later than so many seconds after the first was begun."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What a number of replicas takes and gives."""
+
+    num_envs: int
+    memory: int
+    """Bytes: on a GPU measured, with all that torch took; on the CPU worked out."""
+    rollout: float
+    """Steps of the environment in a second of acting and stepping, all replicas together."""
+    training: float
+    """Steps of the environment in a second of training: rollout and update."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """The sizes that were tried, and what follows from them."""
+
+    sizes: tuple[Size, ...]
+    largest: int
+    """The most replicas that there is memory for."""
+    most: int
+    """The most replicas that leave the run ``UPDATES`` updates."""
+    ended: str
+    """Why no larger size was tried."""
+
+    @property
+    def knee(self) -> int:
+        """The fewest replicas whose training is as fast as the best."""
+        return knee(self.sizes)
+
+    @property
+    def chosen(self) -> int:
+        """What ``num_envs="auto"`` takes: the knee of those sizes that leave the run enough updates."""
+        return knee([size for size in self.sizes if size.num_envs <= self.most] or self.sizes[:1])
+
+    @property
+    def why(self) -> str:
+        """The reason for what is chosen."""
+        if self.chosen > self.most:
+            return f"the smallest that is tried, with which total_steps are fewer than {UPDATES} updates"
+        if self.chosen * 2 > self.most:
+            return f"the largest power of two with which total_steps are {UPDATES} updates or more"
+        return "the fewest within 5 % of the fastest training"
+
+
+def knee(sizes: Sequence[Size]) -> int:
+    """The fewest replicas whose training is as fast as the best."""
+    best = max(size.training for size in sizes)
+    return min(size.num_envs for size in sizes if size.training >= NEAR * best)
+
+
+def largest(sizes: Sequence[Size], need: Need, room: float) -> int:
+    """The most replicas that have room, by what is worked out and how much faster the memory in truth grew."""
+    first, last, growth = sizes[0], sizes[-1], 1.0
+    if len(sizes) > 1:
+        growth = max(1.0, (last.memory - first.memory) / (need.of(last.num_envs) - need.of(first.num_envs)))
+    return need.most(need.of(last.num_envs) + (room - last.memory) / growth)
+
+
+def grows(sizes: Sequence[Size]) -> bool:
+    """Whether one of the last two sizes trained faster than all before them, by more than counts as near."""
+    if len(sizes) < 3:
+        return True
+    *before, last, latest = [size.training for size in sizes]
+    return NEAR * max(last, latest) > max(before)
+
+
+def tune(
+    config: Config, *, modules: Mapping[str, nn.Module] | None = None, told: Callable[[Size], None] | None = None,
+    enough: bool = False,
+) -> Tuning:  # fmt: skip
+    """Trains a few iterations with 64, 128, ... replicas (on the CPU 16 or fewer), as long as that gets faster.
+
+    Each size is given up before the next. Nothing is written, and no memory is kept.
+
+    Args:
+        config: The run; its ``num_envs`` does not matter.
+        modules: Policies of your own, by name; copies of them are trained.
+        told: Is given each size as soon as it is measured.
+        enough: Stop where larger sizes would leave the run fewer than ``UPDATES`` updates.
+
+    Raises:
+        MemoryError: There is too little for the first size.
+    """
+    device = resolve_device(config.device)
+    give_back(device)
+    held = torch.cuda.memory_reserved(device) if device != "cpu" else 0
+    free = available(device)
+    room = math.inf if free is None else free * ROOM
+    need = need_of(dataclasses.replace(config, num_envs=AUTO), device, modules)
+    most = max(1, config.total_steps // (UPDATES * config.horizon * config.gpus))
+    sizes: list[Size] = []
+    count = _FIRST[device != "cpu"]
+    while device == "cpu" and count > 1 and need.of(count) > _SMALL:
+        count //= 2
+    while count * config.horizon < config.passes[1]:
+        count *= 2
+    ended = ""
+    _trial(config, count, modules).iterate(1)  # afterwards all is compiled and loaded that is so once
+    give_back(device)
+    began = time.perf_counter()
+    while not ended:
+        start = time.perf_counter()
+        if device != "cpu":
+            torch.cuda.reset_peak_memory_stats(device)
+        rates = _rates(_trial(config, count, modules))
+        memory = need.of(count) if device == "cpu" else torch.cuda.max_memory_reserved(device) - held
+        sizes.append(Size(count, memory, *rates))
+        give_back(device)
+        if told is not None:
+            told(sizes[-1])
+        now, fitting = time.perf_counter(), largest(sizes, need, room)
+        count *= 2
+        reasons = {
+            "training became no faster": not grows(sizes),
+            "twice as many would not fit": count > fitting,
+            "total_steps would be too few updates": enough and count > most,
+            "the time was over": now - began + 2 * (now - start) > _LIMIT,
+        }
+        ended = next((reason for reason, holds in reasons.items() if holds), "")
+    return Tuning(tuple(sizes), fitting, most, ended)
+
+
+def _trial(config: Config, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
+    """A trainer of so many replicas, ready to train."""
+    own = copy.deepcopy(dict(modules or {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are no graphs is said by the run itself
+        trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1), modules=own)
+        trainer.prepare()
+    return trainer
+
+
+def _rates(trainer: Trainer) -> tuple[float, float]:
+    """Steps a second of rollout, and of training."""
+    seconds, reports = _timed(trainer, 1)
+    if seconds < _ENOUGH:
+        seconds, reports = _timed(trainer, max(3, math.ceil(_SECONDS / seconds)))
+    steps = trainer.config.steps_at(1)
+    rollout = statistics.median(report.rollout_seconds for report in reports)
+    return steps / rollout, steps * len(reports) / seconds
+
+
+def _timed(trainer: Trainer, count: int) -> tuple[float, list[IterationReport]]:
+    """The seconds of so many iterations, to the end of the last one's work on the device, and their reports."""
+    start = time.perf_counter()
+    reports = trainer.iterate(count)
+    return time.perf_counter() - start, reports
+
+
+def choose_num_envs(
+    config: Config, *, modules: Mapping[str, nn.Module] | None = None, group: object = None
+) -> tuple[int, str]:
+    """The number that ``num_envs="auto"`` stands for on this device, and why; of several processes, their smallest."""
+    processes = Group(group)
+    found = tune(dataclasses.replace(config, gpus=processes.size), modules=modules, enough=True)
+    numbers = processes.told(found.chosen)
+    tried = f"{found.sizes[0].num_envs:,} to {found.sizes[-1].num_envs:,} were tried, until {found.ended}"
+    if min(numbers) < found.chosen:
+        return min(numbers), f"the smallest that suits one of {processes.size} processes"
+    return found.chosen, f"{found.why} ({tried})"

@@ -1,0 +1,34 @@
+// What processes with a GPU each of one host tell one another, through memory of each that all of them can write to.
+//
+// A number goes to all others in a word with the number of the round. Words arrive as a whole, so that whoever finds the
+// round's number there has the number itself, and waits for nothing else. Each process has two places for every number,
+// used in turn: who writes those of a round has had all of the round before, and so nobody reads the one before that.
+
+constexpr int BLOCK = 256;                  // numbers, and a GPU's threads
+constexpr int STRIDE = ON_GPU ? BLOCK : 1;  // from one number of a thread to its next
+
+template <class Call> FN u64* place_of(const Call& call, int process, u32 round, int source, Index number) {
+    u64* const memory = reinterpret_cast<u64*>(call.addresses[process]);
+    return memory + (Index(round % 2) * PROCESSES + source) * call.room + number;
+}
+
+// Tells all others one number, and finds what they tell.
+template <class Call> FN void exchange(const Call& call, u32 round, Index number, u32 own, u32 (&found)[PROCESSES]) {
+    UNROLL
+    for (int other = 0; other < PROCESSES; ++other) {
+        found[other] = own;
+        if (other != call.rank) store_word(place_of(call, other, round, call.rank, number), u64(round) << 32 | own);
+    }
+    bool missing = true;
+    while (missing) {
+        missing = false;
+        UNROLL
+        for (int other = 0; other < PROCESSES; ++other) {
+            if (other != call.rank) {
+                const u64 word = load_word(place_of(call, call.rank, round, other, number));
+                missing |= u32(word >> 32) != round;
+                found[other] = u32(word);
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+"""How many replicas suit: the knee, what fits, the number that auto takes and the run keeps."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import HAS_CUDA
+from trainers import FIELD, small
+
+torch = pytest.importorskip("torch")
+
+from ranks import together  # noqa: E402
+from torch import nn  # noqa: E402
+
+from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
+from gpu_envs.training.need import Need, Pass, need_of  # noqa: E402
+from gpu_envs.training.process.memory import ROOM  # noqa: E402
+from gpu_envs.training.tuning import Size, Tuning, grows, knee, largest  # noqa: E402
+
+FIRST = {"cpu": 16, "cuda": 64}
+
+# --- what follows from sizes, some made up ---
+
+
+def sizes_of(*rates: float, memory: int = 0) -> list[Size]:
+    """64, 128 and so on, with these rates of training."""
+    return [Size(64 * 2**i, memory * 2**i, 2 * rate, rate) for i, rate in enumerate(rates)]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([10], 64),
+        ([10, 20, 40], 256),
+        ([10, 20, 21], 128),  # 20 is 95.2 % of 21
+        ([10, 20, 22], 256),  # and 90.9 % of 22
+        ([10, 100, 90, 80], 128),
+        ([96, 100, 98], 64),
+    ],
+)
+def test_the_knee_is_the_first_that_is_near_the_best(rates: list[float], expected: int) -> None:
+    assert knee(sizes_of(*rates)) == expected
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([10], True),
+        ([10, 5], True),
+        ([10, 10, 10], False),
+        ([10, 10.2, 10.4], False),
+        ([10, 10, 11], True),
+        ([10, 20, 20], True),  # the last but one grew
+        ([10, 20, 20, 20], False),
+        ([10, 20, 19, 30], True),
+    ],
+)
+def test_it_goes_on_while_it_gets_faster(rates: list[float], expected: bool) -> None:
+    assert grows(sizes_of(*rates)) == expected
+
+
+@pytest.mark.parametrize(
+    ("most", "chosen", "why"),
+    [
+        (2000, 256, "the fewest within 5 % of the fastest training"),
+        (300, 256, "the largest power of two with which total_steps are 200 updates or more"),
+        (200, 128, "the largest power of two with which total_steps are 200 updates or more"),
+        (3, 64, "the smallest that is tried, with which total_steps are fewer than 200 updates"),
+    ],
+)
+def test_what_is_chosen_leaves_the_run_its_updates(most: int, chosen: int, why: str) -> None:
+    found = Tuning(tuple(sizes_of(10, 20, 40, 41, 39)), 5000, most, "")
+    assert (found.knee, found.chosen, found.why) == (256, chosen, why)
+
+
+def test_what_fits_follows_from_what_was_taken() -> None:
+    """1,000 bytes each were worked out."""
+    need = Need(900, 100, ())
+    exact = [Size(64, 64_000, 1, 1), Size(128, 128_000, 1, 1)]
+    assert largest(exact, need, 1_000_999) == 1000
+    assert largest(exact[:1], need, 1_000_999) == 1000
+    with_more = [Size(64, 164_000, 1, 1), Size(128, 228_000, 1, 1)]  # 100,000 whatever the size
+    assert largest(with_more, need, 1_000_000) == 900
+    twice = [Size(64, 138_000, 1, 1), Size(128, 266_000, 1, 1)]  # and 2,000 each
+    assert largest(twice, need, 2_010_000) == 1000
+    less = [Size(64, 2_000_000, 1, 1), Size(128, 2_000_000, 1, 1)]  # pieces so large that both have room in one
+    assert largest(less, need, 2_872_000) == 1000
+    in_pieces = Need(1000, 0, (Pass(1.0, 1000, 100),))  # which grow up to 100 replicas
+    assert largest([Size(200, 300_000, 1, 1)], in_pieces, 1_100_000) == 1000
+
+
+# --- measuring ---
+
+
+def test_sizes_are_measured_one_after_the_other(device: str) -> None:
+    told: list[Size] = []
+    config = small(device, num_envs="auto", total_steps=200 * 16 * 500)
+    found = tune(config, told=told.append, enough=True)
+    counts = [size.num_envs for size in found.sizes]
+    assert told == list(found.sizes)
+    assert counts == [FIRST[device] * 2**i for i in range(len(counts))]
+    assert (found.most, counts[-1] <= 256) == (500, True)
+    assert found.knee in counts
+    assert found.chosen in counts
+    assert all(size.rollout > size.training > 0 for size in found.sizes)
+    assert all(first.memory <= second.memory for first, second in itertools.pairwise(found.sizes))
+    if device == "cpu":
+        assert [size.memory for size in found.sizes] == [need_of(config, "cpu").of(count) for count in counts]
+    assert found.largest > counts[-1]
+
+
+def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small(device)
+    first, need = FIRST[device], need_of(config, Trainer(config).device)
+    room = need.of(3 * first) if device == "cpu" else 2**40
+    monkeypatch.setattr(tuning, "available", lambda _: room / ROOM)
+    found = tune(config)
+    if device == "cpu":
+        assert [size.num_envs for size in found.sizes] == [16, 32]
+        assert (found.largest, found.ended) == (48, "twice as many would not fit")
+    else:
+        assert found.largest > 10**6
+
+
+def test_minibatches_have_samples_and_a_team_its_policies(device: str) -> None:
+    config = small(device, FIELD, horizon=2, minibatches=100, policies={"runner": "random"}, total_steps=100)
+    found = tune(config, enough=True)
+    assert [size.num_envs for size in found.sizes] == [64]
+    assert (found.most, found.chosen) == (1, 64)
+
+
+def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, observations: Any) -> tuple[Any, Any]:
+            both = self.layer(observations)
+            return both[:, :2], both[:, 2]
+
+    mine = Mine()
+    before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
+    config = small(device, num_envs="auto", total_steps=100, run_dir="")
+    number, _ = choose_num_envs(config, modules={"agent": mine})
+    assert all(torch.equal(before[name], tensor) for name, tensor in mine.state_dict().items())
+    assert train(config, modules={"agent": mine}, progress=False).steps == number * 16
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
+def test_a_gpu_gets_back_what_was_tried() -> None:
+    config = small("cuda", num_envs="auto", total_steps=200 * 16 * 1000)
+    tune(config, enough=True)
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    tune(config, enough=True)
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
+
+
+# --- the run ---
+
+
+def test_a_trainer_wants_a_number(device: str) -> None:
+    with pytest.raises(ValueError, match=r"num_envs is 'auto', which gpu_envs\.training\.train turns into a number"):
+        Trainer(small(device, num_envs="auto"))
+
+
+def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    result = train(small(device, num_envs="auto", total_steps=4000, run_dir=str(run)), progress=False)
+    first = FIRST[device]
+    assert result.steps == -(-4000 // (first * 16)) * first * 16
+    assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == first
+
+    def again(*_: Any, **__: Any) -> None:
+        raise AssertionError("it was measured again")
+
+    monkeypatch.setattr(runs, "choose_num_envs", again)
+    assert resume(run, total_steps=8000, progress=False).steps == -(-8000 // (first * 16)) * first * 16
+    with pytest.raises(ValueError, match="a run that goes on keeps its num_envs"):
+        resume(run, num_envs="auto")
+
+
+def trained_by(group: Any, device: str, run: str) -> tuple[int, str, int]:
+    """What a process takes, where the first could take more than the second, and what both then train."""
+    room = 64 if torch.distributed.get_rank(group) == 0 else 1
+    number, why = choose_num_envs(small(device, num_envs="auto", total_steps=200 * 2 * 16 * room), group=group)
+    config = small(device, num_envs="auto", total_steps=2000, run_dir=run)
+    return number, why, train(config, progress=False, group=group).steps
+
+
+def test_processes_take_the_smallest_of_theirs(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, second = together(2, trained_by, tmp_path / "ranks", str(run))
+    assert first[0] == second[0] == 16
+    assert second[1].startswith("the smallest that is tried")
+    assert first[2] == second[2] == 2 * 16 * 16 * 4
+    assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == 16
