@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, final
 from gpu_envs.cli.bench import bench
 from gpu_envs.cli.check import check
 from gpu_envs.cli.info import info
-from gpu_envs.cli.launch import Place, count_of, launch, launched, place, restarted, restarts
+from gpu_envs.cli.launch import Place, count_of, goes_on, launch, launched, place, restarts
 from gpu_envs.cli.listing import list_environments
 from gpu_envs.cli.new import new
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
@@ -91,6 +92,7 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
             return launch(gpus, words, found.max_restarts)
         with _named("--resume", found.resume), place(explicit.get("device", asked)) as here:
             result = _gone_on(_loaded(trainer), found, here, found.resume, explicit)
+            _report(result, found, here)
     else:
         if found.help:
             return _help(found, env, _train_parser)
@@ -102,10 +104,14 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
 
                 words = [*words, "--run-dir", str(new_folder(Path("runs"), registry.id_of(config.env)))]
             return launch(gpus, words, found.max_restarts)
+        if restarts() > 0 and os.environ.get("TORCHELASTIC_RUN_ID") == "none":
+            parser.error(
+                "a launcher with --max-restarts needs --standalone or --rdzv-id, by which a restart knows its run"
+            )
         if restarts() > 0 and not config.run_dir:
             parser.error("a run that is started again goes on from its folder: give --run-dir")
         with place(config.device) as here:
-            if restarted() and (Path(config.run_dir or "") / "config.json").exists():
+            if goes_on(config.run_dir):
                 result = _gone_on(_loaded(trainer), found, here, str(config.run_dir), {})
             else:
                 config = config if here.device is None else dataclasses.replace(config, device=here.device)
@@ -116,8 +122,7 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
                         say(f"num_envs is {chosen:,}: {why}")
                 _tell_of_several(here, config.replicas)
                 result = _loaded(trainer).train(config, progress=found.progress, **_of(here.group))
-    if here.first:
-        say(training_report(result, trust=found.trust))
+            _report(result, found, here)
     return INTERRUPTED if result.reason == "interrupted" else OK
 
 
@@ -280,6 +285,11 @@ def _gone_on(trainer: Any, found: Any, here: Place, run: str, changes: Mapping[s
     device = {} if here.device is None else {"device": here.device}
     own = _of(here.group) | dict(changes) | device
     return trainer.resume(run, progress=found.progress, trust=found.trust, **own)
+
+
+def _report(result: Any, found: Any, here: Place) -> None:
+    if here.first:
+        say(training_report(result, trust=found.trust))
 
 
 def _tell_of_several(here: Place, num_envs: int) -> None:

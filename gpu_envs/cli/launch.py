@@ -69,6 +69,15 @@ def restarted() -> bool:
     return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
+def goes_on(run: str | None) -> bool:
+    """Whether this process was started again to go on with a run, which the one before it had begun."""
+    from gpu_envs.training.record.run_directory import RunDirectory
+
+    if not restarted() or not (Path(run or "") / "config.json").is_file():
+        return False
+    return RunDirectory.open(run or "").about().get("launch") == os.environ.get("TORCHELASTIC_RUN_ID")
+
+
 def restarts() -> int:
     """How often a launcher would do so."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if launched() else 0
@@ -113,7 +122,7 @@ def _explained(failures: Mapping[int, Any], gpus: int) -> int:
         say(f"gpu-envs: error: {failure.message}" + f" (process {rank} of {gpus})" * (rank > 0), error=True)
         return MISTAKE
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    if code > 0 and failure.error_file != _NO_FILE:
+    if failure.error_file != _NO_FILE:  # what it said counts, even where the interpreter's end then failed too
         ended = f"failed: {failure.message}"
     on = "gpu-envs train --resume RUN goes on from the run's last checkpoint"
     say(f"gpu-envs: error: process {rank} of {gpus} {ended}; {on}", error=True)
@@ -158,6 +167,7 @@ def place(device: str) -> Iterator[Place]:
         torch.cuda.set_device(local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", local))
         yield Place(dist.group.WORLD, f"cuda:{local}", rank == 0)
+    dist.barrier()  # the first one has written and said all: a launcher ends the others when one leaves interrupted
     dist.destroy_process_group()
 
 

@@ -117,6 +117,16 @@ def test_one_that_is_killed_is_started_again(place: str, tmp_path: Path) -> None
     assert steps == list(range(10, steps[-1] + 1, 10))
 
 
+def test_a_restart_does_not_take_over_another_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "Acrobot-v1", "--device", "cpu", *WORDS, "--total-steps", "128", "--run-dir", str(run)]) == OK
+    before = (run / "config.json").read_text()
+    code, _, stderr = ended(started("CartPole-v1", "--gpus", "2", *WORDS, "--run-dir", str(run), "--max-restarts", "1"))
+    assert code == MISTAKE
+    assert "is not empty: name another" in stderr
+    assert (run / "config.json").read_text() == before
+
+
 def test_what_fails_in_one_is_told_with_its_cause(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"

@@ -177,6 +177,7 @@ class RunDirectory:
     def _write(self, config: Config, about: dict[str, Any]) -> None:
         commands = [*about.get("commands", []), *_command()]
         about = about | {"format": FORMAT, "config": config.to_json(), **_versions(config.device), "commands": commands}
+        about["launch"] = os.environ.get("TORCHELASTIC_RUN_ID")
         with replacing(self.path / _CONFIG) as file:
             file.write((json.dumps(about, indent=2, default=_listed) + "\n").encode())
 
