@@ -262,8 +262,14 @@ def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
 def _processes(found: Any, device: str, otherwise: int = 1) -> int:
     """How many processes are to be started, where this one is none of them."""
     if launched():
+        here = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
+        if found.gpus is not None and found.gpus != "all" and found.gpus != here:
+            raise ValueError(f"--gpus is {found.gpus}, and the launcher has started {here}; leave --gpus out")
         return 1
-    return otherwise if found.gpus is None else count_of(found.gpus, device)
+    count = otherwise if found.gpus is None else count_of(found.gpus, device)
+    if found.max_restarts and count == 1:
+        raise ValueError("--max-restarts goes with --gpus; give both")
+    return count
 
 
 def _trained_on(run: str) -> tuple[int, str]:

@@ -182,6 +182,15 @@ def test_what_cannot_be(
     assert wrong in capsys.readouterr().err
 
 
+def test_other_numbers_than_were_started(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "CartPole-v1", "--device", "cpu", "--max-restarts", "2"]) == MISTAKE
+    assert "--max-restarts goes with --gpus" in capsys.readouterr().err
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "CartPole-v1", "--device", "cpu", "--gpus", "4"]) == MISTAKE
+    assert "--gpus is 4, and the launcher has started 2; leave --gpus out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("gpus", "device", "expected"), [("all", "auto", 4), ("3", "cuda", 3), ("8", "cpu", 8)])
 def test_how_many(gpus: str, device: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "device_count", lambda: 4)
