@@ -12,7 +12,9 @@ Exit codes:
     ====  =================================================================================
 """
 
+import contextlib
 import errno
+import os
 import signal
 import sys
 import traceback
@@ -21,7 +23,7 @@ from typing import Any
 
 import gpu_envs
 from gpu_envs.cli.commands import all_commands
-from gpu_envs.cli.launch import tell_launcher
+from gpu_envs.cli.launch import launched, tell_launcher
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
 from gpu_envs.errors import (
@@ -71,6 +73,11 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     if arguments is not None:
         return _main(list(arguments), trainer)
     code = _main(sys.argv[1:], trainer)
+    if launched() and code not in (OK, INTERRUPTED):  # torch's threads, which wait for the others, abort an orderly end
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
     if code == INTERRUPTED:  # another Ctrl-C finds nothing left to interrupt, and ends the process without a word
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
