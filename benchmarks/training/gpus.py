@@ -3,7 +3,6 @@
 import statistics
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,18 +37,13 @@ SOLVED: Mapping[str, Any] = {
 
 def several(plan: TrainingPlan) -> dict[str, Any]:
     """Every figure, with a process for each GPU."""
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     from gpu_envs.backend.cuda import device_count
+    from gpu_envs.cli.launch import launcher
 
     gpus = device_count()
     if gpus < 2:
         return {"skipped": f"there is one GPU, or none: {gpus}"}
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=gpus, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0,
-    )  # fmt: skip
-    found: dict[str, Any] = elastic_launch(config, _process)(plan.rounds, plan.seconds, plan.seeds)[0]
+    found: dict[str, Any] = launcher(gpus, _process)(plan.rounds, plan.seconds, plan.seeds)[0]
     for name, rates in found["trained"].items():
         plan.log(
             f"{name}: {gpus} GPUs {rates['together'] / 1e6:,.1f} M steps/s, {100 * rates['share']:.2f} % of what they "

@@ -83,22 +83,29 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if launched() else 0
 
 
-def launch(gpus: int, words: Sequence[str], max_restarts: int = 0) -> int:
-    """Runs ``gpu-envs train`` in so many processes; returns the exit code that one alone would have."""
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+def launcher(gpus: int, work: Any, max_restarts: int = 0) -> Any:
+    """The launcher of torch for so many processes on this machine, which run a function or a program."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what it says is said below
-    os.environ[_OWN_STORE] = "1"
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that another process is lost is said below, too
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=gpus, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
         rdzv_endpoint="localhost:0", max_restarts=max_restarts,
     )  # fmt: skip
+    return elastic_launch(config, work)
+
+
+def launch(gpus: int, words: Sequence[str], max_restarts: int = 0) -> int:
+    """Runs ``gpu-envs train`` in so many processes; returns the exit code that one alone would have."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    started = launcher(gpus, sys.executable, max_restarts)  # now its loggers are there
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what it says is said below
+    os.environ[_OWN_STORE] = "1"
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that another process is lost is said below, too
     try:
-        elastic_launch(config, sys.executable)("-m", "gpu_envs", "train", *words)
+        started("-m", "gpu_envs", "train", *words)
     except SignalException:
         return INTERRUPTED
     except ChildFailedError as error:

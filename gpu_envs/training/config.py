@@ -182,7 +182,10 @@ class Config:
         if not widths or not 1 <= min(widths) <= max(widths) <= _MOST:
             raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
         self._keep("hidden", widths)
-        self._keep("since", tuple(self.since))
+        since = tuple(_whole(number) for number in self.since)
+        if len(since) != 2 or None in since:
+            raise ValueError(f"since is {self.since!r}; give two whole numbers, of updates and of steps")
+        self._keep("since", since)
         if min(value for _, value in Schedule.of(self.learning_rate).points) < 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; it cannot be negative")
 

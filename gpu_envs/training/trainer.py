@@ -341,10 +341,10 @@ class Trainer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, or what ``save`` wrote; or says what does not fit."""
-        kept, own = dict(state["describes"]), self.describe()
-        kept.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which ``load`` looks at
-        same = kept.pop("gpus", 1) == own.pop("gpus")
-        check_fits(own, kept)
+        then, now = dict(state["describes"]), self.describe()
+        then.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which ``load`` looks at
+        same = then.pop("gpus", 1) == now.pop("gpus")
+        check_fits(now, then)
         for name, kept in state["learners"].items():
             check_finite(kept["module"], name)
         if set(state["players"]) != set(self._players):

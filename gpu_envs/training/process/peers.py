@@ -119,7 +119,6 @@ class Gathering:
 
     def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
         """Allocates; every process makes it at the same time."""
-        self.numbers: Final = numbers
         program = gather_program(dist.get_world_size(group))
         self._memory: Final = PeerMemory(group, numbers, device)
         self._kernel: Final = load_kernels(open_backend(str(device)), program)[0].fill(**self._memory.members)
