@@ -1,6 +1,5 @@
 """A policy that learns: what it keeps of a horizon, its advantages, and its update (Schulman et al. 2017)."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -262,10 +261,5 @@ def _moments(
     if group.size == 1:
         return found
     count = found[0][1].new_full((), several[0].numel()) if present is None else present
-    counts, *parts = group.gathered(torch.stack([count, *itertools.chain.from_iterable(found)])).unbind(1)
-    share = counts / counts.sum().clamp(min=1.0)
-    pooled = []
-    for variances, means in zip(parts[::2], parts[1::2], strict=True):
-        mean = (share * means).sum()
-        pooled.append(((share * (variances + (means - mean).square())).sum(), mean))
-    return pooled
+    own = torch.stack([part for variance, mean in found for part in (count, variance, mean)])
+    return [(variance, mean) for variance, mean in group.pooled(own.view(-1, 3))]

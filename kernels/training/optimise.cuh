@@ -36,22 +36,23 @@ FN void prepare(const CollectCall& call, float norm_of_sum) {
 
 KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, 1) {
     FOR_EACH_BLOCK(block) {
-        const u32 round   = PROCESSES > 1 ? u32(call.rounds[block]) + 1 : 0;
-        float     squares = 0;
-        for (int place = thread_rank(); place < BLOCK; place += STRIDE) {
-            const Index number = block * BLOCK + place;
-            if (number < call.count + SUMS) {
-                float value = call.message[number];
-                if (PROCESSES > 1) {
-                    u32 found[PROCESSES];
-                    exchange(call, round, number, bits_of(value), found);
-                    value = from_bits(found[0]);
-                    UNROLL
-                    for (int process = 1; process < PROCESSES; ++process) value += from_bits(found[process]);
-                    call.message[number] = value;
-                }
-                if (number < call.count) squares += value * value;
+        const u32   round   = PROCESSES > 1 ? u32(call.rounds[block]) + 1 : 0;
+        const Index first   = block * BLOCK + thread_rank(), end = minimum(call.count + SUMS, (block + 1) * BLOCK);
+        float       squares = 0;
+        if (PROCESSES > 1) {
+            for (Index n = first; n < end; n += STRIDE) tell_others(call, round, n, bits_of(call.message[n]));
+        }
+        for (Index n = first; n < end; n += STRIDE) {
+            float value = call.message[n];
+            if (PROCESSES > 1) {
+                u32 found[PROCESSES];
+                hear(call, round, n, bits_of(value), found);
+                value = from_bits(found[0]);
+                UNROLL
+                for (int process = 1; process < PROCESSES; ++process) value += from_bits(found[process]);
+                call.message[n] = value;
             }
+            if (n < call.count) squares += value * value;
         }
         squares = block_sum<BLOCK>(squares);
         if (thread_rank() == 0) {

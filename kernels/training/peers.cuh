@@ -12,23 +12,24 @@ template <class Call> FN u64* place_of(const Call& call, int process, u32 round,
     return memory + (Index(round % 2) * PROCESSES + source) * call.room + number;
 }
 
-// Tells all others one number, and finds what they tell.
-template <class Call> FN void exchange(const Call& call, u32 round, Index number, u32 own, u32 (&found)[PROCESSES]) {
+template <class Call> FN void tell_others(const Call& call, u32 round, Index number, u32 own) {
     UNROLL
     for (int other = 0; other < PROCESSES; ++other) {
-        found[other] = own;
         if (other != call.rank) store_word(place_of(call, other, round, call.rank, number), u64(round) << 32 | own);
     }
+}
+
+// What each process has told of a number, this one's own among it.
+template <class Call> FN void hear(const Call& call, u32 round, Index number, u32 own, u32 (&found)[PROCESSES]) {
     bool missing = true;
     while (missing) {
         missing = false;
         UNROLL
         for (int other = 0; other < PROCESSES; ++other) {
-            if (other != call.rank) {
-                const u64 word = load_word(place_of(call, call.rank, round, other, number));
-                missing |= u32(word >> 32) != round;
-                found[other] = u32(word);
-            }
+            u64 word = u64(round) << 32 | own;
+            if (other != call.rank) word = load_word(place_of(call, call.rank, round, other, number));
+            missing |= u32(word >> 32) != round;
+            found[other] = u32(word);
         }
     }
 }

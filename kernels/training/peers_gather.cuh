@@ -1,18 +1,50 @@
-// Brings together what each process has.
+// Brings together what each process has, or the moments of it.
 
 KERNEL_OF_BLOCKS(kernel_gather, GatherCall, BLOCK, 1) {
     FOR_EACH_BLOCK(block) {
-        const u32 round = u32(call.rounds[block]) + 1;
-        for (int place = thread_rank(); place < BLOCK; place += STRIDE) {
-            const Index number = block * BLOCK + place;
-            if (number < call.count) {
-                u32 found[PROCESSES];
-                exchange(call, round, number, u32(call.own[number]), found);
-                UNROLL
-                for (int process = 0; process < PROCESSES; ++process) {
-                    call.gathered[process * call.count + number] = int(found[process]);
-                }
+        const u32   round = u32(call.rounds[block]) + 1;
+        const Index end   = minimum(call.count, (block + 1) * BLOCK);
+        for (Index number = block * BLOCK + thread_rank(); number < end; number += STRIDE) {
+            tell_others(call, round, number, u32(call.own[number]));
+        }
+        for (Index number = block * BLOCK + thread_rank(); number < end; number += STRIDE) {
+            u32 found[PROCESSES];
+            hear(call, round, number, u32(call.own[number]), found);
+            UNROLL
+            for (int process = 0; process < PROCESSES; ++process) {
+                call.gathered[process * call.count + number] = int(found[process]);
             }
+        }
+        block_barrier();
+        if (thread_rank() == 0) call.rounds[block] = int(round);
+    }
+}
+
+// Variance and mean of all samples of one quantity, from each process's number of samples, variance and mean (Chan et
+// al. 1979): a thread each.
+KERNEL_OF_BLOCKS(kernel_pool, PoolCall, BLOCK, 1) {
+    FOR_EACH_BLOCK(block) {
+        const u32 round = u32(call.rounds[block]) + 1;
+        for (int quantity = thread_rank(); quantity < call.quantities; quantity += STRIDE) {
+            const float* own = call.own + 3 * quantity;
+            u32 counts[PROCESSES], variances[PROCESSES], means[PROCESSES];
+            UNROLL
+            for (int part = 0; part < 3; ++part) tell_others(call, round, 3 * quantity + part, bits_of(own[part]));
+            hear(call, round, 3 * quantity, bits_of(own[0]), counts);
+            hear(call, round, 3 * quantity + 1, bits_of(own[1]), variances);
+            hear(call, round, 3 * quantity + 2, bits_of(own[2]), means);
+            float count = 0, mean = 0, variance = 0;
+            for (int process = 0; process < PROCESSES; ++process) count += from_bits(counts[process]);
+            count = maximum(count, 1.0f);
+            for (int process = 0; process < PROCESSES; ++process) {
+                mean += from_bits(counts[process]) / count * from_bits(means[process]);
+            }
+            for (int process = 0; process < PROCESSES; ++process) {
+                const float shift = from_bits(means[process]) - mean;
+                variance += from_bits(counts[process]) / count * (from_bits(variances[process]) + shift * shift);
+            }
+            call.pooled[2 * quantity]     = variance;
+            call.pooled[2 * quantity + 1] = mean;
         }
         block_barrier();
         if (thread_rank() == 0) call.rounds[block] = int(round);

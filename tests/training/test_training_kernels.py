@@ -17,7 +17,7 @@ from gpu_envs.training.operations import advantage, ops, optimiser, permutation 
 from gpu_envs.training.operations.advantage import Advantages  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.permutation import Permutation  # noqa: E402
-from gpu_envs.training.process.peers import gather_program  # noqa: E402
+from gpu_envs.training.process.peers import small_program  # noqa: E402
 
 Tensor = Any
 EPS = 2.0**-24
@@ -248,7 +248,7 @@ def programs() -> list[Any]:
         permutation.program(),
         optimiser.program(),
         optimiser.program(2),
-        gather_program(2),
+        small_program(2),
         *of_heads,
     ]
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
 from gpu_envs.errors import LostProcessError
-from gpu_envs.training.process.peers import Gathering, PeerMemory, why_apart
+from gpu_envs.training.process.peers import PeerMemory, SmallExchange, why_apart
 
 KeptT = TypeVar("KeptT")
 
@@ -49,7 +49,7 @@ class Group:
         self.size = dist.get_world_size(handle) if handle is not None else 1
         # The group of all is not held: one that outlives torch's own end of it aborts the process at its exit.
         self._handle = None if handle is None or handle is dist.group.WORLD else handle
-        self._small: Gathering | None = None
+        self._small: SmallExchange | None = None
         self._first = 0 if self._handle is None else dist.get_global_rank(handle, 0)
 
     @functools.cached_property
@@ -80,20 +80,20 @@ class Group:
         if self.size == 1:
             return tensor.unsqueeze(0)
         parts = tensor.new_empty((self.size, *tensor.shape))
-        gathering = self._gathering(tensor)
-        if gathering is not None:
-            gathering(tensor, parts)
+        small = self._small_exchange(tensor)
+        if small is not None:
+            small.gather(tensor, parts)
             return parts
         with _losses_told():
             _GATHER(parts.view(-1), tensor.reshape(-1), group=self._handle)
         return parts
 
-    def _gathering(self, tensor: torch.Tensor) -> Gathering | None:
+    def _small_exchange(self, tensor: torch.Tensor) -> SmallExchange | None:
         numbers = tensor.numel() * tensor.element_size() // 4
         if not tensor.is_cuda or tensor.element_size() < 4 or not 0 < numbers <= _SMALL or self.why_not_peers:
             return None
         if self._small is None:
-            self._small = Gathering(self._handle or dist.group.WORLD, _SMALL, tensor.device)
+            self._small = SmallExchange(self._handle or dist.group.WORLD, _SMALL, tensor.device)
         return self._small
 
     def sum(self, tensor: torch.Tensor) -> None:
@@ -103,10 +103,24 @@ class Group:
         """
         if self.size == 1:
             return
-        if tensor.is_cuda and self._gathering(tensor) is None:
+        if tensor.is_cuda and self._small_exchange(tensor) is None:
             dist.all_reduce(tensor, group=self._handle)
         else:
             torch.sum(self.gathered(tensor), 0, out=tensor)
+
+    def pooled(self, moments: torch.Tensor) -> torch.Tensor:
+        """Variance and mean over the samples of all, ``[quantities, 2]`` (Chan et al. 1979).
+
+        Args:
+            moments: float32 ``[quantities, 3]``: the number of this process's samples, their variance, and their mean.
+        """
+        small = self._small_exchange(moments)
+        if small is not None:
+            return small.pool(moments)
+        counts, variances, means = self.gathered(moments).unbind(-1)
+        share = counts / counts.sum(0).clamp(min=1.0)
+        mean = (share * means).sum(0)
+        return torch.stack([(share * (variances + (means - mean).square())).sum(0), mean], -1)
 
     def take_first(self, tensor: torch.Tensor) -> None:
         """Takes over what the first process has there."""

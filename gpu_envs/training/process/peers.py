@@ -35,6 +35,12 @@ GATHER_CALL = Struct.of(
 )  # fmt: skip
 
 
+POOL_CALL = Struct.of(
+    "PoolCall", "float", ("int", "quantities"), ("const float*", "own", ("quantities", 3)),
+    ("float*", "pooled", ("quantities", 2)), *PEERS,
+)  # fmt: skip
+
+
 def settings(processes: int, prologue: str = "") -> KernelSettings:
     """Of programs whose kernels exchange numbers among so many processes."""
     return KernelSettings(
@@ -44,9 +50,10 @@ def settings(processes: int, prologue: str = "") -> KernelSettings:
     )
 
 
-def gather_program(processes: int) -> Program:
-    """The source."""
-    return program_of(("training/peers.cuh", "training/peers_gather.cuh"), {"gather": GATHER_CALL}, settings(processes))
+def small_program(processes: int) -> Program:
+    """The source of what is exchanged beside gradients."""
+    calls = {"gather": GATHER_CALL, "pool": POOL_CALL}
+    return program_of(("training/peers.cuh", "training/peers_gather.cuh"), calls, settings(processes))
 
 
 def blocks_of(numbers: int) -> int:
@@ -114,17 +121,24 @@ class PeerMemory:
 
 
 @final
-class Gathering:
+class SmallExchange:
     """Brings together what each process has, at most so many numbers."""
 
     def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
         """Allocates; every process makes it at the same time."""
-        program = gather_program(dist.get_world_size(group))
+        self.numbers: Final = numbers
         self._memory: Final = PeerMemory(group, numbers, device)
-        self._kernel: Final = load_kernels(open_backend(str(device)), program)[0].fill(**self._memory.members)
+        kernels = load_kernels(open_backend(str(device)), small_program(dist.get_world_size(group)))
+        self._gather, self._pool = (kernel.fill(**self._memory.members) for kernel in kernels)
 
-    def __call__(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
-        """Writes what each process has there to ``gathered``, by rank; elements are of 4 or 8 bytes."""
+    def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
+        """Writes what each process has to ``gathered``, by rank; elements are of 4 or 8 bytes."""
         given, found = own.reshape(-1).view(torch.int32), gathered.view(-1).view(torch.int32)
         count = len(given)
-        self._kernel.launch(blocks_of(count), count=count, own=given, gathered=found.view(-1, count))
+        self._gather.launch(blocks_of(count), count=count, own=given, gathered=found.view(-1, count))
+
+    def pool(self, moments: torch.Tensor) -> torch.Tensor:
+        """As ``Group.pooled``."""
+        pooled = moments.new_empty((len(moments), 2))
+        self._pool.launch(1, quantities=len(moments), own=moments, pooled=pooled)
+        return pooled

@@ -1,0 +1,104 @@
+"""What kernels of several processes tell one another through peer memory: here two threads, on the CPU."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.backend import open_backend  # noqa: E402
+from gpu_envs.backend.launcher import Kernel, load_kernels  # noqa: E402
+from gpu_envs.backend.program import Program  # noqa: E402
+from gpu_envs.training.operations import optimiser  # noqa: E402
+from gpu_envs.training.process.peers import BLOCK, blocks_of, small_program  # noqa: E402
+
+Tensor = Any
+Work = Callable[[list[Kernel], int], Any]
+
+
+def both(program: Program, numbers: int, work: Work) -> list[Any]:
+    """What ``work(kernels, rank)`` gives in each of two threads, whose kernels have memory as ``PeerMemory`` has it."""
+    blocks = blocks_of(numbers)
+    room = blocks * BLOCK
+    memories = [torch.zeros(2 * 2 * room, dtype=torch.int64) for _ in range(2)]
+    addresses = torch.tensor([memory.data_ptr() for memory in memories])
+    found: list[Any] = [None, None]
+
+    def run(rank: int) -> None:
+        kernels = load_kernels(open_backend("cpu", 1), program)
+        rounds = torch.zeros(blocks, dtype=torch.int32)
+        for kernel, struct in zip(kernels, program.structs.values(), strict=True):
+            if any(member.name == "rounds" for member in struct.members):
+                kernel.fill(addresses=addresses, rank=rank, room=room, rounds=rounds, room_blocks=blocks)
+        found[rank] = work(kernels, rank)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return found
+
+
+def test_messages_of_any_length() -> None:
+    """One who is ahead by a round does not spoil what the other has yet to read; blocks count their own rounds."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [1, 255, 256, 257, *torch.randint(1, 4 * BLOCK, (36,), generator=generator).tolist()]
+    messages = [torch.randint(-(2**31), 2**31, (2, n), generator=generator, dtype=torch.int32) for n in lengths]
+
+    def work(kernels: list[Kernel], rank: int) -> list[Tensor]:
+        found = [torch.zeros_like(message) for message in messages]
+        for message, kept in zip(messages, found, strict=True):
+            count = message.shape[1]
+            kernels[0].launch(blocks_of(count), count=count, own=message[rank].clone(), gathered=kept)
+        return found
+
+    for found in both(small_program(2), 4 * BLOCK, work):
+        assert all(torch.equal(kept, message) for kept, message in zip(found, messages, strict=True))
+
+
+def test_gradients_are_added_up_in_order_of_rank() -> None:
+    count, words = 700, 706
+    messages = torch.randn(8, 2, words, generator=torch.Generator().manual_seed(0))
+    messages[..., -1] = 4.0  # samples of each
+
+    def work(kernels: list[Kernel], rank: int) -> list[tuple[Tensor, float]]:
+        collect, blocks = kernels[0], blocks_of(words)
+        message, norm = torch.zeros(words), torch.zeros(1)
+        collect.fill(count=count, blocks=blocks, words=words, message=message, squares=torch.zeros(blocks))
+        collect.fill(arrived=torch.zeros(1, dtype=torch.int32), steps=torch.zeros(1, dtype=torch.int64))
+        collect.fill(learning_rate=torch.ones(1), norm=norm, factors=torch.zeros(4), log_beta1=-0.1, log_beta2=-0.001)
+        found = []
+        for each in messages:
+            message.copy_(each[rank])
+            collect.launch(blocks, stop=None, figures=None, max_norm=0.0, most_kl=1.0)
+            found.append((message.clone(), norm.item()))
+        return found
+
+    for given, first, second in zip(messages, *both(optimiser.program(2), words, work), strict=True):
+        expected = given[0] + given[1]
+        assert torch.equal(first[0], expected)
+        assert torch.equal(second[0], expected)
+        assert first[1] == second[1] == pytest.approx(expected[:count].norm().item() / 8, rel=1e-5)
+
+
+@pytest.mark.parametrize("counts", [(5, 7), (0, 3), (0, 0)])
+def test_moments_are_those_of_all_samples(counts: tuple[int, int]) -> None:
+    samples = [torch.randn(4, count, generator=torch.Generator().manual_seed(count)) for count in counts]
+
+    def moments(given: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(given, 1, correction=0) if given.numel() else torch.zeros(2, 4)
+        return torch.stack([torch.full((4,), float(given.shape[1])), variance, mean], 1)
+
+    def work(kernels: list[Kernel], rank: int) -> Tensor:
+        pooled = torch.zeros(4, 2)
+        for _ in range(3):
+            kernels[1].launch(1, quantities=4, own=moments(samples[rank]), pooled=pooled)
+        return pooled
+
+    first, second = both(small_program(2), 12, work)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, moments(torch.cat(samples, 1))[:, 1:], rtol=1e-5, atol=1e-6)
