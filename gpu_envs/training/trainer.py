@@ -175,8 +175,8 @@ class Trainer:
         torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
         if self._group.size > 1:  # episodes are added up; of the learners' figures all are known to all but the largest
             gathered, episodes = self._group.gathered(self._figures), sum(part.numel() for part in parts)
-            self._figures[:episodes] = gathered[:, :episodes].sum(0)
-            self._figures[episodes:] = gathered[:, episodes:].amax(0)
+            torch.sum(gathered[:, :episodes], 0, out=self._figures[:episodes])
+            torch.amax(gathered[:, episodes:], 0, out=self._figures[episodes:])
 
     def prepare(self) -> None:
         """Compiles, warms up and captures; afterwards everything is as it was before, and nothing has been learnt."""
