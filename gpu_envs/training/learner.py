@@ -195,6 +195,8 @@ class Learner:
         self.figures[8:9].copy_(self._rate)
         if self._scale is not None:
             self._scale.learn(observations, batch.alive)
+        for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
+            self._group.take_first(buffer)
 
     def _step(self, observations: torch.Tensor, batch: Samples, number: int) -> None:
         chosen = None

@@ -13,12 +13,15 @@
 #define NOTE_LANES(note, k, env) FOR_EACH_LANE(k, env)
 #define FOR_EACH_MARKED(k, marks, env) FOR_EACH_LANE(k, env) if ((marks)[k])
 #define FOR_EACH_BLOCK(block)    if (const Index block = Index(blockIdx.x); true)
+#define FOR_EACH_OF_BLOCK(i, block, size, count) if (const Index i = (block) * (size) + threadIdx.x; i < (count))
 #define UNROLL                   _Pragma("unroll")
 
 constexpr bool ON_GPU = true;
 
-#ifdef CHECKED
 extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, decltype(sizeof(0)));
+SELDOM void fail(const char* expected) { __assertfail(expected, "gpu_envs", 0, "kernel", 1); }
+
+#ifdef CHECKED
 FN void tell_index_and_stop(const char* file, int line, Index at, const char* name, Index length) {
     printf("%s:%d: index %lld of '%s', which has %lld elements\n", file, line, at, name, length);
     __assertfail(name, file, u32(line), "index", 1);  // what was printed may be lost with the kernel: this is not
@@ -77,6 +80,12 @@ FN void store_word(u64* word, u64 value) {
 FN u64 load_word(const u64* word) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
+FN u64 nanoseconds() {
+    u64 value;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
     return value;
 }
 

@@ -9,6 +9,8 @@ enum Factor : int { ACTIVE, GRADIENT_FACTOR, STEP_SIZE, INVERSE_ROOT_CORRECTION 
 
 constexpr float NORM_MARGIN = 1e-6f;  // keeps the quotient finite for a gradient of zero
 
+constexpr int WAYS = ON_GPU ? 1 : 8;  // sums at a time of one thread, which need not wait for one another
+
 // 1 - beta^steps, in double precision: early on it is small, and its error would be the step's.
 FN double bias_correction(double log_beta, i64 steps) { return 1.0 - exp(double(steps) * log_beta); }
 
@@ -34,11 +36,11 @@ FN void prepare(const CollectCall& call, float norm_of_sum) {
     }
 }
 
-KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, 1) {
+KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, BLOCKS) {
     FOR_EACH_BLOCK(block) {
         const u32   round   = PROCESSES > 1 ? u32(call.rounds[block]) + 1 : 0;
         const Index first   = block * BLOCK + thread_rank(), end = minimum(call.count + SUMS, (block + 1) * BLOCK);
-        float       squares = 0;
+        float       squares[WAYS] = {};
         if (PROCESSES > 1) {
             for (Index n = first; n < end; n += STRIDE) tell_others(call, round, n, bits_of(call.message[n]));
         }
@@ -52,11 +54,13 @@ KERNEL_OF_BLOCKS(kernel_collect, CollectCall, BLOCK, 1) {
                 for (int process = 1; process < PROCESSES; ++process) value += from_bits(found[process]);
                 call.message[n] = value;
             }
-            if (n < call.count) squares += value * value;
+            if (n < call.count) squares[n % WAYS] += value * value;
         }
-        squares = block_sum<BLOCK>(squares);
+        float own = 0;
+        for (int way = 0; way < WAYS; ++way) own += squares[way];
+        own = block_sum<BLOCK>(own);
         if (thread_rank() == 0) {
-            call.squares[block] = squares;
+            call.squares[block] = own;
             if (PROCESSES > 1) call.rounds[block] = int(round);
         }
         if (last_block(call.arrived, call.blocks)) {
@@ -73,16 +77,13 @@ KERNEL_OF_BLOCKS(kernel_adam, AdamCall, BLOCK, 1) {
         if (call.factors[ACTIVE] != 0) {
             const float factor = call.factors[GRADIENT_FACTOR], step_size = call.factors[STEP_SIZE];
             const float correction = call.factors[INVERSE_ROOT_CORRECTION];
-            for (int place = thread_rank(); place < BLOCK; place += STRIDE) {
-                const Index i = block * BLOCK + place;
-                if (i < call.count) {
-                    const float gradient = call.gradient[i] * factor;
-                    const float mean     = call.means[i] + call.rate1 * (gradient - call.means[i]);
-                    const float square   = call.beta2 * call.squares[i] + call.rate2 * (gradient * gradient);
-                    call.means[i]        = mean;
-                    call.squares[i]      = square;
-                    call.parameters[i] -= step_size * mean / (square_root(square) * correction + call.epsilon);
-                }
+            FOR_EACH_OF_BLOCK(i, block, BLOCK, call.count) {
+                const float gradient = call.gradient[i] * factor;
+                const float mean     = call.means[i] + call.rate1 * (gradient - call.means[i]);
+                const float square   = call.beta2 * call.squares[i] + call.rate2 * (gradient * gradient);
+                call.means[i]        = mean;
+                call.squares[i]      = square;
+                call.parameters[i] -= step_size * mean / (square_root(square) * correction + call.epsilon);
             }
         }
     }

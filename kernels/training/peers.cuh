@@ -4,7 +4,9 @@
 // round's number there has the number itself, and waits for nothing else. Each process has two places for every number,
 // used in turn: who writes those of a round has had all of the round before, and so nobody reads the one before that.
 
-constexpr int BLOCK = 256;                  // numbers, and a GPU's threads
+// The process gives BLOCK, the numbers of a block and a GPU's threads; BLOCKS, which a multiprocessor has room for: no
+// more are launched than a GPU has room for, so that none waits for one that cannot begin; and PATIENCE, in nanoseconds.
+
 constexpr int STRIDE = ON_GPU ? BLOCK : 1;  // from one number of a thread to its next
 
 template <class Call> FN u64* place_of(const Call& call, int process, u32 round, int source, Index number) {
@@ -19,10 +21,11 @@ template <class Call> FN void tell_others(const Call& call, u32 round, Index num
     }
 }
 
-// What each process has told of a number, this one's own among it.
+// What each process has told of a number, this one's own among it. One that is silent for too long is lost.
 template <class Call> FN void hear(const Call& call, u32 round, Index number, u32 own, u32 (&found)[PROCESSES]) {
     bool missing = true;
-    while (missing) {
+    u64  until   = 0;
+    for (u32 turn = 1; missing; ++turn) {
         missing = false;
         UNROLL
         for (int other = 0; other < PROCESSES; ++other) {
@@ -30,6 +33,10 @@ template <class Call> FN void hear(const Call& call, u32 round, Index number, u3
             if (other != call.rank) word = load_word(place_of(call, call.rank, round, other, number));
             missing |= u32(word >> 32) != round;
             found[other] = u32(word);
+        }
+        if (turn % 4096 == 0) {
+            if (until == 0) until = nanoseconds() + PATIENCE;
+            if (nanoseconds() > until) fail("the other processes that train together answer");
         }
     }
 }

@@ -1,6 +1,6 @@
 // Brings together what each process has, or the moments of it.
 
-KERNEL_OF_BLOCKS(kernel_gather, GatherCall, BLOCK, 1) {
+KERNEL_OF_BLOCKS(kernel_gather, GatherCall, BLOCK, BLOCKS) {
     FOR_EACH_BLOCK(block) {
         const u32   round = u32(call.rounds[block]) + 1;
         const Index end   = minimum(call.count, (block + 1) * BLOCK);
@@ -31,17 +31,20 @@ KERNEL_OF_BLOCKS(kernel_pool, PoolCall, BLOCK, 1) {
             UNROLL
             for (int part = 0; part < 3; ++part) tell_others(call, round, 3 * quantity + part, bits_of(own[part]));
             hear(call, round, 3 * quantity, bits_of(own[0]), counts);
+            float count = 0, mean = 0, variance = 0, shares[PROCESSES];
+            UNROLL
+            for (int process = 0; process < PROCESSES; ++process) count += from_bits(counts[process]);
+            const float one = 1.0f / maximum(count, 1.0f);
+            UNROLL
+            for (int process = 0; process < PROCESSES; ++process) shares[process] = one * from_bits(counts[process]);
             hear(call, round, 3 * quantity + 1, bits_of(own[1]), variances);
             hear(call, round, 3 * quantity + 2, bits_of(own[2]), means);
-            float count = 0, mean = 0, variance = 0;
-            for (int process = 0; process < PROCESSES; ++process) count += from_bits(counts[process]);
-            count = maximum(count, 1.0f);
-            for (int process = 0; process < PROCESSES; ++process) {
-                mean += from_bits(counts[process]) / count * from_bits(means[process]);
-            }
+            UNROLL
+            for (int process = 0; process < PROCESSES; ++process) mean += shares[process] * from_bits(means[process]);
+            UNROLL
             for (int process = 0; process < PROCESSES; ++process) {
                 const float shift = from_bits(means[process]) - mean;
-                variance += from_bits(counts[process]) / count * (from_bits(variances[process]) + shift * shift);
+                variance += shares[process] * (from_bits(variances[process]) + shift * shift);
             }
             call.pooled[2 * quantity]     = variance;
             call.pooled[2 * quantity + 1] = mean;

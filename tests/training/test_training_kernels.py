@@ -247,8 +247,7 @@ def programs() -> list[Any]:
         advantage.program(),
         permutation.program(),
         optimiser.program(),
-        optimiser.program(2),
-        small_program(2),
+        *(program(count) for program in (optimiser.program, small_program) for count in (2, 8)),
         *of_heads,
     ]
 

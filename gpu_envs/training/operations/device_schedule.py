@@ -11,9 +11,9 @@ from gpu_envs.training.schedule import Schedule
 class DeviceSchedule:
     """A schedule as a function of a tensor: its points, and the slopes between them, are on the device."""
 
-    def __init__(self, schedule: Schedule, device: str) -> None:
+    def __init__(self, schedule: Schedule | str | float, device: str) -> None:
         """Copies the points."""
-        at, values = torch.tensor(schedule.points, dtype=torch.float64).T
+        at, values = torch.tensor(Schedule.of(schedule).points, dtype=torch.float64).T
         self._first = values[:1].to(device)
         self._low, self._high = at[:-1].to(device), at[1:].to(device)
         self._least, self._most = values.min().to(device), values.max().to(device)

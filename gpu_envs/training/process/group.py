@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import os
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, final
 
@@ -10,13 +12,12 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
 from gpu_envs.errors import LostProcessError
-from gpu_envs.training.process.peers import PeerMemory, SmallExchange, why_apart
+from gpu_envs.training.process.peers import PeerMemory, Reach, SmallExchange, reach_of
 
 KeptT = TypeVar("KeptT")
 
-_SMALL, _MOST = 2**14, 2**18
-"""Numbers of 32 bits, up to which messages of any kind and gradients go through peer memory: NCCL has the bandwidth for
-larger ones."""
+_SMALL = 2**14
+"""Numbers of 32 bits, up to which messages of any kind go through peer memory."""
 
 LOST = "another of the processes that train together has ended"
 
@@ -53,25 +54,32 @@ class Group:
         self._first = 0 if self._handle is None else dist.get_global_rank(handle, 0)
 
     @functools.cached_property
-    def why_not_peers(self) -> str:
-        """Why the processes do not exchange numbers through memory of their GPUs; empty where they do."""
-        if dist.get_backend(self._handle) != "nccl":
-            return "they train on CPUs"
-        return why_apart(self._handle or dist.group.WORLD)
+    def _reach(self) -> Reach:
+        """What the processes can exchange through memory of their GPUs."""
+        reach = reach_of(self._handle or dist.group.WORLD)
+        if reach.why_not and self.size > 2 and "NCCL_ALGO" not in os.environ:
+            warnings.warn(
+                "NCCL adds up what these processes give, in an order that may differ from run to run: for the same "
+                "bits every time set NCCL_ALGO=Ring,Tree in the environment before torch.distributed is initialised",
+                stacklevel=2,
+            )
+        return reach
 
     @property
     def way(self) -> str:
         """What gradients are added up through, and why."""
         if self.size == 1:
             return ""
-        backend = dist.get_backend(self._handle)
-        if backend != "nccl":
-            return str(backend)
-        return f"NCCL ({self.why_not_peers})" if self.why_not_peers else "peer memory"
+        backends = str(dist.get_backend_config(self._handle))
+        if "cuda:nccl" not in backends:
+            return str(dist.get_backend(self._handle))
+        if self._reach.why_not:
+            return f"NCCL ({self._reach.why_not})"
+        return f"peer memory, and NCCL where they are more than {self._reach.most:,}"
 
     def peer_memory(self, numbers: int, device: torch.device) -> PeerMemory | None:
         """Memory through which to exchange so many numbers of 32 bits; None where they are left to ``sum``."""
-        if self.size == 1 or device.type != "cuda" or numbers > _MOST or self.why_not_peers:
+        if self.size == 1 or device.type != "cuda" or numbers > self._reach.most:
             return None
         return PeerMemory(self._handle or dist.group.WORLD, numbers, device)
 
@@ -90,7 +98,7 @@ class Group:
 
     def _small_exchange(self, tensor: torch.Tensor) -> SmallExchange | None:
         numbers = tensor.numel() * tensor.element_size() // 4
-        if not tensor.is_cuda or tensor.element_size() < 4 or not 0 < numbers <= _SMALL or self.why_not_peers:
+        if not tensor.is_cuda or tensor.element_size() < 4 or not 0 < numbers <= _SMALL or self._reach.why_not:
             return None
         if self._small is None:
             self._small = SmallExchange(self._handle or dist.group.WORLD, _SMALL, tensor.device)
@@ -122,6 +130,13 @@ class Group:
         mean = (share * means).sum(0)
         return torch.stack([(share * (variances + (means - mean).square())).sum(0), mean], -1)
 
+    def combine(self, figures: torch.Tensor, added: int) -> None:
+        """Puts into place, of so many figures, the sums over what each process gave; of the others the largest."""
+        if self.size > 1:
+            gathered = self.gathered(figures)
+            torch.sum(gathered[:, :added], 0, out=figures[:added])
+            torch.amax(gathered[:, added:], 0, out=figures[added:])
+
     def take_first(self, tensor: torch.Tensor) -> None:
         """Takes over what the first process has there."""
         if self.size > 1:
@@ -146,12 +161,12 @@ class Group:
         return found
 
     def check_same(self, given: Mapping[str, Any]) -> None:
-        """Refuses processes that were given different settings."""
+        """Refuses processes that were not given the same."""
         first, *others = self.told(dict(given))
         for rank, other in enumerate(others, 1):
             for name in first:
                 if other.get(name) != first[name]:
                     raise ValueError(
-                        f"processes that train together must have the same settings: {name} is {first[name]!r} in the "
+                        f"processes that train together must be given the same: {name} is {first[name]!r} in the "
                         f"first and {other.get(name)!r} in number {rank}"
                     )

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,13 @@ from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 
 BLOCK = 256
-"""Numbers that a block of threads exchanges; as in ``peers.cuh``."""
+"""Numbers that a block of threads exchanges."""
+
+BLOCKS = 4
+"""So many blocks have room on each multiprocessor of a GPU at the same time."""
+
+PATIENCE = 600.0
+"""Seconds after which a process that says nothing is taken for lost."""
 
 TURN_OFF = "GPU_ENVS_PEER_MEMORY"
 """The environment variable that, at 0, leaves all exchanges to NCCL."""
@@ -44,7 +50,10 @@ POOL_CALL = Struct.of(
 def settings(processes: int, prologue: str = "") -> KernelSettings:
     """Of programs whose kernels exchange numbers among so many processes."""
     return KernelSettings(
-        prologue=f"constexpr int PROCESSES = {processes};\n{prologue}",
+        prologue=(
+            f"constexpr int PROCESSES = {processes}, BLOCK = {BLOCK}, BLOCKS = {BLOCKS};\n"
+            f"constexpr u64 PATIENCE = {int(PATIENCE * 1e9)};\n{prologue}"
+        ),
         sizes={"processes": processes},
         grid=Grid(threads=BLOCK, replicas=1),
     )
@@ -61,28 +70,52 @@ def blocks_of(numbers: int) -> int:
     return -(-numbers // BLOCK)
 
 
-def why_apart(group: Any) -> str:
-    """Why the processes of a group cannot write to one another's memory; empty where they can. All ask together."""
+class Reach(NamedTuple):
+    """What the processes of a group can exchange through memory of their GPUs."""
+
+    most: int
+    """The most numbers of 32 bits at a time."""
+    why_not: str
+    """Why there are none; empty where there are."""
+
+
+class _Place(NamedTuple):
+    host: tuple[str, ...]
+    gpu: str
+    multiprocessors: int
+    unwanted: bool
+
+
+def reach_of(group: Any) -> Reach:
+    """Finds out; all processes ask together."""
     known: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(known, _place(), group=group)
-    if any(off for _, _, off in known):
-        return f"{TURN_OFF} is 0"
-    if any(host != known[0][0] for host, _, _ in known):
-        return "they are on several hosts"
+    if any(place.unwanted for place in known):
+        return Reach(0, f"{TURN_OFF} is 0")
+    if any(place.host != known[0].host for place in known):
+        return Reach(0, "they are on several hosts or in several containers")
     devices = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
     own = torch.cuda.current_device()
-    others = [devices.get(name) for _, name, _ in known if devices.get(name) != own]
-    reach = all(other is not None and torch.cuda.can_device_access_peer(own, other) for other in others)
-    dist.all_gather_object(known, reach, group=group)
-    return "" if all(known) else "their GPUs do not reach one another's memory"
+    others = [devices.get(place.gpu) for place in known if devices.get(place.gpu) != own]
+    reached: list[Any] = [None] * len(known)
+    mine = all(other is not None and torch.cuda.can_device_access_peer(own, other) for other in others)
+    dist.all_gather_object(reached, mine, group=group)
+    if not all(reached):
+        return Reach(0, "their GPUs do not reach or do not see one another")
+    return Reach(BLOCK * BLOCKS * min(place.multiprocessors for place in known), "")
 
 
-def _place() -> tuple[str, str, bool]:
-    """The host, the GPU, and whether the user wants no peer memory."""
+def _place() -> _Place:
     boot = Path("/proc/sys/kernel/random/boot_id")  # containers of one host have it in common
     host = boot.read_text() if boot.exists() else os.uname().nodename
+    spaces = [Path("/proc/self/ns", name) for name in ("pid", "mnt")]
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return host, str(gpu.uuid), os.environ.get(TURN_OFF) == "0"
+    return _Place(
+        (host, *(str(space.readlink()) for space in spaces if space.exists())),
+        str(gpu.uuid),
+        gpu.multi_processor_count,
+        os.environ.get(TURN_OFF) == "0",
+    )
 
 
 @final
@@ -126,7 +159,6 @@ class SmallExchange:
 
     def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
         """Allocates; every process makes it at the same time."""
-        self.numbers: Final = numbers
         self._memory: Final = PeerMemory(group, numbers, device)
         kernels = load_kernels(open_backend(str(device)), small_program(dist.get_world_size(group)))
         self._gather, self._pool = (kernel.fill(**self._memory.members) for kernel in kernels)

@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 
 from gpu_envs.backend.host import available_threads
+from gpu_envs.seeds import derived_seed
 
 _COMPUTING = threading.RLock()
 """Held by the thread that computes."""
@@ -69,6 +70,12 @@ class RandomState:
         if self._device.type == "cuda":
             self._own["cuda"] = torch.Generator(self._device).manual_seed(seed).get_state()
         self._outside: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, seed: int, rank: int, device: str, *when: str) -> "RandomState":
+        """Those of one of the processes that train a run of this seed."""
+        own = (rank,) if rank else ()
+        return cls(derived_seed(seed, "modules", *own, *when), device)
 
     def __enter__(self) -> None:
         """Takes the process's aside."""
