@@ -23,7 +23,7 @@ from typing import Any
 
 import gpu_envs
 from gpu_envs.cli.commands import all_commands
-from gpu_envs.cli.launch import launched, tell_launcher
+from gpu_envs.cli.launch import FELL, LOST, MISTOOK, SHORT, launched, tell_launcher
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
 from gpu_envs.errors import (
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
 def _main(words: list[str], trainer: Any) -> int:
     debug = "--debug" in words
     try:
-        return _run([word for word in words if word != "--debug"], trainer)
+        return _run([word for word in words if word != "--debug"], trainer, ["--debug"] * debug)
     except _MISTAKES as error:
         if debug:
             raise
@@ -109,15 +109,15 @@ def _main(words: list[str], trainer: Any) -> int:
         say("gpu-envs: interrupted", error=True)
         return INTERRUPTED
     except Exception as error:
-        if debug or not tell_launcher("".join(traceback.format_exception(error)).strip()):
+        if debug or not tell_launcher("".join(traceback.format_exception(error)).strip(), FELL):
             raise
         return FAILED
 
 
-def _run(words: list[str], trainer: Any) -> int:
+def _run(words: list[str], trainer: Any, debug: list[str]) -> int:
     known = all_commands(trainer)
     if words and words[0] in known:
-        return known[words[0]].run(words[1:])
+        return known[words[0]].run(words[1:] + debug)
     if words and not words[0].startswith("-"):
         raise ValueError(
             f"there is no command {words[0]!r}{did_you_mean(words[0], known)} There are: {', '.join(known)}"
@@ -137,7 +137,8 @@ def _run(words: list[str], trainer: Any) -> int:
 
 
 def _mistake(error: Exception, advice: str = "") -> int:
-    if not tell_launcher(f"{error}{advice}"):
+    kind = LOST if isinstance(error, LostProcessError) else SHORT if isinstance(error, MemoryError) else MISTOOK
+    if not tell_launcher(f"{error}{advice}", kind):
         say(f"gpu-envs: error: {error}{advice}", error=True)
     return MISTAKE
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from gpu_envs.backend.cuda import device_count
 from gpu_envs.cli.bench import bench
 from gpu_envs.cli.check import check
 from gpu_envs.cli.info import info
@@ -79,50 +80,51 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
     """``gpu-envs train ID`` and ``gpu-envs train --resume RUN``."""
     parser = _train_parser(None, {})
     found, env = take_one(parser, words, "environment ID")
-    explicit = given(found)
     parser.check_least(found, "max_restarts", 0)
-    if launched() and found.max_restarts not in (0, restarts()):
+    if launched() and found.max_restarts:
         parser.error("--max-restarts goes with --gpus; the launcher of this process has an option of its own")
     if found.resume is not None:
-        if found.help:
-            return parser.show_help()
-        _refuse_beside_resume(parser, env, found.preset, explicit)
-        then, asked = _trained_on(found.resume)
-        if (gpus := _processes(found, explicit.get("device", asked), then)) > 1:
-            return launch(gpus, words, found.max_restarts)
-        with _named("--resume", found.resume), place(explicit.get("device", asked)) as here:
-            result = _gone_on(_loaded(trainer), found, here, found.resume, explicit)
-            _report(result, found, here)
-    else:
-        if found.help:
-            return _help(found, env, _train_parser)
-        config = _asked(parser, found, env)
-        found.trust = parse(config.env) is not None  # it was named here
-        if (gpus := _processes(found, config.device)) > 1:
-            if found.max_restarts and config.run_dir is None:
-                from gpu_envs.training.record.run_directory import new_folder
+        return parser.show_help() if found.help else _train_on(parser, words, found, env, trainer)
+    return _help(found, env, _train_parser) if found.help else _train_anew(parser, words, found, env, trainer)
 
-                words = [*words, "--run-dir", str(new_folder(Path("runs"), registry.id_of(config.env)))]
-            return launch(gpus, words, found.max_restarts)
-        if restarts() > 0 and os.environ.get("TORCHELASTIC_RUN_ID") == "none":
-            parser.error(
-                "a launcher with --max-restarts needs --standalone or --rdzv-id, by which a restart knows its run"
-            )
-        if restarts() > 0 and not config.run_dir:
-            parser.error("a run that is started again goes on from its folder: give --run-dir")
-        with place(config.device) as here:
-            if goes_on(config.run_dir):
-                result = _gone_on(_loaded(trainer), found, here, str(config.run_dir), {})
-            else:
-                config = config if here.device is None else dataclasses.replace(config, device=here.device)
-                if config.num_envs == AUTO:
-                    chosen, why = _loaded(trainer).choose_num_envs(config, **_of(here.group))
-                    config = dataclasses.replace(config, num_envs=chosen)
-                    if here.first:
-                        say(f"num_envs is {chosen:,}: {why}")
-                _tell_of_several(here, config.replicas)
-                result = _loaded(trainer).train(config, progress=found.progress, **_of(here.group))
-            _report(result, found, here)
+
+def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
+    """A new run."""
+    config = _asked(parser, found, env)
+    found.trust = parse(config.env) is not None  # it was named here
+    if (found.max_restarts or restarts() > 0) and (config.run_dir == "" or (launched() and config.run_dir is None)):
+        parser.error("a run that is started again goes on from its folder: give --run-dir")
+    if (gpus := _processes(found, config.device)) > 1:
+        return launch(gpus, words, config.run_dir, found.max_restarts, _stays(found))
+    if restarts() > 0 and os.environ.get("TORCHELASTIC_RUN_ID") == "none":
+        parser.error("a launcher with --max-restarts needs --standalone or --rdzv-id, by which a restart knows its run")
+    with place(config.device) as here:
+        if goes_on(config.run_dir):
+            result = _gone_on(_loaded(trainer), found, here, str(config.run_dir), {})
+        else:
+            config = config if here.device is None else dataclasses.replace(config, device=here.device)
+            if config.num_envs == AUTO:
+                chosen, why = _loaded(trainer).choose_num_envs(config, **_of(here.group))
+                config = dataclasses.replace(config, num_envs=chosen)
+                if here.first:
+                    say(f"num_envs is {chosen:,}: {why}")
+            _tell_of_several(here, config.replicas)
+            result = _loaded(trainer).train(config, progress=found.progress, **_of(here.group))
+        _report(result, found, here)
+    return INTERRUPTED if result.reason == "interrupted" else OK
+
+
+def _train_on(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
+    """A run that goes on."""
+    explicit = given(found)
+    _refuse_beside_resume(parser, env, found.preset, explicit)
+    then, asked = _trained_on(found.resume)
+    device = explicit.get("device", asked)
+    if (gpus := _processes(found, device, then)) > 1:
+        return launch(gpus, words, found.resume, found.max_restarts, None)
+    with _named("--resume", found.resume), place(device) as here:
+        result = _gone_on(_loaded(trainer), found, here, found.resume, explicit)
+        _report(result, found, here)
     return INTERRUPTED if result.reason == "interrupted" else OK
 
 
@@ -259,17 +261,25 @@ def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
     return Config(**(combined(values, given(found)) | {"env": registry.lasting(spec.id)} | fixed))
 
 
-def _processes(found: Any, device: str, otherwise: int = 1) -> int:
-    """How many processes are to be started, where this one is none of them."""
+def _processes(found: Any, device: str, then: int = 1) -> int:
+    """How many processes are to be started, where this one is none of them; ``then`` trained the run so far."""
     if launched():
         here = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
         if found.gpus is not None and found.gpus != "all" and found.gpus != here:
             raise ValueError(f"--gpus is {found.gpus}, and the launcher has started {here}; leave --gpus out")
         return 1
-    count = otherwise if found.gpus is None else count_of(found.gpus, device)
+    count = then if found.gpus is None else count_of(found.gpus, device)
+    if found.gpus is None and device != "cpu" and count > max(1, most := device_count()):
+        raise ValueError(f"the run was trained on {count} GPUs, and there are {most} here: --gpus says on how many now")
     if found.max_restarts and count == 1:
         raise ValueError("--max-restarts goes with --gpus; give both")
     return count
+
+
+def _stays(found: Any) -> list[str]:
+    """The options that hold for a run when it is started again, too; all else is in its folder."""
+    progress = {True: ["--progress"], False: ["--no-progress"], None: []}[found.progress]
+    return [*progress, *["--trust"] * bool(found.trust), *["--debug"] * found.debug]
 
 
 def _trained_on(run: str) -> tuple[int, str]:

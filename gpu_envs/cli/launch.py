@@ -1,13 +1,13 @@
 """``gpu-envs train --gpus N``: torch's launcher starts a process for each GPU, and each finds its place among them."""
 
 import contextlib
+import importlib
 import json
 import logging
 import os
 import signal
-import socket
 import sys
-import threading
+import tempfile
 import time
 import uuid
 import warnings
@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpu_envs.backend import resolve_device
 from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.host import available_threads
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import say
 
@@ -25,11 +27,8 @@ _PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """At 1, processes that are started again do not find what those before them left (PyTorch's issue 135712)."""
 
-_NO_FILE = "<N/A>"
-"""What torch's launcher has where a process said nothing of its end."""
-
-_PATIENCE = 20.0
-"""Seconds that a process has to end by itself, when it is told to."""
+MISTOOK, SHORT, LOST, FELL = "a mistake", "too little memory", "lost another", "a failure"
+"""What processes say of their ends."""
 
 
 class Place(NamedTuple):
@@ -52,6 +51,8 @@ def count_of(gpus: str, device: str) -> int:
     """How many processes ``--gpus`` asks for, or says why there cannot be so many."""
     if device.startswith("cuda:"):
         raise ValueError(f"--gpus says how many GPUs train, and --device {device} names one; leave one of them out")
+    if device not in ("auto", "cpu", "cuda"):
+        resolve_device(device)  # says what there is
     on_gpus = device == "cuda" or (device == "auto" and device_count() > 0)
     if gpus == "all":
         if not on_gpus:
@@ -83,65 +84,158 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if launched() else 0
 
 
-def launcher(gpus: int, work: Any, max_restarts: int = 0) -> Any:
-    """The launcher of torch for so many processes on this machine, which run a function or a program."""
+def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) -> Any:
+    """The launcher of torch for so many processes on this machine, which run a function or a program.
+
+    Args:
+        gpus: How many.
+        work: The function, or the program's path.
+        run_id: By which the processes know that they belong together; empty: a new one.
+        folder: Where processes leave word of their ends; None: where torch chooses.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=gpus, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=max_restarts,
+        min_nodes=1, max_nodes=1, nproc_per_node=gpus, run_id=run_id or uuid.uuid4().hex, rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", max_restarts=0, logs_specs=DefaultLogsSpecs(log_dir=folder),
     )  # fmt: skip
     return elastic_launch(config, work)
 
 
-def launch(gpus: int, words: Sequence[str], max_restarts: int = 0) -> int:
-    """Runs ``gpu-envs train`` in so many processes; returns the exit code that one alone would have."""
+class Ending(NamedTuple):
+    """How processes that trained together ended."""
+
+    code: int
+    """The exit code that one alone would have."""
+    message: str = ""
+    """What went wrong."""
+    kind: str = ""
+    """One of ``MISTOOK``, ``SHORT`` and ``FELL``, where something went wrong."""
+
+
+def launch(gpus: int, words: Sequence[str], run: str | None, restarts: int, stays: Sequence[str] | None) -> int:
+    """Runs ``gpu-envs train`` in so many processes, and starts it again where that may help.
+
+    Args:
+        gpus: How many processes.
+        words: The command's own.
+        run: The folder that they name; None: they name none.
+        restarts: How often it may be started again.
+        stays: Options of a new run that hold when it goes on; None: this is no new run.
+
+    Returns:
+        The exit code that one process alone would have.
+    """
+    launch_id = uuid.uuid4().hex
+    for restart in range(restarts + 1):
+        ending = _ended(gpus, [*words, "--max-restarts", "0"], launch_id)
+        if not ending.message:
+            return ending.code
+        folder, done = _begun(run, launch_id if stays is not None else None)
+        helps = ending.kind == FELL or (ending.kind == SHORT and folder is not None)
+        if not helps or restart == restarts:
+            break
+        start = f"from update {done:,} of {folder}" if done else "from the beginning"
+        say(f"gpu-envs: {ending.message}; goes on {start} (restart {restart + 1} of {restarts})", error=True)
+        if folder is not None and stays is not None:
+            words = ["--resume", str(folder), *stays]
+    advice = f"; gpu-envs train --resume {folder} goes on from update {done:,}" if helps and done else ""
+    say(f"gpu-envs: error: {ending.message}{advice}", error=True)
+    return ending.code
+
+
+def _begun(run: str | None, launch_id: str | None) -> tuple[Path | None, int]:
+    """The folder of the run that was launched so, and the update of its last checkpoint; None before it is made."""
+    from gpu_envs.training.record.checkpoint import iteration_of
+    from gpu_envs.training.record.run_directory import ROOT, RunDirectory
+
+    for folder in [Path(run)] if run else sorted(Path(ROOT).glob("*/"), reverse=True):
+        with contextlib.suppress(OSError, ValueError):
+            found = RunDirectory.open(folder)
+            if launch_id in (None, found.about().get("launch")):
+                latest = found.checkpoints.latest()
+                return folder, 0 if latest is None else iteration_of(latest)
+    return None, 0
+
+
+def _ended(gpus: int, words: Sequence[str], launch_id: str) -> Ending:
+    """Starts the processes, and waits for their end."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    started = launcher(gpus, sys.executable, max_restarts)  # now its loggers are there
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what it says is said below
-    os.environ[_OWN_STORE] = "1"
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that another process is lost is said below, too
+    codes: dict[int, int] = {}
+    with tempfile.TemporaryDirectory(prefix="gpu_envs_") as folder:
+        try:
+            with _silent_launcher(gpus):
+                launcher(gpus, sys.executable, launch_id, folder)("-m", "gpu_envs", "train", *words)
+            return Ending(OK)
+        except SignalException:
+            pass
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        told = {}
+        for path in Path(folder).rglob("error.json"):
+            with contextlib.suppress(ValueError):  # one that was killed as it wrote
+                told[int(path.parent.name)] = json.loads(path.read_text("utf-8"))
+    return explained(gpus, codes, told)
+
+
+def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[str, Any]]) -> Ending:
+    """Finds the process that failed first: the others have lost it, or were told to end.
+
+    Args:
+        gpus: How many there were.
+        codes: Exit codes of those that failed, by rank; none where the launcher was told to end.
+        told: What processes have said of their ends.
+    """
+    causes = {rank: words for rank, words in told.items() if words["kind"] != LOST}
+    if causes:
+        rank = min(causes, key=lambda rank: (causes[rank]["timestamp"], rank))
+        message, kind = str(causes[rank]["message"]), causes[rank]["kind"]
+        if kind == FELL:
+            return Ending(FAILED, f"process {rank} of {gpus} failed: {message}", kind)
+        alone = rank > 0 or kind == SHORT  # what is wrong with the options is so for all, and the first says it
+        return Ending(MISTAKE, message + f" (process {rank} of {gpus})" * alone, kind)
+    for rank, code in sorted(codes.items()):
+        if code not in (INTERRUPTED, -signal.SIGTERM) and rank not in told:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            return Ending(FAILED, f"process {rank} of {gpus} {how}", FELL)
+    if told and INTERRUPTED not in codes.values() and codes:
+        return Ending(FAILED, f"process {min(told)} of {gpus} failed: {told[min(told)]['message']}", FELL)
+    return Ending(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _silent_launcher(gpus: int) -> Iterator[None]:
+    """Leaves to us what torch's launcher would say; the environment that processes inherit is put back afterwards."""
+    importlib.import_module("torch.distributed.launcher.api")  # now its loggers are there
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    added = {
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # that another process is lost is said here, too
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600",  # seconds to save in, after Ctrl-C
+        "OMP_NUM_THREADS": str(max(1, available_threads() // gpus)),
+    }
+    added = {name: value for name, value in added.items() if name not in os.environ}
+    os.environ.update(added)
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
     try:
-        started("-m", "gpu_envs", "train", *words)
-    except SignalException:
-        return INTERRUPTED
-    except ChildFailedError as error:
-        return _explained(error.failures, gpus)
-    return OK
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+        for name in added:
+            del os.environ[name]
 
 
-def _explained(failures: Mapping[int, Any], gpus: int) -> int:
-    """Says which process failed first, and why; the others have lost it, or were told to end. Returns the exit code."""
-    from gpu_envs.training.process.group import LOST
-
-    def order(rank: int) -> tuple[bool, bool, int, int]:
-        each = failures[rank]
-        return LOST in str(each.message), each.exitcode == -signal.SIGTERM, each.timestamp, rank
-
-    rank = min(failures, key=order)
-    failure, code = failures[rank], failures[rank].exitcode
-    if any(each.exitcode == INTERRUPTED for each in failures.values()):
-        return INTERRUPTED
-    if code == MISTAKE:
-        say(f"gpu-envs: error: {failure.message}" + f" (process {rank} of {gpus})" * (rank > 0), error=True)
-        return MISTAKE
-    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    if failure.error_file != _NO_FILE:  # what it said counts, even where the interpreter's end then failed too
-        ended = f"failed: {failure.message}"
-    on = "gpu-envs train --resume RUN goes on from the run's last checkpoint"
-    say(f"gpu-envs: error: process {rank} of {gpus} {ended}; {on}", error=True)
-    return FAILED
-
-
-def tell_launcher(message: str) -> bool:
+def tell_launcher(message: str, kind: str) -> bool:
     """Leaves the launcher, where there is one, to tell what went wrong: it may be the same in all processes."""
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not launched() or not file:
         return False
-    Path(file).write_text(json.dumps({"message": message, "timestamp": int(time.time())}), "utf-8")
+    Path(file).write_text(json.dumps({"message": message, "timestamp": time.time(), "kind": kind}), "utf-8")
     return True
 
 
@@ -159,7 +253,6 @@ def place(device: str) -> Iterator[Place]:
     import torch.distributed as dist
 
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    _end_when_told()
     if rank > 0:
         _name_warnings(rank)
     if device == "cpu" or (device == "auto" and device_count() == 0):
@@ -171,29 +264,12 @@ def place(device: str) -> Iterator[Place]:
                 f"this is process {local} of its machine, and there are {device_count()} GPUs: start fewer"
             )
         os.environ.setdefault("NCCL_ALGO", "Ring,Tree")  # what adds up in the same order every time
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         torch.cuda.set_device(local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", local))
         yield Place(dist.group.WORLD, f"cuda:{local}", rank == 0)
     dist.barrier()  # the first one has written and said all: a launcher ends the others when one leaves interrupted
     dist.destroy_process_group()
-
-
-def _end_when_told() -> None:
-    """Ends this process a while after it was told to, should it wait until then for another that is no more.
-
-    A signal's handler has to wait for the main thread, which may wait for a GPU; what is written here need not.
-    """
-    told, tell = socket.socketpair()
-    tell.setblocking(False)
-    signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
-
-    def watch() -> None:
-        with tell:  # kept, and not read: what comes is that a signal came
-            told.recv(1)
-        time.sleep(_PATIENCE)
-        os._exit(FAILED)
-
-    threading.Thread(target=watch, name="end-when-told", daemon=True).start()
 
 
 def _name_warnings(rank: int) -> None:

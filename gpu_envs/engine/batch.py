@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpu_envs.backend import Backend, open_backend, resolve_device
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
+from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.attributes import param_as_given, per_replica, set_param
 from gpu_envs.engine.number_check import NumberCheck
 from gpu_envs.engine.options import Options, check_num_envs, config_of
@@ -140,6 +141,11 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
     def env_spec(self) -> SpecT:
         """What the environment is; ``spec`` of a ``VectorEnv`` is Gymnasium's."""
         return self._env_spec
+
+    @property
+    def rules(self) -> str:
+        """Its rules in C++: the author's header, or the translation of rules in Python."""
+        return rules_part(self._sim.program.layout.config)[1]
 
     @property
     def backend(self) -> Backend:

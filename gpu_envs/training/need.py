@@ -32,6 +32,9 @@ _MANY = 2**20
 
 _MOST = 2**31 - 1
 
+_SURE = 0.8
+"""What a run took was this share, at least, of what had been worked out."""
+
 _OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
 """What may be given among an environment's parameters and is none of them."""
 
@@ -171,11 +174,12 @@ def check_room(config: Config, device: str, modules: Mapping[str, nn.Module]) ->
     """
     need, count = need_of(config, device, modules), config.replicas
     room = available(device)
-    if room is None or need.of(count) <= room:
+    sure = max(count * need.stored, _SURE * need.of(count))
+    if room is None or sure <= room:
         return
     give_back(device)
     room = available(device)
-    if room is None or need.of(count) <= room:
+    if room is None or sure <= room:
         return
     most = need.most(room * ROOM)
     lower = f"lower num_envs to {most:,}, which fits, or the horizon" if most else "lower the horizon, or hidden"

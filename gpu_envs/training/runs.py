@@ -85,16 +85,17 @@ def resume(
                 f"total_steps is {config.total_steps:,}, and the run {folder.path} has done "
                 f"{config.steps_at(done):,} already: give more, or leave it out"
             )
-        if config.gpus != processes.size:
-            if done > 0 and first:
-                warnings.warn(
-                    f"the run was trained by {_counted(config.gpus)}, and goes on with {processes.size}: what it has "
-                    "learnt and counted stays, and episodes begin anew",
-                    stacklevel=2,
-                )
-            config = dataclasses.replace(config, gpus=processes.size, since=(done, config.steps_at(done)))
         with explain_shortage(config, resolve_device(config.device)):
             state = load_run(latest) if latest is not None else None
+            then, steps = (config.gpus, 0) if state is None else _before(state, config)
+            if first and done > 0 and then != processes.size:
+                warnings.warn(
+                    f"the run was trained by {_counted(then)}, and goes on with {processes.size}: what it has learnt "
+                    "and counted stays, and episodes begin anew",
+                    stacklevel=2,
+                )
+            if config.gpus != processes.size or config.steps_at(done) != steps:
+                config = dataclasses.replace(config, gpus=processes.size, since=(done, steps))
             # frozen policies are of the checkpoint, so that their own runs need not exist any more
             players = state["players"] if state is not None else None
             trainer = Trainer(config, modules=modules, kept=players, group=group)
@@ -241,6 +242,11 @@ def _mean_return(kept: Sequence[Sequence[float]]) -> float:
     window = EpisodeWindow()
     window.load(kept)
     return window.mean_return
+
+
+def _before(state: Mapping[str, Any], config: Config) -> tuple[int, int]:
+    """By how many processes a checkpoint was written, and after how many steps."""
+    return state["describes"].get("gpus", 1), state.get("steps", config.steps_at(state["iteration"]))
 
 
 def _counted(processes: int) -> str:

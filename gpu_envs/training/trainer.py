@@ -25,9 +25,9 @@ from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, interruption, torch_threads, wake_autograd
-from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, own_part, state_of
+from gpu_envs.training.process.watch import Watch
+from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, comparable, own_part, state_of
 from gpu_envs.training.record.history import History
-from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
@@ -35,7 +35,6 @@ from gpu_envs.training.rollout.evaluation import Evaluation, acting_buffers, pla
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
-from gpu_envs.training.schedule import Schedule
 
 SETTINGS_THAT_STAY = ("num_envs", "horizon", "stagger", "activation", "normalise_observations", "normalise_rewards")
 """Settings in which a resumed run must agree with its checkpoint."""
@@ -81,7 +80,7 @@ class Trainer:
                 f"Start them by gpu-envs train --gpus {config.gpus}, or give a group of so many"
             )
         config = dataclasses.replace(config, gpus=self._group.size)
-        self._group.check_same(config.to_json() | {"device": "", "run_dir": ""})
+        self._group.check_same(comparable(config.to_json() | {"device": "", "run_dir": ""}))
         self.config, self._run = config, run
         self.device = resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
@@ -93,9 +92,9 @@ class Trainer:
         with explain_shortage(config, self.device):
             if self._on_gpu:
                 wake_autograd(self.device)
-            own = ("modules", self._group.rank) if self._group.rank else ("modules",)
-            self._random = RandomState(derived_seed(config.seed, *own), self.device)
+            self._random = RandomState.of(config.seed, self._group.rank, self.device)
             self._build(dict(modules or {}), kept or {})
+        self._group.check_same(comparable(self.describe() | {"code": self._horizon_env.code}))
         first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
         self._history = History(config, [role.name for role in self._horizon_env.roles], first_learning)
         self.eager_because = why_eager(self.device, config.graphs)
@@ -135,8 +134,7 @@ class Trainer:
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
         self._asked = torch.zeros(1, device=device)
-        scheduled = (config.learning_rate, config.entropy_weight)
-        self._schedules = [DeviceSchedule(Schedule.of(given), device) for given in scheduled]
+        self._schedules = [DeviceSchedule(given, device) for given in (config.learning_rate, config.entropy_weight)]
         self._clock = torch.zeros(1, dtype=torch.int64, device=device)
 
     def keep_in(self, run: RunDirectory) -> None:
@@ -173,10 +171,7 @@ class Trainer:
         self._horizon_env.forget_cut_episodes()
         parts = [storage.episodes().flatten() for storage in self._horizon_env.storage.values()]
         torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
-        if self._group.size > 1:  # episodes are added up; of the learners' figures all are known to all but the largest
-            gathered, episodes = self._group.gathered(self._figures), sum(part.numel() for part in parts)
-            torch.sum(gathered[:, :episodes], 0, out=self._figures[:episodes])
-            torch.amax(gathered[:, episodes:], 0, out=self._figures[episodes:])
+        self._group.combine(self._figures, sum(part.numel() for part in parts))  # learners' differ in the largest alone
 
     def prepare(self) -> None:
         """Compiles, warms up and captures; afterwards everything is as it was before, and nothing has been learnt."""
@@ -256,20 +251,20 @@ class Trainer:
         history, quiet = self._history, self._group.rank > 0 or (None if progress is None else not progress)
         bar = Progress(config.steps_at(config.iterations), quiet, target=history.target)
         if self._run is not None:
-            history.log = RunLog(self._run.log_path)
-            history.log.resume(self.iteration)  # drops rows of a part that was lost; a new log has none
+            history.keep_in(self._run.log_path, self.iteration)
         if self._on_gpu:
             torch.cuda.synchronize(self.device)
         began, before, first = time.perf_counter(), self.seconds, self.steps
         reason = "total_steps" if self.iteration >= config.iterations else ""
         reason = "target_return" if history.target_reached else reason
         try:
-            with self._settings(), interruption() as interrupted:
+            with self._settings(), Watch(self._group.size > 1) as watch, interruption() as interrupted:
                 while not reason:
                     self._advance()
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     reports = self._mailbox.receive(all_of_them=last or due)
+                    watch.alive()
                     stopped = interrupted.is_set()
                     if self._group.size > 1:  # all stop after the same iteration: the one that brings word of it
                         self._asked.fill_(float(stopped))
@@ -291,6 +286,8 @@ class Trainer:
                             history.write(report.iteration, self.seconds, speed)
                     if not reason:
                         reason = "interrupted" if stopped else "total_steps" if last else ""
+                    if due or reason:
+                        watch.rest()
                     if due and not reason:
                         self.save()
                 self._mailbox.receive(all_of_them=True)
@@ -301,8 +298,7 @@ class Trainer:
         finally:
             self._mailbox.receive(all_of_them=True)
             bar.close()
-            if history.log is not None:
-                history.log.close()
+            history.close()
         run_dir = str(self._run.path) if self._run is not None else None
         return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns)
 
@@ -325,14 +321,14 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that the next iterations of this process depend on."""
-        horizon_env = self._horizon_env
         return {
             "describes": self.describe(),
             "iteration": self.iteration,
+            "steps": self.steps,
             "seconds": self.seconds,
             "clock": self._clock.clone(),
             **self._history.state(),
-            **horizon_env.state(),
+            **self._horizon_env.state(),
             "learners": {name: learner.state() for name, learner in self.learners.items()},
             "players": {name: player.state() for name, player in self._players.items()},
             "random": self._random.state(),
@@ -361,8 +357,10 @@ class Trainer:
         if same:
             self._horizon_env.load(state)
             self._random.load(state["random"])
-        else:  # other episodes than those with which the run began
-            self._begin_episodes(str(state["iteration"]))
+        else:  # other episodes and random numbers than those with which the run began
+            when = str(state["iteration"])
+            self._begin_episodes(when)
+            self._random.load(RandomState.of(self.config.seed, self._group.rank, self.device, when).state())
         self._threads = self.config.cpu_threads or int(state["threads"])
         self._clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])

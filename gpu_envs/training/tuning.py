@@ -16,7 +16,7 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.need import Need, need_of
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.memory import ROOM, available, give_back
+from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.record.reports import IterationReport
 from gpu_envs.training.trainer import Trainer
 
@@ -141,7 +141,7 @@ def tune(
         count //= 2
     while count * config.horizon < config.passes[1]:
         count *= 2
-    ended = ""
+    fitting, ended = 0, ""
     _trial(config, count, modules).iterate(1)  # afterwards all is compiled and loaded that is so once
     give_back(device)
     began = time.perf_counter()
@@ -149,7 +149,13 @@ def tune(
         start = time.perf_counter()
         if device != "cpu":
             torch.cuda.reset_peak_memory_stats(device)
-        rates = _rates(_trial(config, count, modules))
+        try:
+            rates = _rates(_trial(config, count, modules))
+        except ShortageError:  # what is worked out is not all that is taken
+            if not sizes:
+                raise
+            fitting, ended = min(fitting, count - 1), "the memory was full"
+            break
         memory = need.of(count) if device == "cpu" else torch.cuda.max_memory_reserved(device) - held
         sizes.append(Size(count, memory, *rates))
         give_back(device)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,20 +17,23 @@ pytest.importorskip("torch")
 
 from gpu_envs.backend.cuda import device_count
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
+from gpu_envs.cli.launch import FELL, LOST, MISTOOK, SHORT, Ending, explained
+from gpu_envs.cli.parser import FAILED
+from gpu_envs.training.process.peers import TURN_OFF
 from gpu_envs.training.record.checkpoint import load
 
-DEVICES = {"cpu": "gloo"} | ({"cuda": "peer memory"} if device_count() > 1 else {})
+DEVICES = {"cpu": "gloo"} | ({"cuda": "peer memory", "nccl": "NCCL"} if device_count() > 1 else {})
 """Where processes train, and what they add gradients up through."""
 
 WORDS = ("--num-envs", "16", "--horizon", "8", "--hidden", "8", "--checkpoint-interval", "5")
 
 
 def started(*words: str, device: str = "cpu", at: Path | None = None) -> "subprocess.Popen[str]":
-    env = with_package(OMP_NUM_THREADS="1")
+    env = with_package(OMP_NUM_THREADS="1") | ({TURN_OFF: "0"} if device == "nccl" else {})
     if at is not None:
         env["PYTHONPATH"] = f"{at}{os.pathsep}{env['PYTHONPATH']}"
     return subprocess.Popen(
-        [sys.executable, "-m", "gpu_envs", "train", "--device", device, *words],
+        [sys.executable, "-m", "gpu_envs", "train", "--device", device.replace("nccl", "cuda"), *words],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -46,7 +51,7 @@ def test_two_train_and_go_on(place: str, tmp_path: Path) -> None:
     assert (code, stderr) == (OK, ""), stdout + stderr
     assert stdout.startswith(
         "2 processes train together, with 16 replicas each and 32 in all; their gradients are added up through "
-        f"{DEVICES[place]}\n"
+        f"{DEVICES[place]}"
     )
     assert stdout.count("finished") == 1
     assert "2,560 in 10 updates" in stdout
@@ -56,9 +61,9 @@ def test_two_train_and_go_on(place: str, tmp_path: Path) -> None:
     assert "3,840 in 15 updates" in stdout
 
 
-def begun(run: Path, *words: str, device: str = "cpu") -> "subprocess.Popen[str]":
-    """A run of two that has written a checkpoint and will not end by itself."""
-    endless = ("CartPole-v1", "--gpus", "2", *WORDS, "--total-steps", "1e9", "--run-dir", str(run))
+def begun(run: Path, *words: str, device: str = "cpu", gpus: int = 2) -> "subprocess.Popen[str]":
+    """A run of several that has written a checkpoint and will not end by itself."""
+    endless = ("CartPole-v1", "--gpus", str(gpus), *WORDS, "--total-steps", "1e9", "--run-dir", str(run))
     process = started(*endless, *words, device=device)
     saved(process, run, 1)
     return process
@@ -82,22 +87,27 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
 
 
 @pytest.mark.parametrize("place", DEVICES)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_one_is_killed(rank: int, place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rank", "gpus"), [(0, 2), (1, 2), (2, 3)])
+def test_one_is_killed(rank: int, gpus: int, place: str, tmp_path: Path) -> None:
+    if place != "cpu" and gpus > device_count():
+        pytest.skip("more GPUs than there are")
     run = tmp_path / "run"
-    process = begun(run, device=place)
-    both = children(process)
-    os.kill(both[rank], signal.SIGKILL)
+    process = begun(run, device=place, gpus=gpus)
+    all_of_them = children(process)
+    os.kill(all_of_them[rank], signal.SIGKILL)
     began = time.monotonic()
     code, stdout, stderr = ended(process)
     assert time.monotonic() - began < 30
     assert code == 1
-    assert stdout.startswith("2 processes train together")
+    assert stdout.startswith(f"{gpus} processes train together")
     assert stdout.count("\n") == 1
-    assert stderr.startswith(f"gpu-envs: error: process {rank} of 2 was ended by SIGKILL; gpu-envs train --resume RUN")
-    assert stderr.count("\n") == 1
-    assert not [pid for pid in both if Path(f"/proc/{pid}").exists()]
-    assert load(max(run.glob("checkpoints/iteration-*.pt")))["iteration"] >= 5
+    done = load(max(run.glob("checkpoints/iteration-*.pt")))["iteration"]
+    assert done >= 5
+    assert stderr == (
+        f"gpu-envs: error: process {rank} of {gpus} was ended by SIGKILL; gpu-envs train --resume {run} goes on from "
+        f"update {done:,}\n"
+    )
+    assert not [pid for pid in all_of_them if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.parametrize("place", DEVICES)
@@ -111,7 +121,11 @@ def test_one_that_is_killed_is_started_again(place: str, tmp_path: Path) -> None
     assert not set(first) & set(children(process))
     process.send_signal(signal.SIGINT)
     code, stdout, stderr = ended(process)
-    assert (code, stderr) == (INTERRUPTED, "")
+    assert code == INTERRUPTED
+    assert re.fullmatch(
+        rf"gpu-envs: process 1 of 2 was ended by SIGKILL; goes on from update [\d,]+ of {run} \(restart 1 of 1\)\n",
+        stderr,
+    )
     assert stdout.count("processes train together") == 2
     steps = [int(line.split(",")[0]) for line in (run / "log.csv").read_text().splitlines()[1:]]
     assert steps == list(range(10, steps[-1] + 1, 10))
@@ -139,7 +153,111 @@ def test_what_fails_in_one_is_told_with_its_cause(tmp_path: Path) -> None:
     code, stdout, stderr = ended(process)
     assert (code, stdout) == (1, "")
     assert stderr.startswith("gpu-envs: error: process 1 of 2 failed: Traceback")
-    assert "OverflowError: of the second alone; gpu-envs train --resume RUN" in stderr
+    assert stderr.endswith("OverflowError: of the second alone\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        ("OverflowError", FAILED, "process 1 of 2 failed: Traceback"),
+        ("MemoryError", MISTAKE, "stays) (process 1 of 2)"),
+        ("ValueError", MISTAKE, "of the second alone (process 1 of 2)"),
+    ],
+)
+def test_what_fails_in_the_midst(error: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    from gpu_envs.training.trainer import Trainer\n"
+        "    advance = Trainer._advance\n"
+        "    def failing(trainer):\n"
+        "        if trainer.iteration == 20:\n"
+        f"            raise {error}('of the second alone')\n"
+        "        advance(trainer)\n"
+        "    Trainer._advance = failing\n"
+    )
+    run = tmp_path / "run"
+    words = ("--gpus", "2", *WORDS, "--total-steps", "1e9", "--run-dir", str(run), "--max-restarts", "1")
+    found, stdout, stderr = ended(started("CartPole-v1", *words, at=tmp_path))
+    assert found == code
+    helps = error != "ValueError"
+    assert stdout.count("processes train together") == 1 + helps
+    assert stderr.count(said) == 1 + helps
+    assert stderr.count(f"goes on from update 20 of {run} (restart 1 of 1)\n") == helps
+    assert stderr.endswith(f"; gpu-envs train --resume {run} goes on from update 20\n") == helps
+    found, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "6400"))
+    assert (found, stderr) == (OK, "")
+    assert "6,400 in 25 updates" in stdout
+
+
+def test_numbers_that_become_nan(tmp_path: Path) -> None:
+    words = ("--gpus", "2", *WORDS, "--learning-rate", "1e38", "--run-dir", str(tmp_path / "run"))
+    code, stdout, stderr = ended(started("CartPole-v1", *words, "--max-restarts", "2"))
+    assert code == MISTAKE
+    assert stdout.count("\n") == 1
+    assert stderr.startswith("gpu-envs: error: ")
+    assert stderr.count("gpu-envs: ") == 1
+    assert "NaN" in stderr
+
+
+@pytest.mark.parametrize("place", DEVICES)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_is_told_to_end(rank: int, place: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = begun(run, "--max-restarts", "1", device=place)
+    os.kill(children(process)[rank], signal.SIGTERM)
+    code, stdout, stderr = ended(process)
+    assert (code, stderr) == (INTERRUPTED, "")
+    steps = load(max(run.glob("checkpoints/iteration-*.pt")))["iteration"]
+    assert f" in {steps:,} updates" in stdout
+
+
+def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = begun(run)
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").touch()
+    process.send_signal(signal.SIGTERM)
+    code, _, stderr = ended(process)
+    assert code == MISTAKE
+    assert stderr.startswith("gpu-envs: error: ")
+    assert str(run / "checkpoints") in stderr
+
+
+def words(kind: str, message: str = "this", timestamp: float = 1.0) -> dict[str, object]:
+    return {"kind": kind, "message": message, "timestamp": timestamp}
+
+
+@pytest.mark.parametrize(
+    ("codes", "told", "expected"),
+    [
+        ({}, {}, Ending(INTERRUPTED)),
+        ({0: INTERRUPTED, 1: -signal.SIGTERM}, {}, Ending(INTERRUPTED)),
+        ({0: MISTAKE, 1: -signal.SIGTERM}, {0: words(MISTOOK)}, Ending(MISTAKE, "this", MISTOOK)),
+        (
+            {0: MISTAKE, 1: MISTAKE}, {0: words(LOST), 1: words(MISTOOK, timestamp=2.0)},
+            Ending(MISTAKE, "this (process 1 of 2)", MISTOOK),
+        ),
+        ({0: MISTAKE, 1: -signal.SIGTERM}, {0: words(SHORT)}, Ending(MISTAKE, "this (process 0 of 2)", SHORT)),
+        (
+            {0: -signal.SIGABRT, 1: -signal.SIGTERM}, {0: words(FELL)},
+            Ending(FAILED, "process 0 of 2 failed: this", FELL),
+        ),
+        (
+            {0: MISTAKE, 1: -signal.SIGKILL}, {0: words(LOST)},
+            Ending(FAILED, "process 1 of 2 was ended by SIGKILL", FELL),
+        ),
+        ({0: 3, 1: -signal.SIGTERM}, {}, Ending(FAILED, "process 0 of 2 ended with exit code 3", FELL)),
+        (
+            {0: MISTAKE, 1: MISTAKE}, {0: words(LOST), 1: words(LOST)},
+            Ending(FAILED, "process 0 of 2 failed: this", FELL),
+        ),
+        ({}, {1: words(MISTOOK)}, Ending(MISTAKE, "this (process 1 of 2)", MISTOOK)),
+        ({}, {1: words(LOST)}, Ending(INTERRUPTED)),
+    ],
+)  # fmt: skip
+def test_who_failed_first(codes: dict[int, int], told: dict[int, dict[str, object]], expected: Ending) -> None:
+    assert explained(2, codes, told) == expected
 
 
 @pytest.mark.parametrize("place", DEVICES)
@@ -171,6 +289,7 @@ def test_a_mistake_is_told_once() -> None:
         ("all", "cpu", 4, "there is none to train on"),
         ("all", "auto", 0, "there is none to train on"),
         ("2", "cuda:1", 4, "--device cuda:1 names one"),
+        ("2", "gpu", 4, "device is 'gpu'; allowed: 'auto'"),
         ("5", "auto", 4, "--gpus is 5, and there are 4 GPUs here"),
     ],
 )

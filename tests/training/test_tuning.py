@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from gpu_envs.training import Trainer, choose_num_envs, resume, runs, train, tune, tuning  # noqa: E402
 from gpu_envs.training.need import Need, Pass, need_of  # noqa: E402
-from gpu_envs.training.process.memory import ROOM  # noqa: E402
+from gpu_envs.training.process.memory import ROOM, ShortageError  # noqa: E402
 from gpu_envs.training.tuning import Size, Tuning, grows, knee, largest  # noqa: E402
 
 FIRST = {"cpu": 16, "cuda": 64}
@@ -122,6 +122,18 @@ def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch)
         assert (found.largest, found.ended) == (48, "twice as many would not fit")
     else:
         assert found.largest > 10**6
+
+
+def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(trainer: Trainer) -> tuple[float, float]:
+        if trainer.config.num_envs == 4 * FIRST[device]:
+            raise ShortageError("full")
+        return 1.0, float(trainer.config.num_envs)
+
+    monkeypatch.setattr(tuning, "_rates", full)
+    found = tune(small(device))
+    assert [size.num_envs for size in found.sizes] == [FIRST[device], 2 * FIRST[device]]
+    assert (found.largest, found.ended) == (4 * FIRST[device] - 1, "the memory was full")
 
 
 def test_minibatches_have_samples_and_a_team_its_policies(device: str) -> None:

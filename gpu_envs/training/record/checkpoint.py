@@ -142,7 +142,7 @@ def check_fits(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     absent = object()
     differences = []
     for name in [*expected, *(name for name in found if name not in expected)]:
-        here, there = (_comparable(side.get(name, absent)) for side in (expected, found))
+        here, there = (comparable(side.get(name, absent)) for side in (expected, found))
         if here != there:
             shown = ["none" if value is absent else _SHORT.repr(value) for value in (here, there)]
             differences.append(f"  {name}: this run has {shown[0]}, the checkpoint {shown[1]}")
@@ -267,14 +267,14 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-def _comparable(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     """Lists as tuples, arrays as nested tuples: JSON and checkpoints do not keep the difference."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        return _comparable(value.tolist())
+        return comparable(value.tolist())
     if isinstance(value, list | tuple):
-        return tuple(_comparable(item) for item in value)
+        return tuple(comparable(item) for item in value)
     if isinstance(value, Mapping):
-        return {name: _comparable(item) for name, item in value.items()}
+        return {name: comparable(item) for name, item in value.items()}
     return value
 
 

@@ -1,6 +1,7 @@
 """What the host knows of a run: the returns of late, whether they are high enough, and the log."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 from gpu_envs.backend.arrays import library_of, to_numpy
@@ -57,6 +58,16 @@ class History:
         """Whether the run may stop before all steps are done."""
         target, window = self._config.target_return, self._windows[self._target_role]
         return target is not None and window.full and window.mean_return >= target
+
+    def keep_in(self, path: Path, iteration: int) -> None:
+        """From now on rows go to that log, which drops those of a part that was lost after this iteration."""
+        self.log = RunLog(path)
+        self.log.resume(iteration)
+
+    def close(self) -> None:
+        """Lets go of the log."""
+        if self.log is not None:
+            self.log.close()
 
     def write(self, iteration: int, seconds: float, speed: float) -> None:
         """Writes a row of the log, about the reports up to ``iteration`` that it has none of."""

@@ -31,6 +31,9 @@ except ImportError:  # not on Windows
 _CONFIG = "config.json"
 _LOCK = ".lock"
 
+ROOT = "runs"
+"""Where folders go that were not named."""
+
 
 @final
 class RunDirectory:
@@ -45,7 +48,7 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | Path | None, config: Config, root: str | Path = "runs") -> "RunDirectory":
+    def create(cls, path: str | Path | None, config: Config, root: str | Path = ROOT) -> "RunDirectory":
         """Makes the folder of a new run, and writes its configuration there.
 
         Args:

@@ -1,6 +1,7 @@
 """The environment as training sees it: by role, with storage for a horizon of steps."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -197,6 +198,12 @@ class HorizonEnv:
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
         present = {name: by_role for name, by_role in rows.items() if next(iter(by_role.values())) is not None}
         return Step(**{name: self._tensors.by_role.join(by_role) for name, by_role in present.items()})
+
+    @property
+    def code(self) -> str:
+        """What its rules are, and what runs them, in short: of processes that train together they are the same."""
+        rules = hashlib.sha256(self.env.rules.encode()).hexdigest()
+        return f"gpu_envs {gpu_envs.__version__}, torch {torch.__version__}, rules {rules[:12]}"
 
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
         """Begins anew; the first observations are where the next horizon will look for them.
