@@ -20,6 +20,7 @@ from gpu_envs.backend.cuda import device_count
 from gpu_envs.backend.host import available_threads
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import say
+from gpu_envs.training.process.watch import ENDED
 
 _PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
 """What launchers set."""
@@ -197,8 +198,8 @@ def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[st
             return Ending(FAILED, f"process {rank} of {gpus} failed: {message}", kind)
         alone = rank > 0 or kind == SHORT  # what is wrong with the options is so for all, and the first says it
         return Ending(MISTAKE, message + f" (process {rank} of {gpus})" * alone, kind)
-    for rank, code in sorted(codes.items()):
-        if code not in (INTERRUPTED, -signal.SIGTERM) and rank not in told:
+    for code, rank in sorted((code, rank) for rank, code in codes.items() if rank not in told):
+        if code not in (INTERRUPTED, -signal.SIGTERM, ENDED):
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             return Ending(FAILED, f"process {rank} of {gpus} {how}", FELL)
     if told and INTERRUPTED not in codes.values() and codes:

@@ -254,17 +254,17 @@ class Trainer:
             history.keep_in(self._run.log_path, self.iteration)
         if self._on_gpu:
             torch.cuda.synchronize(self.device)
+        neighbours = self._group.neighbours()
         began, before, first = time.perf_counter(), self.seconds, self.steps
         reason = "total_steps" if self.iteration >= config.iterations else ""
         reason = "target_return" if history.target_reached else reason
         try:
-            with self._settings(), Watch(self._group.size > 1) as watch, interruption() as interrupted:
+            with self._settings(), Watch(neighbours), interruption() as interrupted:
                 while not reason:
                     self._advance()
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     reports = self._mailbox.receive(all_of_them=last or due)
-                    watch.alive()
                     stopped = interrupted.is_set()
                     if self._group.size > 1:  # all stop after the same iteration: the one that brings word of it
                         self._asked.fill_(float(stopped))
@@ -286,8 +286,6 @@ class Trainer:
                             history.write(report.iteration, self.seconds, speed)
                     if not reason:
                         reason = "interrupted" if stopped else "total_steps" if last else ""
-                    if due or reason:
-                        watch.rest()
                     if due and not reason:
                         self.save()
                 self._mailbox.receive(all_of_them=True)
@@ -375,6 +373,7 @@ class Trainer:
         ranks = self._group.collected(own_part(state)) if self._group.size > 1 else []
         if self._run is not None:
             self._run.checkpoints.save(self.iteration, state | ({"ranks": ranks} if ranks else {}))
+        self._group.told(None)  # nobody ends before the first one has written
 
     def evaluate(
         self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None

@@ -36,7 +36,7 @@ template <class Call> FN void hear(const Call& call, u32 round, Index number, u3
         }
         if (turn % 4096 == 0) {
             if (until == 0) until = nanoseconds() + PATIENCE;
-            if (nanoseconds() > until) fail("the other processes that train together answer");
+            if (nanoseconds() > until) give_up();
         }
     }
 }

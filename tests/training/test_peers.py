@@ -1,5 +1,6 @@
 """What kernels of several processes tell one another through peer memory: here two threads, on the CPU."""
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +86,21 @@ def test_gradients_are_added_up_in_order_of_rank() -> None:
         assert first[1] == second[1] == pytest.approx(expected[:count].norm().item() / 8, rel=1e-5)
 
 
+def test_figures_are_added_up_or_the_largest() -> None:
+    given = [
+        torch.tensor([1.0, 2.0, 5.0, math.nan, 1.0, -math.inf]),
+        torch.tensor([0.5, 3.0, 7.0, 1.0, math.nan, -2.0]),
+    ]
+
+    def work(kernels: list[Kernel], rank: int) -> Tensor:
+        figures = given[rank].clone()
+        kernels[1].launch(1, count=6, added=2, figures=figures)
+        return figures
+
+    for found in both(small_program(2), 6, work):
+        torch.testing.assert_close(found, torch.tensor([1.5, 5.0, 7.0, math.nan, math.nan, -2.0]), equal_nan=True)
+
+
 @pytest.mark.parametrize("counts", [(5, 7), (0, 3), (0, 0)])
 def test_moments_are_those_of_all_samples(counts: tuple[int, int]) -> None:
     samples = [torch.randn(4, count, generator=torch.Generator().manual_seed(count)) for count in counts]
@@ -96,7 +112,7 @@ def test_moments_are_those_of_all_samples(counts: tuple[int, int]) -> None:
     def work(kernels: list[Kernel], rank: int) -> Tensor:
         pooled = torch.zeros(4, 2)
         for _ in range(3):
-            kernels[1].launch(1, quantities=4, own=moments(samples[rank]), pooled=pooled)
+            kernels[2].launch(1, quantities=4, own=moments(samples[rank]), pooled=pooled)
         return pooled
 
     first, second = both(small_program(2), 12, work)

@@ -10,31 +10,37 @@ from harness import with_package
 
 pytest.importorskip("torch")
 
+from gpu_envs.training.process.watch import ENDED
+
 PROGRAM = """
-import signal, threading, time
+import os, signal, subprocess, threading
 from gpu_envs.training.process import watch
 from gpu_envs.training.process.settings import interruption
-watch.PATIENCE = 1.0
+watch._PATIENCE = 1.0
 signal.signal(signal.SIGUSR1, lambda *_: None)
-with watch.Watch(True) as watched, interruption():
+other = subprocess.Popen(["sleep", "30"])
+with watch.Watch([other.pid]), interruption():
     print("ready", flush=True)
-    {}
+    if {gone}:
+        other.kill()
+    threading.Event().wait({seconds})
+other.kill()
 """
 
 
 @pytest.mark.parametrize(
-    ("does", "told", "expected"),
+    ("gone", "seconds", "told", "expected"),
     [
-        ("threading.Event().wait()", signal.SIGTERM, 1),
-        ("threading.Event().wait(3)", signal.SIGUSR1, 0),
-        ("[(time.sleep(0.1), watched.alive()) for _ in range(30)]", signal.SIGTERM, 0),
-        ("watched.rest(); threading.Event().wait(3)", signal.SIGINT, 0),
+        (True, None, signal.SIGTERM, ENDED),
+        (True, 3, signal.SIGUSR1, 0),
+        (False, 4, signal.SIGINT, 0),
     ],
 )
-def test_ends_what_hangs(does: str, told: signal.Signals, expected: int) -> None:
+def test_ends_what_waits_for_nobody(gone: bool, seconds: int | None, told: signal.Signals, expected: int) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(does)], env=with_package(), stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", PROGRAM.format(gone=gone, seconds=seconds)],
+        env=with_package(), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(told)

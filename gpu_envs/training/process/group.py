@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
 from gpu_envs.errors import LostProcessError
-from gpu_envs.training.process.peers import PeerMemory, Reach, SmallExchange, reach_of
+from gpu_envs.training.process.peers import PeerMemory, Reach, SmallExchange, host, reach_of
 
 KeptT = TypeVar("KeptT")
 
@@ -132,7 +132,10 @@ class Group:
 
     def combine(self, figures: torch.Tensor, added: int) -> None:
         """Puts into place, of so many figures, the sums over what each process gave; of the others the largest."""
-        if self.size > 1:
+        small = self._small_exchange(figures) if self.size > 1 else None
+        if small is not None:
+            small.combine(figures, added)
+        elif self.size > 1:
             gathered = self.gathered(figures)
             torch.sum(gathered[:, :added], 0, out=figures[:added])
             torch.amax(gathered[:, added:], 0, out=figures[added:])
@@ -149,6 +152,12 @@ class Group:
             with _losses_told():
                 dist.all_gather_object(found, something, group=self._handle)
         return found
+
+    def neighbours(self) -> list[int]:
+        """The numbers by which this host knows the other processes that run here."""
+        here = host()
+        told = self.told((here, os.getpid()))
+        return [number for rank, (place, number) in enumerate(told) if place == here and rank != self.rank]
 
     def collected(self, kept: KeptT) -> list[KeptT] | None:
         """What each process keeps, by rank, on the first one; None on the others. It comes by way of the host."""

@@ -40,6 +40,9 @@ GATHER_CALL = Struct.of(
     ("int*", "gathered", ("processes", "count")), *PEERS,
 )  # fmt: skip
 
+COMBINE_CALL = Struct.of(
+    "CombineCall", "float", ("Index", "count"), ("Index", "added"), ("float*", "figures", ("count",)), *PEERS,
+)  # fmt: skip
 
 POOL_CALL = Struct.of(
     "PoolCall", "float", ("int", "quantities"), ("const float*", "own", ("quantities", 3)),
@@ -61,7 +64,7 @@ def settings(processes: int, prologue: str = "") -> KernelSettings:
 
 def small_program(processes: int) -> Program:
     """The source of what is exchanged beside gradients."""
-    calls = {"gather": GATHER_CALL, "pool": POOL_CALL}
+    calls = {"gather": GATHER_CALL, "combine": COMBINE_CALL, "pool": POOL_CALL}
     return program_of(("training/peers.cuh", "training/peers_gather.cuh"), calls, settings(processes))
 
 
@@ -105,17 +108,17 @@ def reach_of(group: Any) -> Reach:
     return Reach(BLOCK * BLOCKS * min(place.multiprocessors for place in known), "")
 
 
-def _place() -> _Place:
-    boot = Path("/proc/sys/kernel/random/boot_id")  # containers of one host have it in common
-    host = boot.read_text() if boot.exists() else os.uname().nodename
+def host() -> tuple[str, ...]:
+    """Names this host and container."""
+    boot = Path("/proc/sys/kernel/random/boot_id")  # which containers have in common
     spaces = [Path("/proc/self/ns", name) for name in ("pid", "mnt")]
+    name = boot.read_text() if boot.exists() else os.uname().nodename
+    return name, *(str(space.readlink()) for space in spaces if space.exists())
+
+
+def _place() -> _Place:
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return _Place(
-        (host, *(str(space.readlink()) for space in spaces if space.exists())),
-        str(gpu.uuid),
-        gpu.multi_processor_count,
-        os.environ.get(TURN_OFF) == "0",
-    )
+    return _Place(host(), str(gpu.uuid), gpu.multi_processor_count, os.environ.get(TURN_OFF) == "0")
 
 
 @final
@@ -155,19 +158,23 @@ class PeerMemory:
 
 @final
 class SmallExchange:
-    """Brings together what each process has, at most so many numbers."""
+    """Brings together what each process has, or what follows from it: at most so many numbers."""
 
     def __init__(self, group: Any, numbers: int, device: torch.device) -> None:
         """Allocates; every process makes it at the same time."""
         self._memory: Final = PeerMemory(group, numbers, device)
         kernels = load_kernels(open_backend(str(device)), small_program(dist.get_world_size(group)))
-        self._gather, self._pool = (kernel.fill(**self._memory.members) for kernel in kernels)
+        self._gather, self._combine, self._pool = (kernel.fill(**self._memory.members) for kernel in kernels)
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
         """Writes what each process has to ``gathered``, by rank; elements are of 4 or 8 bytes."""
         given, found = own.reshape(-1).view(torch.int32), gathered.view(-1).view(torch.int32)
         count = len(given)
         self._gather.launch(blocks_of(count), count=count, own=given, gathered=found.view(-1, count))
+
+    def combine(self, figures: torch.Tensor, added: int) -> None:
+        """As ``Group.combine``."""
+        self._combine.launch(blocks_of(len(figures)), count=len(figures), added=added, figures=figures)
 
     def pool(self, moments: torch.Tensor) -> torch.Tensor:
         """As ``Group.pooled``."""

@@ -1,16 +1,20 @@
 """Ends a process that was told to end, and waits for another that is no more."""
 
-import math
+import contextlib
 import os
 import signal
 import socket
 import threading
-import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final, final
 
-PATIENCE = 20.0
-"""Seconds without a sign of life, at least, after which a process that was told to end is ended."""
+ENDED: Final = 128 + signal.SIGTERM
+"""The exit code."""
+
+_PATIENCE = 5.0
+"""Seconds to find out by itself that another is gone."""
 
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -23,23 +27,24 @@ class Watch:
     Python writes to a socket at a signal need not. Elsewhere than in the main thread nothing is watched.
     """
 
-    def __init__(self, wanted: bool) -> None:
-        """Prepares; only a process that may wait for others wants it."""
-        self._wanted: Final = wanted and threading.current_thread() is threading.main_thread()
+    def __init__(self, others: Sequence[int]) -> None:
+        """Prepares.
+
+        Args:
+            others: The processes of this host that this one may wait for.
+        """
+        self._others: Final = others
         self._done: Final = threading.Event()
-        self._last, self._longest = time.monotonic(), 0.0
         self._tell: socket.socket | None = None
         self._before = -1
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> None:
         """Begins."""
-        if self._wanted:
+        if self._others and threading.current_thread() is threading.main_thread():
             told, self._tell = socket.socketpair()
             self._tell.setblocking(False)
             self._before = signal.set_wakeup_fd(self._tell.fileno(), warn_on_full_buffer=False)
             threading.Thread(target=self._wait, args=(told,), name="watch", daemon=True).start()
-        self.alive()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -51,21 +56,23 @@ class Watch:
             signal.set_wakeup_fd(self._before)
             self._tell.close()
 
-    def alive(self) -> None:
-        """Is told after every iteration."""
-        now = time.monotonic()
-        if math.isfinite(self._last):
-            self._longest = max(self._longest, now - self._last)
-        self._last = now
-
-    def rest(self) -> None:
-        """Until the next sign of life, nothing is too long: a checkpoint is written."""
-        self._last = math.inf
-
     def _wait(self, told: socket.socket) -> None:
         with told:
             while (numbers := told.recv(1)) and numbers[0] not in _REQUESTS:
                 pass
         while numbers and not self._done.wait(0.5):
-            if time.monotonic() - self._last > max(PATIENCE, 2 * self._longest):
-                os._exit(1)
+            if any(map(_gone, self._others)) and not self._done.wait(_PATIENCE):
+                os._exit(ENDED)
+
+
+def _gone(process: int) -> bool:
+    """Whether a process has ended, be it that nobody has yet asked how."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    with contextlib.suppress(OSError):
+        return ") Z " in Path(f"/proc/{process}/stat").read_text()
+    return False
