@@ -74,7 +74,7 @@ def _process(rounds: int, seconds: float, seeds: int) -> dict[str, Any]:
             "way": own.way,
             "sums": _sums(own, str(device)),
             "trained": {name: _trained(group, given, rounds, seconds) for name, given in TRAINED.items()},
-            "stepped": _stepped(own, str(device), rounds, seconds),
+            "stepped": _stepped(own, str(device), rounds, min(seconds, 1.0)),
             "solved": _solved(group, seeds),
         }
 
