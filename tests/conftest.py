@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness import DEVICES, IDS, MODES, PLACES, TEAM_IDS, Make, Place, forgotten
+from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, Make, Place, forgotten
 from registered import Variant
 
 import gpu_envs
@@ -115,7 +115,7 @@ def make() -> Iterator[Make]:
     made: list[gpu_envs.VectorEnv] = []
 
     def make_and_keep(env_id: str, num_envs: int = 1, **kwargs: Any) -> gpu_envs.VectorEnv:
-        made.append(gpu_envs.make(env_id, num_envs, **kwargs))
+        made.append(gpu_envs.make(env_id, num_envs, **{**SMALLER.get(env_id, {}), **kwargs}))
         return made[-1]
 
     yield make_and_keep

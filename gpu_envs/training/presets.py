@@ -46,6 +46,20 @@ _TAG_GRID: Mapping[str, Any] = {
     "total_steps": 300_000_000,
 }
 
+_RICE: Mapping[str, Any] = {
+    "num_envs": 256,
+    "horizon": 20,
+    "epochs": 4,
+    "minibatches": 8,
+    "learning_rate": "0:0.001,1:0.0001",
+    "gamma": 0.92,
+    "hidden": (128, 128),
+    "normalise_observations": True,
+    "normalise_rewards": True,
+    "precision": "tf32",
+    "total_steps": 400_000,
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
     "CartPole-v1": {"default": _CARTPOLE},
@@ -107,5 +121,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "taggers": {**_TAG_GRID, "policies": {"runner": "random"}},
         "runners": {**_TAG_GRID, "total_steps": 20_000_000, "policies": {"tagger": "random"}},
     },
+    "RiceN-v0": {"default": _RICE},
 }
 """Fields of ``Config``, by environment and name. The one called default is used where none is asked for."""

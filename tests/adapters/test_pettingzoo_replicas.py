@@ -148,7 +148,8 @@ def test_infos_of_an_end(team_id: str, place: Place) -> None:
     for step in range(2):
         infos = env.step(role_actions(env, place, step))[4]
     for agent in env.possible_agents:
-        assert set(infos[agent]) == {"alive", "final_obs", "_final_obs", "episode", "_episode"}
+        masks = {"action_mask"} if env.unwrapped.env_spec.masked else set()
+        assert set(infos[agent]) == {"alive", "final_obs", "_final_obs", "episode", "_episode"} | masks
         assert numpy_of(infos[agent]["_final_obs"]).all()
         assert infos[agent]["final_obs"].shape == env.observation_space(agent).shape
         assert set(infos[agent]["episode"]) == {"r", "l"}

@@ -30,6 +30,7 @@ from registered import (
     each_variant,
     far,
     guarded,
+    infos_of_a_start,
     joined_actions,
     library,
     made,
@@ -47,7 +48,7 @@ from registered import (
 )
 
 import gpu_envs
-from gpu_envs import Step
+from gpu_envs import Field, Step
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.results import OutReader
 
@@ -60,7 +61,7 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
         make, variant, 5, place, precision=precision, autoreset_mode="SameStep", statistics=True, max_episode_steps=1
     )
     first, infos = env.reset(seed=0)
-    assert set(infos) == ({"alive"} if variant.has_team else set())
+    assert set(infos) == infos_of_a_start(env)
     step = env.step(placed(env, draw(env, 1)[0], place))
     spaces = split(env, env.observation_spaces if variant.has_team else env.observation_space)
     for role, seen in ByRole(env).roles.items():
@@ -89,12 +90,15 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
             assert numpy_by_role(env, given)[role] in spaces[role]
     for mask in ("_final_obs", "_episode"):
         assert (dtype(step[4][mask]), tuple(step[4][mask].shape)) == ("bool", (5,))
-    whole = dict.fromkeys(("x", "y"), "int32") if variant.has_team and variant.env_id != CONTINUOUS else {}
-    whole |= {"in_game": "bool", "elapsed": "int32", "runners_left": "int32"}
-    assert tuple(env.state) == gpu_envs.spec(variant.env_id).fields
+    spec = gpu_envs.spec(variant.env_id)
+    assert tuple(env.state) == spec.fields
+    shared = {"elapsed": Field("int"), **getattr(spec, "shared", {})}
+    fields = {"in_game": Field("bool"), **spec.state, **shared}
     for name, field in env.state.items():
-        agents = (env.num_agents,) if variant.has_team and name not in ("elapsed", "runners_left") else ()
-        assert (dtype(field), tuple(field.shape)) == (whole.get(name, precision), (5, *agents))
+        agents = (env.num_agents,) if variant.has_team and name not in shared else ()
+        length = (fields[name].elements(env.params),) if fields[name].is_array else ()
+        kind = {"real": precision, "int": "int32", "bool": "bool"}[fields[name].type]
+        assert (dtype(field), tuple(field.shape)) == (kind, (5, *agents, *length))
         assert library(field) == ("cupy" if place == ("cuda", "numpy") else place.output)
 
 
@@ -147,7 +151,7 @@ def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -
         if not fresh:
             assert kernel.observations == address(columns["observations"][-1])  # what the kernel writes to
     if variant.has_team and not fresh:
-        assert address(infos["alive"]["tagger"]) == address(env.state["in_game"])
+        assert address(infos["alive"][roles_of(env)[0]]) == address(env.state["in_game"])
 
 
 def test_returned_copies_are_kept(make: Make, variant: Variant, place: Place, mode: str) -> None:
@@ -257,7 +261,7 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
     def rewards(shape: tuple[int, ...], kind: str = "float32") -> Step:
         return one("rewards", empty(place, shape, kind))
 
-    where = r"out\.rewards\['tagger'\]" if team else r"out\.rewards"
+    where = rf"out\.rewards\['{role}'\]" if team else r"out\.rewards"
     good = empty(place, shape, "float32")
     turned = empty(place, (*features[:-2], features[-1], features[-2]), "float32")
     turned = turned.swapaxes(-1, -2) if hasattr(turned, "swapaxes") else turned.transpose(-1, -2)
@@ -284,8 +288,8 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
     if team:
         found |= {
             "no mapping": (Step(rewards=good), TypeError, r"out\.rewards.*mapping"),
-            "unknown role": (Step(rewards={"taggers": good}), ValueError, r"'taggers'.*Did you mean 'tagger'"),
-            "agent for a role": (Step(rewards={"tagger": good, "tagger_0": good}), ValueError, "tagger_0"),
+            "unknown role": (Step(rewards={f"{role}s": good}), ValueError, f"'{role}s'.*Did you mean '{role}'"),
+            "agent for a role": (Step(rewards={role: good, f"{role}_0": good}), ValueError, f"{role}_0"),
         }
     return found
 

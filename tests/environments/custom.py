@@ -35,10 +35,11 @@ def drawn(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
     """Random actions for a step, possible ones where there are masks."""
     masks = infos.get("action_mask")
     if isinstance(env, gpu_envs.MultiAgentEnv):
-        if masks is not None:
-            return {role: possible(rng, masks[role]) for role in env.roles}
         return {
-            role: _of(space, rng, env.num_envs, env.counts[role]) for role, space in env.single_action_spaces.items()
+            role: _of(space, rng, env.num_envs, env.counts[role])
+            if masks is None or not isinstance(space, spaces.Discrete)
+            else possible(rng, masks[role])
+            for role, space in env.single_action_spaces.items()
         }
     return _of(env.single_action_space, rng, env.num_envs) if masks is None else possible(rng, masks)
 

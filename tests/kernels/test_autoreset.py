@@ -16,6 +16,7 @@ from registered import (
     draw,
     each_variant,
     far,
+    infos_of_a_start,
     joined,
     made,
     numpy_by_role,
@@ -159,7 +160,8 @@ def test_masks_of_every_library(make: Make, variant: Variant, place: Place, mode
     results = []
     for given in [mask, *libraries]:
         env = made(make, variant, 5, place, autoreset_mode=mode)
-        first = joined(env, env.reset(seed=2)[0])
+        env.reset(seed=2)
+        first = joined(env, env.step(placed(env, still(env), place))[0])
         options = {"reset_mask": given}
         results.append(joined(env, env.reset(options=options)[0]))
         assert ((first != results[-1]).any(axis=(1, 2)) == mask).all()
@@ -210,7 +212,7 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
         pytest.skip("NumPy arrays cannot be memory of a GPU")
     env = made(make, variant, 9, place, autoreset_mode=mode, statistics=True, copy=not live)
     infos = env.reset(seed=1)[1]
-    assert set(infos) == ({"alive"} if variant.has_team else set())
+    assert set(infos) == infos_of_a_start(env)
     shape = joined(env, env.episode_length).shape
     total, length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
     latest_r, latest_l = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
@@ -247,7 +249,7 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
         assert_same_bits(joined(env, env.episode_length), latest_l, "episode_length")
         uneven += int((length[ended].min(axis=1) < length[ended].max(axis=1)).sum())
         always = place.output != "numpy"
-        keys = {"alive"} if variant.has_team else set()
+        keys = infos_of_a_start(env)
         if always or ended.any():
             keys |= {"episode", "_episode"} | ({"final_obs", "_final_obs"} if mode == "SameStep" else set())
         assert set(infos) - {"final_info", "_final_info"} == keys
@@ -384,21 +386,22 @@ def test_time_limit(make: Make, env_id: str, device: str, limit: int) -> None:
 
 def test_limits(make: Make, variant: Variant) -> None:
     """-1 lifts the limit, None is the spec's; ``episode_length`` of a team and ``max_episode_steps`` are one thing."""
-    default = gpu_envs.spec(variant.env_id).max_episode_steps
-    assert default is not None
+    spec = gpu_envs.spec(variant.env_id)
+    default, named = spec.max_episode_steps, "episode_length" in spec.params
+    longest = default or 30
     cases: list[tuple[dict[str, Any], int | None]] = [({}, default), ({"max_episode_steps": 9}, 9)]
     cases += [({"max_episode_steps": -1}, None), ({"max_episode_steps": None}, default)]
-    if variant.has_team:
+    if named:
         cases += [({"episode_length": 9}, 9), ({"max_episode_steps": 9, "episode_length": 9}, 9)]
     for given, expected in cases:
         env = make(variant.env_id, 2, device="cpu", **given)
         assert env.max_episode_steps == expected
-        assert not variant.has_team or env.params["episode_length"] == expected or expected is None
-        for elapsed in (default - 1, (expected or 2 * default) - 1):
+        assert not named or env.params["episode_length"] == expected or expected is None
+        for elapsed in (longest - 1, (expected or 2 * longest) - 1):
             env.reset(seed=0, options=far(env))
             set_elapsed(env, elapsed)
             assert rows(take(env, still(env))["truncations"]).all() == (expected is not None)
-    if variant.has_team:
+    if named:
         with pytest.raises(ValueError, match=r"max_episode_steps is 9.*episode_length.*10"):
             make(variant.env_id, 2, device="cpu", max_episode_steps=9, episode_length=10)
 
@@ -406,6 +409,6 @@ def test_limits(make: Make, variant: Variant) -> None:
 @pytest.mark.parametrize("limit", [0, -2, 1.5, True, "5"])
 def test_bad_limits(variant: Variant, limit: Any) -> None:
     """A limit that is none is refused."""
-    for name in ("max_episode_steps", *(("episode_length",) if variant.has_team else ())):
+    for name in ("max_episode_steps", *({"episode_length"} & gpu_envs.spec(variant.env_id).params.keys())):
         with pytest.raises(ValueError, match=name):
             gpu_envs.make(variant.env_id, device="cpu", **{name: limit})

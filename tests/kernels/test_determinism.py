@@ -74,7 +74,8 @@ def test_replica_is_single_environment(
     actions = draw(batch, STEPS)
     whole = record(batch, actions)
     if variant.has_team:
-        assert whole["terminations"]["runner"].any() == (variant != VARIANTS["continuous-stay"])
+        last = list(whole["terminations"])[-1]
+        assert whole["terminations"][last].any() == (variant != VARIANTS["continuous-stay"])
     for index, count in ((0, 7), (0, 1), (1, 1), (63, 1), (64, 1), (size - 1, 1)):
         here = slice(index, index + count)
         env = made(make, variant, count, place, **arguments)
@@ -249,7 +250,7 @@ def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> N
     actions = draw(env, STEPS)
     runs = [(start(one, 4), record(one, actions)) for one in (env, env, other)]
     assert_all_same(runs)
-    assert (rows(runs[0][0]) != rows(start(env, 5))).any(axis=(1, 2)).all()
+    assert not variant.draws or (rows(runs[0][0]) != rows(start(env, 5))).any(axis=(1, 2)).all()
 
 
 def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, place: Place) -> None:
@@ -264,15 +265,15 @@ def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, pl
         restarted = rows(take(by_itself, action, place)["observations"])[..., whole]
         assert_same_bits(following, restarted)
         assert_same_bits(dict(by_hand.state), dict(by_itself.state))
-        assert all((following != earlier).any(axis=(1, 2)).all() for earlier in seen)
+        assert not variant.draws or all((following != earlier).any(axis=(1, 2)).all() for earlier in seen)
         seen.append(following)
 
 
 def test_replicas_differ(make: Make, variant: Variant, place: Place) -> None:
-    """No two replicas begin alike, nor two environments without seeds."""
+    """No two replicas begin alike, nor two environments without seeds; but where nothing is drawn all do."""
     env, other = (made(make, variant, 20, place) for _ in range(2))
     firsts = [row.tobytes() for one in (env, other) for row in joined(one, one.reset()[0])]
-    assert len(set(firsts)) == 40
+    assert len(set(firsts)) == (40 if variant.draws else 1)
 
 
 def test_list_of_seeds(make: Make, variant: Variant, place: Place) -> None:
@@ -302,8 +303,9 @@ def test_long_seeds(make: Make, variant: Variant, device: str, seed: int) -> Non
     given, again, cut = (rows(start(env, s)) for s in (seed, seed, seed % 2**64))
     assert_same_bits(given, again)
     assert_same_bits(given[:1], rows(start(one, seed)))
-    assert (given == cut).all() == (seed < 2**64)
-    assert len({row.tobytes() for row in given}) == 3
+    if variant.draws:
+        assert (given == cut).all() == (seed < 2**64)
+        assert len({row.tobytes() for row in given}) == 3
 
 
 @pytest.mark.parametrize(
@@ -412,7 +414,7 @@ def test_bad_snapshots(make: Make, variant: Variant) -> None:
     other = next(v for v in VARIANTS.values() if v.has_team == variant.has_team and v.env_id != variant.env_id)
     strangers = [larger, made(make, other, 3)]
     if variant.has_team:
-        strangers.append(made(make, variant, 3, num_taggers=6))
+        strangers.append(made(make, variant, 3, **({"num_taggers": 6} if variant.draws else {"num_regions": 4})))
     for one in (env, *strangers):
         one.reset(seed=0)
     good = env.get_state()

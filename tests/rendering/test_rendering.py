@@ -144,6 +144,7 @@ VARIED: Mapping[str, Mapping[str, Any]] = {
     "Acrobot": {"link_length_1": [1.0, 0.5, 2.0], "link_length_2": [1.0, 1.5, 0.5]},
     "TagContinuous": {"grid_length": [20.0, 10.0, 30.0], "tagging_distance": [0.02, 0.1, 0.0]},
     "TagGridWorld": {"grid_length": [100, 10, 30]},
+    "RiceN": {"initial_temperature": [0.85, 2.0, 4.0]},
 }
 """Parameters that are seen, three replicas' own."""
 

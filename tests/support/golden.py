@@ -35,6 +35,16 @@ def tag_continuous() -> States:
     }
 
 
+def rice_n() -> States:
+    """Regions that differ, and three temperatures."""
+    tenths = np.arange(27) % 10 / 10
+    return {
+        "savings": [tenths, tenths[::-1], 0 * tenths],
+        "mitigation_rate": [0 * tenths, tenths, 0.9 - tenths],
+        "temperature": [[0.85, 0.0], [2.5, 0.0], [7.0, 0.0]],
+    }
+
+
 STATES: Mapping[str, Callable[[], States]] = {
     "CartPole": lambda: {"x": [0.0, 1.3, -2.3], "theta": [0.0, 0.2, -0.15]},
     "MountainCar": lambda: {"position": [-0.5, 0.3, -1.15, 0.5], "velocity": [0.0, 0.02, 0.0, 0.01]},
@@ -47,6 +57,7 @@ STATES: Mapping[str, Callable[[], States]] = {
         "y": [[0, 80, 50, 100, 20], [90, 30, 10, 60, 60]],
         "in_game": [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]],
     },
+    "RiceN": rice_n,
 }
 """By the environment's name, whatever its version."""
 

@@ -25,6 +25,12 @@ IDS = [name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), gpu_en
 TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS]
 """Environments with a team of agents."""
 
+TAGS = [name for name in TEAM_IDS if name.startswith("Tag")]
+"""Those of taggers and runners."""
+
+SMALLER: dict[str, dict[str, Any]] = {"RiceN-v0": {"num_regions": 3}}
+"""What the fixture ``make`` gives where a test does not: its own size would take long, and tell no more."""
+
 MODES = ("NextStep", "SameStep", "Disabled")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None

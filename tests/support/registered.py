@@ -17,7 +17,7 @@ HOST = Place("cpu", "numpy")
 
 LIMIT = 11
 
-CONTINUOUS, GRID = "TagContinuous-v0", "TagGridWorld-v0"
+CONTINUOUS, GRID, RICE = "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0"
 
 RESULTS = ("observations", "rewards", "terminations", "truncations")
 
@@ -26,8 +26,9 @@ EXTRAS = ("final_obs", "episode_return", "episode_length")
 SMALL: dict[str, dict[str, Any]] = {
     CONTINUOUS: {"num_taggers": 3, "num_runners": 12, "grid_length": 6.0, "tagging_distance": 0.3},
     GRID: {"grid_length": 4},
+    RICE: {"num_regions": 3, "activities": 3},
 }
-"""Worlds so small that even random agents tag and are tagged before the limit."""
+"""Worlds so small that even random agents end some episodes before the limit."""
 
 
 class Variant(NamedTuple):
@@ -42,6 +43,11 @@ class Variant(NamedTuple):
         return {**SMALL.get(self.env_id, {}), "max_episode_steps": LIMIT, **self.params}
 
     @property
+    def draws(self) -> bool:
+        """Whether its episodes begin differently."""
+        return self.env_id != RICE
+
+    @property
     def has_team(self) -> bool:
         """Whether it has a team of agents."""
         return self.env_id not in IDS
@@ -54,6 +60,8 @@ TEAM_VARIANTS = {
     "continuous-stay": Variant(CONTINUOUS, {"runner_exits_game_after_tagged": False}),
     "grid-full": Variant(GRID, {}),
     "grid-nearest": Variant(GRID, {"use_full_observation": False}),
+    "rice": Variant(RICE, {"activities": 8}),
+    "rice-talks": Variant(RICE, {"negotiation": True}),
 }
 VARIANTS = {**{env_id: Variant(env_id, {}) for env_id in IDS}, **TEAM_VARIANTS}
 BOXES = {name: VARIANTS[name] for name in ("Pendulum-v1", "continuous-box")}
@@ -138,6 +146,11 @@ def some(actions: Iterable[Mapping[str, np.ndarray]], replicas: slice) -> list[A
 def numpy_by_role(env: Any, value: Any) -> dict[str, np.ndarray]:
     """Copies of what an environment gave, by role, in NumPy."""
     return {role: numpy_of(array) for role, array in split(env, value).items()}
+
+
+def infos_of_a_start(env: Any) -> set[str]:
+    """What a reset says besides observations."""
+    return {name for name, given in (("alive", env.env_spec.has_team), ("action_mask", env.env_spec.masked)) if given}
 
 
 def outcome(env: Any, step: tuple[Any, ...]) -> dict[str, dict[str, np.ndarray]]:
@@ -257,7 +270,7 @@ def starts_of(env: Any, rows: int | None = None) -> dict[str, np.ndarray]:
 
 def far(env: Any) -> dict[str, Any]:
     """Reset options with which no agent ends an episode within a few steps."""
-    return starts_of(env) if env.env_spec.has_team else {}
+    return starts_of(env) if "tagger" in roles_of(env) else {}
 
 
 def dtype(array: Array) -> str:

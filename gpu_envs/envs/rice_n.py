@@ -1,0 +1,154 @@
+"""RICE-N: regions that trade, negotiate and warm the same planet."""
+
+import functools
+import importlib.resources
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+
+from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
+from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.team import Role, TeamSpec
+
+LEVELS = 10
+"""Of each element of an action: tenths from 0 to 0.9."""
+
+OF_REGIONS = (
+    *("initial_capital", "initial_labor", "final_labor", "labor_growth", "initial_production_factor"),
+    *("factor_growth", "factor_decline", "initial_intensity", "capital_share", "damage_1", "damage_2", "damage_3"),
+)
+"""What regions differ in."""
+
+
+@functools.cache
+def regions() -> Mapping[str, list[float]]:
+    """The table of the authors' 27 fictitious regions, by ``OF_REGIONS``."""
+    text = importlib.resources.files("gpu_envs.envs").joinpath("data", "rice_n.json").read_text("utf-8")
+    return {name: values for name, values in json.loads(text).items() if name in OF_REGIONS}
+
+
+def _observation(params: Mapping[str, Any]) -> Box:
+    count, talks = int(params["num_regions"]), bool(params["negotiation"])
+    return Box(-np.inf, np.inf, (count * (count + 11) + 17 + talks * (2 + 6 * count),), np.float32)
+
+
+def _action(params: Mapping[str, Any]) -> MultiDiscrete:
+    count = int(params["num_regions"])
+    talks = [*[LEVELS] * (2 * count), *[2] * count] if params["negotiation"] else []
+    return MultiDiscrete([LEVELS] * (3 + 2 * count) + talks)
+
+
+def _pairs(kind: str = "real") -> Field:
+    return Field(kind, lambda params: int(params["num_regions"]))
+
+
+SAVED, MITIGATED, MARK, HOT, COLD = (36, 113, 163), (39, 134, 82), (120, 120, 120), (192, 57, 43), (232, 232, 232)
+HOTTEST = 6.0
+"""Degrees that fill the thermometer."""
+
+
+def _draw(state: State, params: Params) -> Picture:
+    """Of each region a pair of bars, what it saves and what it mitigates; beside them a thermometer of the air."""
+    del params
+    replicas, count = state["savings"].shape
+    width = 0.9 / count
+    left = np.broadcast_to(np.arange(count) * width, (replicas, count))
+
+    def bars(start: float, name: str) -> np.ndarray:
+        corners = box(start * width, 0.0, (start + 0.4) * width, 1.0)
+        return np.stack([left[..., None] + corners[:, 0], state[name][..., None] * corners[:, 1]], -1)
+
+    warmth = np.clip(state["temperature"][:, :1] / HOTTEST, 0, 1)
+    tube = box(0.94, 0.0, 0.98, 1.0)
+    filled = np.stack([np.broadcast_to(tube[:, 0], (replicas, 1, 4)), warmth[..., None] * tube[:, 1]], -1)
+    return Picture(
+        (-0.02, -0.02, 1.0, 1.0),
+        (
+            line(same([[-0.01, 0.0], [0.99, 0.0]], replicas), 0.003, MARK),
+            polygon(bars(0.05, "savings"), SAVED),
+            polygon(bars(0.5, "mitigation_rate"), MITIGATED),
+            polygon(same(tube, replicas), COLD),
+            polygon(filled, HOT),
+        ),
+    )
+
+
+def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
+    """The environment of these regions.
+
+    Args:
+        table: By each name of ``OF_REGIONS`` a number for each region.
+        id: Its id.
+    """
+    most = len(table["initial_capital"])
+
+    def of_regions(name: str) -> Table:
+        return Table(lambda params: np.asarray(table[name], np.float64)[: int(params["num_regions"])])
+
+    return TeamSpec(
+        id=id,
+        header="rice_n.cuh",
+        description="Regions save, trade, negotiate and mitigate emissions, which warm all of them.",
+        roles=(Role("region", "num_regions", _observation, _action),),
+        state={
+            **{name: Field() for name in ("capital", "labor", "production_factor", "intensity")},
+            **{name: Field() for name in ("capital_depreciation", "savings", "mitigation_rate", "max_export_limit")},
+            **{name: Field() for name in ("mitigation_cost", "damages", "abatement_cost", "utility", "social_welfare")},
+            **{name: Field() for name in ("consumption", "current_balance", "gross_output", "investment")},
+            **{name: Field() for name in ("production", "minimum_mitigation_rate", "last_reward")},
+            **{name: _pairs() for name in ("tariffs", "imports", "promised", "requested")},
+            "accepted": _pairs("bool"),
+        },
+        shared={
+            "temperature": Field("real", 2),
+            "carbon_mass": Field("real", 3),
+            "exogenous_forcing": Field(),
+            "land_emissions": Field(),
+        },
+        scratch={"supplied": Field(), "exports": Field(), "emissions": Field()},
+        params={
+            "num_regions": Param(most, "the first so many of the table", minimum=2, maximum=most, fixed=True),
+            "negotiation": Param(False, "two steps of negotiation before each of action", fixed=True),
+            "activities": Param(20, "steps of action in an episode, five years each", positive=True, fixed=True),
+            "backstop_price": Param(550.0, "of mitigating everything, dollars a ton", minimum=0),
+            "backstop_decline": Param(0.001, "of that price, a step", minimum=0, maximum=1),
+            "cost_exponent": Param(2.6, "of the cost of mitigation", positive=True),
+            "depreciation": Param(0.1, "of capital, a year", minimum=0, maximum=1),
+            "risk_aversion": Param(1.45, "of utility; not 1", positive=True),
+            "time_preference": Param(0.015, "by which welfare is discounted, a year", minimum=0),
+            "intensity_decline": Param(0.0025, "of emissions for a unit of output, a year", minimum=0),
+            "intensity_decline_slowing": Param(0.1, "of that decline, a year", minimum=0, maximum=1),
+            "long_run_growth": Param(0.0033, "of the production factor, a step"),
+            "balance_interest": Param(0.1, "of debts and credits, a step"),
+            "debt_factor": Param(10.0, "how strongly debts limit imports", minimum=0),
+            "domestic_preference": Param(0.5, "for goods of one's own", minimum=0, maximum=1),
+            "initial_temperature": Param(0.85, "of the air above that of 1750, degrees"),
+            "initial_ocean_temperature": Param(0.0068, "of the lower ocean, degrees"),
+            "initial_carbon_in_air": Param(851.0, "billions of tons", positive=True),
+            "initial_carbon_in_upper_ocean": Param(460.0, "billions of tons", minimum=0),
+            "initial_carbon_in_lower_ocean": Param(1740.0, "billions of tons", minimum=0),
+            "carbon_in_1750": Param(588.0, "in the air, billions of tons", positive=True),
+            "carbon_of_emissions": Param(1.36388, "that stays of a unit of emissions", minimum=0),
+            "forcing_of_doubling": Param(3.6813, "of twice the carbon in the air, W/m^2"),
+            "heat_of_forcing": Param(0.1005, "that the air takes of a unit of forcing"),
+            "first_forcing": Param(0.5, "by other gases, in the first step, W/m^2"),
+            "last_forcing": Param(1.0, "by other gases, after forcing_steps, W/m^2"),
+            "forcing_steps": Param(20.0, "in which it grows", positive=True),
+            "land_emissions_at_first": Param(2.6, "by the use of land, all regions, a step", minimum=0),
+            "land_decline": Param(0.001, "of these, a step", minimum=0, maximum=1),
+        },
+        tables={
+            **{name: of_regions(name) for name in OF_REGIONS},
+            "heat": Table([[0.8718, 0.0088], [0.025, 0.975]]),
+            "carbon": Table([[0.88, 0.196, 0.0], [0.12, 0.797, 0.001465], [0.0, 0.007, 0.99853488]]),
+        },
+        action_mask=True,
+        drawing=Drawing(_draw, size=(500, 500), frames_a_second=4),
+    )
+
+
+RICE_N = rice_n(regions())

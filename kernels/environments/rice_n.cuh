@@ -1,0 +1,219 @@
+// RICE-N (Zhang et al. 2022, arXiv 2208.07004): regions save, mitigate emissions, trade, and may negotiate how much they
+// mitigate, five years a step. As the authors' program computes it, which departs from their paper in the damages.
+//
+// A step is one of three stages in turn where regions negotiate: proposals, decisions on them, and what they then do.
+
+enum Stage : int { ACT, PROPOSE, DECIDE };
+enum Choice : int { SAVE, MITIGATE, EXPORT, TARIFFS };  // of an action: tariffs on all, bids to all, then negotiation
+
+constexpr int BIDS = TARIFFS + AGENTS, PROPOSALS = BIDS + AGENTS, DECISIONS = PROPOSALS + 2 * AGENTS;
+
+constexpr real TENTH = real(0.1), YEARS = 5;
+
+FN int  stage_of(const World& w) { return NEGOTIATION ? w.elapsed % 3 : ACT; }
+FN real activities(const World& w) { return real(NEGOTIATION ? w.elapsed / 3 : w.elapsed); }  // this one included
+
+FN void reset(World& w, const Params& p, Team& team) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        w.capital[i]           = p.initial_capital[i];
+        w.labor[i]             = p.initial_labor[i];
+        w.production_factor[i] = p.initial_production_factor[i];
+        w.intensity[i]         = p.initial_intensity[i];
+        w.capital_depreciation[i] = w.savings[i] = w.mitigation_rate[i] = w.max_export_limit[i] = 0;
+        w.mitigation_cost[i] = w.damages[i] = w.abatement_cost[i] = w.utility[i] = w.social_welfare[i] = 0;
+        w.consumption[i] = w.current_balance[i] = w.gross_output[i] = w.investment[i] = w.production[i] = 0;
+        w.minimum_mitigation_rate[i] = w.last_reward[i] = 0;
+        for (int j = 0; j < AGENTS; ++j) {
+            const int pair   = i * AGENTS + j;
+            w.tariffs[pair]  = w.imports[pair] = 0;
+            w.promised[pair] = w.requested[pair] = w.accepted[pair] = 0;
+        }
+        if (i == 0) {
+            w.temperature[0]  = p.initial_temperature;
+            w.temperature[1]  = p.initial_ocean_temperature;
+            w.carbon_mass[0]  = p.initial_carbon_in_air;
+            w.carbon_mass[1]  = p.initial_carbon_in_upper_ocean;
+            w.carbon_mass[2]  = p.initial_carbon_in_lower_ocean;
+            w.exogenous_forcing = w.land_emissions = 0;
+        }
+    }
+}
+
+// What a region makes of its capital and labor, less damages and mitigation.
+FN void produce(World& w, const Params& p, int i, const Action& action) {
+    const real k = activities(w) - 1, air = w.temperature[0];
+    w.savings[i]          = TENTH * real(action[SAVE]);
+    w.mitigation_rate[i]  = TENTH * real(action[MITIGATE]);
+    w.max_export_limit[i] = TENTH * real(action[EXPORT]);
+    w.mitigation_cost[i]  = p.backstop_price / (1000 * p.cost_exponent) * power(1 - p.backstop_decline, k) * w.intensity[i];
+    w.damages[i] = 1 / (1 + p.damage_1[i] * air + p.damage_2[i] * power(air, p.damage_3[i]));
+    w.abatement_cost[i] = w.mitigation_cost[i] * power(w.mitigation_rate[i], p.cost_exponent);
+    w.production[i] = w.production_factor[i] * power(w.capital[i], p.capital_share[i]) *
+                      power(w.labor[i] / 1000, 1 - p.capital_share[i]);
+    w.gross_output[i]    = w.damages[i] * (1 - w.abatement_cost[i]) * w.production[i];
+    w.investment[i]      = w.savings[i] * w.gross_output[i];
+    w.current_balance[i] = w.current_balance[i] * (1 + p.balance_interest);
+}
+
+// What it would import from each, as far as its output and its debts allow.
+FN void bid(World& w, const Params& p, int i, const Action& action) {
+    const real output = w.gross_output[i];
+    real       wanted = 0;
+    for (int j = 0; j < AGENTS; ++j) wanted += j == i ? real(0) : TENTH * real(action[BIDS + j]) * output;
+    const real solvent = 1 + clip(p.debt_factor * w.current_balance[i] / p.initial_capital[i], real(-1), real(0));
+    const real share   = (wanted > output ? output / wanted : real(1)) * solvent;
+    for (int j = 0; j < AGENTS; ++j) {
+        w.imports[i * AGENTS + j] = j == i ? real(0) : TENTH * real(action[BIDS + j]) * output * share;
+    }
+}
+
+// Which share of what others would import it exports.
+FN void supply(World& w, int i) {
+    real wanted = 0;
+    for (int j = 0; j < AGENTS; ++j) wanted += w.imports[j * AGENTS + i];
+    const real most    = minimum(w.max_export_limit[i] * w.gross_output[i], w.gross_output[i] - w.investment[i]);
+    w.supplied[i]      = wanted > most ? most / wanted : real(1);
+    w.exports[i]       = wanted > most ? most : wanted;
+}
+
+// Trade, consumption and utility; and the years until the next step.
+FN void live(World& w, const Params& p, int i, const Action& action) {
+    real imported = 0, foreign = 0;
+    for (int j = 0; j < AGENTS; ++j) {
+        const int  pair    = i * AGENTS + j;
+        const real traded  = w.imports[pair] * w.supplied[j];
+        w.imports[pair]    = traded;
+        imported += traded;
+        foreign += square_root(traded * (1 - w.tariffs[pair]));
+        w.tariffs[pair] = TENTH * real(action[TARIFFS + j]);
+    }
+    const real domestic = maximum(real(0), w.gross_output[i] - w.investment[i] - w.exports[i]);
+    const real root     = p.domestic_preference * square_root(domestic) +
+                      (1 - p.domestic_preference) / real(AGENTS - 1) * foreign;
+    w.consumption[i] = root * root;
+    w.current_balance[i] += YEARS * (w.exports[i] - imported);
+
+    const real k = activities(w) - 1, people = w.labor[i] / 1000, risk = 1 - p.risk_aversion;
+    w.utility[i] = people * (power(w.consumption[i] / people + 1, risk) - 1) / risk;
+    w.social_welfare[i] = w.utility[i] / power(1 + p.time_preference, YEARS * (k + 1));
+    w.reward[i] = w.last_reward[i] = w.utility[i];
+
+    w.emissions[i] = w.intensity[i] * (1 - w.mitigation_rate[i]) * w.production[i];
+    w.capital_depreciation[i] = power(1 - p.depreciation, YEARS);
+    w.capital[i] = w.capital_depreciation[i] * w.capital[i] + YEARS * w.investment[i];
+    w.labor[i] *= power((1 + p.final_labor[i]) / (1 + w.labor[i]), p.labor_growth[i]);
+    w.production_factor[i] *= exp(p.long_run_growth) + p.factor_growth[i] * exp(-p.factor_decline[i] * YEARS * k);
+    w.intensity[i] *= exp(-p.intensity_decline * power(1 - p.intensity_decline_slowing, YEARS * k) * YEARS);
+}
+
+// Temperature of air and ocean, and carbon in both.
+FN void warm(World& w, const Params& p) {
+    const real k = activities(w) - 1;
+    w.exogenous_forcing = p.first_forcing + minimum(p.last_forcing - p.first_forcing,
+                                                    (p.last_forcing - p.first_forcing) / p.forcing_steps * k);
+    w.land_emissions = p.land_emissions_at_first * power(1 - p.land_decline, k) / real(AGENTS);
+    real emitted = 0;
+    for (int i = 0; i < AGENTS; ++i) emitted += w.emissions[i] + w.land_emissions;
+    const real air = w.carbon_mass[0], upper = w.carbon_mass[1], lower = w.carbon_mass[2];
+    const real warmth = w.temperature[0], depth = w.temperature[1];
+    const real forcing = p.forcing_of_doubling * log(air / p.carbon_in_1750) / real(0.6931471805599453) + w.exogenous_forcing;
+    w.temperature[0] = p.heat(0, 0) * warmth + p.heat(0, 1) * depth + p.heat_of_forcing * forcing;
+    w.temperature[1] = p.heat(1, 0) * warmth + p.heat(1, 1) * depth;
+    for (int part = 0; part < 3; ++part) {
+        w.carbon_mass[part] = p.carbon(part, 0) * air + p.carbon(part, 1) * upper + p.carbon(part, 2) * lower +
+                              (part == 0 ? p.carbon_of_emissions * emitted : real(0));
+    }
+}
+
+FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        const Action action = actions[i];
+        w.last_reward[i]    = 0;
+        if (stage_of(w) == ACT) {
+            produce(w, p, i, action);
+            bid(w, p, i, action);
+        }
+        if constexpr (NEGOTIATION) {
+            for (int j = 0; j < AGENTS; ++j) {
+                const int pair = i * AGENTS + j;
+                if (stage_of(w) == PROPOSE) {
+                    w.promised[pair]  = TENTH * real(action[PROPOSALS + 2 * j]);
+                    w.requested[pair] = TENTH * real(action[PROPOSALS + 2 * j + 1]);
+                } else if (stage_of(w) == DECIDE) {
+                    w.accepted[pair] = j != i && action[DECISIONS + j] == 1;
+                }
+            }
+        }
+    }
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (stage_of(w) == ACT) supply(w, i);
+        if (NEGOTIATION && stage_of(w) == DECIDE) {
+            real least = 0;
+            for (int j = 0; j < AGENTS; ++j) {
+                const int own = i * AGENTS + j, others = j * AGENTS + i;
+                if (w.accepted[others]) least = maximum(least, w.promised[own]);
+                if (w.accepted[own]) least = maximum(least, w.requested[others]);
+            }
+            w.minimum_mitigation_rate[i] = least;
+        }
+    }
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (stage_of(w) == ACT) live(w, p, i, actions[i]);
+    }
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (i == 0 && stage_of(w) == ACT) {
+            warm(w, p);
+            if (activities(w) >= real(ACTIVITIES)) w.terminated = true;
+        }
+    }
+}
+
+FN void look(World&, const Params&, Team&) {}
+
+FN void allow(const World& w, const Params&, int i, const Mask& mask) {
+    const int least = int(10 * w.minimum_mitigation_rate[i] + real(0.5));
+    for (int level = 0; level < least; ++level) mask[10 * MITIGATE + level] = false;
+}
+
+FN void observe(const World& w, const Params&, int i, const Row& row) {
+    constexpr int WORLD = AGENTS, PUBLIC = WORLD + 8 + NEGOTIATION, PAIRS = PUBLIC + 10 * AGENTS;
+    constexpr int OWN = PAIRS + AGENTS * AGENTS, TALKS = OWN + 9 + NEGOTIATION;
+    FOR_EACH_COLUMN(j, AGENTS) {
+        row[j] = j == i;
+        row[PUBLIC + j]              = float(w.capital[j] / 10000);
+        row[PUBLIC + AGENTS + j]     = float(w.capital_depreciation[j]);
+        row[PUBLIC + 2 * AGENTS + j] = float(w.labor[j] / 10000);
+        row[PUBLIC + 3 * AGENTS + j] = float(w.gross_output[j] / 1000);
+        row[PUBLIC + 4 * AGENTS + j] = float(w.investment[j] / 1000);
+        row[PUBLIC + 5 * AGENTS + j] = float(w.consumption[j] / 1000);
+        row[PUBLIC + 6 * AGENTS + j] = float(w.savings[j]);
+        row[PUBLIC + 7 * AGENTS + j] = float(w.mitigation_rate[j]);
+        row[PUBLIC + 8 * AGENTS + j] = float(w.max_export_limit[j]);
+        row[PUBLIC + 9 * AGENTS + j] = float(w.current_balance[j] / 1000);
+        if constexpr (NEGOTIATION) {
+            row[TALKS + j]              = float(w.promised[i * AGENTS + j]);
+            row[TALKS + AGENTS + j]     = float(w.promised[j * AGENTS + i]);
+            row[TALKS + 2 * AGENTS + j] = float(w.requested[i * AGENTS + j]);
+            row[TALKS + 3 * AGENTS + j] = float(w.requested[j * AGENTS + i]);
+            row[TALKS + 4 * AGENTS + j] = w.accepted[i * AGENTS + j];
+            row[TALKS + 5 * AGENTS + j] = w.accepted[j * AGENTS + i];
+        }
+    }
+    FOR_EACH_COLUMN(pair, AGENTS * AGENTS) row[PAIRS + pair] = float(w.tariffs[pair] / 100);
+    for (int part = 0; part < 2; ++part) row[WORLD + part] = float(w.temperature[part] / 10);
+    for (int part = 0; part < 3; ++part) row[WORLD + 2 + part] = float(w.carbon_mass[part] / 10000);
+    row[WORLD + 5] = float(w.exogenous_forcing);
+    row[WORLD + 6] = float(w.land_emissions);
+    row[WORLD + 7] = float(w.elapsed) / 100.0f;
+    if (NEGOTIATION) row[WORLD + 8] = float(stage_of(w));
+    row[OWN]     = float(w.production_factor[i] / 100);
+    row[OWN + 1] = float(w.intensity[i] * 10);
+    row[OWN + 2] = float(w.mitigation_cost[i]);
+    row[OWN + 3] = float(w.damages[i]);
+    row[OWN + 4] = float(w.abatement_cost[i]);
+    row[OWN + 5] = float(w.production[i] / 1000);
+    row[OWN + 6] = float(w.utility[i]);
+    row[OWN + 7] = float(w.social_welfare[i]);
+    row[OWN + 8] = float(w.last_reward[i]);
+    if (NEGOTIATION) row[OWN + 9] = float(w.minimum_mitigation_rate[i]);
+}
