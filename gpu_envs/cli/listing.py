@@ -1,5 +1,6 @@
 """``gpu-envs list``: the environments that there are, and their parameters."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,7 +92,9 @@ def _shown(source: Any, params: Mapping[str, Any]) -> str:
     if isinstance(space, gymnasium.spaces.Discrete):
         return f"Discrete({space.n})"
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return f"MultiDiscrete({', '.join(map(str, space.nvec.tolist()))})"
+        runs = [(choices, len(list(same))) for choices, same in itertools.groupby(space.nvec.tolist())]
+        shown = [f"{count} x {n}" if count > 3 else ", ".join([str(n)] * count) for n, count in runs]
+        return f"MultiDiscrete({', '.join(shown)})"
     if isinstance(space, gymnasium.spaces.Box):
         return f"Box({', '.join(map(str, space.shape))})"
     return str(space)

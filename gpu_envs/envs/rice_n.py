@@ -27,7 +27,7 @@ OF_REGIONS = (
 @functools.cache
 def regions() -> Mapping[str, list[float]]:
     """The table of the authors' 27 fictitious regions, by ``OF_REGIONS``."""
-    text = importlib.resources.files("gpu_envs.envs").joinpath("data", "rice_n.json").read_text("utf-8")
+    text = importlib.resources.files("gpu_envs.envs").joinpath("rice_n.json").read_text("utf-8")
     return {name: values for name, values in json.loads(text).items() if name in OF_REGIONS}
 
 

@@ -138,6 +138,7 @@ def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None
     assert cells["Pendulum-v1"][1:] == ["1", "Box(3)", "Box(1)", "200"]
     tag = ["10 tagger, 100 runner", "Box(71)", "MultiDiscrete(21, 21)", "500"]
     assert cells["TagContinuous-v0"][1:] == tag
+    assert cells["RiceN-v0"][1:] == ["27 region", "Box(1043)", "MultiDiscrete(57 x 10)", "none"]
     assert max(map(len, rows)) <= 100
 
 

@@ -90,7 +90,7 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
             assert numpy_by_role(env, given)[role] in spaces[role]
     for mask in ("_final_obs", "_episode"):
         assert (dtype(step[4][mask]), tuple(step[4][mask].shape)) == ("bool", (5,))
-    spec = gpu_envs.spec(variant.env_id)
+    spec: Any = gpu_envs.spec(variant.env_id)
     assert tuple(env.state) == spec.fields
     shared = {"elapsed": Field("int"), **getattr(spec, "shared", {})}
     fields = {"in_game": Field("bool"), **spec.state, **shared}

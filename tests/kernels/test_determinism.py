@@ -414,7 +414,8 @@ def test_bad_snapshots(make: Make, variant: Variant) -> None:
     other = next(v for v in VARIANTS.values() if v.has_team == variant.has_team and v.env_id != variant.env_id)
     strangers = [larger, made(make, other, 3)]
     if variant.has_team:
-        strangers.append(made(make, variant, 3, **({"num_taggers": 6} if variant.draws else {"num_regions": 4})))
+        size: dict[str, Any] = {"num_taggers": 6} if variant.draws else {"num_regions": 4}
+        strangers.append(made(make, variant, 3, **size))
     for one in (env, *strangers):
         one.reset(seed=0)
     good = env.get_state()

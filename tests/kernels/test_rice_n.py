@@ -109,7 +109,7 @@ def test_regions_of_ones_own(make: Make) -> None:
     table: dict[str, Any] = {name: [*regions()[name][3:7], regions()[name][3]] for name in OF_REGIONS}
     with forgotten():
         gpu_envs.register(rice_n(table, "Mine-v0"))
-        env = make("Mine-v0", 2, device="cpu")
+        env: Any = make("Mine-v0", 2, device="cpu")
         env.reset(seed=0)
         assert env.counts == {"region": 5}
         assert env.observation_spaces["region"].shape == (2, 5, 5 * 16 + 17)
@@ -125,6 +125,6 @@ def test_regions_of_ones_own(make: Make) -> None:
 
 
 def test_the_numbers_keep_their_notice() -> None:
-    text = (Path(gpu_envs.__file__).parent / "envs" / "data" / "rice_n.json").read_text()
+    text = (Path(gpu_envs.__file__).parent / "envs" / "rice_n.json").read_text()
     assert {"BSD-3-Clause", "Salesforce.com"} <= set(json.loads(text)["notice"].replace(",", " ").split())
     assert {len(values) for values in regions().values()} == {27}
