@@ -46,44 +46,39 @@ def list_environments(words: Sequence[str]) -> int:
 
 def overview(specs: Sequence[Spec]) -> str:
     """A table with a row for each environment; where it is too wide for the terminal, a few lines for each."""
-    whole: list[tuple[str, ...]] = [_HEAD, *((*_row(spec), _origin(spec)) for spec in specs)]
-    elsewhere = any(row[-1] for row in whole[1:])
+    whole: list[tuple[Sequence[str], ...]] = [
+        tuple((name,) for name in _HEAD),
+        *((*_row(spec), (_origin(spec),)) for spec in specs),
+    ]
+    elsewhere = any(row[-1][0] for row in whole[1:])
     head, *rows = whole if elsewhere else [row[:-1] for row in whole]
-    wide = table([head, *rows])
+    wide = table([line for row in (head, *rows) for line in itertools.zip_longest(*row, fillvalue="")])
     if max(map(len, wide.splitlines())) <= line_width():
         return wide
-    return "\n".join(
-        f"{row[0]}\n{wrapped([pair for pair in zip(head[1:], row[1:], strict=True) if pair[1]], '  ')}" for row in rows
-    )
+    named = [[(name[0], ", ".join(cell)) for name, cell in zip(head, row, strict=True) if cell[0]] for row in rows]
+    return "\n".join(f"{of_all[1]}\n{wrapped(others, '  ')}" for of_all, *others in named)
 
 
-def _row(spec: Spec) -> tuple[str, ...]:
+def _row(spec: Spec) -> tuple[Sequence[str], ...]:
+    """Its cells, with a line for each role where these differ."""
     params = spec.check_params({}, 1)
     if isinstance(spec, TeamSpec):
-        counts = spec.counts(params)
-        agents = ", ".join(f"{count} {role}" for role, count in counts.items())
-        seen = {role.name: _shown(role.observation, params) for role in spec.roles}
-        done = {role.name: _shown(role.action, params) for role in spec.roles}
+        agents = [f"{count} {role}" for role, count in spec.counts(params).items()]
+        spaces = [(_shown(role.observation, params), _shown(role.action, params)) for role in spec.roles]
+        if len(set(spaces)) == 1:
+            agents, spaces = [", ".join(agents)], spaces[:1]
     else:
         assert isinstance(spec, EnvSpec)
-        agents = "1"
-        seen, done = {"": _shown(spec.observation, params)}, {"": _shown(spec.action, params)}
+        agents, spaces = ["1"], [(_shown(spec.observation, params), _shown(spec.action, params))]
     limit = "none" if spec.max_episode_steps is None else str(spec.max_episode_steps)
     solved = "" if spec.reward_threshold is None else f"{spec.reward_threshold:g}"
-    return spec.id, agents, _by_role(seen), _by_role(done), limit, solved
+    return (spec.id,), agents, *zip(*spaces, strict=True), (limit,), (solved,)
 
 
 def _origin(spec: Spec) -> str:
     """Where a spec comes from; empty for those of this package."""
     shown = registry.origin_of(spec.id).shown
     return "" if shown == "gpu_envs" else display(shown)
-
-
-def _by_role(shown: Mapping[str, str]) -> str:
-    """Once, where all roles have it in common."""
-    if len(set(shown.values())) == 1:
-        return next(iter(shown.values()))
-    return ", ".join(f"{role}: {space}" for role, space in shown.items())
 
 
 def _shown(source: Any, params: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from gpu_envs.envs.acrobot import ACROBOT
 from gpu_envs.envs.cartpole import CARTPOLE_V0, CARTPOLE_V1
+from gpu_envs.envs.covid_economy import COVID_ECONOMY
 from gpu_envs.envs.mountain_car import MOUNTAIN_CAR
 from gpu_envs.envs.mountain_car_continuous import MOUNTAIN_CAR_CONTINUOUS
 from gpu_envs.envs.pendulum import PENDULUM
@@ -19,6 +20,7 @@ ALL = (
     TAG_CONTINUOUS,
     TAG_GRID_WORLD,
     RICE_N,
+    COVID_ECONOMY,
 )
 
 __all__ = ["ALL"]

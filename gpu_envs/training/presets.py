@@ -60,6 +60,19 @@ _RICE: Mapping[str, Any] = {
     "total_steps": 400_000,
 }
 
+_COVID: Mapping[str, Any] = {
+    "num_envs": 64,
+    "horizon": 90,
+    "epochs": 4,
+    "minibatches": 8,
+    "learning_rate": 1e-4,
+    "gamma": 0.98,
+    "hidden": (128, 128),
+    "normalise_rewards": True,
+    "precision": "tf32",
+    "total_steps": 2_000_000,
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
     "CartPole-v1": {"default": _CARTPOLE},
@@ -122,5 +135,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "runners": {**_TAG_GRID, "total_steps": 20_000_000, "policies": {"tagger": "random"}},
     },
     "RiceN-v0": {"default": _RICE},
+    "CovidEconomy-v0": {"default": _COVID},
 }
 """Fields of ``Config``, by environment and name. The one called default is used where none is asked for."""

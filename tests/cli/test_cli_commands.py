@@ -16,7 +16,7 @@ from harness import HAS_CUDA, with_package
 
 import gpu_envs
 from gpu_envs.backend import toolchain
-from gpu_envs.cli import OK, listing, probes
+from gpu_envs.cli import OK, probes
 from gpu_envs.cli.probes import Driver, Gpu
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.team import TeamSpec
@@ -132,13 +132,16 @@ sys.exit(not {"torch", "cupy", "pygame", "imageio"}.isdisjoint(sys.modules))
 def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = said(capsys, "list").splitlines()
     assert re.split("  +", head) == ["environment", "agents", "observation", "action", "limit", "solved"]
-    assert [row.split()[0] for row in rows] == gpu_envs.ids()
+    assert [row.split()[0] for row in rows if not row.startswith(" ")] == gpu_envs.ids()
     cells = {row.split()[0]: re.split("  +", row) for row in rows}
     assert cells["CartPole-v1"][1:] == ["1", "Box(4)", "Discrete(2)", "500", "475"]
     assert cells["Pendulum-v1"][1:] == ["1", "Box(3)", "Box(1)", "200"]
     tag = ["10 tagger, 100 runner", "Box(71)", "MultiDiscrete(21, 21)", "500"]
     assert cells["TagContinuous-v0"][1:] == tag
     assert cells["RiceN-v0"][1:] == ["27 region", "Box(1043)", "MultiDiscrete(57 x 10)", "none"]
+    governor = next(at for at, row in enumerate(rows) if row.startswith("CovidEconomy-v0"))
+    assert cells["CovidEconomy-v0"][1:] == ["51 governor", "Box(64)", "Discrete(11)", "540"]
+    assert re.split("  +", rows[governor + 1])[1:] == ["1 planner", "Box(463)", "Discrete(21)"]
     assert max(map(len, rows)) <= 100
 
 
@@ -191,12 +194,6 @@ def test_an_environment_of_one_s_own_is_listed(
     assert text.startswith(f"{own.id}\n  agents       4 tagger, 1 runner\n")
     assert "  limit        none\n" in text
     assert said(capsys, "list", "--params").startswith(f"{own.id}\n  parameters\n")
-
-
-def test_roles_with_spaces_of_their_own() -> None:
-    shown = {"tagger": "Box(3)", "runner": "Discrete(2)"}
-    assert listing._by_role(shown) == "tagger: Box(3), runner: Discrete(2)"
-    assert listing._by_role({"tagger": "Box(3)", "runner": "Box(3)"}) == "Box(3)"
 
 
 def rows_of(text: str) -> dict[str, str]:

@@ -97,7 +97,7 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
     for name, field in env.state.items():
         agents = (env.num_agents,) if variant.has_team and name not in shared else ()
         length = (fields[name].elements(env.params),) if fields[name].is_array else ()
-        kind = {"real": precision, "int": "int32", "bool": "bool"}[fields[name].type]
+        kind = {"real": precision, "int": "int32", "bool": "bool", "byte": "uint8"}[fields[name].type]
         assert (dtype(field), tuple(field.shape)) == (kind, (5, *agents, *length))
         assert library(field) == ("cupy" if place == ("cuda", "numpy") else place.output)
 

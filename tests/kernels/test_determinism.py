@@ -22,7 +22,9 @@ from harness import (
 )
 from harness import record as record_alone
 from registered import (
+    COVID,
     LIMIT,
+    RICE,
     STEPS,
     VARIANTS,
     Variant,
@@ -75,7 +77,8 @@ def test_replica_is_single_environment(
     whole = record(batch, actions)
     if variant.has_team:
         last = list(whole["terminations"])[-1]
-        assert whole["terminations"][last].any() == (variant != VARIANTS["continuous-stay"])
+        endless = variant.env_id == COVID or variant == VARIANTS["continuous-stay"]
+        assert whole["terminations"][last].any() == (not endless)
     for index, count in ((0, 7), (0, 1), (1, 1), (63, 1), (64, 1), (size - 1, 1)):
         here = slice(index, index + count)
         env = made(make, variant, count, place, **arguments)
@@ -414,8 +417,8 @@ def test_bad_snapshots(make: Make, variant: Variant) -> None:
     other = next(v for v in VARIANTS.values() if v.has_team == variant.has_team and v.env_id != variant.env_id)
     strangers = [larger, made(make, other, 3)]
     if variant.has_team:
-        size: dict[str, Any] = {"num_taggers": 6} if variant.draws else {"num_regions": 4}
-        strangers.append(made(make, variant, 3, **size))
+        other_size: dict[str, Any] = {RICE: {"num_regions": 4}, COVID: {"max_episode_steps": LIMIT + 1}}
+        strangers.append(made(make, variant, 3, **other_size.get(variant.env_id, {"num_taggers": 6})))
     for one in (env, *strangers):
         one.reset(seed=0)
     good = env.get_state()

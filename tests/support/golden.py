@@ -45,6 +45,16 @@ def rice_n() -> States:
     }
 
 
+def covid_economy() -> States:
+    """States that differ in how strict they are, and more and more people ill and out of work."""
+    agents, enlarged = np.arange(52), np.array([[1.0], [2.0], [5.0]])
+    return {
+        "stringency": [agents % 10 + 1, (agents // 5) % 10 + 1, 10 - agents % 3],
+        "infected": 2e4 * enlarged * (1 + agents % 4),
+        "unemployed": 1e5 * enlarged * (1 + agents % 7),
+    }
+
+
 STATES: Mapping[str, Callable[[], States]] = {
     "CartPole": lambda: {"x": [0.0, 1.3, -2.3], "theta": [0.0, 0.2, -0.15]},
     "MountainCar": lambda: {"position": [-0.5, 0.3, -1.15, 0.5], "velocity": [0.0, 0.02, 0.0, 0.01]},
@@ -58,6 +68,7 @@ STATES: Mapping[str, Callable[[], States]] = {
         "in_game": [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]],
     },
     "RiceN": rice_n,
+    "CovidEconomy": covid_economy,
 }
 """By the environment's name, whatever its version."""
 

@@ -17,7 +17,7 @@ HOST = Place("cpu", "numpy")
 
 LIMIT = 11
 
-CONTINUOUS, GRID, RICE = "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0"
+CONTINUOUS, GRID, RICE, COVID = "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0", "CovidEconomy-v0"
 
 RESULTS = ("observations", "rewards", "terminations", "truncations")
 
@@ -45,7 +45,7 @@ class Variant(NamedTuple):
     @property
     def draws(self) -> bool:
         """Whether its episodes begin differently."""
-        return self.env_id != RICE
+        return self.env_id not in (RICE, COVID)
 
     @property
     def has_team(self) -> bool:
@@ -62,6 +62,7 @@ TEAM_VARIANTS = {
     "grid-nearest": Variant(GRID, {"use_full_observation": False}),
     "rice": Variant(RICE, {"activities": 8}),
     "rice-talks": Variant(RICE, {"negotiation": True}),
+    "covid": Variant(COVID, {}),
 }
 VARIANTS = {**{env_id: Variant(env_id, {}) for env_id in IDS}, **TEAM_VARIANTS}
 BOXES = {name: VARIANTS[name] for name in ("Pendulum-v1", "continuous-box")}
@@ -205,7 +206,11 @@ def joined(env: Any, value: Any) -> np.ndarray:
 
 def rows(by_role: Mapping[str, np.ndarray]) -> np.ndarray:
     """Arrays of the roles as one of all agents, ``[num_envs, agents, ...]``."""
-    return np.concatenate([v[:, None] if role == "agent" else v for role, v in by_role.items()], axis=1)
+    parts = [v[:, None] if role == "agent" else v for role, v in by_role.items()]
+    if len({part.shape[2:] for part in parts}) > 1:  # observations of several widths
+        widest = max(part.shape[2] for part in parts)
+        parts = [np.pad(part, ((0, 0), (0, 0), (0, widest - part.shape[2]))) for part in parts]
+    return np.concatenate(parts, axis=1)
 
 
 def progress(env: Any) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""COVID-19 and economy: 51 governors and a planner, in the United States of 2020."""
+
+import functools
+import importlib.resources
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
+from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.team import Role, TeamSpec
+
+LAG = 29
+"""Days from a level of stringency to its effect on infections."""
+
+WINDOW = 600
+"""Days that unemployment remembers, of which those after the start are not kept: so long an episode may be."""
+
+OF_STATES = (
+    *("population", "infection", "infection_slope", "baseline", "health_weight", "planner_norms", "weights"),
+    *("least_health", "most_health", "least_economy", "most_economy", "first_susceptible", "first_infected"),
+    *("first_recovered", "first_vaccinated", "first_unemployed"),
+)
+"""Tables that are given as they are."""
+
+
+@functools.cache
+def given() -> Mapping[str, Any]:
+    """The numbers of the authors' program: fitted constants, and the state of 22 March 2020."""
+    text = importlib.resources.files("gpu_envs.envs").joinpath("covid_economy.json").read_text("utf-8")
+    return {name: np.asarray(values) for name, values in json.loads(text).items() if name != "notice"}
+
+
+def _tables() -> dict[str, Table]:
+    data = given()
+    working = 0.6 * data["population"] - (np.log(2) + data["baseline"]) * data["population"] / 100
+    jobless = ((np.log(2) + data["baseline"]) * data["population"]).sum() / 100
+    employed = int(0.6 * data["us_population"] - jobless)
+    income = data["gdp_per_capita"] / (employed / data["us_population"]) / 365  # of a worker, a day
+    policy, days = data["policy"].astype(np.float64), data["days"]
+    changes = np.diff(policy, axis=0, prepend=np.ones((1, policy.shape[1])))  # all was open before the first day
+    ages = np.arange(len(policy))[::-1, None]
+    return {
+        **{name: Table(data[name].astype(np.float64)) for name in OF_STATES},
+        "most_income": Table(working * income),
+        "worker_income": Table([income]),
+        "first_memory": Table(changes.T @ np.exp(-ages / days)),
+        "fading": Table(np.exp(-1 / days)),
+        "faded": Table(np.exp(-WINDOW / days)),
+        "policy": Table(policy.astype(np.uint8), "byte"),
+    }
+
+
+ILL, OUT_OF_WORK, STRICT, MARK = (192, 57, 43), (36, 113, 163), (150, 150, 150), (90, 90, 90)
+
+
+def _draw(state: State, params: Params) -> Picture:
+    """Of each state three bars: how strict it is, and which shares of its people are ill and out of work, enlarged."""
+    del params
+    states = len(given()["population"])
+    replicas, width = len(state["stringency"]), 1 / states
+    left = np.broadcast_to(np.arange(states) * width, (replicas, states))
+
+    def bars(start: float, end: float, heights: np.ndarray) -> np.ndarray:
+        corners = box(start * width, 0.0, end * width, 0.49)
+        clipped = np.clip(heights[:, :states], 0, 1)[..., None]
+        return np.stack([left[..., None] + corners[:, 0], clipped * corners[:, 1]], -1)
+
+    people = given()["population"]
+    return Picture(
+        (-0.01, -0.01, 1.01, 0.5),
+        (
+            polygon(bars(0.05, 0.95, state["stringency"] / 10), STRICT),
+            polygon(bars(0.1, 0.45, 10 * state["infected"][:, :states] / people), ILL),
+            polygon(bars(0.55, 0.9, 5 * state["unemployed"][:, :states] / people), OUT_OF_WORK),
+            line(same([[0.0, 0.0], [1.0, 0.0]], replicas), 0.003, MARK),
+        ),
+    )
+
+
+COVID_ECONOMY = TeamSpec(
+    id="CovidEconomy-v0",
+    header="covid_economy.cuh",
+    description="Governors close and open their states, and a planner gives money, in an epidemic.",
+    roles=(
+        Role("governor", 51, Box(-np.inf, np.inf, (64,), np.float32), Discrete(11)),
+        Role("planner", 1, Box(-np.inf, np.inf, (463,), np.float32), Discrete(21)),
+    ),
+    state={
+        **{name: Field() for name in ("susceptible", "infected", "recovered", "vaccinated", "deaths", "unemployed")},
+        "stringency": Field("byte"),
+        "income": Field(),
+        "free_from": Field("int"),
+        "memory": Field("real", 5),
+        "levels": Field("byte", LAG),
+    },
+    shared={"subsidy": Field("int")},
+    scratch={"died": Field(), "given": Field()},
+    params={
+        "episode_length": Param(540, "days; the same as max_episode_steps", positive=True, fixed=True, maximum=WINDOW),
+        "health_priority": Param(0.3, "of governors: scales the weight of health; 1 as fitted", minimum=0),
+        "health_priority_planner": Param(0.45, "of the planner", minimum=0),
+        "cooldown": Param(28, "days for which a level should stay", positive=True),
+        "subsidy_interval": Param(90, "days between the planner's decisions", positive=True),
+        "most_subsidy": Param(20000.0, "dollars a person and year", minimum=0),
+        "interest": Param(0.03, "on what the planner gives", minimum=0),
+        "vaccines_per_million": Param(3000.0, "people and day", minimum=0),
+        "vaccine_interval": Param(1, "days between deliveries", positive=True),
+        "first_vaccines": Param(296, "the day from which there are any", positive=True),
+        "mortality": Param(0.02, "of those who have been ill", minimum=0, maximum=1),
+        "recovery": Param(1 / 14, "share of the ill who are no longer, a day", minimum=0, maximum=1),
+        "too_ill_to_work": Param(0.1, "share of the infected", minimum=0, maximum=1),
+        "value_of_life": Param(1e7, "dollars", minimum=0),
+        "risk_aversion": Param(2.0, "of utility; not 1", positive=True),
+    },
+    tables=_tables(),
+    limit="episode_length",
+    max_episode_steps=540,
+    longest_episode=WINDOW,
+    action_mask=True,
+    drawing=Drawing(_draw, size=(800, 400), frames_a_second=20),
+)

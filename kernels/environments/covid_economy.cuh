@@ -1,0 +1,176 @@
+// COVID-19 and economy (Trott et al. 2021, arXiv 2108.02904): governors choose how strictly they close their states, a
+// planner how much money it gives, a day a step. For the study of policies on two levels, and not for policy.
+
+constexpr int GOVERNORS = count_of(GOVERNOR), THE_PLANNER = GOVERNORS;
+
+constexpr int LAG = 29, FILTERS = 5, WINDOW = 600;  // days from a level to what it does; unemployment's memory
+
+constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365, WORKING = real(0.6);
+
+// The logistic's integral, of which the curve of unemployment is made.
+FN real softplus(real x) { return x > 20 ? x : log1p(exp(x)); }
+
+FN void reset(World& w, const Params& p, Team& team) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        const bool state = i < GOVERNORS;  // the planner has none, and is given zeros
+        const int  s     = state ? i : 0;
+        w.susceptible[i] = state ? p.first_susceptible[s] : real(0);
+        w.infected[i]    = state ? p.first_infected[s] : real(0);
+        w.recovered[i]   = state ? p.first_recovered[s] : real(0);
+        w.vaccinated[i]  = state ? p.first_vaccinated[s] : real(0);
+        w.unemployed[i]  = state ? p.first_unemployed[s] : real(0);
+        w.deaths[i]      = p.mortality * w.recovered[i];
+        w.stringency[i]  = state ? p.policy(p.policy.size(0) - 1, s) : u8(0);
+        w.income[i]      = 0;
+        w.free_from[i]   = 0;
+        for (int k = 0; k < FILTERS; ++k) w.memory[i * FILTERS + k] = state ? p.first_memory(s, k) : real(0);
+        for (int day = 1 - LAG; day <= 0; ++day) {
+            w.levels[i * LAG + (day + LAG) % LAG] = state ? p.policy(p.policy.size(0) - 1 + day, s) : u8(0);
+        }
+        if (i == 0) w.subsidy = 0;
+    }
+}
+
+// How a day changes health, which follows from the stringency of some weeks ago.
+FN void infect(World& w, const Params& p, int i, real level) {
+    const real people  = p.population[i], healthy = w.susceptible[i], ill = w.infected[i];
+    const real rate    = p.infection[i] + p.infection_slope[i] * level;
+    const bool delivers = w.elapsed >= p.first_vaccines && w.elapsed % p.vaccine_interval == 0;
+    const real doses   = delivers ? round_down(real(p.vaccine_interval) * people / 1000000 * p.vaccines_per_million) : real(0);
+    const real share   = minimum(real(1), doses / (healthy + real(1e-10)));
+    const real treated = minimum(doses, healthy);
+    const real fell    = rate * (healthy / people) * ill * (1 - share);
+    const real got_well = ill * p.recovery;
+    w.susceptible[i] = maximum(real(0), healthy - fell - treated);
+    w.infected[i]    = maximum(real(0), ill + fell - got_well);
+    w.recovered[i]   = maximum(real(0), w.recovered[i] + got_well + treated);
+    w.vaccinated[i]  = maximum(real(0), w.vaccinated[i] + treated);
+    const real before = w.deaths[i];
+    w.deaths[i]       = p.mortality * (w.recovered[i] - w.vaccinated[i]);
+    w.died[i]         = w.deaths[i] - before;
+}
+
+// Who is out of work: five filters of all changes of stringency in the last 600 days.
+FN void lay_off(World& w, const Params& p, int i, real change) {
+    const int  dropped = p.policy.size(0) - 1 + w.elapsed - WINDOW;  // the day that leaves the window
+    const real gone    = dropped < 1 ? real(0) : real(p.policy(dropped, i)) - real(p.policy(dropped - 1, i));
+    real       sum     = 0;
+    for (int k = 0; k < FILTERS; ++k) {
+        real& kept = w.memory[i * FILTERS + k];
+        kept       = kept * p.fading[k] + change - p.faded[k] * gone;
+        sum += p.weights(i, k) * kept;
+    }
+    w.unemployed[i] = (softplus(sum) + p.baseline[i]) * p.population[i] / 100;
+}
+
+// Utility of a year's consumption as a share of the most, a day of it.
+FN real utility(const Params& p, real share) {
+    const real year = clip(DAYS * share, real(0.1), real(3));
+    return (1 + (power(year, 1 - p.risk_aversion) - 1) / (1 - p.risk_aversion)) / DAYS;
+}
+
+FN real normal(real value, real least, real most) { return (value - least) / (most - least + real(1e-10)); }
+
+// Health and economy, weighed: `priority` scales what the weight of health was found to be.
+FN real weighed(real health, real economy, real weight, real priority) {
+    const real odds = priority * weight / (1 - weight), share = odds / (1 + odds);
+    return share * health + (1 - share) * economy;
+}
+
+FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (i == THE_PLANNER) {
+            if ((w.elapsed - 1) % p.subsidy_interval == 0) w.subsidy = int(actions[i]);
+        } else {
+            const int  level = int(actions[i]), before = w.stringency[i], slot = i * LAG + w.elapsed % LAG;
+            const real past = w.levels[slot];
+            if (level != 0) w.stringency[i] = u8(level);
+            w.levels[slot] = w.stringency[i];
+            if (w.elapsed == w.free_from[i] + 1) w.free_from[i] += level == 0 ? 1 : p.cooldown;
+            infect(w, p, i, past);
+            lay_off(w, p, i, real(w.stringency[i]) - real(before));
+        }
+    }
+    FOR_EACH_AGENT(i, GOVERNORS) {
+        const real people = p.population[i];
+        const real able   = WORKING * people - WORKING * (p.too_ill_to_work * w.infected[i] + w.deaths[i]) - w.unemployed[i];
+        const real year   = DAYS * p.most_income[i];
+        w.given[i]  = real(w.subsidy) / SUBSIDIES * people * p.most_subsidy / DAYS;
+        w.income[i] = maximum(real(0), able) * p.worker_income[0] + w.given[i];
+        const real health  = normal(-w.died[i] * p.value_of_life / year, p.least_health[i], p.most_health[i]);
+        const real economy = normal(utility(p, w.income[i] / year), p.least_economy[i], p.most_economy[i]);
+        w.reward[i] = weighed(health, economy, p.health_weight[i], p.health_priority);
+    }
+    FOR_EACH_AGENT(i, AGENTS) {
+        if (i != THE_PLANNER) continue;
+        real died = 0, given = 0, income = 0, most = 0;
+        for (int s = 0; s < GOVERNORS; ++s) {
+            died += w.died[s];
+            given += w.given[s];
+            income += w.income[s];
+            most += p.most_income[s];
+        }
+        const real year    = DAYS * most;
+        const real health  = normal(-died * p.value_of_life / year, p.planner_norms[0], p.planner_norms[1]);
+        const real spent   = (1 + p.interest) * given;
+        const real economy = normal(utility(p, (income - spent) / year), p.planner_norms[2], p.planner_norms[3]);
+        w.reward[i] = weighed(health, economy, p.planner_norms[4], p.health_priority_planner);
+    }
+}
+
+FN void look(World&, const Params&, Team&) {}
+
+FN void allow(const World& w, const Params& p, int i, const Mask& mask) {
+    const bool open = i == THE_PLANNER ? w.elapsed % p.subsidy_interval == 0 : w.elapsed >= w.free_from[i];
+    if (open) return;
+    for (int level = 1; level < choices_of(role_of(i)); ++level) mask[level] = false;
+}
+
+// How soon vaccines come again.
+FN float vaccine_countdown(const World& w, const Params& p) {
+    const int interval = p.vaccine_interval, tomorrow = w.elapsed + 1;
+    const int first    = (p.first_vaccines + interval - 1) / interval * interval;
+    if (tomorrow <= first) return minimum(1.0f, float(first - tomorrow) / float(interval)) / float(interval);
+    return float(interval - tomorrow % interval) / float(interval);
+}
+
+FN void observe(const World& w, const Params& p, int i, const Row& row) {
+    const float time = float(w.elapsed) / float(EPISODE_LENGTH), vaccines = vaccine_countdown(w, p);
+    const float subsidies = float(p.subsidy_interval - w.elapsed % p.subsidy_interval) / float(p.subsidy_interval);
+    const float money = float(w.subsidy) / float(SUBSIDIES);
+    const int   next  = (w.elapsed + 1) % LAG;
+    if (i == THE_PLANNER) {
+        FOR_EACH_COLUMN(s, GOVERNORS) {
+            const real people      = p.population[s];
+            row[s]                 = float(w.susceptible[s] / people);
+            row[GOVERNORS + s]     = float(w.infected[s] / people);
+            row[2 * GOVERNORS + s] = float(w.recovered[s] / people);
+            row[3 * GOVERNORS + s] = float(w.deaths[s] / people);
+            row[4 * GOVERNORS + s] = float(w.vaccinated[s] / people);
+            row[5 * GOVERNORS + s] = float(w.unemployed[s] / people);
+            row[6 * GOVERNORS + s] = float(w.income[s] / p.most_income[s]);
+            row[7 * GOVERNORS + s] = float(w.levels[s * LAG + next]) / float(LEVELS);
+            row[8 * GOVERNORS + 1 + s] = float(w.stringency[s]) / float(LEVELS);
+        }
+        row[8 * GOVERNORS]     = time;
+        row[9 * GOVERNORS + 1] = subsidies;
+        row[9 * GOVERNORS + 2] = money;
+        row[9 * GOVERNORS + 3] = vaccines;
+        return;
+    }
+    const real people = p.population[i];
+    FOR_EACH_COLUMN(s, GOVERNORS) row[s] = s == i;
+    row[GOVERNORS]      = float(w.susceptible[i] / people);
+    row[GOVERNORS + 1]  = float(w.infected[i] / people);
+    row[GOVERNORS + 2]  = float(w.recovered[i] / people);
+    row[GOVERNORS + 3]  = float(w.deaths[i] / people);
+    row[GOVERNORS + 4]  = float(w.vaccinated[i] / people);
+    row[GOVERNORS + 5]  = float(w.unemployed[i] / people);
+    row[GOVERNORS + 6]  = float(w.income[i] / p.most_income[i]);
+    row[GOVERNORS + 7]  = float(w.levels[i * LAG + next]) / float(LEVELS);
+    row[GOVERNORS + 8]  = time;
+    row[GOVERNORS + 9]  = float(w.stringency[i]) / float(LEVELS);
+    row[GOVERNORS + 10] = subsidies;
+    row[GOVERNORS + 11] = money;
+    row[GOVERNORS + 12] = vaccines;
+}
