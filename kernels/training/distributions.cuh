@@ -75,6 +75,10 @@ struct Rows {
 
 // --- discrete ---
 
+// Heads of few elements are written out one after the other. Of many, four are, in a loop: compilers take minutes for
+// more, and their registers run out.
+constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 4;
+
 // One element's distribution: the probability of choice j is exp(logit - most) / sum.
 struct Categorical {
     float most[LANES];

@@ -83,37 +83,60 @@ FN float by_logit(const Samples& samples, const LossCall& call, float log_p, flo
     return samples.alive[k] ? sum : 0.0f;
 }
 
+// An element's distribution, the choice that was taken, and the logarithm of its probability.
+struct Taken {
+    Categorical c;
+    int         choice[LANES];
+    float       log_p[LANES];
+};
+
+template <class Env>
+FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, const Rows& rows, int d, const Env& env) {
+    measure(one.c, rows, d, env);
+    FOR_EACH_LANE(k, env) {
+        // An action outside is nobody's: the nearest, so that nothing outside of the row is read.
+        const int choice = int(call.actions[samples.place[k] * WIDTH + d]) - start_of(d);
+        one.choice[k]    = offset_of(d) + clip(choice, 0, size_of(d) - 1);
+        one.log_p[k]     = log_probability(one.c, rows, one.choice[k], k);
+    }
+}
+
 // Where l is a logit, p its probability and H the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
 template <class Env>
 FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
-    Categorical c[WIDTH];
-    int         taken[WIDTH][LANES];
-    float       log_p_taken[WIDTH][LANES];
-    UNROLL
-    for (int d = 0; d < WIDTH; ++d) {
-        measure(c[d], rows, d, env);
-        FOR_EACH_LANE(k, env) {
-            // An action outside is nobody's: the nearest, so that nothing outside of the row is read.
-            const int choice  = int(call.actions[samples.place[k] * WIDTH + d]) - start_of(d);
-            taken[d][k]       = offset_of(d) + clip(choice, 0, size_of(d) - 1);
-            log_p_taken[d][k] = log_probability(c[d], rows, taken[d][k], k);
-            samples.log_prob[k] += log_p_taken[d][k];
-            samples.entropy[k] += c[d].entropy[k];
+    constexpr bool KEPT = AT_ONCE == WIDTH;  // what was measured of all elements; otherwise it is measured again
+    Taken of_each[KEPT ? WIDTH : 1];
+    for (int first = 0; first < WIDTH; first += AT_ONCE) {
+        UNROLL
+        for (int next = 0; next < AT_ONCE; ++next) {
+            Taken& one = of_each[KEPT ? next : 0];
+            if (first + next >= WIDTH) continue;
+            find_taken(one, samples, call, rows, first + next, env);
+            FOR_EACH_LANE(k, env) {
+                samples.log_prob[k] += one.log_p[k];
+                samples.entropy[k] += one.c.entropy[k];
+            }
         }
     }
     weigh(samples, call, env);
     // First as if none had been taken, then those that were: a comparison of j with the action in the loop is taken for
     // true in its last turn by NVRTC 13.0.
-    UNROLL
-    for (int d = 0; d < WIDTH; ++d) {
-        for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
-            FOR_EACH_LANE(k, env) {
-                const float log_p = log_probability(c[d], rows, j, k);
-                rows.set(j, k, by_logit(samples, call, log_p, c[d].entropy[k], 0.0f, k));
+    for (int first = 0; first < WIDTH; first += AT_ONCE) {
+        UNROLL
+        for (int next = 0; next < AT_ONCE; ++next) {
+            const int d   = first + next;
+            Taken&    one = of_each[KEPT ? next : 0];
+            if (d >= WIDTH) continue;
+            if (!KEPT) find_taken(one, samples, call, rows, d, env);
+            for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
+                FOR_EACH_LANE(k, env) {
+                    const float log_p = log_probability(one.c, rows, j, k);
+                    rows.set(j, k, by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k));
+                }
             }
+            FOR_EACH_LANE(k, env)
+                rows.set(one.choice[k], k, by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k));
         }
-        FOR_EACH_LANE(k, env)
-            rows.set(taken[d][k], k, by_logit(samples, call, log_p_taken[d][k], c[d].entropy[k], 1.0f, k));
     }
 }
 

@@ -78,21 +78,25 @@ struct Drawn {
 
 template <class Env> FN void draw_choices(Drawn& drawn, const SampleCall& call, const Rows& rows, const Env& env) {
     u32 bits[4][LANES];
-    UNROLL
-    for (int d = 0; d < WIDTH; ++d) {
-        Categorical c;
-        int         choice[LANES];
-        measure(c, rows, d, env);
-        if (call.greedy) {
-            choose_likeliest(choice, rows, d, env);
-        } else {
-            if (d % 4 == 0) draw_bits(bits, call, d / 4, env);
-            choose(choice, c, bits[d % 4], rows, d, env);
-        }
-        FOR_EACH_LANE(k, env) {
-            drawn.log_prob[k] += log_probability(c, rows, offset_of(d) + choice[k], k);
-            drawn.entropy[k] += c.entropy[k];
-            call.actions[env.index(k) * WIDTH + d] = Element(choice[k] + start_of(d));
+    for (int first = 0; first < WIDTH; first += AT_ONCE) {
+        UNROLL
+        for (int next = 0; next < AT_ONCE; ++next) {
+            const int   d = first + next;
+            Categorical c;
+            int         choice[LANES];
+            if (d >= WIDTH) continue;
+            measure(c, rows, d, env);
+            if (call.greedy) {
+                choose_likeliest(choice, rows, d, env);
+            } else {
+                if (next % 4 == 0) draw_bits(bits, call, d / 4, env);
+                choose(choice, c, bits[next % 4], rows, d, env);
+            }
+            FOR_EACH_LANE(k, env) {
+                drawn.log_prob[k] += log_probability(c, rows, offset_of(d) + choice[k], k);
+                drawn.entropy[k] += c.entropy[k];
+                call.actions[env.index(k) * WIDTH + d] = Element(choice[k] + start_of(d));
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ SPACES = {
     "multidiscrete": gymnasium.spaces.MultiDiscrete([21, 3, 2, 5, 21]),
     "box": WIDE_BOX,
     "many": gymnasium.spaces.Box(-1, 1, (50,)),
+    "many choices": gymnasium.spaces.MultiDiscrete([10] * 111 + [2] * 27),
 }
 """Spaces of actions of every kind that is learnt."""
 

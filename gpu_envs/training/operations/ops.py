@@ -15,6 +15,9 @@ from gpu_envs.training.operations.heads import Head
 MOST_STAGED = 88
 """Parameters a row for which a block of 128 threads has room in its shared memory."""
 
+MOST_WRITTEN_OUT = 8
+"""Elements of an action up to which kernels have each of them written out; as in ``distributions.cuh``."""
+
 SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "alive")
 """What the loss writes for every sample, in the order of its rows."""
 
@@ -147,6 +150,8 @@ def _table(kind: str, name: str, values: list[str]) -> str:
     if len(set(values)) == 1:
         return f"FN constexpr {kind} {name}(int) {{ return {values[0]}; }}"
     listed = ", ".join(values)
+    if len(values) > MOST_WRITTEN_OUT:  # indexed by a number that is not known when it is compiled
+        return f"FN {kind} {name}(int d) {{ static constexpr {kind} table[] = {{{listed}}}; return table[d]; }}"
     return f"FN constexpr {kind} {name}(int d) {{ constexpr {kind} table[] = {{{listed}}}; return table[d]; }}"
 
 
