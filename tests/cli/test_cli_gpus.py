@@ -131,6 +131,28 @@ def test_one_that_is_killed_is_started_again(place: str, tmp_path: Path) -> None
     assert steps == list(range(10, steps[-1] + 1, 10))
 
 
+def test_torchrun_starts_it_again(tmp_path: Path) -> None:
+    """Its own option does, where the run has a folder: the second attempt goes on with what the first has saved."""
+    run = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    endless = [*WORDS, "--total-steps", "1e9", "--run-dir", str(run), "--device", "cpu"]
+    process = subprocess.Popen(
+        [*torchrun, "--max-restarts", "1", "-m", "gpu_envs", "train", "CartPole-v1", *endless],
+        env=with_package(OMP_NUM_THREADS="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    done = saved(process, run, 1)
+    first = children(process)
+    os.kill(first[1], signal.SIGKILL)
+    saved(process, run, done + 50)
+    assert not set(first) & set(children(process))
+    process.send_signal(signal.SIGTERM)
+    _, stdout, _ = ended(process)
+    assert stdout.count("processes train together") == 2
+    steps = [int(line.split(",")[0]) for line in (run / "log.csv").read_text().splitlines()[1:]]
+    assert steps == list(range(10, steps[-1] + 1, 10))
+
+
 def test_a_restart_does_not_take_over_another_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["train", "Acrobot-v1", "--device", "cpu", *WORDS, "--total-steps", "128", "--run-dir", str(run)]) == OK
