@@ -1,6 +1,7 @@
 """One replica, as a ParallelEnv."""
 
 import copy
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -49,6 +50,7 @@ class RoleActions:
         self._least, self._most = _bounds(space)
         self._flat = self.array.reshape(-1)
         self._packed = np.zeros_like(self._flat)
+        self._runs = _runs(space.nvec.tolist()) if isinstance(space, gymnasium.spaces.MultiDiscrete) else []
         self.keep(range(len(agents)))
 
     def keep(self, live: Sequence[int]) -> None:
@@ -60,9 +62,9 @@ class RoleActions:
 
     def mask(self, row: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
         """An agent's action mask as its space takes it."""
-        if isinstance(self._space, gymnasium.spaces.MultiDiscrete):
-            return tuple(np.split(row, np.cumsum(self._space.nvec)[:-1]))
-        return row
+        if not self._runs:
+            return row
+        return tuple(part for begin, end, size in self._runs for part in row[begin:end].reshape(-1, size))
 
     def write(self, actions: Mapping[str, Any]) -> None:
         """Copies the actions of those in the game, or raises an ActionError that names the agent."""
@@ -105,6 +107,16 @@ class RoleActions:
         if array.shape != self._space.shape or not np.can_cast(array.dtype, self.array.dtype, "same_kind"):
             return False
         return bool(((self._least <= array) & (array <= self._most)).all())
+
+
+def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Where elements of so many choices stand one after another in a mask: begin, end, and the choices of each."""
+    runs, begin = [], 0
+    for size, same in itertools.groupby(sizes):
+        end = begin + sum(same)
+        runs.append((begin, end, size))
+        begin = end
+    return runs
 
 
 def _bounds(space: Space) -> tuple[Any, Any]:
