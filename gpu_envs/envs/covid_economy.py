@@ -115,7 +115,7 @@ COVID_ECONOMY = TeamSpec(
         "recovery": Param(1 / 14, "share of the ill who are no longer, a day", minimum=0, maximum=1),
         "too_ill_to_work": Param(0.1, "share of the infected", minimum=0, maximum=1),
         "value_of_life": Param(1e7, "dollars", minimum=0),
-        "risk_aversion": Param(2.0, "of utility; not 1", positive=True),
+        "risk_aversion": Param(2.0, "of utility", positive=True),
     },
     tables=_tables(),
     limit="episode_length",

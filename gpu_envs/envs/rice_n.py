@@ -118,7 +118,7 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
             "backstop_decline": Param(0.001, "of that price, a step", minimum=0, maximum=1),
             "cost_exponent": Param(2.6, "of the cost of mitigation", positive=True),
             "depreciation": Param(0.1, "of capital, a year", minimum=0, maximum=1),
-            "risk_aversion": Param(1.45, "of utility; not 1", positive=True),
+            "risk_aversion": Param(1.45, "of utility", positive=True),
             "time_preference": Param(0.015, "by which welfare is discounted, a year", minimum=0),
             "intensity_decline": Param(0.0025, "of emissions for a unit of output, a year", minimum=0),
             "intensity_decline_slowing": Param(0.1, "of that decline, a year", minimum=0, maximum=1),

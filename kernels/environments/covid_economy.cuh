@@ -65,8 +65,8 @@ FN void lay_off(World& w, const Params& p, int i, real change) {
 
 // Utility of a year's consumption as a share of the most, a day of it.
 FN real utility(const Params& p, real share) {
-    const real year = clip(DAYS * share, real(0.1), real(3));
-    return (1 + (power(year, 1 - p.risk_aversion) - 1) / (1 - p.risk_aversion)) / DAYS;
+    const real year = clip(DAYS * share, real(0.1), real(3)), risk = 1 - p.risk_aversion;
+    return (1 + (risk == 0 ? log(year) : (power(year, risk) - 1) / risk)) / DAYS;
 }
 
 FN real normal(real value, real least, real most) { return (value - least) / (most - least + real(1e-10)); }

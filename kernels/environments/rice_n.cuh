@@ -94,7 +94,8 @@ FN void live(World& w, const Params& p, int i, const Action& action) {
     w.current_balance[i] += YEARS * (w.exports[i] - imported);
 
     const real k = activities(w) - 1, people = w.labor[i] / 1000, risk = 1 - p.risk_aversion;
-    w.utility[i] = people * (power(w.consumption[i] / people + 1, risk) - 1) / risk;
+    const real share = w.consumption[i] / people + 1;
+    w.utility[i] = risk == 0 ? people * log(share) : people * (power(share, risk) - 1) / risk;
     w.social_welfare[i] = w.utility[i] / power(1 + p.time_preference, YEARS * (k + 1));
     w.reward[i] = w.last_reward[i] = w.utility[i];
 

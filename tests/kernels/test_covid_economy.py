@@ -159,6 +159,13 @@ def test_vaccines_every_third_day(make: Make) -> None:
     assert vaccinated[-1] <= given()["first_susceptible"][0]
 
 
+def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:
+    env: Any = make(ID, 3, device="cpu", precision="float64", risk_aversion=[1 - 1e-5, 1.0, 1 + 1e-5])
+    env.reset(seed=0)
+    rewards = env.step({"governor": np.full((3, 51), 5), "planner": np.zeros((3, 1), int)})[1]["planner"]
+    np.testing.assert_allclose(rewards[1], (rewards[0] + rewards[2]) / 2, rtol=1e-6)
+
+
 def test_an_episode_is_no_longer_than_what_is_remembered(make: Make) -> None:
     with pytest.raises(ValueError, match="600"):
         make(ID, 1, device="cpu", max_episode_steps=601)

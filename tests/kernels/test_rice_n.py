@@ -104,6 +104,15 @@ def test_an_episode_ends_with_its_last_activity(talks: bool, steps: int, make: M
         assert bool(rewards["region"].any()) == (not talks or number % 3 == 0)
 
 
+def test_a_risk_aversion_of_one_is_a_logarithm(make: Make) -> None:
+    """It is the limit of those beside it, where the formula divides zero by zero."""
+    env = make(RICE, 3, device="cpu", precision="float64", risk_aversion=[1 - 1e-5, 1.0, 1 + 1e-5])
+    env.reset(seed=0)
+    for _ in range(3):
+        rewards = env.step({"region": np.full((3, 3, 9), 3)})[1]["region"]
+    np.testing.assert_allclose(rewards[1], (rewards[0] + rewards[2]) / 2, rtol=1e-6)
+
+
 def test_regions_of_ones_own(make: Make) -> None:
     """A table of any length; what its regions do follows from their own numbers."""
     table: dict[str, Any] = {name: [*regions()[name][3:7], regions()[name][3]] for name in OF_REGIONS}
