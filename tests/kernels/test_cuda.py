@@ -228,7 +228,7 @@ def test_graph_replay_is_eager(make: Make, torch: Any, variant: Variant, mode: s
         for name, column in zip(RESULTS, zip(*steps, strict=True), strict=True):
             expected = {role: np.stack([numpy_of(part[role]) for part in column]) for role in column[0]}
             assert_same_bits(storage[name], expected, f"{name} of replay {replay}")
-            ends += int(expected[roles_of(env)[0]].sum()) if name == "truncations" else 0
+            ends += int(expected[roles_of(env)[0]].sum()) if name in ("terminations", "truncations") else 0
     assert ends
     assert_same_bits(env.get_state(), plain.get_state())
 
