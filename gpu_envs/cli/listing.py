@@ -70,7 +70,8 @@ def _row(spec: Spec) -> tuple[Sequence[str], ...]:
     else:
         assert isinstance(spec, EnvSpec)
         agents, spaces = ["1"], [(_shown(spec.observation, params), _shown(spec.action, params))]
-    limit = "none" if spec.max_episode_steps is None else str(spec.max_episode_steps)
+    steps = spec.limit(params)
+    limit = "none" if steps is None else str(steps)
     solved = "" if spec.reward_threshold is None else f"{spec.reward_threshold:g}"
     return (spec.id,), agents, *zip(*spaces, strict=True), (limit,), (solved,)
 

@@ -9,9 +9,9 @@ from gpu_envs.backend.cuda import device_count
 from gpu_envs.backend.program import Device
 from gpu_envs.cli.parser import OK, Parser, take_one
 from gpu_envs.cli.report import say
-from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Layout, SimulationConfig, generate, layout_of
+from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, Layout, generate, layout_of
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.options import Options, with_limit
+from gpu_envs.engine.options import Options, config_of
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.base import Spec
@@ -61,10 +61,7 @@ def layout_for(spec: Spec, found: Any) -> Layout:
         max_episode_steps=found.max_episode_steps,
     )
     options.check(found.device)
-    params, limit = with_limit(spec, options, found.params)
-    checked = spec.check_params(params, found.num_envs)
-    config = SimulationConfig(spec, found.num_envs, options.mode, options.precision, limit, checked)
-    return layout_of(config, _device(found.device))
+    return layout_of(config_of(spec, found.num_envs, options, found.params), _device(found.device))
 
 
 def _device(name: str) -> Device:

@@ -79,7 +79,7 @@ def is_staged(parts: tuple[Part, ...]) -> bool:
 def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
     """``Observation``, which in a checked build knows its length, and what keeps a tile's on their way out."""
     if is_staged(parts):
-        row = "CheckedArray<float, OBSERVATION_SIZE, OfObservation>" if checked else "float[OBSERVATION_SIZE]"
+        row = "CheckedArray<float, OfObservation, OBSERVATION_SIZE>" if checked else "float[OBSERVATION_SIZE]"
         return (
             f"constexpr int OBSERVATION_SIZE = {parts[0].size};\nusing Observation = {row};\n"
             "using ObservationTile = float[OBSERVATION_SIZE][LANES];"

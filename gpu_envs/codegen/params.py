@@ -37,7 +37,7 @@ def params_struct(config: SimulationConfig) -> str:
     fields = [f"    {_cpp_param(n, p)} {n};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
         sizes = ", ".join(map(str, config.spec.table(name, config.params).shape))
-        fields.append(f"    Table<{CPP_TYPES[table.type]}, {sizes}> {name};")
+        fields.append(f"    Table<const {CPP_TYPES[table.type]}, {sizes}> {name};")
     return "\n".join([*enums, "struct Params {", *fields, "};"])
 
 

@@ -85,21 +85,19 @@ class SingleLayout(Layout):
         """The state's fields, as they are in C++."""
         params, found = self.config.params, []
         for name, field in self.spec.typed_state.items():
-            length = self.spec.length(name, field, params) if field.is_array else 0
-            found.append(StateField(name, CPP_TYPES[field.type], length))
+            found.append(StateField(name, CPP_TYPES[field.type], self.spec.sizes(name, field, params)))
         return found
 
     @property
     def indexed(self) -> bool:
         """Whether the rules have something to index besides actions and observations."""
-        return bool(self.spec.tables) or any(field.length for field in self.state_fields)
+        return bool(self.spec.tables) or any(field.sizes for field in self.state_fields)
 
     def buffers(self) -> dict[str, ArrayShape]:
         """The arrays of the simulation."""
         n, real = self.config.num_envs, self.config.precision
         fields: dict[str, ArrayShape] = {
-            f"state.{name}": ((length, n) if length else (n,), real if cpp == "real" else _DTYPES[cpp])
-            for name, cpp, length in self.state_fields
+            f"state.{f.name}": ((*f.sizes, n), real if f.cpp == "real" else _DTYPES[f.cpp]) for f in self.state_fields
         }
         found = self.results()
         if self.staged:
@@ -117,10 +115,10 @@ class SingleLayout(Layout):
         }
 
     def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
-        """Names the columns of the records, ``struct Record``; turns arrays of the state: ``[num_envs, length]``."""
-        for name, _, length in self.state_fields:
-            if length:
-                buffers[f"state.{name}"] = buffers[f"state.{name}"].T
+        """Names the columns of the records, ``struct Record``; turns arrays of the state: ``[num_envs, ...]``."""
+        for name, _, sizes in self.state_fields:
+            for axis in range(len(sizes)):
+                buffers[f"state.{name}"] = buffers[f"state.{name}"].swapaxes(axis, -1)
         records, viewed = buffers["records"], arrays.viewed
         real = self.config.precision
         wide = real == "float64"

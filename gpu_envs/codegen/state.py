@@ -1,5 +1,6 @@
 """The state of single-agent environments in C++: of one replica, and of a tile of them."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,8 +14,13 @@ class StateField(NamedTuple):
     name: str
     cpp: str
     """Its type."""
-    length: int
-    """Of an array; 0 for a single number."""
+    sizes: tuple[int, ...]
+    """The shape of an array; of a single number ``()``."""
+
+    @property
+    def length(self) -> int:
+        """Of an array; 0 for a single number."""
+        return math.prod(self.sizes) if self.sizes else 0
 
 
 def state_structs(fields: Sequence[StateField], *, checked: bool) -> str:
@@ -25,7 +31,7 @@ def state_structs(fields: Sequence[StateField], *, checked: bool) -> str:
         checked: Its arrays know their lengths.
     """
     one = [f"    {_member(field, checked)};" for field in fields]
-    many = [f"    {stored(cpp)} {n}_{f'[{length}]' if length else ''}[LANES];" for n, cpp, length in fields]
+    many = [f"    {stored(f.cpp)} {f.name}_{f'[{f.length}]' if f.length else ''}[LANES];" for f in fields]
     return "\n".join(
         [
             *(_tag(field) for field in fields if checked and field.length),
@@ -36,13 +42,13 @@ def state_structs(fields: Sequence[StateField], *, checked: bool) -> str:
             *many,
             *_state_getter(fields),
             "    FN void set(int k, const State& s) {",
-            *(_each(n, length, "{n}_{j}[k] = s.{n}{j};") for n, _, length in fields),
+            *(_each(f, "{n}_{j}[k] = s.{n}{j};") for f in fields),
             "    }",
             "    template <class From> FN void load(int k, const From& from, Index i, [[maybe_unused]] Index count) {",
-            *(_each(n, length, "{n}_{j}[k] = from.{n}[{i}];") for n, _, length in fields),
+            *(_each(f, "{n}_{j}[k] = from.{n}[{i}];") for f in fields),
             "    }",
             "    template <class To> FN void store(int k, const To& to, Index i, [[maybe_unused]] Index count) const {",
-            *(_each(n, length, "to.{n}[{i}] = {n}_{j}[k];") for n, _, length in fields),
+            *(_each(f, "to.{n}[{i}] = {n}_{j}[k];") for f in fields),
             "    }",
             "};",
         ]
@@ -55,10 +61,13 @@ def stored(cpp: str) -> str:
 
 
 def _member(field: StateField, checked: bool) -> str:
-    name, cpp, length = field
-    if not length:
+    name, cpp, sizes = field
+    if not sizes:
         return f"{cpp} {name}"
-    return f"CheckedArray<{cpp}, {length}, Of_{name}> {name}" if checked else f"{cpp} {name}[{length}]"
+    shape = ", ".join(map(str, sizes))
+    if checked:
+        return f"CheckedArray<{cpp}, Of_{name}, {shape}> {name}"
+    return f"{cpp} {name}[{shape}]" if len(sizes) == 1 else f"Held<{cpp}, {shape}> {name}"
 
 
 def _tag(field: StateField) -> str:
@@ -68,20 +77,21 @@ def _tag(field: StateField) -> str:
 
 def _state_getter(fields: Sequence[StateField]) -> list[str]:
     """The member of ``States`` that gives one replica's ``State``."""
-    if not any(length for _, _, length in fields):
+    if not any(field.sizes for field in fields):
         read = ", ".join(f"{n}_[k]{' != 0' * (cpp == 'bool')}" for n, cpp, _ in fields)
         return [f"    FN State get(int k) const {{ return {{{read}}}; }}"]
     return [
         "    FN State get(int k) const {",
         "        State s;",
-        *(_each(n, length, f"s.{{n}}{{j}} = {{n}}_{{j}}[k]{' != 0' * (cpp == 'bool')};") for n, cpp, length in fields),
+        *(_each(f, f"s.{{n}}{{j}} = {{n}}_{{j}}[k]{' != 0' * (f.cpp == 'bool')};") for f in fields),
         "        return s;",
         "    }",
     ]
 
 
-def _each(name: str, length: int, statement: str) -> str:
+def _each(field: StateField, statement: str) -> str:
     """A statement about a field; about each element of one that is an array, ``[length, num_envs]`` in memory."""
+    name, length = field.name, field.length
     if not length:
         return f"        {statement.format(n=name, j='', i='i')}"
     unroll = "UNROLL " if length <= MOST_UNROLLED else ""

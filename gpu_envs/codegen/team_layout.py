@@ -111,9 +111,7 @@ class TeamLayout(Layout):
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
         )
         return {
-            name: WorldField(
-                name, field.type, self._dtype(field), spec.length(name, field, params), field.is_array, team, kept
-            )
+            name: WorldField(name, field.type, self._dtype(field), spec.sizes(name, field, params), team, kept)
             for fields, team, kept in groups
             for name, field in fields.items()
         }
@@ -133,15 +131,10 @@ class TeamLayout(Layout):
         n, team, real = self.config.num_envs, self.agents, self.config.precision
         found: dict[str, ArrayShape] = {}
         for field in self.world.values():
-            rows = (team,) if field.team else ()
             if field.kept:
-                elements = (field.length,) if field.is_array else ()
-                found[f"state.{field.name}"] = ((n, *rows, *elements), field.dtype)
+                found[f"state.{field.name}"] = ((n, *field.shape(team)), field.dtype)
             elif self.schedule.kind == "SPREAD":
-                found[f"scratch.{field.name}"] = (
-                    (n, *rows, *((field.length,) if field.length > 1 else ())),
-                    field.dtype,
-                )
+                found[f"scratch.{field.name}"] = ((n, *field.shape(team)), field.dtype)
         found |= {
             "just_left": ((n, team), "bool"),
             "running_return": ((n, team), real),

@@ -1,5 +1,6 @@
 """``World``, a replica of a team: its fields in C++, wherever they lie, and how they get there and back."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -12,18 +13,31 @@ class WorldField(NamedTuple):
     name: str
     type: str
     dtype: str
-    length: int
-    is_array: bool
-    """It is indexed in the rules, even where ``length`` is 1."""
+    sizes: tuple[int, ...]
+    """Its shape, for each agent or the replica; of a single number ``()``."""
     team: bool
     """It is there for each agent; otherwise once for the replica."""
     kept: bool
     """It lasts from step to step."""
 
     @property
+    def is_array(self) -> bool:
+        """Whether it is an array for each agent, or the replica."""
+        return bool(self.sizes)
+
+    @property
     def array(self) -> bool:
         """Whether it is an array in ``World``."""
         return self.team or self.is_array
+
+    @property
+    def length(self) -> int:
+        """Its elements for each agent, or the replica."""
+        return math.prod(self.sizes)
+
+    def shape(self, agents: int) -> tuple[int, ...]:
+        """That of the array in ``World``."""
+        return (*((agents,) if self.team else ()), *self.sizes)
 
     def elements(self, agents: int) -> int:
         """How many elements it has in a replica."""
@@ -46,7 +60,9 @@ def world_struct(
     copies = _Copies(agents)
     for field in fields:
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(agents)
-        pointer = f"CheckedPointer<{kind}>" if checked else f"{kind}*"
+        pointer, sizes = f"CheckedPointer<{kind}>" if checked else f"{kind}*", field.shape(agents)
+        if len(sizes) > 1:
+            pointer = f"Table<{kind}, {', '.join(map(str, sizes))}>"
         members.append(f"    {pointer if field.array else kind + '&'} {name};")
         if name in offsets:
             base = f"reinterpret_cast<{kind}*>(local + {offsets[name]})"
@@ -56,7 +72,8 @@ def world_struct(
             base, index = group, "team.replica" if length == 1 else f"team.replica * {length}"
         if checked and field.array:
             each = field.length if field.team and field.kept else 0
-            places.append(f'{name}{{{base} + {index}, {length}, "{name}", {each}}}')
+            many = "" if len(sizes) > 1 else f"{length}, "
+            places.append(f'{name}{{{base} + {index}, {many}"{name}", {each}}}')
         else:
             places.append(f"{name}({base} + {index})" if field.array else f"{name}({base}[{index}])")
         if field.kept and copied and name in offsets:

@@ -119,11 +119,10 @@ class Options:
 
 def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> SimulationConfig:
     """What is to be simulated, of what a user gave."""
-    named, limit = with_limit(spec, options, params)
-    checked = spec.check_params(named, num_envs, options.precision)
-    longest = spec.most_steps(checked)
+    checked = spec.check_params(params, num_envs, options.precision)
+    limit, longest = options.limit(spec.limit(checked)), spec.most_steps(checked)
     if longest is not None and limit > longest:
-        if options.max_episode_steps is not None or spec.limit is not None:
+        if options.max_episode_steps is not None or callable(spec.max_episode_steps):
             asked = "max_episode_steps is -1, no limit" if limit == NO_LIMIT else f"max_episode_steps is {limit}"
             raise ValueError(
                 f"{spec.id}: {asked}, and its rules are made for episodes of at most {longest} steps; give at most that"
@@ -132,20 +131,3 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
     return SimulationConfig(
         spec, num_envs, options.mode, options.precision, limit, checked, first_replica=int(options.first_replica)
     )
-
-
-def with_limit(spec: Spec, options: Options, params: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The parameters and the step at which episodes are truncated, where a parameter may be another name for it."""
-    named = dict(params)
-    given, name = options.max_episode_steps, spec.limit
-    if name is None:
-        return named, options.limit(spec.max_episode_steps)
-    if given is None:
-        checked = spec.params[name].check(name, named.get(name, spec.params[name].default), 1)
-        return named, int(checked)
-    limit = options.limit(None)
-    if given != -1 and named.setdefault(name, limit) != limit:
-        raise ValueError(
-            f"max_episode_steps is {given}, and {name}, which means the same, is {named[name]!r}; give one of them"
-        )
-    return named, limit

@@ -101,7 +101,7 @@ COVID_ECONOMY = TeamSpec(
     shared={"subsidy": Field("int")},
     scratch={"died": Field(), "given": Field()},
     params={
-        "episode_length": Param(540, "days; the same as max_episode_steps", positive=True, fixed=True, maximum=WINDOW),
+        "episode_length": Param(540, "days; the default of max_episode_steps", positive=True, fixed=True, maximum=WINDOW),
         "health_priority": Param(0.3, "of governors: scales the weight of health; 1 as fitted", minimum=0),
         "health_priority_planner": Param(0.45, "of the planner", minimum=0),
         "cooldown": Param(28, "days for which a level should stay", positive=True),
@@ -118,8 +118,7 @@ COVID_ECONOMY = TeamSpec(
         "risk_aversion": Param(2.0, "of utility", positive=True),
     },
     tables=_tables(),
-    limit="episode_length",
-    max_episode_steps=540,
+    max_episode_steps=lambda params: int(params["episode_length"]),
     longest_episode=WINDOW,
     action_mask=True,
     drawing=Drawing(_draw, size=(800, 400), frames_a_second=20),

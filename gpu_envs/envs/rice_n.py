@@ -42,10 +42,6 @@ def _action(params: Mapping[str, Any]) -> MultiDiscrete:
     return MultiDiscrete([LEVELS] * (3 + 2 * count) + talks)
 
 
-def _pairs(kind: str = "real") -> Field:
-    return Field(kind, lambda params: int(params["num_regions"]))
-
-
 SAVED, MITIGATED, MARK, HOT, COLD = (36, 113, 163), (39, 134, 82), (120, 120, 120), (192, 57, 43), (232, 232, 232)
 HOTTEST = 6.0
 """Degrees that fill the thermometer."""
@@ -100,8 +96,8 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
             **{name: Field() for name in ("mitigation_cost", "damages", "abatement_cost", "utility", "social_welfare")},
             **{name: Field() for name in ("consumption", "current_balance", "gross_output", "investment")},
             **{name: Field() for name in ("production", "minimum_mitigation_rate", "last_reward")},
-            **{name: _pairs() for name in ("tariffs", "imports", "promised", "requested")},
-            "accepted": _pairs("bool"),
+            **{name: Field(shape=("AGENTS",)) for name in ("tariffs", "imports", "promised", "requested")},
+            "accepted": Field("bool", shape=("AGENTS",)),
         },
         shared={
             "temperature": Field("real", 2),

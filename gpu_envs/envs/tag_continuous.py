@@ -121,7 +121,7 @@ TAG_CONTINUOUS = TeamSpec(
         "num_taggers": Param(10, "taggers in a replica", positive=True, fixed=True),
         "num_runners": Param(100, "runners in a replica", positive=True, fixed=True),
         "grid_length": Param(20.0, "side of the square", positive=True),
-        "episode_length": Param(500, "steps; the same as max_episode_steps", positive=True, fixed=True),
+        "episode_length": Param(500, "steps; the default of max_episode_steps", positive=True, fixed=True),
         "max_speed": Param(1.0, "per step, before skill", positive=True),
         "skill_level_tagger": Param(1.0, "multiplies a tagger's greatest speed", minimum=0),
         "skill_level_runner": Param(1.0, "multiplies a runner's greatest speed", minimum=0),
@@ -147,8 +147,7 @@ TAG_CONTINUOUS = TeamSpec(
     ordered=(("min_acceleration", "max_acceleration"), ("min_turn", "max_turn")),
     layouts=("x", "y", "heading"),
     layout_rule=_layout_rule,
-    limit="episode_length",
-    max_episode_steps=500,
+    max_episode_steps=lambda params: int(params["episode_length"]),
     figures=_figures,
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=20),
 )

@@ -85,7 +85,7 @@ TAG_GRID_WORLD = TeamSpec(
     params={
         "num_taggers": Param(4, "taggers in a replica", positive=True, fixed=True),
         "grid_length": Param(100, "cells are 0 to this, both ways", positive=True, maximum=LONGEST),
-        "episode_length": Param(100, "steps; the same as max_episode_steps", positive=True, fixed=True),
+        "episode_length": Param(100, "steps; the default of max_episode_steps", positive=True, fixed=True),
         "wall_hit_penalty": Param(0.1, "subtracted where an agent runs into a wall", minimum=0),
         "tag_reward_for_tagger": Param(10.0, "for every tagger, when one has caught the runner"),
         "tag_penalty_for_runner": Param(5.0, "subtracted when caught", minimum=0),
@@ -95,8 +95,7 @@ TAG_GRID_WORLD = TeamSpec(
     },
     layouts=("x", "y"),
     layout_rule=_layout_rule,
-    limit="episode_length",
-    max_episode_steps=100,
+    max_episode_steps=lambda params: int(params["episode_length"]),
     figures=_figures,
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=10),
 )

@@ -93,7 +93,7 @@ def _set(spec: Spec, origin: Origin) -> None:
         id=f"{NAMESPACE}/{spec.id}",
         entry_point="gpu_envs.adapters.gymnasium:SingleEnv",
         vector_entry_point="gpu_envs.making:make_vector_env",
-        max_episode_steps=spec.max_episode_steps,
+        max_episode_steps=spec.limit(spec.check_params({}, 1)),
         reward_threshold=spec.reward_threshold,
         kwargs={"env_id": lasting(spec.id)},
     )

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -19,11 +19,14 @@ from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.errors import did_you_mean
 from gpu_envs.pictures import Drawing
 from gpu_envs.specs.derived import FixedParams, derived
-from gpu_envs.specs.fields import Field, Table, check_kinds, whole_count
+from gpu_envs.specs.fields import MOST_DIMENSIONS, Field, Table, check_kinds, whole_count
 from gpu_envs.specs.names import GETTER, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
 from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.spaces import SpaceSource, outline, space_of
+
+Steps: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
+"""A number of steps, or a function of the parameters that says it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,11 +51,12 @@ class Spec(ABC):
     False: if they have one, it is left alone."""
     ordered: tuple[tuple[str, str], ...] = ()
     """Pairs of parameters or options of which the first must not exceed the second."""
-    max_episode_steps: int | None = None
-    """The step at which an episode is truncated; None: at the longest."""
-    longest_episode: int | Callable[[Mapping[str, Any]], int] | None = None
-    """The most steps that the rules are made for, such as a table has rows; or a function of the parameters that says
-    so. No ``max_episode_steps`` exceeds it. None: episodes may go on for ever."""
+    max_episode_steps: Steps = None
+    """The step at which an episode is truncated; or a function of the parameters marked ``fixed`` that says so. None:
+    at the longest."""
+    longest_episode: Steps = None
+    """The most steps that the rules are made for, such as a table has rows; or a function of the parameters marked
+    ``fixed``. No ``max_episode_steps`` exceeds it. None: episodes may go on for ever."""
     reward_threshold: float | None = None
     """The mean return at which it counts as solved."""
     description: str = ""
@@ -62,8 +66,6 @@ class Spec(ABC):
     """Fields of the state that ``reset(options=...)`` accepts as explicit starts."""
     layout_rule: Callable[[str, np.ndarray, Mapping[str, Any]], str] | None = None
     """Given a field, an explicit start and the parameters: what is expected where it is wrong; otherwise ``""``."""
-    limit: str | None = None
-    """The parameter that means ``max_episode_steps``, where there is one."""
 
     drawing: Drawing | None = None
     """What it looks like; None: it cannot be rendered."""
@@ -103,18 +105,17 @@ class Spec(ABC):
         for pair in self.ordered:
             if not set(pair) <= set(self.params) | set(self.options):
                 raise ValueError(f"{self.id}: ordered pair {pair} names what is neither a parameter nor an option")
-        if self.limit is not None and self.limit not in self.params:
-            raise ValueError(f"{self.id}: limit names {self.limit!r}, which is not a parameter")
         if not set(self.layouts) <= set(self.fields):
             raise ValueError(f"{self.id}: layouts must name fields of the state; got {self.layouts}")
-        if self.max_episode_steps is not None and self.max_episode_steps < 1:
-            raise ValueError(f"{self.id}: max_episode_steps is {self.max_episode_steps}; at least 1, or None")
-        if self.longest_episode is not None and not callable(self.longest_episode):
-            longest = whole_count(self.longest_episode, f"{self.id}: longest_episode")
-            if (self.max_episode_steps or 1) > longest:
-                raise ValueError(
-                    f"{self.id}: max_episode_steps is {self.max_episode_steps}; at most longest_episode, {longest}"
-                )
+        limit, longest = (
+            None if given is None or callable(given) else whole_count(given, f"{self.id}: {name}")
+            for name, given in (
+                ("max_episode_steps", self.max_episode_steps),
+                ("longest_episode", self.longest_episode),
+            )
+        )
+        if limit is not None and longest is not None and limit > longest:
+            raise ValueError(f"{self.id}: max_episode_steps is {limit}; at most longest_episode, {longest}")
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
@@ -134,26 +135,41 @@ class Spec(ABC):
                 raise ValueError(f"{self.id}: {what}: {taken[0]!r} is an argument of gpu_envs.make; name it otherwise")
         if self.drawing is not None and not isinstance(self.drawing, Drawing):
             raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
-        limit = self.max_episode_steps
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-            raise TypeError(f"{self.id}: max_episode_steps is {limit!r}; give a whole number, or None")
 
     @property
     def settings(self) -> dict[str, Param]:
         """Parameters and reset options together: the fields of ``Params``, in order."""
         return {**self.params, **self.options}
 
-    def fixed_params(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:
         """The parameters as functions that lengths and tables come from see them: those that stay as they are."""
         return FixedParams(frozenset(name for name, param in self.params.items() if param.fixed), params)
 
-    def length(self, name: str, field: Field, params: Mapping[str, Any]) -> int:
-        """How many elements a field has under these parameters."""
-        return field.elements(self.fixed_params(params), f"{self.id}: the length of the field {name!r}")
+    def sizes(self, name: str, field: Field, params: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of a field under these parameters, for each replica or agent; of a single number ``()``."""
+        sizes = field.sizes(self.fixed_params(params), f"{self.id}: {{}} of the field {name!r}")
+        if len(sizes) > self.most_dimensions(name):
+            raise ValueError(
+                f"{self.id}: the shape of the field {name!r} is {sizes}; at most {MOST_DIMENSIONS} dimensions, that of "
+                "the agents included"
+            )
+        return sizes
+
+    def most_dimensions(self, name: str) -> int:
+        """Of a field's shape."""
+        del name
+        return MOST_DIMENSIONS
+
+    def limit(self, params: Mapping[str, Any]) -> int | None:
+        """The step at which an episode is truncated under these parameters; None: at the longest."""
+        return self._steps("max_episode_steps", self.max_episode_steps, params)
 
     def most_steps(self, params: Mapping[str, Any]) -> int | None:
         """The most steps that an episode may have under these parameters; None: any number."""
-        given, what = self.longest_episode, f"{self.id}: longest_episode"
+        return self._steps("longest_episode", self.longest_episode, params)
+
+    def _steps(self, name: str, given: Steps, params: Mapping[str, Any]) -> int | None:
+        what = f"{self.id}: {name}"
         return whole_count(derived(given, self.fixed_params(params), what), what) if callable(given) else given
 
     def table(self, name: str, params: Mapping[str, Any]) -> np.ndarray:

@@ -18,6 +18,10 @@ class FixedParams(Mapping[str, Any]):
         """Takes the names of those that may be looked at, and all values."""
         self._fixed, self._values = fixed, values
 
+    def also(self, values: Mapping[str, Any]) -> "FixedParams":
+        """These, and further values that stay."""
+        return FixedParams(self._fixed | values.keys(), {**self._values, **values})
+
     def __getitem__(self, name: str) -> Any:
         """The value of a fixed parameter."""
         value = self._values[name]
@@ -42,7 +46,7 @@ def derived(function: Callable[[Mapping[str, Any]], Any], params: Mapping[str, A
         params: The parameters.
         what: Spec and field, for a message.
     """
-    name = getattr(function, "__name__", "the function")
+    name = getattr(function, "__name__", "it")
     try:
         return function(params)
     except NotFixedError as error:

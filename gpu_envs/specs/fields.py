@@ -1,6 +1,7 @@
 """What a spec names besides parameters: the fields of a state, and tables that all replicas read."""
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
@@ -22,6 +23,16 @@ def check_kinds(what: str, given: object, kind: type, example: str) -> None:
             raise TypeError(f"{what}: {name!r} is {value!r}; give a {kind.__name__}, such as {example}")
 
 
+Size: TypeAlias = int | str | Callable[[Mapping[str, Any]], int]
+"""A whole number, the parameter that says it (of a team also ``"AGENTS"``), or a function of the parameters."""
+
+Shape: TypeAlias = tuple[Size, ...] | Callable[[Mapping[str, Any]], tuple[int, ...]]
+"""Sizes, or a function of the parameters that gives them."""
+
+MOST_DIMENSIONS = 3
+"""Of an array, that of the agents included."""
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
@@ -31,27 +42,60 @@ class Field:
     """``real``, ``int``, ``byte``, ``bool``, or of a team ``agent``: an agent's number, in as few bits as it allows."""
     length: int | Callable[[Mapping[str, Any]], int] = 1
     """How many elements it has for each replica (or agent); or a function of the parameters that says so."""
+    shape: Shape | None = None
+    """In place of a length: the sizes of an array for each replica (or agent), which is indexed by as many numbers.
+    With ``("AGENTS",)`` each agent has a number for every agent: a matrix."""
 
     def __post_init__(self) -> None:
-        """Refuses an unknown type and an impossible length."""
+        """Refuses an unknown type, and an impossible length or shape."""
         if self.type not in FIELD_TYPES:
             raise ValueError(f"a field's type is {self.type!r}; allowed: {', '.join(FIELD_TYPES)}")
         if not callable(self.length):
             object.__setattr__(self, "length", whole_count(self.length, "a field's length"))
+        if self.shape is not None:
+            if self.length != 1:
+                raise ValueError(f"a field has the length {self.length!r} and the shape {self.shape!r}; give one")
+            object.__setattr__(self, "shape", check_shape(self.shape, "a field's shape"))
 
     @property
     def is_array(self) -> bool:
-        """Whether it is indexed in the rules: all but a length of 1 that no function gave."""
-        return callable(self.length) or self.length != 1
+        """Whether it is indexed in the rules: all but a length of 1 that no function gave, or no shape."""
+        return self.shape is not None or callable(self.length) or self.length != 1
 
-    def elements(self, params: Mapping[str, Any], what: str = "a field's length") -> int:
-        """How many elements it has under these parameters.
+    def sizes(self, params: Mapping[str, Any], what: str = "{} of a field") -> tuple[int, ...]:
+        """Its shape under these parameters, for each replica (or agent); of a single number ``()``.
 
         Args:
             params: The parameters.
-            what: Spec and field, for a message.
+            what: Begins a message, with ``{}`` for its shape or length.
         """
-        return whole_count(derived(self.length, params, what), what) if callable(self.length) else self.length
+        if self.shape is not None:
+            return sizes_of(self.shape, params, what.format("the shape"))
+        return sizes_of((self.length,), params, what.format("the length")) if self.is_array else ()
+
+
+def check_shape(given: object, what: str) -> Shape:
+    """A shape as far as it is known, or raises what is wrong with it."""
+    if callable(given):
+        return given
+    if not isinstance(given, tuple | list) or not 1 <= len(given) <= MOST_DIMENSIONS:
+        raise TypeError(
+            f"{what} is {given!r}; give one to {MOST_DIMENSIONS} sizes, such as (3, 4), or a function of the parameters"
+        )
+    return tuple(n if callable(n) or isinstance(n, str) else whole_count(n, f"{what}: a size") for n in given)
+
+
+def sizes_of(shape: Shape, params: Mapping[str, Any], what: str) -> tuple[int, ...]:
+    """A shape under these parameters, or raises what is wrong with it."""
+    given = check_shape(derived(shape, params, what), what) if callable(shape) else shape
+    assert not callable(given)
+    return tuple(whole_count(_size(size, params, what), what) for size in given)
+
+
+def _size(size: Size, params: Mapping[str, Any], what: str) -> object:
+    if isinstance(size, str):
+        return derived(operator.itemgetter(size), params, what)
+    return derived(size, params, what) if callable(size) else size
 
 
 def whole_count(given: object, what: str) -> int:

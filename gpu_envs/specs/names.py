@@ -25,11 +25,11 @@ _MACROS = frozenset(
 
 _TYPES = frozenset(
     "Action ActionBounds ActionKind Actions AgentNumber Autoreset BoxActions Buffers CheckedArray CheckedIf "
-    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Heap Index Key "
+    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Heap Held Index Key "
     "LocalMemory Mask Near Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params "
     "Part Random RangeTile Record ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch "
-    "ScratchBuffers SinCos Spare State StateBuffers States StepCall Stream Sums Table Team TeamActions ThreadTile "
-    "Tile Turns Wide Words World i64 u8 u16 u32 u64".split()
+    "ScratchBuffers Shape SinCos Spare State StateBuffers States StepCall Stream Sums Table Team TeamActions "
+    "ThreadTile Tile Turns Wide Words World i64 u8 u16 u32 u64".split()
 )
 """Types of the headers and of what is generated."""
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, final
 
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.derived import FixedParams
 from gpu_envs.specs.fields import Field, check_kinds
 from gpu_envs.specs.names import COPIES, check_capitals, check_name
 from gpu_envs.specs.params import ParamValue
@@ -124,6 +125,15 @@ class TeamSpec(Spec):
                     f"{values[role.count]!r}; give a whole number from 1 up"
                 )
         return values
+
+    def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:
+        """The parameters that stay as they are, and ``AGENTS``, how many agents there are."""
+        fixed = Spec.fixed_params(self, params)
+        return fixed.also({"AGENTS": sum(role.size(fixed) for role in self.roles)})
+
+    def most_dimensions(self, name: str) -> int:
+        """Of a field's shape: one less where agents have it each."""
+        return Spec.most_dimensions(self, name) - (name in self.state or name in self.scratch)
 
     def counts(self, params: Mapping[str, ParamValue]) -> dict[str, int]:
         """How many agents each role has under these parameters."""

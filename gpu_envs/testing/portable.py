@@ -35,7 +35,8 @@ def to_bytes(spec: Spec, params: Mapping[str, Any], folder: Path) -> bytes:
     """Packs a spec; rules in Python are written into the folder, as a header."""
     config = config_of(spec, 1, Options(), params)
     names = [field.name for field in dataclasses.fields(spec) if field.init and field.name not in _LEFT_OUT]
-    values = {name: _packed(getattr(spec, name), config.params) for name in names}
+    params = {**config.params, **spec.fixed_params(config.params)}
+    values = {name: _packed(getattr(spec, name), params) for name in names}
     name, text = rules_part(config)
     values["header"] = name  # its own file, or one of this package's
     if isinstance(spec.header, Rules):
@@ -55,7 +56,7 @@ def _packed(value: Any, params: Mapping[str, Any]) -> Any:
     if isinstance(value, Table):
         return Table(value.array(params), value.type)
     if isinstance(value, Field):
-        return Field(value.type, Always(value.elements(params)) if callable(value.length) else value.length)
+        return Field(value.type, shape=value.sizes(params)) if value.is_array else value
     if isinstance(value, Role):
         return Role(value.name, value.size(params), _packed(value.observation, params), _packed(value.action, params))
     if isinstance(value, gymnasium.Space):  # a Dict is a mapping too

@@ -62,7 +62,7 @@ class Subject:
         """How many steps a long run has, one over the longest episode that there can be; and its time limit."""
         config = config_of(self.spec, 1, Options(), self.params)
         most = self.spec.most_steps(config.params)
-        limit = config.limit if most is None or self.spec.limit is not None else most
+        limit = config.limit if most is None or callable(self.spec.max_episode_steps) else most
         if limit == NO_LIMIT:
             return _WITHOUT_LIMIT, None
         return min(limit, _LONGEST), None if limit == config.limit else limit

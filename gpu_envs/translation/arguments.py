@@ -93,7 +93,7 @@ class Arguments(Record):
         fields = {name: self._param(name, param) for name, param in self.spec.settings.items()}
         for name, table in self.spec.tables.items():
             sizes = self.spec.table(name, self.params).shape
-            form = "{0}[{1}]" if len(sizes) == 1 else f"{{0}}({', '.join(f'{{{n + 1}}}' for n in range(len(sizes)))})"
+            form = _indexed(sizes)
             if CPP_TYPES[table.type] == "u8":
                 form = f"int({form})"
             kind = Array(KINDS[table.type], sizes, form, refusal="tables are not written by rules")
@@ -176,14 +176,18 @@ class Arguments(Record):
         of, kind, stored = PLACES[owner][1], KINDS[field.type], "" if refusal else CPP_TYPES[field.type]
         if agents == 0 and not field.is_array:
             return Field(kind, of, name, owner, stored, refusal)
-        length = self.spec.length(name, field, self.params)
-        sizes, form, flat = [agents or length], "{0}[{1}]", ""
-        if agents and field.is_array:
-            sizes, form, flat = [agents, length], f"{{0}}[{{1}} * {length} + {{2}}]", "{0}[{1}]"
+        own = self.spec.sizes(name, field, self.params)
+        sizes = (*((agents,) if agents else ()), *own)
+        form, flat = _indexed(sizes), "{0}[{1}]" if len(sizes) > 1 else ""
         if not stored and CPP_TYPES[field.type] in SMALL:
             form = f"int({form})"
-        array = Array(kind, tuple(sizes), form, stored, refusal, owner, flat)
-        return Field(array, of, name, owner, held=length if agents else 0)
+        array = Array(kind, sizes, form, stored, refusal, owner, flat)
+        return Field(array, of, name, owner, held=math.prod(own) if agents else 0)
+
+
+def _indexed(sizes: Sequence[int]) -> str:
+    """How an element of an array is named in C++: its own name, then its indices."""
+    return "{0}[{1}]" if len(sizes) == 1 else f"{{0}}({', '.join(f'{{{n + 1}}}' for n in range(len(sizes)))})"
 
 
 def _size(space: gymnasium.Space[Any]) -> int:

@@ -64,7 +64,7 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
             written = read(function, f"{spec.id}: {name}")
             with written.at(written.tree):
                 made[name] = _entry(unit, spec, name, written, kinds)
-    check_reset(spec, made["reset"])
+    check_reset(unit.arguments, spec, made["reset"])
     check_observe(unit.arguments, spec, made["observe"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
     parts = [("python.cuh", [SourceLine(1, header_text(PRELUDE))]), *unit.parts]

@@ -50,42 +50,55 @@ template <class T> struct CheckedPointer {
 // What a CheckedArray is, in messages; those of the state have the names of their fields.
 struct OfObservation { FN static const char* name() { return "the observation"; } };
 
-// In place of an array of LENGTH elements.
-template <class T, int LENGTH, class Of> struct CheckedArray {
-    T at[LENGTH];
+// Where an element of an array of several dimensions lies: each of its indices is looked at.
+template <int... SIZES> struct Shape {
+    FN static constexpr int size(int dimension) {
+        constexpr int sizes[] = {SIZES...};
+        return sizes[dimension];
+    }
+    FN static constexpr int elements() { return (SIZES * ...); }
+    FN static Index place(const char* name, const CheckedIndex& i) { return i.within(name, elements()); }
+    FN static Index place(const char* name, const CheckedIndex& i, const CheckedIndex& j) {
+        static_assert(sizeof...(SIZES) == 2, "two indices for an array that has not two dimensions");
+        return i.within(name, size(0)) * size(1) + j.within(name, size(1));
+    }
+    FN static Index place(const char* name, const CheckedIndex& i, const CheckedIndex& j, const CheckedIndex& k) {
+        static_assert(sizeof...(SIZES) == 3, "three indices for an array that has not three dimensions");
+        return (i.within(name, size(0)) * size(1) + j.within(name, size(1))) * size(2) + k.within(name, size(2));
+    }
+};
 
-    FN T&       operator[](CheckedIndex index) { return at[index.within(Of::name(), LENGTH)]; }
-    FN const T& operator[](CheckedIndex index) const { return at[index.within(Of::name(), LENGTH)]; }
-    FN T*       operator+(CheckedIndex index) { return at + index.within(Of::name(), LENGTH + 1); }
-    FN const T* operator+(CheckedIndex index) const { return at + index.within(Of::name(), LENGTH + 1); }
+// In place of an array that a State or an observation holds.
+template <class T, class Of, int... SIZES> struct CheckedArray : Shape<SIZES...> {
+    T at[Shape<SIZES...>::elements()];
+
+    using At = const CheckedIndex&;
+    FN T&       operator[](CheckedIndex i) { return at[CheckedArray::place(Of::name(), i)]; }
+    FN const T& operator[](CheckedIndex i) const { return at[CheckedArray::place(Of::name(), i)]; }
+    FN T&       operator()(At i, At j) { return at[CheckedArray::place(Of::name(), i, j)]; }
+    FN const T& operator()(At i, At j) const { return at[CheckedArray::place(Of::name(), i, j)]; }
+    FN T&       operator()(At i, At j, At k) { return at[CheckedArray::place(Of::name(), i, j, k)]; }
+    FN const T& operator()(At i, At j, At k) const { return at[CheckedArray::place(Of::name(), i, j, k)]; }
+    FN T*       operator+(CheckedIndex i) { return at + i.within(Of::name(), CheckedArray::elements() + 1); }
+    FN const T* operator+(CheckedIndex i) const { return at + i.within(Of::name(), CheckedArray::elements() + 1); }
     template <class P, typename = typename CheckedIf<CHECKED_SAME<P, T> || CHECKED_SAME<P, const T>>::type> FN operator P*() {
         return at;
     }
     template <class P, typename = typename CheckedIf<CHECKED_SAME<P, const T>>::type> FN operator P*() const { return at; }
 };
 
-// In place of a table: each of its indices is looked at.
-template <class T, int... SIZES> struct Table {
-    static constexpr int DIMENSIONS = sizeof...(SIZES);
+// In place of an array of several dimensions that lies elsewhere, and of a table.
+template <class T, int... SIZES> struct Table : CheckedPointer<T>, Shape<SIZES...> {
+    using At = const CheckedIndex&;
+    FN Table(T* first, const char* name, int each = 0) : CheckedPointer<T>{first, Table::elements(), name, each} {}
+    FN T& operator()(At i) const { return told(Table::place(this->name, i), i); }
+    FN T& operator()(At i, At j) const { return told(Table::place(this->name, i, j), j); }
+    FN T& operator()(At i, At j, At k) const { return told(Table::place(this->name, i, j, k), k); }
 
-    const T*    at;
-    const char* name;
-
-    FN static constexpr int size(int dimension) {
-        constexpr int sizes[] = {SIZES...};
-        return sizes[dimension];
-    }
-    FN static constexpr Index elements() { return (Index(SIZES) * ...); }
-    FN T operator[](CheckedIndex i) const { return at[i.within(name, elements())]; }
-    FN T operator()(CheckedIndex i) const { return at[i.within(name, elements())]; }
-    FN T operator()(CheckedIndex i, CheckedIndex j) const {
-        static_assert(DIMENSIONS == 2, "two indices for a table that has not two dimensions");
-        return at[i.within(name, size(0)) * size(DIMENSIONS - 1) + j.within(name, size(DIMENSIONS - 1))];
-    }
-    FN T operator()(CheckedIndex i, CheckedIndex j, CheckedIndex k) const {
-        static_assert(DIMENSIONS == 3, "three indices for a table that has not three dimensions");
-        const Index plane = i.within(name, size(0)) * size(1) + j.within(name, size(1));
-        return at[plane * size(DIMENSIONS - 1) + k.within(name, size(DIMENSIONS - 1))];
+  private:
+    FN T& told(Index place, At index) const {
+        accessed(&this->at[place], index, this->name, this->each);
+        return this->at[place];
     }
 };
 

@@ -23,9 +23,9 @@ FN void reset(World& w, const Params& p, Team& team) {
         w.stringency[i]  = state ? p.policy(p.policy.size(0) - 1, s) : u8(0);
         w.income[i]      = 0;
         w.free_from[i]   = 0;
-        for (int k = 0; k < FILTERS; ++k) w.memory[i * FILTERS + k] = state ? p.first_memory(s, k) : real(0);
+        for (int k = 0; k < FILTERS; ++k) w.memory(i, k) = state ? p.first_memory(s, k) : real(0);
         for (int day = 1 - LAG; day <= 0; ++day) {
-            w.levels[i * LAG + (day + LAG) % LAG] = state ? p.policy(p.policy.size(0) - 1 + day, s) : u8(0);
+            w.levels(i, (day + LAG) % LAG) = state ? p.policy(p.policy.size(0) - 1 + day, s) : u8(0);
         }
         if (i == 0) w.subsidy = 0;
     }
@@ -56,7 +56,7 @@ FN void lay_off(World& w, const Params& p, int i, real change) {
     const real gone    = dropped < 1 ? real(0) : real(p.policy(dropped, i)) - real(p.policy(dropped - 1, i));
     real       sum     = 0;
     for (int k = 0; k < FILTERS; ++k) {
-        real& kept = w.memory[i * FILTERS + k];
+        real& kept = w.memory(i, k);
         kept       = kept * p.fading[k] + change - p.faded[k] * gone;
         sum += p.weights(i, k) * kept;
     }
@@ -82,10 +82,10 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         if (i == THE_PLANNER) {
             if ((w.elapsed - 1) % p.subsidy_interval == 0) w.subsidy = int(actions[i]);
         } else {
-            const int  level = int(actions[i]), before = w.stringency[i], slot = i * LAG + w.elapsed % LAG;
-            const real past = w.levels[slot];
+            const int  level = int(actions[i]), before = w.stringency[i], slot = w.elapsed % LAG;
+            const real past = w.levels(i, slot);
             if (level != 0) w.stringency[i] = u8(level);
-            w.levels[slot] = w.stringency[i];
+            w.levels(i, slot) = w.stringency[i];
             if (w.elapsed == w.free_from[i] + 1) w.free_from[i] += level == 0 ? 1 : p.cooldown;
             infect(w, p, i, past);
             lay_off(w, p, i, real(w.stringency[i]) - real(before));
@@ -149,7 +149,7 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
             row[4 * GOVERNORS + s] = float(w.vaccinated[s] / people);
             row[5 * GOVERNORS + s] = float(w.unemployed[s] / people);
             row[6 * GOVERNORS + s] = float(w.income[s] / p.most_income[s]);
-            row[7 * GOVERNORS + s] = float(w.levels[s * LAG + next]) / float(LEVELS);
+            row[7 * GOVERNORS + s] = float(w.levels(s, next)) / float(LEVELS);
             row[8 * GOVERNORS + 1 + s] = float(w.stringency[s]) / float(LEVELS);
         }
         row[8 * GOVERNORS]     = time;
@@ -167,7 +167,7 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
     row[GOVERNORS + 4]  = float(w.vaccinated[i] / people);
     row[GOVERNORS + 5]  = float(w.unemployed[i] / people);
     row[GOVERNORS + 6]  = float(w.income[i] / p.most_income[i]);
-    row[GOVERNORS + 7]  = float(w.levels[i * LAG + next]) / float(LEVELS);
+    row[GOVERNORS + 7]  = float(w.levels(i, next)) / float(LEVELS);
     row[GOVERNORS + 8]  = time;
     row[GOVERNORS + 9]  = float(w.stringency[i]) / float(LEVELS);
     row[GOVERNORS + 10] = subsidies;

@@ -24,9 +24,8 @@ FN void reset(World& w, const Params& p, Team& team) {
         w.consumption[i] = w.current_balance[i] = w.gross_output[i] = w.investment[i] = w.production[i] = 0;
         w.minimum_mitigation_rate[i] = w.last_reward[i] = 0;
         for (int j = 0; j < AGENTS; ++j) {
-            const int pair   = i * AGENTS + j;
-            w.tariffs[pair]  = w.imports[pair] = 0;
-            w.promised[pair] = w.requested[pair] = w.accepted[pair] = 0;
+            w.tariffs(i, j)  = w.imports(i, j) = 0;
+            w.promised(i, j) = w.requested(i, j) = w.accepted(i, j) = 0;
         }
         if (i == 0) {
             w.temperature[0]  = p.initial_temperature;
@@ -63,14 +62,14 @@ FN void bid(World& w, const Params& p, int i, const Action& action) {
     const real solvent = 1 + clip(p.debt_factor * w.current_balance[i] / p.initial_capital[i], real(-1), real(0));
     const real share   = (wanted > output ? output / wanted : real(1)) * solvent;
     for (int j = 0; j < AGENTS; ++j) {
-        w.imports[i * AGENTS + j] = j == i ? real(0) : TENTH * real(action[BIDS + j]) * output * share;
+        w.imports(i, j) = j == i ? real(0) : TENTH * real(action[BIDS + j]) * output * share;
     }
 }
 
 // Which share of what others would import it exports.
 FN void supply(World& w, int i) {
     real wanted = 0;
-    for (int j = 0; j < AGENTS; ++j) wanted += w.imports[j * AGENTS + i];
+    for (int j = 0; j < AGENTS; ++j) wanted += w.imports(j, i);
     const real most    = minimum(w.max_export_limit[i] * w.gross_output[i], w.gross_output[i] - w.investment[i]);
     w.supplied[i]      = wanted > most ? most / wanted : real(1);
     w.exports[i]       = wanted > most ? most : wanted;
@@ -80,12 +79,11 @@ FN void supply(World& w, int i) {
 FN void live(World& w, const Params& p, int i, const Action& action) {
     real imported = 0, foreign = 0;
     for (int j = 0; j < AGENTS; ++j) {
-        const int  pair    = i * AGENTS + j;
-        const real traded  = w.imports[pair] * w.supplied[j];
-        w.imports[pair]    = traded;
+        const real traded = w.imports(i, j) * w.supplied[j];
+        w.imports(i, j)   = traded;
         imported += traded;
-        foreign += square_root(traded * (1 - w.tariffs[pair]));
-        w.tariffs[pair] = TENTH * real(action[TARIFFS + j]);
+        foreign += square_root(traded * (1 - w.tariffs(i, j)));
+        w.tariffs(i, j) = TENTH * real(action[TARIFFS + j]);
     }
     const real domestic = maximum(real(0), w.gross_output[i] - w.investment[i] - w.exports[i]);
     const real root     = p.domestic_preference * square_root(domestic) +
@@ -136,12 +134,11 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         }
         if constexpr (NEGOTIATION) {
             for (int j = 0; j < AGENTS; ++j) {
-                const int pair = i * AGENTS + j;
                 if (stage_of(w) == PROPOSE) {
-                    w.promised[pair]  = TENTH * real(action[PROPOSALS + 2 * j]);
-                    w.requested[pair] = TENTH * real(action[PROPOSALS + 2 * j + 1]);
+                    w.promised(i, j)  = TENTH * real(action[PROPOSALS + 2 * j]);
+                    w.requested(i, j) = TENTH * real(action[PROPOSALS + 2 * j + 1]);
                 } else if (stage_of(w) == DECIDE) {
-                    w.accepted[pair] = j != i && action[DECISIONS + j] == 1;
+                    w.accepted(i, j) = j != i && action[DECISIONS + j] == 1;
                 }
             }
         }
@@ -151,9 +148,8 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         if (NEGOTIATION && stage_of(w) == DECIDE) {
             real least = 0;
             for (int j = 0; j < AGENTS; ++j) {
-                const int own = i * AGENTS + j, others = j * AGENTS + i;
-                if (w.accepted[others]) least = maximum(least, w.promised[own]);
-                if (w.accepted[own]) least = maximum(least, w.requested[others]);
+                if (w.accepted(j, i)) least = maximum(least, w.promised(i, j));
+                if (w.accepted(i, j)) least = maximum(least, w.requested(j, i));
             }
             w.minimum_mitigation_rate[i] = least;
         }
@@ -192,12 +188,12 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
         row[PUBLIC + 8 * AGENTS + j] = float(w.max_export_limit[j]);
         row[PUBLIC + 9 * AGENTS + j] = float(w.current_balance[j] / 1000);
         if constexpr (NEGOTIATION) {
-            row[TALKS + j]              = float(w.promised[i * AGENTS + j]);
-            row[TALKS + AGENTS + j]     = float(w.promised[j * AGENTS + i]);
-            row[TALKS + 2 * AGENTS + j] = float(w.requested[i * AGENTS + j]);
-            row[TALKS + 3 * AGENTS + j] = float(w.requested[j * AGENTS + i]);
-            row[TALKS + 4 * AGENTS + j] = w.accepted[i * AGENTS + j];
-            row[TALKS + 5 * AGENTS + j] = w.accepted[j * AGENTS + i];
+            row[TALKS + j]              = float(w.promised(i, j));
+            row[TALKS + AGENTS + j]     = float(w.promised(j, i));
+            row[TALKS + 2 * AGENTS + j] = float(w.requested(i, j));
+            row[TALKS + 3 * AGENTS + j] = float(w.requested(j, i));
+            row[TALKS + 4 * AGENTS + j] = w.accepted(i, j);
+            row[TALKS + 5 * AGENTS + j] = w.accepted(j, i);
         }
     }
     FOR_EACH_COLUMN(pair, AGENTS * AGENTS) row[PAIRS + pair] = float(w.tariffs[pair] / 100);

@@ -112,7 +112,7 @@ def test_get_attr(make: Make, variant: Variant, place: Place) -> None:
     with pytest.raises(AttributeError):
         env.get_attr("no_such_thing")
     if variant.has_team:
-        assert "episode_length" not in env.params or env.get_attr("episode_length") == (LIMIT,) * 3
+        assert env.get_attr("max_episode_steps") == (LIMIT,) * 3
         assert env.get_attr("num_agents") == (env.num_agents,) * 3
     else:
         assert env.get_attr("np_random_seed") == (5, 6, 7)

@@ -383,18 +383,16 @@ def test_fixed_start(make: MakeTeam, device: str) -> None:
     assert_same_bits(layout(env), first)
 
 
-def test_two_names_of_the_limit(make: MakeTeam, device: str) -> None:
-    """``episode_length`` is ``max_episode_steps``; both may be given where they agree."""
+def test_the_length_of_an_episode_is_its_limit(make: MakeTeam, device: str) -> None:
+    """Where no other is given; what is seen of the time is a share of the length."""
     others = {name: value for name, value in START.items() if name != "episode_length"}
-    for given in ({"episode_length": 3}, {"max_episode_steps": 3}, {"episode_length": 3, "max_episode_steps": 3}):
-        env = make(CONTINUOUS, 1, device=device, **others, **given)
+    for length, given in ((3, {}), (4, {"max_episode_steps": 3})):
+        env = make(CONTINUOUS, 1, device=device, episode_length=length, **others, **given)
         assert env.max_episode_steps == 3
         env.reset(seed=0)
         ends = [take_step(env, START, np.zeros((1, 4, 2), int)) for _ in range(3)]
         assert [bool(end.truncated.any()) for end in ends] == [False, False, True]
-        np.testing.assert_allclose([end.observations[0, 0, -1] for end in ends], [1 / 3, 2 / 3, 1], rtol=1e-6)
-    with pytest.raises(ValueError, match="episode_length"):
-        make(CONTINUOUS, 1, device=device, episode_length=3, max_episode_steps=4)
+        np.testing.assert_allclose([end.observations[0, 0, -1] for end in ends], np.arange(1, 4) / length, rtol=1e-6)
 
 
 def test_one_agent_a_role(make: MakeTeam, device: str) -> None:

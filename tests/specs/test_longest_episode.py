@@ -1,5 +1,6 @@
 """A spec that says how long its episodes can be is held to it, whatever limit is asked for."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,13 @@ def test_no_limit_exceeds_it(make: Callable[..., EnvSpec], asked: int, told: str
 
 
 def test_a_parameter_that_means_the_limit_does_not_exceed_it(make: Callable[..., EnvSpec]) -> None:
-    spec = make(params={"days": Param(30, fixed=True), "length": Param(10, fixed=True)}, limit="length")
+    params = {"days": Param(30, fixed=True), "length": Param(10, fixed=True), "pace": Param(3)}
+    spec = make(params=params, max_episode_steps=lambda p: int(p["length"]))
     assert VectorEnv(spec, 2, device="cpu").max_episode_steps == 10
+    assert VectorEnv(spec, 2, device="cpu", length=7).max_episode_steps == 7
+    assert VectorEnv(spec, 2, device="cpu", length=7, max_episode_steps=20).max_episode_steps == 20
+    with pytest.raises(ValueError, match="Market-v0: max_episode_steps: <lambda> asks for 'pace', which may change"):
+        VectorEnv(dataclasses.replace(spec, max_episode_steps=lambda p: int(p["pace"])), 2, device="cpu")
     with pytest.raises(ValueError, match=r"max_episode_steps is 40, and its rules are made for .* at most 30 steps"):
         VectorEnv(spec, 2, device="cpu", length=40)
 

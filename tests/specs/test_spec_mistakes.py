@@ -33,7 +33,11 @@ from gpu_envs.registry.known import env_spec
             {"drawing": print},
             "Wrong-v0: drawing is <built-in function print>; give gpu_envs.pictures.Drawing(draw)",
         ),
-        (one, {"max_episode_steps": 1.5}, "Wrong-v0: max_episode_steps is 1.5; give a whole number, or None"),
+        (
+            one,
+            {"max_episode_steps": 1.5},
+            "Wrong-v0: max_episode_steps is 1.5; give a whole number from 1 up, or a function",
+        ),
         (team, {"scratch": {"y": 1}}, "Wrong-v0: scratch: 'y' is 1; give a Field, such as Field('int')"),
         (team, {"roles": role(count="cuont")}, "names 'cuont', which is not a parameter. Did you mean 'count'?"),
         (team, {"roles": role(count="speed")}, "the parameter 'speed', which must be a whole number and fixed"),
@@ -92,7 +96,7 @@ def test_what_is_no_length(length: Any) -> None:
 def test_any_whole_number_is_a_length() -> None:
     whole: Any = np.int64(3)
     assert Field(length=whole) == Field(length=3)
-    assert Field("int", lambda _: whole).elements({}) == 3
+    assert Field("int", lambda _: whole).sizes({}) == (3,)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_when_a_table_is_derived(function: Callable[[Any], Any], said: str) -> N
 
 def test_a_fixed_parameter_and_all_together_may_be_asked_for() -> None:
     spec = one(state={"cells": Field("int", lambda p: dict(p)["count"] + len(p))})
-    assert spec.length("cells", spec.typed_state["cells"], {"count": 3, "speed": 1.0}) == 4
+    assert spec.sizes("cells", spec.typed_state["cells"], {"count": 3, "speed": 1.0}) == (4,)
 
 
 def test_a_space_keeps_its_shape() -> None:

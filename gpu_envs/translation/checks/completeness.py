@@ -12,7 +12,7 @@ from gpu_envs.translation.tree import Function
 from gpu_envs.translation.types import Array, Thing
 
 
-def check_reset(spec: Spec, rules: Function) -> None:
+def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
     """Every field of the state is set by reset, single numbers on every way through it."""
     assert isinstance(spec, EnvSpec | TeamSpec)
     of_agents = spec.state if isinstance(spec, TeamSpec) else {}
@@ -25,7 +25,8 @@ def check_reset(spec: Spec, rules: Function) -> None:
     if not missing:
         return
     name = missing[0]
-    indices = ", ".join("i" * (name in of_agents) + "k" * fields[name].is_array)
+    own = spec.sizes(name, fields[name], arguments.params)
+    indices = ", ".join(("i" if name in of_agents else "") + "klm"[: len(own)])
     place = f"{next(iter(rules.written.annotations))}.{name}" + (f"[{indices}]" if indices else "")
     listed = ", ".join(map(repr, missing))
     raise rules.written.error(

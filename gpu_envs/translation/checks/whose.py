@@ -74,6 +74,8 @@ class Whose(Record):
         match place:
             case tree.Element(indices=(agent, index)) if length:
                 return self._pair(agent, index, length)
+            case tree.Element(indices=(agent, *_)) if length and (turn := self.turn_of(agent)):
+                return Span(turn, length, 0, length - 1)
             case tree.Element(indices=(index,)):
                 pass
             case _:

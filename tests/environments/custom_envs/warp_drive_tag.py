@@ -70,6 +70,5 @@ TAG = TeamSpec(
         "tag_penalty_for_runner": Param(5.0),
         "step_cost_for_tagger": Param(0.01),
     },
-    limit="episode_length",
-    max_episode_steps=100,
+    max_episode_steps=lambda params: int(params["episode_length"]),
 )
