@@ -96,6 +96,7 @@ class TeamLayout(Layout):
         real, yes, whole = Field(), Field("bool"), Field("int")
         groups = (
             ({**spec.state, "in_game": yes}, True, True),
+            *((role.state, False, True) for role in spec.roles),
             ({**spec.shared, "elapsed": whole}, False, True),
             (
                 {
@@ -110,8 +111,16 @@ class TeamLayout(Layout):
             ),
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
         )
+        rows = {name: (role.size(params),) for role in spec.roles for name in role.state}
         return {
-            name: WorldField(name, field.type, self._dtype(field), spec.sizes(name, field, params), team, kept)
+            name: WorldField(
+                name,
+                field.type,
+                self._dtype(field),
+                (*rows.get(name, ()), *spec.sizes(name, field, params)),
+                team,
+                kept,
+            )
             for fields, team, kept in groups
             for name, field in fields.items()
         }
@@ -217,8 +226,7 @@ class TeamLayout(Layout):
 
     def who(self, agent: int) -> str:
         """The agent's name."""
-        role = self._role_of(agent)
-        return f"{role.name}_{agent - role.first}, "
+        return f"{self.spec.agents(self.config.params)[agent]}, "
 
     def given(self, hosts: Sequence[np.ndarray], replica: int, agent: int) -> str:
         """The agent's action."""

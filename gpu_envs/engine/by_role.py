@@ -50,7 +50,7 @@ def roles_of(spec: Spec, params: Mapping[str, Any]) -> tuple[RoleView, ...]:
     return tuple(
         RoleView(
             role.name,
-            tuple(f"{role.name}_{i}" for i in range(role.size(params))),
+            spec.agents_of(role, params),
             space_of(role.observation, params, f"{spec.id}: the role {role.name!r}: observation"),
             space_of(role.action, params, f"{spec.id}: the role {role.name!r}: action"),
         )

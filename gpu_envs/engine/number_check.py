@@ -10,6 +10,7 @@ from gpu_envs.codegen import TeamLayout
 from gpu_envs.engine.results import Step, given_for
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.errors import NotFiniteError
+from gpu_envs.specs.team import TeamSpec
 
 _NO_AGENT = -1
 
@@ -110,13 +111,17 @@ class NumberCheck:
     # --- where numbers are ---
 
     def _real_fields(self) -> list[_Numbers]:
-        spec, team = self._sim.config.spec, isinstance(self._sim.layout, TeamLayout)
-        found = []
-        for name, array in self._sim.state.items():
-            if _is_real(array):
-                own = team and name in getattr(spec, "state", ())
-                found.append(_Numbers("state", "the state", name, array, 0 if own else _NO_AGENT))
-        return found
+        spec, layout = self._sim.config.spec, self._sim.layout
+        first: dict[str, int] = {}
+        if isinstance(layout, TeamLayout) and isinstance(spec, TeamSpec):
+            first = dict.fromkeys(spec.state, 0)
+            for role, rows in zip(spec.roles, layout.roles, strict=True):
+                first |= dict.fromkeys(role.state, rows.first)
+        return [
+            _Numbers("state", "the state", name, array, first.get(name, _NO_AGENT))
+            for name, array in self._sim.state.items()
+            if _is_real(array)
+        ]
 
     def _results(self, result: str, out: Step | None) -> Iterator[_Numbers]:
         """The arrays of one result of a step: one, or one for each role or key."""

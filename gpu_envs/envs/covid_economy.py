@@ -67,7 +67,7 @@ def _draw(state: State, params: Params) -> Picture:
 
     def bars(start: float, end: float, heights: np.ndarray) -> np.ndarray:
         corners = box(start * width, 0.0, end * width, 0.49)
-        clipped = np.clip(heights[:, :states], 0, 1)[..., None]
+        clipped = np.clip(heights, 0, 1)[..., None]
         return np.stack([left[..., None] + corners[:, 0], clipped * corners[:, 1]], -1)
 
     people = given()["population"]
@@ -75,8 +75,8 @@ def _draw(state: State, params: Params) -> Picture:
         (-0.01, -0.01, 1.01, 0.5),
         (
             polygon(bars(0.05, 0.95, state["stringency"] / 10), STRICT),
-            polygon(bars(0.1, 0.45, 10 * state["infected"][:, :states] / people), ILL),
-            polygon(bars(0.55, 0.9, 5 * state["unemployed"][:, :states] / people), OUT_OF_WORK),
+            polygon(bars(0.1, 0.45, 10 * state["infected"] / people), ILL),
+            polygon(bars(0.55, 0.9, 5 * state["unemployed"] / people), OUT_OF_WORK),
             line(same([[0.0, 0.0], [1.0, 0.0]], replicas), 0.003, MARK),
         ),
     )
@@ -87,21 +87,27 @@ COVID_ECONOMY = TeamSpec(
     header="covid_economy.cuh",
     description="Governors close and open their states, and a planner gives money, in an epidemic.",
     roles=(
-        Role("governor", 51, Box(-np.inf, np.inf, (64,), np.float32), Discrete(11)),
+        Role(
+            "governor",
+            51,
+            Box(-np.inf, np.inf, (64,), np.float32),
+            Discrete(11),
+            state={
+                **{name: Field() for name in ("susceptible", "infected", "recovered", "vaccinated", "deaths")},
+                **{name: Field() for name in ("unemployed", "income")},
+                "stringency": Field("byte"),
+                "free_from": Field("int"),
+                "memory": Field(length=5),
+                "levels": Field("byte", LAG),
+            },
+            names=tuple(given()["states"].tolist()),
+        ),
         Role("planner", 1, Box(-np.inf, np.inf, (463,), np.float32), Discrete(21)),
     ),
-    state={
-        **{name: Field() for name in ("susceptible", "infected", "recovered", "vaccinated", "deaths", "unemployed")},
-        "stringency": Field("byte"),
-        "income": Field(),
-        "free_from": Field("int"),
-        "memory": Field("real", 5),
-        "levels": Field("byte", LAG),
-    },
     shared={"subsidy": Field("int")},
     scratch={"died": Field(), "given": Field()},
     params={
-        "episode_length": Param(540, "days; the default of max_episode_steps", positive=True, fixed=True, maximum=WINDOW),
+        "episode_length": Param(540, "days: max_episode_steps", positive=True, fixed=True, maximum=WINDOW),
         "health_priority": Param(0.3, "of governors: scales the weight of health; 1 as fitted", minimum=0),
         "health_priority_planner": Param(0.45, "of the planner", minimum=0),
         "cooldown": Param(28, "days for which a level should stay", positive=True),

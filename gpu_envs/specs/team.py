@@ -2,12 +2,12 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.derived import FixedParams
+from gpu_envs.specs.derived import FixedParams, derived
 from gpu_envs.specs.fields import Field, check_kinds
 from gpu_envs.specs.names import COPIES, check_capitals, check_name
 from gpu_envs.specs.params import ParamValue
@@ -21,7 +21,7 @@ class Role:
     """The agents of one kind in a team."""
 
     name: str
-    """In the singular: its agents are called ``name_0``, ``name_1`` and so on."""
+    """In the singular."""
     count: int | str
     """How many there are, or the parameter that says so."""
     observation: SpaceSource
@@ -29,9 +29,29 @@ class Role:
     action: SpaceSource
     """What one of them may do."""
 
+    state: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What only these have, by their numbers in the role: ``[num_envs, count]``, arrays ``[num_envs, count, ...]``."""
+    names: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] | None = None
+    """The agents', or a function of the parameters marked ``fixed``; None: ``name_0``, ``name_1`` and so on."""
+
     def size(self, params: Mapping[str, Any]) -> int:
         """How many there are under these parameters."""
         return self.count if isinstance(self.count, int) else int(params[self.count])
+
+    def agents(self, params: Mapping[str, Any], what: str) -> tuple[str, ...]:
+        """Their names under these parameters, or raises what is wrong with them.
+
+        Args:
+            params: The parameters marked ``fixed``.
+            what: Spec and role, for a message.
+        """
+        count, given = self.size(params), self.names
+        if given is None:
+            return tuple(f"{self.name}_{i}" for i in range(count))
+        names = tuple(derived(given, params, f"{what} names") if callable(given) else given)
+        if len(names) != count or len({*names}) < count or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(f"{what} its names are {names}; give each of its {count} agents one of its own")
+        return names
 
 
 @final
@@ -48,10 +68,10 @@ class TeamSpec(Spec):
 
     roles: tuple[Role, ...]
     """The kinds of agents, in order."""
-    state: Mapping[str, Field]
-    """What each agent has, ``[num_envs, num_agents]``; of arrays ``[num_envs, num_agents, length]``."""
+    state: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+    """What each agent has, ``[num_envs, num_agents]``; of arrays ``[num_envs, num_agents, ...]``."""
     shared: Mapping[str, Field] = dataclasses.field(default_factory=dict)
-    """What a replica has once, ``[num_envs]``; of arrays ``[num_envs, length]``."""
+    """What a replica has once, ``[num_envs]``; of arrays ``[num_envs, ...]``."""
     scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
     """What each agent has from one phase of a step to the next, and no longer."""
     shared_scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
@@ -65,12 +85,19 @@ class TeamSpec(Spec):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the state's fields, of agents and of replicas."""
-        return (*self.state, "in_game", *self.shared, "elapsed")
+        return (*self.state, "in_game", *self.of_roles, *self.shared, "elapsed")
+
+    @property
+    def of_roles(self) -> dict[str, Field]:
+        """The fields that roles have of their own."""
+        return {name: field for role in self.roles for name, field in role.state.items()}
 
     def __post_init__(self) -> None:
         """Checks the names of roles and fields."""
         for what in ("state", "shared", "scratch", "shared_scratch"):
             check_kinds(f"{self.id}: {what}", getattr(self, what), Field, "Field('int')")
+        for role in self.roles:
+            check_kinds(f"{self.id}: the role {role.name!r}: state", role.state, Field, "Field('int')")
         Spec.__post_init__(self)
         taken = [*self.fields, *self.scratch, *self.shared_scratch, *_WORLD_WORDS]
         for name in taken:
@@ -133,7 +160,8 @@ class TeamSpec(Spec):
 
     def most_dimensions(self, name: str) -> int:
         """Of a field's shape: one less where agents have it each."""
-        return Spec.most_dimensions(self, name) - (name in self.state or name in self.scratch)
+        of_agents = any(name in group for group in (self.state, self.scratch, self.of_roles))
+        return Spec.most_dimensions(self, name) - of_agents
 
     def counts(self, params: Mapping[str, ParamValue]) -> dict[str, int]:
         """How many agents each role has under these parameters."""
@@ -141,4 +169,11 @@ class TeamSpec(Spec):
 
     def agents(self, params: Mapping[str, ParamValue]) -> list[str]:
         """The names of all agents, role after role."""
-        return [f"{role}_{i}" for role, count in self.counts(params).items() for i in range(count)]
+        names = [name for role in self.roles for name in self.agents_of(role, params)]
+        if len({*names}) < len(names):
+            raise ValueError(f"{self.id}: agents of several roles have the same name; they are {names}")
+        return names
+
+    def agents_of(self, role: Role, params: Mapping[str, ParamValue]) -> tuple[str, ...]:
+        """The names of a role's agents."""
+        return role.agents(self.fixed_params(params), f"{self.id}: the role {role.name!r}:")

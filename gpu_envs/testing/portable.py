@@ -58,7 +58,8 @@ def _packed(value: Any, params: Mapping[str, Any]) -> Any:
     if isinstance(value, Field):
         return Field(value.type, shape=value.sizes(params)) if value.is_array else value
     if isinstance(value, Role):
-        return Role(value.name, value.size(params), _packed(value.observation, params), _packed(value.action, params))
+        seen, action, state = (_packed(given, params) for given in (value.observation, value.action, value.state))
+        return Role(value.name, value.size(params), seen, action, state)
     if isinstance(value, gymnasium.Space):  # a Dict is a mapping too
         return value
     if isinstance(value, Mapping):

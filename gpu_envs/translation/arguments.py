@@ -156,6 +156,9 @@ class Arguments(Record):
         }
         for group, count in ((spec.state, agents), (spec.scratch, agents), (spec.shared, 0), (spec.shared_scratch, 0)):
             fields |= {name: self._held("World", name, field, count) for name, field in group.items()}
+        for role in spec.roles:
+            size = role.size(self.params)
+            fields |= {name: self._held("World", name, field, size) for name, field in role.state.items()}
         spaces = [space_of(role.action, self.params) for role in spec.roles]
         alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
         whole = not all(isinstance(space, gymnasium.spaces.Box) for space in spaces)

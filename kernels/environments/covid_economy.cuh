@@ -11,22 +11,18 @@ constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365, WORKING = real(0.6);
 FN real softplus(real x) { return x > 20 ? x : log1p(exp(x)); }
 
 FN void reset(World& w, const Params& p, Team& team) {
-    FOR_EACH_AGENT(i, AGENTS) {
-        const bool state = i < GOVERNORS;  // the planner has none, and is given zeros
-        const int  s     = state ? i : 0;
-        w.susceptible[i] = state ? p.first_susceptible[s] : real(0);
-        w.infected[i]    = state ? p.first_infected[s] : real(0);
-        w.recovered[i]   = state ? p.first_recovered[s] : real(0);
-        w.vaccinated[i]  = state ? p.first_vaccinated[s] : real(0);
-        w.unemployed[i]  = state ? p.first_unemployed[s] : real(0);
+    FOR_EACH_AGENT(i, GOVERNORS) {
+        w.susceptible[i] = p.first_susceptible[i];
+        w.infected[i]    = p.first_infected[i];
+        w.recovered[i]   = p.first_recovered[i];
+        w.vaccinated[i]  = p.first_vaccinated[i];
+        w.unemployed[i]  = p.first_unemployed[i];
         w.deaths[i]      = p.mortality * w.recovered[i];
-        w.stringency[i]  = state ? p.policy(p.policy.size(0) - 1, s) : u8(0);
+        w.stringency[i]  = p.policy(p.policy.size(0) - 1, i);
         w.income[i]      = 0;
         w.free_from[i]   = 0;
-        for (int k = 0; k < FILTERS; ++k) w.memory(i, k) = state ? p.first_memory(s, k) : real(0);
-        for (int day = 1 - LAG; day <= 0; ++day) {
-            w.levels(i, (day + LAG) % LAG) = state ? p.policy(p.policy.size(0) - 1 + day, s) : u8(0);
-        }
+        for (int k = 0; k < FILTERS; ++k) w.memory(i, k) = p.first_memory(i, k);
+        for (int day = 1 - LAG; day <= 0; ++day) w.levels(i, (day + LAG) % LAG) = p.policy(p.policy.size(0) - 1 + day, i);
         if (i == 0) w.subsidy = 0;
     }
 }

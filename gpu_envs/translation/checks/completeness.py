@@ -15,8 +15,8 @@ from gpu_envs.translation.types import Array, Thing
 def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
     """Every field of the state is set by reset, single numbers on every way through it."""
     assert isinstance(spec, EnvSpec | TeamSpec)
-    of_agents = spec.state if isinstance(spec, TeamSpec) else {}
-    fields = spec.typed_state if isinstance(spec, EnvSpec) else {**spec.state, **spec.shared}
+    of_agents = {**spec.state, **spec.of_roles} if isinstance(spec, TeamSpec) else {}
+    fields = spec.typed_state if isinstance(spec, EnvSpec) else {**of_agents, **spec.shared}
     single = [name for name in fields if isinstance(spec, EnvSpec) and not fields[name].is_array]
     missing, some_ways = [name for name in fields if name not in rules.effects.fields], ""
     if not missing:

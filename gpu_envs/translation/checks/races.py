@@ -81,8 +81,9 @@ class _Look:
         outside, self.accesses = self.accesses, {}
         turn = stmt.variable
         only = (turn, 0) if known(stmt.count) == 1 else None
+        counts = {turn: count} if (count := known(stmt.count)) else {}
         turns = {} if self.stores[turn] else {turn: turn}
-        self.block(stmt.body, dataclasses.replace(at, turns=turns, only=only, asked=False))
+        self.block(stmt.body, dataclasses.replace(at, turns=turns, only=only, asked=False, counts=counts))
         inside, self.accesses = self.accesses, outside
         for access, node in inside.items():
             if access.how == "write":

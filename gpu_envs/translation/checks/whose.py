@@ -1,12 +1,13 @@
 """Whose turn's elements an index names, in a phase whose turns each have a number."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from gpu_envs.translation import tree
 from gpu_envs.translation.effects import Span
 from gpu_envs.translation.tree import Expr
-from gpu_envs.translation.types import Record
+from gpu_envs.translation.types import Array, Record
 from gpu_envs.translation.walk import known, within
 
 
@@ -50,6 +51,8 @@ class Whose(Record):
     """The single turn that comes here: the variable with its number, and what that must be."""
     asked: bool = False
     """Not every turn comes here."""
+    counts: Mapping[tree.Variable, int] = dataclasses.field(default_factory=dict)
+    """How many turns there are, by their first variable, where that is known."""
 
     def defined(self, variable: tree.Variable, value: Expr) -> "Whose":
         """With a variable that is assigned here and nowhere else."""
@@ -89,9 +92,20 @@ class Whose(Record):
             return Span(turn, times, 0, times - 1) if own else None
         least, most = found.added
         own = times == length and 0 <= least <= most < times
+        if times == length and most - least < times and self._are_agents(place, found):
+            return Span(turn, times, least, most)
         if length and not own and found != _Sum(turn, 1, (0, 0)):  # a turn for each element of all agents
             return None
         return Span(turn, times, least, most)
+
+    def _are_agents(self, place: tree.Element, index: _Sum) -> bool:
+        """Whether every turn's index is of an agent, such as one of a role that does not come first."""
+        count, array = self.counts.get(index.turn) if index.turn else None, place.of.kind
+        if count is None or index.added is None or not isinstance(array, Array):
+            return False
+        return index.added[0] >= 0 and index.times * (count - 1) + index.added[1] < math.prod(
+            n or 0 for n in array.sizes
+        )
 
     def _pair(self, agent: Expr, element: Expr, length: int) -> Span | None:
         turn = self.turn_of(agent)
