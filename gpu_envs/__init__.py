@@ -24,6 +24,7 @@ from gpu_envs.registry.known import ids, register, spec
 from gpu_envs.registry.sources import Origin as _Origin
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.single import EnvSpec
@@ -38,6 +39,7 @@ for _spec in _ALL:
 __all__ = [
     "ActionError",
     "CompileError",
+    "Derived",
     "EnvSpec",
     "Field",
     "MultiAgentEnv",

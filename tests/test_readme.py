@@ -8,6 +8,7 @@ import pytest
 from benchmarks.custom import tutorial
 from gpu_envs.envs import ALL
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.following import Derived
 
 ROOT = Path(__file__).parent.parent
 READ = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.is_file()]
@@ -88,7 +89,9 @@ def test_an_environments_page_is_right(spec: Spec) -> None:
     params = {**spec.params, **getattr(spec, "options", {})}
     assert written.keys() == params.keys()
     for name, param in params.items():
-        if param.kind in ("bool", "choice"):
+        if isinstance(param, Derived) or param.rank:
+            assert written[name] == ("derived" if isinstance(param, Derived) else "an array"), name
+        elif param.kind in ("bool", "choice"):
             assert written[name] == str(param.default), name
         else:
             assert float(written[name]) == pytest.approx(param.default, rel=1e-4), name

@@ -12,6 +12,7 @@ from gpu_envs.cli.report import line_width, say, table, wrapped
 from gpu_envs.errors import display
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
@@ -101,7 +102,7 @@ def parameters(spec: Spec) -> str:
     lines = [wrapped([(f"{spec.id}: {spec.description}" if spec.description else spec.id,)])]
     for title, named in (("parameters", spec.params), ("reset options", spec.options)):
         if named:
-            rows = [(name, _value(param.default), _described(param)) for name, param in named.items()]
+            rows = [(name, _default(param), _described(param)) for name, param in named.items()]
             lines += [f"  {title}", wrapped(rows, "    ")]
     if spec.layouts:
         lines.append(wrapped([("explicit starts", ", ".join(spec.layouts))], "  "))
@@ -110,8 +111,10 @@ def parameters(spec: Spec) -> str:
     return "\n".join(lines)
 
 
-def _value(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _default(param: Param) -> str:
+    if isinstance(param, Derived) or param.rank:
+        return "derived" if isinstance(param, Derived) else "an array"
+    return f"{param.default:.6g}" if isinstance(param.default, float) else str(param.default)
 
 
 def _described(param: Param) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, final
@@ -199,8 +200,11 @@ def explained(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return read_or_explain
 
 
-def value(text: str) -> bool | int | float | str:
-    """Reads a switch, a number or a word."""
+def value(text: str) -> bool | int | float | str | list[Any]:
+    """Reads a switch, a number, an array as ``[1, 2]``, or a word."""
+    if text.startswith("["):
+        with contextlib.suppress(ValueError):
+            return list(json.loads(text))
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for read in (int, float):

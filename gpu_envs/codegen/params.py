@@ -1,5 +1,6 @@
 """The parameters and tables of an environment, as the generated code has them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,17 +35,34 @@ def params_struct(config: SimulationConfig) -> str:
     """``Params``: what the rules see of the parameters of one replica, and of the tables."""
     settings = config.spec.settings
     enums = [f"enum class {camel(n)} : int {{ {_enumerators(p)} }};" for n, p in settings.items() if p.kind == "choice"]
-    fields = [f"    {_cpp_param(n, p)} {n};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
+    fields = [f"    {_member(config, n, p)};  // {_remark(p.description)}".rstrip(" /") for n, p in settings.items()]
     for name, table in config.spec.tables.items():
         sizes = ", ".join(map(str, config.spec.table(name, config.params).shape))
         fields.append(f"    Table<const {CPP_TYPES[table.type]}, {sizes}> {name};")
     return "\n".join([*enums, "struct Params {", *fields, "};"])
 
 
+def _member(config: SimulationConfig, name: str, param: Param) -> str:
+    """A member of ``Params``."""
+    if not param.rank:
+        return f"{_cpp_param(name, param)} {name}"
+    return f"Table<const {_stored(param)}, {', '.join(map(str, _sizes(config, name, param)))}> {name}"
+
+
+def _sizes(config: SimulationConfig, name: str, param: Param) -> tuple[int, ...]:
+    """The shape of a parameter that is an array."""
+    value = config.params[name]
+    assert isinstance(value, np.ndarray)
+    return tuple(value.shape[-param.rank :])
+
+
 def params_buffers(layout: Layout) -> Struct:
     """Where the parameters of all replicas are, and the tables."""
     spec = layout.config.spec
-    fields = [(f"const {_stored(p)}*" if n in layout.per_replica else _stored(p), n) for n, p in spec.settings.items()]
+    fields = [
+        (f"const {_stored(p)}*" if p.rank or n in layout.per_replica else _stored(p), n)
+        for n, p in spec.settings.items()
+    ]
     fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
     # (an empty struct takes a byte in C++, and none for ctypes)
     return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
@@ -52,13 +70,17 @@ def params_buffers(layout: Layout) -> Struct:
 
 def params_getter(layout: Layout) -> str:
     """The member of ``ParamBuffers`` that gives one replica's ``Params``; no parameter has its argument's name."""
-    values = []
+    values, checked = [], layout.config.checked
     for name, param in layout.config.spec.settings.items():
+        if param.rank:
+            length = math.prod(_sizes(layout.config, name, param))
+            place = f"this->{name} + _replica * {length}" if name in layout.per_replica else f"this->{name}"
+            values.append(f'{{{place}, "{name}"}}' if checked else f"{{{place}}}")
+            continue
         value = f"this->{name}[_replica]" if name in layout.per_replica else f"this->{name}"
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
-    checked = layout.config.checked
     values += [f'{{this->{n}, "{n}"}}' if checked else f"{{this->{n}}}" for n in layout.config.spec.tables]
     return f"FN Params get([[maybe_unused]] Index _replica) const {{ return {{{', '.join(values)}}}; }}"
 

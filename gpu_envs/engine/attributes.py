@@ -8,6 +8,7 @@ import numpy as np
 from gpu_envs.backend.arrays import library_of, to_numpy
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.errors import did_you_mean
+from gpu_envs.specs.following import Derived
 
 
 def param_as_given(sim: Simulation, name: str) -> Any:
@@ -16,10 +17,33 @@ def param_as_given(sim: Simulation, name: str) -> Any:
     if not library_of(value):
         return value
     values = sim.arrays.read(value)
-    if param.kind == "real":
+    if param.kind == "real" or param.rank:
         return values
     kinds: dict[str, Callable[[int], Any]] = {"choice": param.choices.__getitem__, "bool": bool, "int": int}
     return [kinds[param.kind](i) for i in values.tolist()]
+
+
+def given_params(sim: Simulation) -> dict[str, Any]:
+    """All parameters as a user would give them, without those that follow from others."""
+    settings = sim.config.spec.settings
+    return {name: param_as_given(sim, name) for name in sim.params if not isinstance(settings[name], Derived)}
+
+
+def param_of_each(sim: Simulation, name: str) -> tuple[Any, ...]:
+    """A parameter as a user would give it, once for each replica."""
+    value = param_as_given(sim, name)
+    if name not in sim.layout.per_replica:
+        return (value,) * sim.config.num_envs
+    return tuple(value) if isinstance(value, list) else per_replica(value, sim.config.num_envs)
+
+
+def params_by_replica(sim: Simulation) -> dict[str, Any]:
+    """The parameters, of which all that are arrays have a row for each replica."""
+    own, n = sim.layout.per_replica, sim.config.num_envs
+    return {
+        name: value if name in own or not np.ndim(value) else np.broadcast_to(to_numpy(value), (n, *value.shape))
+        for name, value in sim.params.items()
+    }
 
 
 def set_param(sim: Simulation, name: str, values: Any) -> None:
@@ -33,12 +57,14 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
     param = spec.settings[name]
     if param.fixed:
         raise ValueError(f"shapes depend on {name!r}: it stays as it was when {spec.id} was made; make another")
-    value = param.check(name, values, config.num_envs, config.precision)
+    sizes = sim.sizes_of(name)
+    value = param.check(name, values, config.num_envs, config.precision, sizes)
     with sim.turn:
         before = sim.host_params(without=name)
-        spec.check_order({**before, name: value}, config.precision)
-        spec.check_shapes(before, {**before, name: value})
-        sim.set_params({name: value})
+        after = spec.with_derived({**before, name: value}, config.num_envs, config.precision)
+        spec.check_order(after, config.precision)
+        spec.check_shapes(before, after)
+        sim.set_params({n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)})
 
 
 def per_replica(value: Any, num_envs: int) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gpu_envs.backend import Backend, open_backend, resolve_device
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.attributes import param_as_given, per_replica, set_param
+from gpu_envs.engine.attributes import given_params, param_of_each, params_by_replica, per_replica, set_param
 from gpu_envs.engine.number_check import NumberCheck
 from gpu_envs.engine.options import Options, check_num_envs, config_of
 from gpu_envs.engine.resets import Reset, read_offsets, read_reset
@@ -90,8 +90,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
                 and offsets that replicas of these numbers have there, and errors name them so.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
-            **params: The environment's own parameters: one value or, but for those on which shapes depend, an array
-                with one for each replica.
+            **params: The environment's own: one value or, but for those on which shapes depend, one for each replica.
         """
         self.num_envs = check_num_envs(num_envs)
         self._options = options = Options(
@@ -112,8 +111,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self._renderer = Renderer(spec.id, spec.drawing, render_mode, self.device)
         self.max_episode_steps = None if config.limit == NO_LIMIT else config.limit
         self.metadata = {"autoreset_mode": self.autoreset_mode, **self._renderer.metadata}
-        self.render_mode = render_mode
-        self.closed = False
+        self.render_mode, self.closed = render_mode, False
         self._followed = checking or render_mode == "human"  # so that a step looks at one attribute
         self._live = output != "numpy" and not self.gives_copies
         self._statistics, self._masked = options.gives_statistics, spec.masked
@@ -170,13 +168,17 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     @property
     def params(self) -> LiveParams:
-        """The parameters; those that replicas have their own of as live arrays, which may be written.
+        """The parameters; arrays, and those that replicas have their own of, are live and may be written.
 
         Assigning to one is ``set_attr``. What is written into an array and must not be raises a ValueError: on the CPU
-        at the next call that uses it; on CUDA, where no step reads it back, in ``check``, ``get_state`` and
-        ``set_attr``.
+        at the next call that uses it; on CUDA in ``check``, ``get_state`` and ``set_attr``.
         """
         return self._params
+
+    @property
+    def drawn_params(self) -> dict[str, Any]:
+        """The parameters as drawings take them: arrays have a row for each replica."""
+        return params_by_replica(self._sim)
 
     @property
     def elapsed(self) -> Array:
@@ -249,10 +251,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     @in_turn
     def check(self) -> None:
-        """Raises the first ActionError of the steps whose actions came from the device, if there was any.
-
-        It raises a ValueError if what was written into a live array of a parameter must not be there.
-        """
+        """Raises the first ActionError of steps whose actions came from the device, and what is wrong in ``params``."""
         self._sim.host_params()
         self._sim.check()
 
@@ -272,7 +271,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         """
         self._renderer.check()
         self._check_ready("render")
-        return self._renderer.render(self._sim.state, self.params)
+        return self._renderer.render(self._sim.state, self.drawn_params)
 
     # --- by name ---
 
@@ -280,8 +279,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """A parameter, a state field, or an attribute, as a tuple of one for each replica."""
         if name in self._sim.params:
-            value = param_as_given(self._sim, name)
-            return tuple(value) if isinstance(value, list) else per_replica(value, self.num_envs)
+            return param_of_each(self._sim, name)
         if name in self._sim.state:
             return tuple(self._sim.arrays.read(self._sim.state[name]).tolist())
         return per_replica(getattr(self, name), self.num_envs)
@@ -330,7 +328,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
             "id": self._env_spec.id,
             "place": lasting(self._env_spec.id),
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
-            "params": {name: param_as_given(sim, name) for name in sim.params},
+            "params": given_params(sim),
             "snapshot": _on_host(snapshot(sim)) if sim.ready and not self.closed else None,
             "closed": self.closed,
             "frozen_steps": not self._report_frozen,

@@ -49,9 +49,11 @@ class Simulation:
         self._launches = 0
         self._flags = {"report_frozen": 0, "clear_final": 0}
         self._shared: dict[str, ParamValue] = {}
+        self._own: frozenset[str] = frozenset()
         self.param_arrays: dict[str, Array] = {}
         self._watched: list[tuple[np.ndarray, bytes]] = []
-        own = frozenset(name for name, value in config.params.items() if isinstance(value, np.ndarray))
+        settings = config.spec.settings
+        own = frozenset(name for name, value in config.params.items() if settings[name].is_own(value))
         layout = layout_of(config, backend.traits, own)
         self._allocate(layout)
         self.program = EnvProgram(layout, self.buffers, self.arrays, backend)
@@ -134,9 +136,17 @@ class Simulation:
         held = {name: self.arrays.read(array) for name, array in self.param_arrays.items()}
         found: dict[str, ParamValue] = {**self.params, **held}
         for name in held.keys() - {without}:
-            spec.settings[name].check_kept(name, held[name], n, precision)
-        spec.check_order({name: value for name, value in found.items() if name != without}, precision)
+            spec.settings[name].check_kept(name, held[name], n, precision, self.sizes_of(name))
+        known = {name: value for name, value in found.items() if name != without}
+        spec.check_order(known, precision)
+        if not without:
+            spec.check_derived(known, n, precision)
         return found
+
+    def sizes_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a parameter that is an array; of another ``()``."""
+        rank = self.config.spec.settings[name].rank
+        return tuple(self.param_arrays[name].shape[-rank:]) if rank else ()
 
     def _look_at_params(self) -> None:
         """On the host: raises a ValueError for what was written into a live array and must not be."""
@@ -157,7 +167,7 @@ class Simulation:
         """
         config, arrays, n = self.config, self.arrays, self.config.num_envs
         spec, values = config.spec, param_values(config.spec, changed)
-        own = {name for name, value in values.items() if isinstance(value, np.ndarray)} | self.param_arrays.keys()
+        own = {name for name, value in values.items() if spec.settings[name].is_own(value)} | self._own
         shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in own}
         baked = baked_values(spec, param_values(spec, shared))
         program = self.program
@@ -165,14 +175,23 @@ class Simulation:
             layout = layout_of(config, self.backend.traits, frozenset(own), baked)
             program = EnvProgram(layout, self.buffers, arrays, self.backend)
         held = {
-            name: np.broadcast_to(values[name], n).astype(config.precision if param.kind == "real" else "int32")
+            name: np.broadcast_to(values[name], (*([n] * (name in own)), *np.shape(values[name])[-param.rank :]))
+            if param.rank
+            else np.broadcast_to(values[name], n)
             for name, param in spec.settings.items()
-            if name in own and name in values
+            if name in values and (name in own or param.rank)
         }
-        fresh = {name: arrays.full_of(v) for name, v in held.items() if name not in self.param_arrays}
+        held = {n: v.astype(config.precision if spec.settings[n].kind == "real" else "int32") for n, v in held.items()}
+        before = {name: tuple(array.shape) for name, array in self.param_arrays.items()}
+        fresh = {name: arrays.full_of(v) for name, v in held.items() if before.get(name) != v.shape}
         for name in held.keys() - fresh.keys():  # from here on nothing can fail
             arrays.write(self.param_arrays[name], held[name])
-        self._shared, self.param_arrays, self.program = shared, {**self.param_arrays, **fresh}, program
+        self._own, self._shared, self.param_arrays, self.program = (
+            frozenset(own),
+            shared,
+            {**self.param_arrays, **fresh},
+            program,
+        )
         own_arrays = {**self._allocated, **self.param_arrays}
         places = {name: arrays.address(array) for name, array in own_arrays.items()}
         self._memory = tuple(sorted((at, at + own_arrays[name].nbytes, name) for name, at in places.items()))

@@ -8,6 +8,7 @@ import numpy as np
 from gpu_envs.backend.arrays import Array, to_numpy
 from gpu_envs.engine.simulation import Simulation, dtype_of
 from gpu_envs.engine.state import as_field
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import ParamValue
 
 
@@ -53,14 +54,15 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
         param, what = spec.settings[name], f"the state's parameter {name!r}"
         array = param.read(what, value)
         if array.ndim:
-            params[name] = param.check_kept(name, array, config.num_envs, config.precision)
-        else:
+            params[name] = param.check_kept(name, array, config.num_envs, config.precision, sim.sizes_of(name))
+        elif not isinstance(param, Derived):
             params[name] = param.check_one(what, value, config.precision)
         if param.fixed and params[name] != sim.params[name]:
             raise ValueError(
                 f"{what} is {value!r}, and this environment's is {sim.params[name]!r}: "
                 "shapes depend on it, so make an environment with the same"
             )
+    params = spec.with_derived(params, config.num_envs, config.precision)
     spec.check_order(params, config.precision)
     sim.set_params(params)
     for name, array in values.items():

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
 from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
@@ -37,22 +38,35 @@ def given() -> Mapping[str, Any]:
 
 def _tables() -> dict[str, Table]:
     data = given()
-    working = 0.6 * data["population"] - (np.log(2) + data["baseline"]) * data["population"] / 100
-    jobless = ((np.log(2) + data["baseline"]) * data["population"]).sum() / 100
-    employed = int(0.6 * data["us_population"] - jobless)
-    income = data["gdp_per_capita"] / (employed / data["us_population"]) / 365  # of a worker, a day
     policy, days = data["policy"].astype(np.float64), data["days"]
     changes = np.diff(policy, axis=0, prepend=np.ones((1, policy.shape[1])))  # all was open before the first day
     ages = np.arange(len(policy))[::-1, None]
     return {
         **{name: Table(data[name].astype(np.float64)) for name in OF_STATES},
-        "most_income": Table(working * income),
-        "worker_income": Table([income]),
         "first_memory": Table(changes.T @ np.exp(-ages / days)),
         "fading": Table(np.exp(-1 / days)),
         "faded": Table(np.exp(-WINDOW / days)),
         "policy": Table(policy.astype(np.uint8), "byte"),
     }
+
+
+def _jobless() -> np.ndarray:
+    """Who is out of work in each state where all is open."""
+    data = given()
+    return np.asarray((np.log(2) + data["baseline"]) * data["population"] / 100)
+
+
+def _worker_income(params: Mapping[str, Any]) -> float:
+    """Dollars a day, by which the working produce the country's product."""
+    people = given()["us_population"]
+    employed = int(params["working_share"] * people - _jobless().sum())
+    return float(given()["gdp_per_capita"] / (employed / people) / 365)
+
+
+def _most_income(params: Mapping[str, Any]) -> np.ndarray:
+    """Dollars a day, of each state where all is open."""
+    working = params["working_share"] * given()["population"] - _jobless()
+    return np.asarray(working * params["worker_income"])
 
 
 ILL, OUT_OF_WORK, STRICT, MARK = (192, 57, 43), (36, 113, 163), (150, 150, 150), (90, 90, 90)
@@ -122,6 +136,10 @@ COVID_ECONOMY = TeamSpec(
         "too_ill_to_work": Param(0.1, "share of the infected", minimum=0, maximum=1),
         "value_of_life": Param(1e7, "dollars", minimum=0),
         "risk_aversion": Param(2.0, "of utility", positive=True),
+        "working_share": Param(0.6, "of people, who could work", minimum=0.1, maximum=1),
+        "worker_income": Derived(_worker_income, "dollars a day"),
+        "most_income": Derived(_most_income, "of each state, dollars a day", shape=(51,)),
+        "most_income_of_all": Derived(lambda params: params["most_income"].sum(), "dollars a day"),
     },
     tables=_tables(),
     max_episode_steps=lambda params: int(params["episode_length"]),

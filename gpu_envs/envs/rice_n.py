@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
 from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
@@ -82,8 +83,9 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
     """
     most = len(table["initial_capital"])
 
-    def of_regions(name: str) -> Table:
-        return Table(lambda params: np.asarray(table[name], np.float64)[: int(params["num_regions"])])
+    def of_regions(name: str, description: str, **limits: Any) -> Param:
+        """A parameter of which each region has its own."""
+        return Param(lambda params: table[name][: params["num_regions"]], description, shape=("AGENTS",), **limits)
 
     return TeamSpec(
         id=id,
@@ -136,9 +138,24 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
             "forcing_steps": Param(20.0, "in which it grows", positive=True),
             "land_emissions_at_first": Param(2.6, "by the use of land, all regions, a step", minimum=0),
             "land_decline": Param(0.001, "of these, a step", minimum=0, maximum=1),
+            "initial_capital": of_regions("initial_capital", "trillions of dollars", positive=True),
+            "initial_labor": of_regions("initial_labor", "millions of people", positive=True),
+            "final_labor": of_regions("final_labor", "that it tends to", positive=True),
+            "labor_growth": of_regions("labor_growth", "towards that, a step"),
+            "initial_production_factor": of_regions(
+                "initial_production_factor", "total factor productivity", minimum=0
+            ),
+            "factor_growth": of_regions("factor_growth", "of that, in the first step"),
+            "factor_decline": of_regions("factor_decline", "of that growth, a year"),
+            "initial_intensity": of_regions("initial_intensity", "emissions for a unit of output", minimum=0),
+            "capital_share": of_regions("capital_share", "of capital in production", minimum=0, maximum=1),
+            "damage_1": of_regions("damage_1", "of output, for a degree", minimum=0),
+            "damage_2": of_regions("damage_2", "of output, for a degree to the power of damage_3", minimum=0),
+            "damage_3": of_regions("damage_3", "that power", minimum=0),
+            "kept_capital": Derived(lambda p: (1 - p["depreciation"]) ** 5, "what depreciation leaves, a step"),
+            "long_run_factor": Derived(lambda p: np.exp(p["long_run_growth"]), "of the production factor, a step"),
         },
         tables={
-            **{name: of_regions(name) for name in OF_REGIONS},
             "heat": Table([[0.8718, 0.0088], [0.025, 0.975]]),
             "carbon": Table([[0.88, 0.196, 0.0], [0.12, 0.797, 0.001465], [0.0, 0.007, 0.99853488]]),
         },

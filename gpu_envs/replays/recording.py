@@ -78,7 +78,7 @@ def _recorded(opened: ReplaySource, most: int, each: int | None, bar: Progress) 
     """Takes steps until there were so many, or each replica had so many episodes."""
     env, count = opened.env, len(opened.numbers)
     elapsed = to_numpy(env.elapsed)[opened.numbers].astype(np.int64)
-    params = {name: _own(value, opened.numbers) for name, value in env.params.items()}
+    params = {name: _own(value, opened.numbers) for name, value in env.drawn_params.items()}
     recorder = Recorder(env, opened.numbers)
     observations, began = opened.observations, time.perf_counter()
     look_every = 1 if env.device == "cpu" else _LOOK_EVERY

@@ -20,6 +20,7 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.pictures import Drawing
 from gpu_envs.specs.derived import FixedParams, derived
 from gpu_envs.specs.fields import MOST_DIMENSIONS, Field, Table, check_kinds, whole_count
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.names import GETTER, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
 from gpu_envs.specs.rules import Rules
@@ -133,6 +134,9 @@ class Spec(ABC):
             taken = [name for name in given if name in ARGUMENTS and kind is Param]
             if taken:
                 raise ValueError(f"{self.id}: {what}: {taken[0]!r} is an argument of gpu_envs.make; name it otherwise")
+        arrays = [name for name, option in self.options.items() if not _is_number(option)]
+        if arrays:
+            raise ValueError(f"{self.id}: options: {arrays[0]!r} is an array or follows from others; give a number")
         if self.drawing is not None and not isinstance(self.drawing, Drawing):
             raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
 
@@ -205,9 +209,49 @@ class Spec(ABC):
                     f"{self.id} has no parameter {name!r}{did_you_mean(name, settings)} "
                     f"Its parameters are: {', '.join(settings)}."
                 )
-        values = {n: p.check(n, given.get(n, p.default), num_envs, precision) for n, p in settings.items()}
+        for name in given:
+            if isinstance(settings[name], Derived):
+                settings[name].check(name, given[name], num_envs)
+        values = {
+            n: p.check(n, given.get(n, p.default), num_envs, precision) for n, p in settings.items() if _is_number(p)
+        }
+        fixed = self.fixed_params(values)
+        for name, param in settings.items():
+            if param.rank and not isinstance(param, Derived):
+                what, default = f"{self.id}: {{}} of the parameter {name!r}", param.default
+                if callable(default) and name not in given:
+                    default = derived(default, fixed, what.format("the default"))
+                values[name] = param.check(
+                    name, given.get(name, default), num_envs, precision, param.sizes(fixed, what)
+                )
+        values = self.with_derived(values, num_envs, precision)
         self.check_order(values, precision)
         return values
+
+    def with_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> dict[str, ParamValue]:
+        """These parameters, and those that follow from them."""
+        found = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
+        fixed = self.fixed_params(found)
+        for name, param in self.params.items():
+            if isinstance(param, Derived):
+                sizes = param.sizes(fixed, f"{self.id}: {{}} of the parameter {name!r}")
+                found[name], _ = param.follow(name, found, self.settings, num_envs, precision, sizes)
+        return {name: found[name] for name in self.settings}
+
+    def check_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> None:
+        """Raises a ValueError where a parameter does not follow from others, for one of them was edited in place."""
+        given = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
+        fixed = self.fixed_params(given)
+        for name, param in self.params.items():
+            if isinstance(param, Derived):
+                made, asked = param.follow(name, given, self.settings, num_envs, precision, param.sizes(fixed))
+                if not np.array_equal(np.broadcast_to(made, np.shape(values[name])), values[name]):
+                    others = ", ".join(map(repr, sorted(asked)))
+                    raise ValueError(
+                        f"{self.id}: parameter {name!r} is not what follows from {others}: one of them was edited in "
+                        f"place; assign to params[...], or use set_attr"
+                    )
+                given[name] = made
 
     def check_options(
         self, given: Mapping[str, Any], params: Mapping[str, Any], precision: str = "float64"
@@ -248,6 +292,11 @@ class Spec(ABC):
                     f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {values[pair[0]]!r} and "
                     f"{values[pair[1]]!r}"
                 )
+
+
+def _is_number(param: Param) -> bool:
+    """Whether users give it, and it is no array."""
+    return not param.rank and not isinstance(param, Derived)
 
 
 def _file_of_caller() -> Path | None:

@@ -3,11 +3,13 @@
 import dataclasses
 import math
 import numbers
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.specs.fields import Size, check_shape, sizes_of
 
 ParamValue: TypeAlias = bool | float | str | np.ndarray
 """A parameter's value: one for all replicas, or an array with one for each (choices as indices)."""
@@ -25,15 +27,20 @@ _MOST_WHOLE = 2**31
 """Whole numbers in kernels are nearer to zero than this."""
 
 
+Default: TypeAlias = Any
+"""A bool, an int, a float or a string; of an array a number, nested lists, an array, or a function that gives it."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Param:
-    """One number, switch or choice that the rules depend on.
+    """One number, switch or choice that the rules depend on, or an array of numbers.
 
     The type of ``default`` says what it is: a bool is a switch, a string a choice among ``choices``, an int a whole
-    number, a float a real one.
+    number, a float a real one. Of an array it may be a number for all its elements, or a function of the parameters
+    marked ``fixed`` that gives real ones.
     """
 
-    default: bool | int | float | str
+    default: Default
     """Its value where the user gives none."""
     description: str = ""
     """What it is, with its unit."""
@@ -50,9 +57,14 @@ class Param:
     whole numbers always are, unless each replica has its own."""
     fixed: bool = False
     """Shapes depend on it, so it is the same for all replicas and stays as it was when the environment was made."""
+    shape: tuple[Size, ...] | None = None
+    """The sizes of an array, as a field's; None: a single number, or as the default has them."""
 
     def __post_init__(self) -> None:
         """Refuses a default that is none, or that breaks the parameter's own limits."""
+        if self.shape is not None or callable(self.default) or isinstance(self.default, list | tuple | np.ndarray):
+            self._check_array()
+            return
         if not isinstance(self.default, bool | numbers.Real | str):
             raise TypeError(
                 f"a parameter's default is {self.default!r}; give a number, True or False, or one of its choices "
@@ -68,9 +80,45 @@ class Param:
             allowed = str(error).rpartition("; allowed: ")[2]
             raise ValueError(f"the default {self.default!r} is not allowed: give {allowed}") from None
 
+    def _check_array(self) -> None:
+        """Refuses what an array of numbers cannot be."""
+        if self.choices or self.baked or self.fixed:
+            raise ValueError("a parameter with a shape has no choices, and is neither baked nor fixed")
+        if callable(self.default):
+            if self.shape is None:
+                raise ValueError(
+                    "a function gives a parameter's default; give its shape too, such as shape=('AGENTS',)"
+                )
+        else:
+            given = self.read("a parameter's default", self.default)
+            if given.dtype.kind not in "iuf":
+                raise ValueError(f"a parameter's default is {_shown(self.default)}; give numbers")
+            object.__setattr__(self, "default", _nested(given.tolist()))
+            object.__setattr__(self, "shape", given.shape if self.shape is None else self.shape)
+        shape = check_shape(self.shape, "a parameter's shape")
+        if callable(shape):
+            raise TypeError("a parameter's shape is a function; give its sizes, any of which may be a function")
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions it has; 0: it is a single number."""
+        return len(self.shape or ())
+
+    def is_own(self, value: Any) -> bool:
+        """Whether a checked value has one for each replica."""
+        return np.ndim(value) > self.rank
+
+    def sizes(self, params: Mapping[str, Any], what: str = "{} of a parameter") -> tuple[int, ...]:
+        """Its shape under the parameters marked ``fixed``; of a single number ``()``."""
+        return sizes_of(self.shape, params, what.format("the shape")) if self.shape is not None else ()
+
     @property
     def kind(self) -> str:
         """Its kind: ``bool``, ``choice``, ``int`` or ``real``."""
+        if self.shape is not None:
+            whole = not callable(self.default) and np.asarray(self.default).dtype.kind in "iu"
+            return "int" if whole else "real"
         if self.choices:
             return "choice"
         return "bool" if isinstance(self.default, bool) else "int" if isinstance(self.default, int) else "real"
@@ -93,7 +141,9 @@ class Param:
             return f"{number} from {self.minimum:g} to {self.maximum:g}"
         return number
 
-    def check(self, name: str, value: Any, num_envs: int, precision: str = "float64") -> ParamValue:
+    def check(
+        self, name: str, value: Any, num_envs: int, precision: str = "float64", sizes: tuple[int, ...] = ()
+    ) -> ParamValue:
         """Returns ``value`` in the form the simulation keeps it, or raises a ValueError.
 
         Args:
@@ -101,11 +151,18 @@ class Param:
             value: A scalar, or one value a replica: a list or an array of any library, shape ``[num_envs]``.
             num_envs: The number of replicas.
             precision: Of real numbers in the simulation, in which they must keep to the limits.
+            sizes: Of an array.
 
         Returns:
-            A bool, a float, a string, or an array of ``[num_envs]`` of the precision (reals) or int32 (the others).
+            A bool, a float, a string, or an array of ``[num_envs]`` of the precision (reals) or int32 (the others); of
+            an array one, or one for each replica.
         """
         given = self.read(f"parameter {name!r}", value)
+        if sizes:
+            if given.dtype.kind not in "iuf":
+                raise ValueError(f"parameter {name!r} got {_shown(value)}; allowed: {self.allowed}")
+            whole = np.broadcast_to(given, sizes) if given.ndim == 0 else given
+            return self.check_kept(name, np.array(whole), num_envs, precision, sizes)
         if given.ndim == 0:
             return self.check_one(f"parameter {name!r}", value, precision)
         if self.fixed:
@@ -118,7 +175,9 @@ class Param:
             given = np.array([float(v) if self.kind == "real" else self.index(v) for v in scalars])
         return self.check_kept(name, given, num_envs, precision)
 
-    def check_kept(self, name: str, values: np.ndarray, num_envs: int, precision: str) -> np.ndarray:
+    def check_kept(
+        self, name: str, values: np.ndarray, num_envs: int, precision: str, sizes: tuple[int, ...] = ()
+    ) -> np.ndarray:
         """Returns the numbers of all replicas as the simulation keeps them, or raises a ValueError.
 
         Args:
@@ -126,20 +185,25 @@ class Param:
             values: Numbers: of switches 0 and 1, of choices their indices.
             num_envs: The number of replicas.
             precision: Of real numbers.
+            sizes: Of an array, which all replicas may have in common.
         """
-        if values.shape != (num_envs,):
+        each = (num_envs, *sizes)
+        if values.shape != each and (not sizes or values.shape != sizes):
+            one = f"one of shape {sizes}" if sizes else "one value"
             raise ValueError(
-                f"parameter {name!r} got an array of shape {values.shape}; give one value, or one for each of the "
-                f"{num_envs} replicas: shape ({num_envs},)"
+                f"parameter {name!r} got an array of shape {values.shape}; give {one}, or one for each of the "
+                f"{num_envs} replicas: shape {each}"
             )
         if values.dtype.kind not in ("iuf" if self.kind == "real" else "iu"):
             raise ValueError(f"parameter {name!r} got an array of {values.dtype}; allowed: {self.allowed}")
         kept = _rounded(values, precision) if self.kind == "real" else values
         wrong = self._wrong(kept)
         if wrong.any():
-            at = int(np.argmax(wrong))
+            at = tuple(np.argwhere(wrong)[0].tolist())
             allowed = f"0 to {len(self.choices) - 1} for {self.choices}" if self.choices else self.allowed
-            raise ValueError(f"parameter {name!r} of replica {at} is {values[at]!r}; allowed: {allowed}")
+            owner, element = (f" of replica {at[0]}", at[1:]) if values.shape == each else ("", at)
+            place = "".join(f"[{i}]" for i in element)
+            raise ValueError(f"parameter {name!r}{place}{owner} is {values[at]!r}; allowed: {allowed}")
         return kept if self.kind == "real" else kept.astype(np.int32)
 
     def check_one(self, what: str, value: Any, precision: str = "float64") -> bool | float | str:
@@ -198,6 +262,11 @@ class Param:
     def index(self, value: bool | float | str) -> int:
         """The integer that stands for a switch or a choice in C++."""
         return self.choices.index(str(value)) if self.choices else int(value)
+
+
+def _nested(values: Any) -> Any:
+    """Nested lists as tuples, which can be compared."""
+    return tuple(map(_nested, values)) if isinstance(values, list) else values
 
 
 def _shown(value: object) -> str:

@@ -11,7 +11,8 @@ import gymnasium
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.fields import Field, Table
+from gpu_envs.specs.fields import Field, Table, sizes_of
+from gpu_envs.specs.params import Param
 from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import Role, TeamSpec
@@ -52,7 +53,11 @@ def from_bytes(packed: bytes) -> Spec:
     return made
 
 
-def _packed(value: Any, params: Mapping[str, Any]) -> Any:
+def _packed(value: Any, params: Mapping[str, Any], name: str = "") -> Any:
+    if isinstance(value, Param):
+        settled = value.shape and sizes_of(value.shape, params, "a shape")
+        default = Always(params[name]) if callable(value.default) else value.default
+        return dataclasses.replace(value, default=default, shape=settled)
     if isinstance(value, Table):
         return Table(value.array(params), value.type)
     if isinstance(value, Field):
@@ -63,7 +68,7 @@ def _packed(value: Any, params: Mapping[str, Any]) -> Any:
     if isinstance(value, gymnasium.Space):  # a Dict is a mapping too
         return value
     if isinstance(value, Mapping):
-        return {name: _packed(entry, params) for name, entry in value.items()}
+        return {name: _packed(entry, params, name) for name, entry in value.items()}
     if isinstance(value, tuple):
         return tuple(_packed(entry, params) for entry in value)
     return Always(value(params)) if callable(value) and not isinstance(value, type | Rules) else value

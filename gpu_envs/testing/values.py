@@ -172,8 +172,9 @@ def drawing(subject: Subject, device: str) -> str:
     for t, draw in enumerate(subject.draws(min(subject.steps, 20)), start=1):
         state = {n.removeprefix("state."): v for n, v in run.state().items() if n != "elapsed"}
         state = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in state.items()}
-        picture = _drawn(draw_state, state, run.env.params)
-        alone = _drawn(draw_state, {n: v[1:2] for n, v in state.items()}, run.env.params)
+        picture = _drawn(draw_state, state, run.env.drawn_params)
+        own = {n: v[1:2] if np.ndim(v) else v for n, v in run.env.drawn_params.items()}
+        alone = _drawn(draw_state, {n: v[1:2] for n, v in state.items()}, own)
         if picture.view != alone.view:
             raise FailedError(
                 f"the view of a replica is {alone.view} when it is drawn alone, and {picture.view} beside others: "

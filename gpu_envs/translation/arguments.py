@@ -102,6 +102,9 @@ class Arguments(Record):
 
     def _param(self, name: str, param: Param) -> Expr:
         """A parameter; of fixed whole numbers and switches it is known what they are."""
+        if param.rank:
+            sizes = self.params[name].shape[-param.rank :]
+            return Field(Array(KINDS[param.kind], sizes, _indexed(sizes), refusal=PARAMETERS_STAY), "p", name)
         of, cpp = ("", name.upper()) if param.fixed and isinstance(self.spec, TeamSpec) else ("p", name)
         kind = Choice(camel(name), param.choices) if param.kind == "choice" else KINDS[param.kind]
         if not param.fixed or kind not in (INT, BOOL):

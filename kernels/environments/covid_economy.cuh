@@ -5,7 +5,7 @@ constexpr int GOVERNORS = count_of(GOVERNOR), THE_PLANNER = GOVERNORS;
 
 constexpr int LAG = 29, FILTERS = 5, WINDOW = 600;  // days from a level to what it does; unemployment's memory
 
-constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365, WORKING = real(0.6);
+constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365;
 
 // The logistic's integral, of which the curve of unemployment is made.
 FN real softplus(real x) { return x > 20 ? x : log1p(exp(x)); }
@@ -89,24 +89,24 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
     FOR_EACH_AGENT(i, GOVERNORS) {
         const real people = p.population[i];
-        const real able   = WORKING * people - WORKING * (p.too_ill_to_work * w.infected[i] + w.deaths[i]) - w.unemployed[i];
+        const real fit    = people - p.too_ill_to_work * w.infected[i] - w.deaths[i];
+        const real able   = p.working_share * fit - w.unemployed[i];
         const real year   = DAYS * p.most_income[i];
         w.given[i]  = real(w.subsidy) / SUBSIDIES * people * p.most_subsidy / DAYS;
-        w.income[i] = maximum(real(0), able) * p.worker_income[0] + w.given[i];
+        w.income[i] = maximum(real(0), able) * p.worker_income + w.given[i];
         const real health  = normal(-w.died[i] * p.value_of_life / year, p.least_health[i], p.most_health[i]);
         const real economy = normal(utility(p, w.income[i] / year), p.least_economy[i], p.most_economy[i]);
         w.reward[i] = weighed(health, economy, p.health_weight[i], p.health_priority);
     }
     FOR_EACH_AGENT(i, AGENTS) {
         if (i != THE_PLANNER) continue;
-        real died = 0, given = 0, income = 0, most = 0;
+        real died = 0, given = 0, income = 0;
         for (int s = 0; s < GOVERNORS; ++s) {
             died += w.died[s];
             given += w.given[s];
             income += w.income[s];
-            most += p.most_income[s];
         }
-        const real year    = DAYS * most;
+        const real year    = DAYS * p.most_income_of_all;
         const real health  = normal(-died * p.value_of_life / year, p.planner_norms[0], p.planner_norms[1]);
         const real spent   = (1 + p.interest) * given;
         const real economy = normal(utility(p, (income - spent) / year), p.planner_norms[2], p.planner_norms[3]);

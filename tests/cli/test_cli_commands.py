@@ -19,6 +19,7 @@ from gpu_envs.backend import toolchain
 from gpu_envs.cli import OK, probes
 from gpu_envs.cli.probes import Driver, Gpu
 from gpu_envs.registry import known as registry
+from gpu_envs.specs.following import Derived
 from gpu_envs.specs.team import TeamSpec
 
 pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
@@ -171,6 +172,8 @@ def test_every_parameter_is_described(capsys: pytest.CaptureFixture[str]) -> Non
         plain = re.sub(r"\s+", " ", block)
         for name, param in spec.settings.items():
             default = f"{param.default:.6g}" if isinstance(param.default, float) else str(param.default)
+            if isinstance(param, Derived) or param.rank:
+                default = "derived" if isinstance(param, Derived) else "an array"
             assert f" {name} {default} {param.description}" in plain
             for choice in param.choices:
                 assert choice in plain

@@ -7,7 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import HAS_CUDA, Make, Place, assert_all_same, assert_same_bits, moved, numpy_of
+from generated import numbers
+from harness import HAS_CUDA, SMALLER, Make, Place, assert_all_same, assert_same_bits, moved, numpy_of
 from registered import (
     BOXES,
     CONTINUOUS,
@@ -35,8 +36,8 @@ import gpu_envs
 
 
 def field_of(env: Any) -> str:
-    """The first field of its state."""
-    return str(next(iter(env.state)))
+    """The first field of its state that rules write."""
+    return next(str(name) for name in env.state if name != "in_game")
 
 
 def test_state_is_live(make: Make, variant: Variant, place: Place) -> None:
@@ -156,24 +157,27 @@ def own_params(variant: Variant, count: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
     shift = 1 + rng.uniform(0, 0.1, count)
     found: dict[str, np.ndarray] = {}
-    for name, param in gpu_envs.spec(variant.env_id).params.items():
-        default = variant.arguments.get(name, param.default)
-        if param.fixed or param.kind == "choice":
+    spec = gpu_envs.spec(variant.env_id)
+    values = spec.check_params({**SMALLER.get(variant.env_id, {}), **variant.params}, 1)
+    for name, param in spec.params.items():
+        default: Any = values[name]
+        if param.fixed or param.kind == "choice" or isinstance(param, gpu_envs.Derived):
             continue
         if param.kind == "bool":
             found[name] = rng.integers(0, 2, count).astype(bool)
         elif param.kind == "int":
             found[name] = rng.integers(3, 7, count)
-        elif default == 0 and variant.has_team:
-            found[name] = rng.uniform(-0.1, 0, count) if param.maximum == 0 else rng.uniform(0, 0.1, count)
+        elif not np.any(default) and variant.has_team:
+            low, high = (-0.1, 0.0) if param.maximum == 0 else (0.0, 0.1)
+            found[name] = rng.uniform(low, high, (count, *np.shape(default)))
         else:
-            found[name] = default * shift
+            found[name] = np.multiply.outer(shift, default)
     return found
 
 
 def at_replica(params: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
     """One replica's values."""
-    return {name: values[index].item() for name, values in params.items()}
+    return {name: values[index].tolist() for name, values in params.items()}
 
 
 @each_variant
@@ -244,7 +248,7 @@ def test_bad_params(variant: Variant) -> None:
     with pytest.raises(ValueError, match=rf"no parameter '{name}x'. Did you mean '{name}'\?"):
         gpu_envs.make(variant.env_id, 3, device="cpu", **{f"{name}x": 1.0})
     wrong: dict[str, list[Any]] = {"int": [2.5, True, "5"], "bool": ["yes", 2], "choice": ["nothing", 0]}
-    for name, param in gpu_envs.spec(variant.env_id).settings.items():
+    for name, param in numbers(gpu_envs.spec(variant.env_id)).items():
         values = list(wrong.get(param.kind, [np.nan, "much", None]))
         values += [0] * param.positive + [[param.default] * 3] * param.fixed
         values += [param.minimum - 1] * (param.minimum > -np.inf) + [param.maximum + 1] * (param.maximum < np.inf)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from generated import some_value
+from generated import numbers, some_value
 from harness import IDS, TEAM_IDS, assert_same_bits, on_host
 from registered import Variant, needs_torch
 
@@ -56,7 +56,7 @@ def test_values_are_refused_or_in_force(env_id: str) -> None:
     seed = sum(env_id.encode())
     rng = np.random.default_rng(seed)
     variant = Variant(env_id, {})
-    settings = gpu_envs.spec(env_id).settings
+    settings = numbers(gpu_envs.spec(env_id))
     made = functools.partial(gpu_envs.make, env_id, COUNT, device="cpu")
     shared = made(**variant.arguments)
     own = {

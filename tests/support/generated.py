@@ -54,6 +54,11 @@ ODD: tuple[Any, ...] = (
 """Values of many sorts; few of them are a parameter's."""
 
 
+def numbers(spec: gpu_envs.Spec) -> dict[str, gpu_envs.Param]:
+    """Parameters and options that are single numbers, switches or choices, and are given."""
+    return {n: p for n, p in spec.settings.items() if not p.rank and not isinstance(p, gpu_envs.Derived)}
+
+
 def some_value(rng: np.random.Generator, param: gpu_envs.Param, count: int) -> Any:
     """A value for a parameter: right, nearly right, or of any sort."""
     usual: list[Any] = {
@@ -106,7 +111,7 @@ class Calls:
         self.real, self.team = first_real(variant), variant.has_team
         spec = self.env.env_spec
         paired = {name for pair in spec.ordered for name in pair} | {self.real}
-        free = (n for n, p in spec.params.items() if p.kind == "real" and not (p.fixed or p.baked or n in paired))
+        free = (n for n, p in numbers(spec).items() if p.kind == "real" and not (p.fixed or p.baked or n in paired))
         self.other = next(free)
         self.kept: list[Any] = []
         self.begun = False

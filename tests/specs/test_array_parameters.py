@@ -1,0 +1,194 @@
+"""Parameters that are arrays, and those that follow from others."""
+
+import pickle
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from harness import Place, assert_same_bits, moved, numpy_of
+from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from small_envs import walk, wrong
+
+import gpu_envs
+from gpu_envs import Derived, Param, VectorEnv
+from gpu_envs.testing import builds
+
+RULES = {
+    "reset": "s.x = 0;\n    s.pace = p.pull(1, 2);",
+    "step": "s.x += p.gain[action] + p.total;\n    return {p.twice[1] * real(p.steps[0]), false};",
+    "observe": "observation[0] = float(s.x);\n    observation[1] = float(s.pace);",
+}
+PARAMS: dict[str, Any] = {
+    "wide": Param(3, minimum=1, maximum=5, fixed=True),
+    "gain": Param([1.0, 2.0], "of the two actions", minimum=0),
+    "pull": Param(lambda p: np.arange(2.0 * p["wide"]).reshape(2, -1), shape=(2, "wide")),
+    "steps": Param(4, shape=(2,), positive=True),
+    "scale": Param(0.5),
+    "total": Derived(lambda p: p["scale"] * p["gain"].sum(), "of both gains"),
+    "twice": Derived(lambda p: [0.0, 2 * p["total"]], shape=(2,)),
+}
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Any:
+    return walk(tmp_path, more={"params": PARAMS}, **RULES)
+
+
+def made(spec: Any, place: Place, **params: Any) -> VectorEnv:
+    env = VectorEnv(spec, 4, device=place.device, output=place.output, **params)
+    env.reset(seed=0)
+    return env
+
+
+def taken(env: VectorEnv, action: int = 1) -> tuple[list[float], list[float], list[float]]:
+    """Positions after a step, paces, and rewards."""
+    env.reset(seed=0)
+    seen, rewards, *_ = env.step(np.full(4, action))
+    return numpy_of(seen)[:, 0].tolist(), numpy_of(seen)[:, 1].tolist(), numpy_of(rewards).tolist()
+
+
+def test_defaults(spec: Any, place: Place) -> None:
+    env = made(spec, place)
+    assert taken(env) == ([2 + 1.5] * 4, [5] * 4, [2 * 1.5 * 4] * 4)
+    assert taken(made(spec, place, wide=5), 0) == ([1 + 1.5] * 4, [7] * 4, [12] * 4)
+    np.testing.assert_array_equal(numpy_of(env.params["pull"]), [[0, 1, 2], [3, 4, 5]])
+    assert env.get_attr("steps")[3].tolist() == [4, 4]
+    assert env.params["total"] == 1.5
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray, None])
+def test_given_whole(spec: Any, place: Place, kind: Any) -> None:
+    gain: Any = moved(np.array([3.0, 4.0]), place) if kind is None else kind([3.0, 4.0])
+    env = made(spec, place, gain=gain, steps=[5, 1], pull=9.0)
+    assert taken(env) == ([4 + 3.5] * 4, [9] * 4, [7 * 5] * 4)
+
+
+def test_given_for_each_replica(spec: Any, place: Place) -> None:
+    gain = np.arange(8.0).reshape(4, 2)
+    env = made(spec, place, gain=gain, pull=np.ones((2, 3)))
+    total = 0.5 * gain.sum(1)
+    assert taken(env) == ((gain[:, 1] + total).tolist(), [1] * 4, (2 * total * 4).tolist())
+    assert [value.tolist() for value in env.get_attr("gain")] == gain.tolist()
+    assert env.get_attr("total") == tuple(total.tolist())
+    own = made(spec, place, scale=[0.0, 1.0, 2.0, 3.0])
+    assert taken(own)[0] == [2.0, 5.0, 8.0, 11.0]
+
+
+@pytest.mark.usefixtures("forgets")
+def test_set_later(spec: Any, place: Place) -> None:
+    env = made(spec, place)
+    env.params["gain"] = [0.0, 10.0]
+    assert taken(env) == ([15] * 4, [5] * 4, [40] * 4)
+    env.set_attr("scale", [0.0, 1.0, 2.0, 3.0])
+    assert taken(env)[0] == [10, 20, 30, 40]
+    env.set_attr("gain", np.ones((4, 2)))
+    assert taken(env)[0] == [1, 3, 5, 7]
+    env.set_attr("scale", 1.0)  # fills what each has of its own
+    env.set_attr("gain", [5.0, 6.0])
+    assert taken(env)[0] == [17] * 4
+    saved = env.get_state()
+    gpu_envs.register(spec)
+    again = pickle.loads(pickle.dumps(env))
+    env.set_attr("gain", 0.0)
+    assert taken(env)[0] == [0] * 4
+    env.set_state(saved)
+    assert_same_bits(env.get_state(), saved)
+    assert taken(env)[0] == taken(again)[0] == [17] * 4
+
+
+def test_live_edits(spec: Any, place: Place) -> None:
+    """An array is live; what something follows from is not to be edited there."""
+    env = made(spec, place)
+    env.params["pull"][1, 2] = 8.0
+    assert taken(env)[1] == [8] * 4
+    env.params["steps"][0] = 0
+    with pytest.raises(ValueError, match=r"'steps'\[0\] is .*0.*; allowed: a whole number above 0"):
+        env.check()
+    env.params["steps"] = 1
+    env.params["gain"][0] = 3.0
+    with pytest.raises(
+        ValueError, match=r"'total' is not what follows from 'gain', 'scale': one of them was edited in"
+    ):
+        env.check()
+    env.params["gain"] = [1.0, 2.0]
+    env.check()
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"gain": [1.0, -2.0]}, "parameter 'gain'[1] is np.float64(-2.0); allowed: a finite number of at least 0"),
+        ({"gain": [[1.0, 2.0]] * 3 + [[1.0, -2.0]]}, "parameter 'gain'[1] of replica 3 is np.float64(-2.0); allowed"),
+        ({"gain": [1.0, 2.0, 3.0]}, "array of shape (3,); give one of shape (2,), or one for each of the 4 replicas"),
+        ({"gain": "much"}, "parameter 'gain' got 'much'; allowed"),
+        ({"gain": None}, "parameter 'gain' got None; allowed"),
+        ({"steps": [1.5, 2.0]}, "parameter 'steps' got an array of float64; allowed: a whole number above 0"),
+        ({"pull": np.full((2, 3), np.nan)}, "parameter 'pull'[0][0] is np.float64(nan); allowed: a finite number"),
+        ({"total": 3.0}, "parameter 'total' follows from other parameters; give those"),
+    ],
+)
+def test_what_cannot_be_given(spec: Any, params: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match="parameter") as caught:
+        VectorEnv(spec, 4, device="cpu", **params)
+    assert said in str(caught.value)
+    env = VectorEnv(spec, 4, device="cpu")
+    for name, value in params.items():
+        with pytest.raises(ValueError, match=name):
+            env.set_attr(name, value)
+        assert taken(env)[0] == [3.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda: Param([1.0], fixed=True), ValueError, "is neither baked nor fixed"),
+        (lambda: Param(lambda _: [1.0]), ValueError, "give its shape too"),
+        (lambda: Param([[1.0], [1.0, 2.0]]), ValueError, "a parameter's default got"),
+        (lambda: Param(["a"]), ValueError, "give numbers"),
+        (
+            lambda: Param([1.0], shape=cast(Any, lambda _: (3,))),
+            TypeError,
+            "a parameter's shape is a function; give its sizes",
+        ),
+        (lambda: Param(1.0, shape=(0,)), ValueError, "a size is 0; at least 1"),
+        (lambda: Derived(3.0), TypeError, "a derived parameter is 3.0; give a function of the parameters"),
+    ],
+)
+def test_what_is_no_parameter(make: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"pull": Param([1.0, 2.0], shape=(3,))},
+            "parameter 'pull' got an array of shape (2,); give one of shape (3,)",
+        ),
+        ({"pull": Param(lambda p: p["wdie"], shape=(2, 3))}, "asks for the parameter 'wdie'. Did you mean 'wide'?"),
+        ({"pull": Param(lambda p: p["scale"], shape=(2, 3))}, "asks for 'scale', which may change"),
+        ({"total": Derived(lambda p: p["gian"])}, "the parameter 'total': <lambda> asks for the parameter 'gian'"),
+        ({"total": Derived(lambda _: float("nan"))}, "parameter 'total' got nan; allowed: a finite number"),
+    ],
+)
+def test_when_it_is_computed(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=r"parameter") as caught:
+        VectorEnv(walk(tmp_path, more={"params": {**PARAMS, **changes}}, **RULES), 2, device="cpu")
+    assert said in str(caught.value)
+
+
+def test_an_index_outside_is_found(tmp_path: Path) -> None:
+    rules = {**RULES, "reset": "s.x = 0;\n    s.pace = p.pull(2, 0);"}
+    said = wrong(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))
+    assert "index 2 of 'pull', which has 2 elements" in said
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
+@pytest.mark.parametrize("checked", [False, True])
+def test_nvrtc_compiles(spec: Any, checked: bool) -> None:
+    for per_replica in (False, True):
+        for program in programs(spec, "SameStep", "float32", per_replica, checked):
+            assert compile_with_nvrtc(program.source, "sm_90")
