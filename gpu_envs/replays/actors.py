@@ -85,10 +85,9 @@ class TrainedPolicies:
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
         """Sets torch up as an evaluation does, and puts it back."""
-        from gpu_envs.training.policies.networks import matmul_precision
         from gpu_envs.training.process.settings import RandomState, alone, torch_threads
 
         config, device = self._loaded.config, self._loaded.device
         numbers = RandomState(derived_seed(self._seed, "modules"), device)
-        with alone(), matmul_precision(config.precision), torch_threads(device, config.cpu_threads), numbers:
+        with alone(), torch_threads(device, config.cpu_threads), numbers:
             yield

@@ -14,7 +14,7 @@ from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_player, restored
 from gpu_envs.training.config import AUTO, Config
-from gpu_envs.training.policies.networks import Networks, matmul_precision
+from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import alone, torch_threads
@@ -134,7 +134,7 @@ def evaluate(
     """
     loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
     config = loaded.config
-    with matmul_precision(config.precision), torch_threads(loaded.device, config.cpu_threads):
+    with torch_threads(loaded.device, config.cpu_threads):
         return play(
             config, loaded.parts, loaded.networks, loaded.device,
             episodes=episodes, greedy=greedy, seed=loaded.seed if seed is None else seed, num_envs=num_envs,

@@ -20,7 +20,7 @@ from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.learner import FIGURES, Learner
 from gpu_envs.training.need import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedule
-from gpu_envs.training.policies.networks import Networks, matmul_precision
+from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
@@ -194,8 +194,7 @@ class Trainer:
         """The process's settings under which this run computes, put back afterwards."""
         threads = torch_threads(self.device, self._threads)
         on_device: Any = torch.cuda.device(self.device) if self._on_gpu else contextlib.nullcontext()
-        explained, precision = explain_shortage(self.config, self.device), matmul_precision(self.config.precision)
-        with alone(), explained, precision, threads, self._random, on_device:
+        with alone(), explain_shortage(self.config, self.device), threads, self._random, on_device:
             yield
 
     def _advance(self) -> None:

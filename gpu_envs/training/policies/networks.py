@@ -105,7 +105,7 @@ class TorchNetworks(Networks):
         self.acts_with_value = not isinstance(module, Policy)
         self.scale = scale
         self._ops = ops
-        self._bf16 = precision == "bf16"
+        self._precision = precision
         self._kind = device.partition(":")[0]
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
@@ -115,7 +115,7 @@ class TorchNetworks(Networks):
         action_mask: torch.Tensor | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
         self._learning(False)
-        with torch.no_grad(), self._casts():
+        with torch.no_grad(), matmul_precision(self._precision), self._casts():
             if isinstance(self.module, Policy) and values is None:
                 parameters = self.module.distribution(self._scaled(observations))
             else:
@@ -130,7 +130,7 @@ class TorchNetworks(Networks):
     def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
         self._learning(False)
         step = self._chunk(observations.shape[0])
-        with torch.no_grad(), self._casts():
+        with torch.no_grad(), matmul_precision(self._precision), self._casts():
             for first in range(0, observations.shape[0], step):
                 some = self._scaled(observations[first : first + step])
                 found = self.module.value(some) if isinstance(self.module, Policy) else self.module(some)[1]
@@ -154,7 +154,7 @@ class TorchNetworks(Networks):
                 some = observations.index_select(0, chosen)
             if part.alive is not None:  # rows of the dead may hold NaN, which times zero stays NaN
                 some = torch.where(_rows(part.alive, chosen).unsqueeze(1) != 0, some, 0.0)
-            with torch.enable_grad(), self._casts():
+            with torch.enable_grad(), matmul_precision(self._precision), self._casts():
                 parameters, values = self.module(self._scaled(some))
                 parameters, values = parameters.float(), values.float()
                 if part.action_mask is not None:
@@ -167,7 +167,8 @@ class TorchNetworks(Networks):
             # the actor, or the critic, may have nothing that learns
             ways = [(o, g) for o, g in zip((parameters, values), given, strict=True) if o.requires_grad]
             outputs, upstream = zip(*ways, strict=True)
-            found = torch.autograd.grad(outputs, self._parameters, upstream, allow_unused=True)
+            with matmul_precision(self._precision):
+                found = torch.autograd.grad(outputs, self._parameters, upstream, allow_unused=True)
             grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
             if first == 0:
                 torch.sum(sums, 1, out=totals)
@@ -191,7 +192,7 @@ class TorchNetworks(Networks):
             self.module.train(mode)
 
     def _casts(self) -> Any:
-        if not self._bf16:
+        if self._precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self._kind, torch.bfloat16, cache_enabled=False)
 
