@@ -25,7 +25,7 @@ from gpu_envs.cli.show import show
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
-from gpu_envs.training.config import AUTO, CHANGEABLE, Config
+from gpu_envs.training.config import AUTO, CHANGEABLE, OF_A_POLICY, Config
 from gpu_envs.training.presets import PRESETS
 
 _NO_PRESET = "none"
@@ -39,7 +39,10 @@ A setting's value is the first there is of
   1. the option given here,
   2. the preset's: of --preset, or else of the environment's preset "default" where it has one,
   3. the default.
---param and --policy are combined so name by name. A value that may be absent is given as none.
+--param, --policy and --policy-setting are combined so name by name. A value that may be absent is given as none.
+
+--policy-setting gives one policy of a team, by its name, a setting of its own. Possible are
+{of_a_policy}
 
 --resume RUN goes on with a run where its last checkpoint left it; its settings stay, save those that are given of
 {changeable}
@@ -208,7 +211,9 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
         "gpu-envs train",
         "gpu-envs train ID [options]\n       gpu-envs train --resume RUN [options]",
         _TRAIN.format(
-            ids="\n".join(f"  {env}" for env in registry.ids()), changeable=textwrap.fill(", ".join(_changeable()), 100)
+            ids="\n".join(f"  {env}" for env in registry.ids()),
+            of_a_policy=textwrap.fill(", ".join(OF_A_POLICY), 100),
+            changeable=textwrap.fill(", ".join(_changeable()), 100),
         ),
     )
     _add_preset(parser)

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, final
 
 from gpu_envs.cli.report import say
 from gpu_envs.errors import did_you_mean
+from gpu_envs.training.values import merged
 
 OK: Final = 0
 FAILED: Final = 1
@@ -78,15 +79,15 @@ class Parser(argparse.ArgumentParser):
 
     def add_params(self, what: str = "a parameter of the environment") -> None:
         """Adds ``--param``."""
-        self._add_pairs("--param", "params", "NAME=VALUE", value, what)
+        self._add_pairs("--param", "params", "NAME=VALUE", entry(value), what)
 
     def add_policies(self, default: str) -> None:
         """Adds ``--policy``."""
         who = "a policy of the run, random, or frozen:RUN or frozen:RUN:POLICY"
         what = f"who acts for a role or an agent instead: {who} (default: {default})"
-        self._add_pairs("--policy", "policies", "ROLE=NAME", str, what)
+        self._add_pairs("--policy", "policies", "ROLE=NAME", entry(str), what)
 
-    def _add_pairs(self, flag: str, name: str, form: str, read: Callable[[str], Any], what: str) -> None:
+    def _add_pairs(self, flag: str, name: str, form: str, read: Callable[[str, str], Any], what: str) -> None:
         text = f"{what}. May be given several times."
         self.add_argument(flag, dest=name, action=Pairs, const=read, metavar=form, default={}, help=text)
 
@@ -213,9 +214,22 @@ def value(text: str) -> bool | int | float | str | list[Any]:
     return text
 
 
+def on_off(text: str) -> bool:
+    """Reads a switch."""
+    words = {"on": True, "true": True, "off": False, "false": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither on nor off")
+    return words[text.lower()]
+
+
+def entry(read: Callable[[str], Any]) -> Callable[[str, str], dict[str, Any]]:
+    """Reads NAME=VALUE whose values are all of one kind."""
+    return lambda name, text: {name: read(text)}
+
+
 @final
 class Pairs(argparse.Action):
-    """Gathers NAME=VALUE of an option that may be given again and again."""
+    """Gathers NAME=VALUE of an option that may be given again and again; its ``const`` reads name and value."""
 
     def __call__(
         self,
@@ -227,8 +241,11 @@ class Pairs(argparse.Action):
         name, equals, text = str(values).partition("=")
         if not (name and equals):
             raise argparse.ArgumentError(self, f"{values!r} is not {self.metavar}")
-        gathered = dict(getattr(namespace, self.dest, {}))
-        setattr(namespace, self.dest, gathered | {name: self.const(text)})
+        try:
+            read = self.const(name, text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, f"{values!r}: {error}") from None
+        setattr(namespace, self.dest, merged(getattr(namespace, self.dest, {}), read))
 
 
 @final

@@ -12,15 +12,23 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
-from gpu_envs.cli.parser import Pairs, Parser, Switch, explained, number, or_none, or_word, value, whole, wholes
-from gpu_envs.training.config import Config
+from gpu_envs.cli.parser import (
+    Pairs,
+    Parser,
+    Switch,
+    entry,
+    explained,
+    number,
+    on_off,
+    or_none,
+    or_word,
+    value,
+    whole,
+    wholes,
+)
+from gpu_envs.training.config import OF_A_POLICY, Config
 from gpu_envs.training.schedule import Schedule
-
-_REPEATED: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
-    "params": ("--param", "NAME=VALUE", value),
-    "policies": ("--policy", "ROLE=NAME", str),
-}
-"""Mappings: the option that gives one entry, its form, and how to read the value."""
+from gpu_envs.training.values import merged
 
 _READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
     int: (whole, "N"),
@@ -28,6 +36,7 @@ _READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
     str: (str, "WORD"),
     Schedule: (explained(Schedule.of), "SCHEDULE"),
     tuple[int, ...]: (wholes, "N,N"),
+    bool: (on_off, "on|off"),
 }
 """How to read a type, and the word that stands for it in the help."""
 
@@ -70,9 +79,13 @@ class Setting:
             flags = [self.flag, f"--no-{self.flag[2:]}"] + [f"{self.flag}=none"] * self.optional
             options.add_argument(*flags, action=Switch, nargs=0, **common)
         else:
-            read, form = _READERS[self.type]
-            read = or_word(read, self.words) if self.words else or_none(read) if self.optional else read
-            options.add_argument(self.flag, type=read, metavar="|".join((form, *self.words)), **common)
+            form = "|".join((_READERS[self.type][1], *self.words))
+            options.add_argument(self.flag, type=self.read, metavar=form, **common)
+
+    def read(self, text: str) -> Any:
+        """Reads a value behind the option."""
+        read, _ = _READERS[self.type]
+        return (or_word(read, self.words) if self.words else or_none(read) if self.optional else read)(text)
 
     def shown(self, value: Any) -> str:
         """A value as one would write it behind the option."""
@@ -81,13 +94,34 @@ class Setting:
         if value is None:
             return "none"
         if isinstance(value, Mapping):
-            return " ".join(f"{name}={item}" for name, item in value.items()) or "none"
+            pairs = []
+            for name, item in value.items():
+                own = item if isinstance(item, Mapping) else {}
+                pairs += [f"{name}.{key}={self.shown(each)}" for key, each in own.items()] or [f"{name}={item}"]
+            return " ".join(pairs) or "none"
         if self.type is Schedule:
             return str(Schedule.of(value))
         if isinstance(value, list | tuple):
             return ",".join(map(str, value))
         return str(value)
 
+
+def _of_a_policy(name: str, text: str) -> dict[str, dict[str, Any]]:
+    """Reads a policy's own setting; one that it cannot have is left to ``Config``, which says so."""
+    policy, _, setting = name.rpartition(".")
+    setting = setting.replace("-", "_")
+    if not (policy and setting):
+        raise argparse.ArgumentTypeError("give a policy's name and a setting with a dot between them")
+    read = next((each.read for each in settings() if each.name == setting and setting in OF_A_POLICY), str)
+    return {policy: {setting: read(text)}}
+
+
+_REPEATED: Mapping[str, tuple[str, str, Callable[[str, str], Mapping[str, Any]]]] = {
+    "params": ("--param", "NAME=VALUE", entry(value)),
+    "policies": ("--policy", "ROLE=NAME", entry(str)),
+    "policy_settings": ("--policy-setting", "POLICY.SETTING=VALUE", _of_a_policy),
+}
+"""Mappings: the option that gives one entry, its form, and how to read that."""
 
 _NO_OPTIONS = ("env", "gpus", "since")
 """The first is the command's argument, the other follows from the processes that train together."""
@@ -146,9 +180,16 @@ def given(found: argparse.Namespace) -> dict[str, Any]:
 
 
 def combined(preset: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options say, and below that what the preset says; mappings are combined entry by entry."""
-    merged = dict(preset) | dict(explicit)
-    for name in _REPEATED:
-        if name in merged:
-            merged[name] = dict(preset.get(name, {})) | dict(explicit.get(name, {}))
-    return merged
+    """What the options say, and below that what the preset says; mappings are combined entry by entry.
+
+    What the preset says of single policies gives way to an option for all of them, and goes with a policy that the
+    options leave without agents.
+    """
+    policies = merged(preset.get("policies", {}), explicit.get("policies", {}))
+    unused = {*policies, *preset.get("policies", {}).values()} - {*policies.values()}
+    settings_of_policies = {
+        policy: {name: item for name, item in own.items() if name not in explicit}
+        for policy, own in preset.get("policy_settings", {}).items()
+        if policy not in unused
+    }
+    return merged({**preset, "policy_settings": settings_of_policies}, explicit)

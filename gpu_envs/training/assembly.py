@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_envs.errors import CheckpointError
+from gpu_envs.errors import CheckpointError, did_you_mean
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
 from gpu_envs.training.learner import Learner
@@ -25,27 +25,31 @@ from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.checkpoint import check_finite, load_run
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
-from gpu_envs.training.rollout.policy_rows import PolicyRows
+from gpu_envs.training.rollout.policy_rows import PolicyRows, learns
 
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Config]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""
 
 
-def check_names(modules: Iterable[str], policies: Iterable[str]) -> None:
-    """Refuses modules under names that no policy of a run has."""
-    known = list(policies)
-    for name in modules:
+def check_names(what: str, names: Iterable[str], policies: Iterable[str]) -> None:
+    """Refuses what is given under names that no policy of a run has which learns."""
+    known = [policy for policy in policies if learns(policy)]
+    for name in names:
         if name not in known:
-            raise ValueError(f"modules names {name!r}; the policies are {', '.join(known)}")
+            raise ValueError(
+                f"{what} names {name!r}, which is no policy that learns{did_you_mean(name, known)} Those that learn "
+                f"are: {', '.join(known)}"
+            )
 
 
 def make_learner(
     policy_rows: PolicyRows, module: nn.Module | None, config: Config, device: str, limit: int | None, group: Group
 ) -> Learner:
     """A policy that learns: a module of the user's, or the one that the configuration describes."""
+    run, config = config, config.of_policy(policy_rows.name)
     if module is None:
         module = _drawn(policy_rows, config)
-    _check_free(module, policy_rows.name, config)
+    _check_free(module, policy_rows.name, run)
     module = module.to(device)
     check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device)
     for tensor in module.state_dict().values():
@@ -57,7 +61,7 @@ def make_learner(
     if networks is None:
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
     learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
-    _LEARNING[optimiser] = policy_rows.name, config
+    _LEARNING[optimiser] = policy_rows.name, run
     return learner
 
 
@@ -128,7 +132,7 @@ def frozen(source: str, policy_rows: PolicyRows, device: str) -> Frozen:
     name = policy or own[0]
     if name not in learners:
         raise CheckpointError(f"{option}: the run {path} has no policy {name!r}; it has {', '.join(learners)}")
-    source = f"{path}:{name}"
+    config, source = config.of_policy(name), f"{path}:{name}"
     return Frozen(restored(learners[name], policy_rows, config, device, source), config, source)
 
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import numbers
-import operator
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, final, get_args
@@ -12,6 +10,7 @@ from gpu_envs.backend.host import MOST_THREADS
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
 from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.values import merged, real_number, whole_number
 
 AUTO: Final = "auto"
 ALGORITHMS = ("ppo", "a2c")
@@ -19,10 +18,18 @@ ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
 PRECISIONS = ("float32", "tf32", "bf16")
 
 CHANGEABLE = (
-    *("device", "total_steps", "learning_rate", "entropy_weight", "target_return", "target_role", "log_interval"),
-    *("checkpoint_interval", "keep_checkpoints", "threads", "graphs", "fused"),
+    *("device", "total_steps", "learning_rate", "entropy_weight", "policy_settings", "target_return", "target_role"),
+    *("log_interval", "checkpoint_interval", "keep_checkpoints", "threads", "graphs", "fused"),
 )
 """Settings that a run may be resumed with others of."""
+
+OF_A_POLICY = (
+    *("algorithm", "epochs", "minibatches", "learning_rate", "gamma", "gae_lambda", "clip", "value_clip"),
+    *("value_weight", "entropy_weight", "max_grad_norm", "target_kl", "normalise_advantages"),
+    *("normalise_observations", "normalise_rewards", "hidden", "activation", "shared_trunk", "initial_std"),
+    *("precision", "fused"),
+)
+"""Settings that a policy may have of its own; all others are the whole run's."""
 
 
 @final
@@ -38,6 +45,9 @@ class Config:
     """Which policy acts for a role or a single agent (tagger, runner_0): a name of your own for one that learns, shared
     by all who name it; "random"; or "frozen:RUN" or "frozen:RUN:POLICY" for one trained before. A role not named has
     one of its own that learns."""
+    policy_settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """What a policy that learns has of its own in place of the run's settings, by the policy's name and the setting's:
+    its algorithm, learning rate, loss, normalisers and network."""
     algorithm: str = "ppo"
     """ppo, or a2c: one epoch without clipping, whatever epochs says."""
     seed: int = 0
@@ -124,10 +134,10 @@ class Config:
         for name in ("learning_rate", "entropy_weight"):
             value = getattr(self, name)
             try:
-                self._keep(name, Schedule.of(value if _real(value) is None else _real(value)))
+                self._keep(name, Schedule.of(value if real_number(value) is None else real_number(value)))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        for name, example in (("params", "{'gravity': 9.8}"), ("policies", "{'runner': 'random'}")):
+        for name, example in _MAPPINGS.items():
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
@@ -147,7 +157,7 @@ class Config:
                 name == "num_envs" and isinstance(value, str) and value == AUTO
             ):
                 continue
-            number = _whole(value)
+            number = whole_number(value)
             if number is None or number < least:
                 word = f", or {AUTO!r}" if name == "num_envs" else ""
                 raise ValueError(f"{name} is {value!r}; give a whole number from {least} up{word}")
@@ -158,7 +168,7 @@ class Config:
             value = getattr(self, name)
             if value is None and name in optional:
                 continue
-            real = _real(value)
+            real = real_number(value)
             if real is None or not math.isfinite(real):
                 raise ValueError(f"{name} is {value!r}; give a number")
             if not low <= real <= high or (open_at_low and real == low):
@@ -176,18 +186,38 @@ class Config:
                     f"{name} is {value!r}{did_you_mean(str(value), allowed)} Allowed: {', '.join(allowed)}"
                 )
         try:
-            widths = tuple(_whole(width) or 0 for width in self.hidden)
+            widths = tuple(whole_number(width) or 0 for width in self.hidden)
         except TypeError:
             widths = ()
         if not widths or not 1 <= min(widths) <= max(widths) <= _MOST:
             raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
         self._keep("hidden", widths)
-        since = tuple(_whole(number) for number in self.since)
+        since = tuple(whole_number(number) for number in self.since)
         if len(since) != 2 or None in since:
             raise ValueError(f"since is {self.since!r}; give two whole numbers, of updates and of steps")
         self._keep("since", since)
         if min(value for _, value in Schedule.of(self.learning_rate).points) < 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; it cannot be negative")
+        settings = {policy: self._own(policy, given) for policy, given in self.policy_settings.items()}
+        self._keep("policy_settings", settings)
+
+    def _own(self, policy: str, given: Any) -> dict[str, Any]:
+        """A policy's own settings in the form that is kept, or says which is wrong."""
+        if not isinstance(given, Mapping):
+            raise ValueError(f"policy_settings gives {policy!r} {given!r}; give a mapping such as {{'gamma': 0.95}}")
+        for name in given:
+            if name not in OF_A_POLICY:
+                whole = any(name == field.name for field in dataclasses.fields(self))
+                wrong = "is the whole run's." if whole else f"does not exist{did_you_mean(str(name), OF_A_POLICY)}"
+                raise ValueError(
+                    f"policy_settings gives {policy!r} the setting {name!r}, which {wrong} A policy may have of its "
+                    f"own: {', '.join(OF_A_POLICY)}"
+                )
+        try:
+            own = dataclasses.replace(self, policy_settings={}, **given)
+        except ValueError as error:
+            raise ValueError(f"policy_settings of {policy!r}: {error}") from None
+        return {name: getattr(own, name) for name in given}
 
     def _keep(self, name: str, value: Any) -> None:
         """Sets a field to its value in the form that is kept."""
@@ -201,7 +231,27 @@ class Config:
                     f"a run that goes on keeps its {name}{did_you_mean(name, CHANGEABLE)} Others may be given of: "
                     f"{', '.join(CHANGEABLE)}"
                 )
-        return dataclasses.replace(self, **changes)
+        config = dataclasses.replace(self, **changes)
+        if "policy_settings" not in changes:
+            return config
+        changeable = [name for name in CHANGEABLE if name in OF_A_POLICY]
+        for policy, own in config.policy_settings.items():
+            for name in own:
+                if name not in changeable:
+                    raise ValueError(
+                        f"a run that goes on keeps the {name} of its policy {policy!r}. Others may be given of: "
+                        f"{', '.join(changeable)}"
+                    )
+        return dataclasses.replace(config, policy_settings=merged(self.policy_settings, config.policy_settings))
+
+    def of_policy(self, name: str) -> "Config":
+        """The run as one policy sees it: with the settings that this has of its own."""
+        return dataclasses.replace(self, policy_settings={}, **self.policy_settings.get(name, {}))
+
+    @property
+    def variants(self) -> tuple["Config", ...]:
+        """The run as policies without settings of their own see it, and as each of the others does."""
+        return (self, *map(self.of_policy, self.policy_settings))
 
     @property
     def replicas(self) -> int:
@@ -235,7 +285,7 @@ class Config:
         Several threads help with large minibatches alone, and where another process wants a core, threads that wait
         for one another at every layer can be slower than one by more than ten times.
         """
-        work = self.replicas * self.horizon // self.passes[1] * max(self.hidden)
+        work = max(self.replicas * self.horizon // own.passes[1] * max(own.hidden) for own in self.variants)
         return 1 if self.threads is None and work <= _SMALL else self.threads
 
     @property
@@ -245,14 +295,11 @@ class Config:
 
     def to_json(self) -> dict[str, Any]:
         """Numbers, strings, lists and dicts: what ``from_json`` reads."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {
-            "env": lasting(self.env),
-            "learning_rate": str(self.learning_rate),
-            "entropy_weight": str(self.entropy_weight),
-            "hidden": list(self.hidden),
-            "since": list(self.since),
+        values = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        settings = {
+            policy: {name: _plain(value) for name, value in own.items()} for policy, own in self.policy_settings.items()
         }
+        return values | {"env": lasting(self.env), "policy_settings": settings}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "Config":
@@ -268,35 +315,27 @@ class Config:
                 raise ValueError(
                     f"a training run has no setting {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}"
                 )
-        std = _real(given.get("initial_std"))
+        std = real_number(given.get("initial_std"))
         low, high, _ = _RANGES["initial_std"]
         held = {} if std is None or not 0.0 < std <= _ONCE_ALLOWED else {"initial_std": min(max(std, low), high)}
         return cls(**(dict(given) | held))
 
 
-def _whole(value: Any) -> int | None:
-    """A whole number of any library as Python's own; None for all else."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
-def _real(value: Any) -> float | None:
-    """A number of any library as Python's own; None for all else."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
+def _plain(value: Any) -> Any:
+    """A schedule as text, a tuple as a list, and all else as it is."""
+    return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
 
 
 _MOST = 2**31 - 1
 _LONGEST = 10**15
 """Steps and updates are counted in doubles, too, which are exact so far."""
+
+_MAPPINGS = {
+    "params": "{'gravity': 9.8}",
+    "policies": "{'runner': 'random'}",
+    "policy_settings": "{'runner': {'gamma': 0.95}}",
+}
+"""Settings that are mappings by name, and an example of each."""
 
 _WHOLE = {
     "seed": (0, math.inf),

@@ -38,6 +38,7 @@ class Learner:
         policy_rows: The agents it acts for.
         module: Its weights.
         networks: How that is run.
+        config: The run, with the settings that are the policy's own.
         figures: What the last iteration was like: ``FIGURES``.
     """
 
@@ -47,7 +48,7 @@ class Learner:
     ) -> None:  # fmt: skip
         """Allocates; episodes are truncated at step ``limit``, or never. The group's samples count as one batch."""
         self.policy_rows, self.module, self.networks = policy_rows, module, networks
-        self._optimiser, self._scale, self._config, self._group = optimiser, scale, config, group
+        self.config, self._optimiser, self._scale, self._group = config, optimiser, scale, group
         kept = SampleStorage(config, policy_rows.rows, policy_rows.head, device)
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -99,7 +100,7 @@ class Learner:
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
         """Values, advantages and returns of a horizon that is complete."""
-        config = self._config
+        config = self.config
         horizon = config.horizon
         observations = self._taken(storage, "observations")
         rewards, terminations, truncations = (
@@ -162,11 +163,11 @@ class Learner:
     def _measure(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
         """Mean and deviation of the advantages, how much of the returns the values explain, and what was observed."""
         (variance, mean), (spread, _) = _moments([self._advantages, self._returns], alive, self._group)
-        if self._config.normalise_advantages:
+        if self.config.normalise_advantages:
             self._scalars[0].copy_(mean)
             self._scalars[1].copy_(1.0 / (variance.sqrt() + 1e-8))
         self.figures[6].copy_(1.0 - variance / spread.clamp(min=1e-12))  # returns less values are the advantages
-        largest = torch.linalg.vector_norm(observations[: self._config.horizon], float("inf"), dim=-1)
+        largest = torch.linalg.vector_norm(observations[: self.config.horizon], float("inf"), dim=-1)
         self.figures[9].copy_((largest if alive is None else torch.where(alive, largest, 0.0)).max())
 
     # --- the update ---
@@ -180,7 +181,7 @@ class Learner:
         """Goes through the horizon in epochs of random minibatches."""
         assert self._flat is not None
         observations, batch = self._flat
-        epochs, minibatches = self._config.passes
+        epochs, minibatches = self.config.passes
         self._sums_of_losses.zero_()
         if self._stop is not None:
             self._stop.zero_()
@@ -203,9 +204,9 @@ class Learner:
         if self._indices is not None:
             chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
         self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, self._optimiser.totals)
-        target = self._config.target_kl
+        target = self.config.target_kl
         self._optimiser.step(
-            self._rate, self._config.max_grad_norm, self._norm, figures=self._sums_of_losses, stop=self._stop,
+            self._rate, self.config.max_grad_norm, self._norm, figures=self._sums_of_losses, stop=self._stop,
             most_kl=math.inf if target is None else _KL_MARGIN * target,
         )  # fmt: skip
 

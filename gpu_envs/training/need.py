@@ -16,7 +16,7 @@ from gpu_envs.engine.by_role import roles_of
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.registry import known as registry
-from gpu_envs.training.assembly import why_torch
+from gpu_envs.training.assembly import check_names, why_torch
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.operations.heads import log_stds
@@ -101,20 +101,23 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
         one, two = (RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limited) for n in (1, 2))
         stored += _bytes(vars(two).values()) - _bytes(vars(one).values())
         copied += 8 * horizon * role.agents  # returns of episodes, and which ended
-    for name, parts in assign(roles, config.policies).items():
+    policies = assign(roles, config.policies)
+    check_names("policy_settings", config.policy_settings, policies)
+    for name, parts in policies.items():
         rows, head, features = sum(len(part.members) for part in parts), parts[0].role.head, parts[0].role.features
         shared |= {part.role.name: 4 * head.width * part.role.agents for part in parts if not part.whole}
         if not learns(name):
             stored += rows * (4 * head.width * (1 + (head.kind == "box")) + 4)
             stored += rows * 4 * head.parameters * name.startswith("random")
             continue
-        once, twice = (vars(SampleStorage(config, n * rows, head, "meta")).values() for n in (1, 2))
-        stored += _bytes(twice) - _bytes(once) + 4 * rows * config.normalise_rewards
+        of_policy = config.of_policy(name)
+        once, twice = (vars(SampleStorage(of_policy, n * rows, head, "meta")).values() for n in (1, 2))
+        stored += _bytes(twice) - _bytes(once) + 4 * rows * of_policy.normalise_rewards
         samples = horizon * rows
         copied += 8 * samples
         if len(parts) > 1 or not parts[0].whole:  # the rows are gathered from their roles
             copied += samples * (8 * features + 8 + head.parameters * parts[0].role.masked)
-        passes += _passes(config, device, parts[0], samples, (modules or {}).get(name))
+        passes += _passes(of_policy, device, parts[0], samples, (modules or {}).get(name))
     return Need(stored + sum(shared.values()), copied, tuple(passes))
 
 

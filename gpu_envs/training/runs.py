@@ -194,7 +194,7 @@ def load_policies(
         state = load_run(latest)
         parts = assign(roles, config.policies)
         own_modules = dict(modules or {})
-        check_names(own_modules, parts)
+        check_names("modules", own_modules, parts)
         networks: dict[str, Networks | None] = {}
         for name, own in parts.items():
             policy_rows = PolicyRows(name, own, 1, place)
@@ -207,7 +207,7 @@ def load_policies(
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
             else:
                 learnt, module = state["learners"][name], own_modules.get(name)
-                networks[name] = restored(learnt, policy_rows, trained, place, source, module)
+                networks[name] = restored(learnt, policy_rows, trained.of_policy(name), place, source, module)
     return Loaded(
         config,
         place,

@@ -112,7 +112,7 @@ class Trainer:
             config, device, config.replicas, config.horizon, self._group.rank * config.replicas
         )
         self._parts = assign(horizon_env.roles, config.policies)
-        check_names(modules, self._parts)
+        check_names("modules", modules, self._parts)
         self.learners: dict[str, Learner] = {}
         self._players: dict[str, Player] = {}
         self._networks: dict[str, Networks | None] = {}
@@ -134,7 +134,9 @@ class Trainer:
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
         self._asked = torch.zeros(1, device=device)
-        self._schedules = [DeviceSchedule(given, device) for given in (config.learning_rate, config.entropy_weight)]
+        own = [learner.config for learner in self.learners.values()]
+        rates = dict.fromkeys(rate for config in own for rate in (config.learning_rate, config.entropy_weight))
+        self._schedules = {rate: DeviceSchedule(rate, device) for rate in rates}
         self._clock = torch.zeros(1, dtype=torch.int64, device=device)
 
     def keep_in(self, run: RunDirectory) -> None:
@@ -162,9 +164,9 @@ class Trainer:
         """Advantages and updates of every policy that learns, and the figures of the iteration."""
         last = self.config.iterations - 1  # who goes on beyond the end keeps its settings
         done = self.config.steps_at(self._clock.clamp(max=last)).double() / self.config.steps_at(last + 1)
-        learning_rate, entropy_weight = (schedule.at(done) for schedule in self._schedules)
+        rates = {rate: schedule.at(done) for rate, schedule in self._schedules.items()}
         for learner in self.learners.values():
-            learner.set_scalars(learning_rate, entropy_weight)
+            learner.set_scalars(rates[learner.config.learning_rate], rates[learner.config.entropy_weight])
             learner.conclude(self._horizon_env.storage)
             learner.update()
         self._clock.add_(1)
@@ -313,6 +315,8 @@ class Trainer:
         if any(role.masked for role in self._horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
+            own = vars(learner.config)
+            found |= {f"{name}: {key}": own[key] for key in SETTINGS_THAT_STAY if own[key] != found[key]}
             found |= {f"{name}: {key}": list(t.shape) for key, t in learner.module.state_dict().items()}
         return found
 

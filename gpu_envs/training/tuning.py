@@ -139,7 +139,7 @@ def tune(
     count = _FIRST[device != "cpu"]
     while device == "cpu" and count > 1 and need.of(count) > _SMALL:
         count //= 2
-    while count * config.horizon < config.passes[1]:
+    while count * config.horizon < max(own.passes[1] for own in config.variants):
         count *= 2
     fitting, ended = 0, ""
     _trial(config, count, modules).iterate(1)  # afterwards all is compiled and loaded that is so once

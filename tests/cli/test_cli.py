@@ -98,6 +98,10 @@ OTHER_VALUES: Mapping[str, Any] = {
     "run_dir": "some where/else",
     "params": {"gravity": -3.5, "switch": True, "whole": 7, "word": "semi-implicit"},
     "policies": {"tagger": "frozen:runs/a=b:tagger", "runner_0": "random"},
+    "policy_settings": {
+        "tagger": {"learning_rate": Schedule.of("0:0.01,1:0"), "hidden": (7, 8), "target_kl": None, "gamma": 0.5},
+        "a.b": {"fused": None, "shared_trunk": True, "normalise_advantages": False, "epochs": 3, "algorithm": "a2c"},
+    },
 }
 """Words and mappings; other values follow from the type and the default."""
 
@@ -122,7 +126,7 @@ def words_for(setting: Setting, value: Any) -> list[str]:
     if setting.type is bool and value is not None:
         return [setting.flag if value else f"--no-{setting.flag.removeprefix('--')}"]
     if isinstance(value, Mapping):
-        return [word for name, item in value.items() for word in (setting.flag, f"{name}={item}")]
+        return [word for pair in setting.shown(value).split() for word in (setting.flag, pair)]
     if value is None:
         return [f"{setting.flag}=none"]
     if isinstance(value, tuple):
@@ -186,6 +190,17 @@ def test_every_field_has_a_docstring() -> None:
             {"a": "none", "b": 1e-3, "c": False},
         ),
         (["--policy", "tagger=3"], "policies", {"tagger": "3"}),
+        (
+            [
+                "--policy-setting",
+                "a.gae-lambda=0.5",
+                "--policy-setting",
+                "a.fused=true",
+                "--policy-setting=a.fused=off",
+            ],
+            "policy_settings",
+            {"a": {"gae_lambda": 0.5, "fused": False}},
+        ),
     ],
 )
 def test_values_are_read(words: list[str], name: str, value: Any) -> None:
@@ -210,6 +225,20 @@ def test_presets_by_name() -> None:
     assert trained("CartPole-v1", "--preset", "none") == Config(env="CartPole-v1")
     assert trained("Pendulum-v1") == Config(env="Pendulum-v1")  # it has none called default
     assert trained("gpu_envs/CartPole-v1") == trained("CartPole-v1")
+
+
+def test_presets_may_know_single_policies(presets: dict[str, Any]) -> None:
+    own = {"fox": {"gamma": 0.5, "hidden": (8,)}, "tagger": {"gamma": 0.9}}
+    presets["TagGridWorld-v0"] = {"default": {"policies": {"runner": "fox"}, "policy_settings": own}}
+    for words, expected in (
+        ([], own),
+        (["--policy-setting=fox.gamma=0.6"], own | {"fox": {"gamma": 0.6, "hidden": (8,)}}),
+        (["--gamma=0.7"], {"fox": {"hidden": (8,)}, "tagger": {}}),  # options stand above presets
+        (["--policy=runner=random"], {"tagger": {"gamma": 0.9}}),
+        (["--policy=tagger=fox"], {"fox": own["fox"]}),
+        (["--preset=none"], {}),
+    ):
+        assert trained("TagGridWorld-v0", *words).policy_settings == expected
 
 
 def test_the_shipped_presets_are_runs() -> None:
@@ -294,6 +323,15 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
         (["train", "CartPole-v1", "--activation", "tan"], "Did you mean 'tanh'?"),
         (["train", "CartPole-v1", "--param", "gravity"], "--param: 'gravity' is not NAME=VALUE"),
         (["train", "CartPole-v1", "--policy", "=x"], "--policy: '=x' is not ROLE=NAME"),
+        (["train", "CartPole-v1", "--policy-setting", "gamma=1"], "'gamma=1': give a policy's name and a setting with"),
+        (["train", "CartPole-v1", "--policy-setting", "a.gamma"], "'a.gamma' is not POLICY.SETTING=VALUE"),
+        (
+            ["train", "CartPole-v1", "--policy-setting", "a.gama=1"],
+            "'gama', which does not exist. Did you mean 'gamma'?",
+        ),
+        (["train", "CartPole-v1", "--policy-setting", "a.seed=1"], "the setting 'seed', which is the whole run's."),
+        (["train", "CartPole-v1", "--policy-setting", "a.gamma=x"], "--policy-setting: 'a.gamma=x': 'x' is not a numb"),
+        (["train", "CartPole-v1", "--policy-setting", "a.fused=1"], "'1' is neither on nor off"),
         (["train", "CartPole-v1", "--stagger=none"], "--stagger"),
         (["train", "CartPole-v1", "--resume", "runs/x"], "leave out CartPole-v1"),
         (["train", "--resume", "runs/x", "--param", "a=1", "--seed", "3"], "leave out --param, --seed"),

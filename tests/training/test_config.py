@@ -70,6 +70,20 @@ from gpu_envs.training.schedule import Schedule
         ("params", [("gravity", 9.0)], "params is [('gravity', 9.0)]; give a mapping by name"),
         ("policies", "random", "policies is 'random'; give a mapping by name"),
         ("policies", {"runner": None}, "policies names None for 'runner'"),
+        ("policy_settings", {"a": "b"}, "policy_settings gives 'a' 'b'; give a mapping such as {'gamma': 0.95}"),
+        ("policy_settings", {3: {}}, "policy_settings is {3: {}}; give a mapping by name, such as {'runner': {'gamma'"),
+        (
+            "policy_settings",
+            {"a": {"horizon": 4}},
+            "policy_settings gives 'a' the setting 'horizon', which is the whole run's. A policy may have of its own: "
+            "algorithm, epochs, ",
+        ),
+        ("policy_settings", {"a": {"policy_settings": {}}}, "which is the whole run's."),
+        ("policy_settings", {"a": {"gama": 1}}, "the setting 'gama', which does not exist. Did you mean 'gamma'?"),
+        ("policy_settings", {"a": {2: 1}}, "the setting 2, which does not exist. A policy may have"),
+        ("policy_settings", {"a": {"gamma": 2}}, "policy_settings of 'a': gamma is 2; it must lie from 0 to 1"),
+        ("policy_settings", {"a": {"hidden": 3}}, "policy_settings of 'a': hidden is 3; give the width"),
+        ("policy_settings", {"a": {"learning_rate": "x"}}, "policy_settings of 'a': learning_rate: 'x' is not a sche"),
         ("learning_rate", "0:1,2:0", "learning_rate: '0:1,2:0' is not a schedule (a schedule's fractions must rise"),
         ("learning_rate", "0:0.1,1:-0.1", "learning_rate is 0:0.1,1:-0.1; it cannot be negative"),
         ("entropy_weight", "much", "entropy_weight: 'much' is not a schedule"),
@@ -125,6 +139,11 @@ def test_json_and_back() -> None:
     given: dict[str, Any] = {"learning_rate": "0:0.1,0.3:1e-7,1:0", "hidden": [32, 16], "target_kl": 0.01}
     config = Config(env="Pendulum-v1", params={"g": 9.5}, policies={"agent": "mine"}, **given)
     assert config.hidden == (32, 16)
+    own: dict[str, Any] = {"agent": {"learning_rate": "0:1,1:0", "hidden": [8, 4], "target_kl": None, "gamma": 1}}
+    config = dataclasses.replace(config, policy_settings=own)
+    assert config.policy_settings["agent"] == {
+        "learning_rate": Schedule.of("0:1,1:0"), "hidden": (8, 4), "target_kl": None, "gamma": 1.0
+    }  # fmt: skip
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
@@ -147,6 +166,16 @@ def test_the_words_that_are_allowed() -> None:
         for word in words:
             given: dict[str, Any] = {name: word}
             assert getattr(Config(env="CartPole-v1", **given), name) == word
+
+
+def test_small_work_has_one_thread() -> None:
+    """By the policy that has most of it."""
+    config = Config(env="TagGridWorld-v0", num_envs=64, horizon=16)
+    assert config.cpu_threads == 1
+    for own in ({"hidden": (10_000,)}, {"hidden": (4096, 8), "algorithm": "a2c"}):
+        large = dataclasses.replace(config, policy_settings={"tagger": own})
+        assert (large.cpu_threads, large.of_policy("tagger").cpu_threads) == (None, None)
+        assert large.of_policy("runner").cpu_threads == 1
 
 
 PRESET_NAMES = [(env, name) for env, presets in PRESETS.items() for name in presets]

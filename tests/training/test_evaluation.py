@@ -231,7 +231,9 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
         found = evaluate(run, episodes=7, greedy=greedy, device=device, modules={"agent": module})
         assert found == trainer.evaluate(7, greedy=greedy)
     assert_same_bits(module.state_dict(), trainer.learners["agent"].module.state_dict())  # it has the weights now
-    with pytest.raises(ValueError, match="modules names 'agnet'; the policies are agent"):
+    with pytest.raises(
+        ValueError, match=r"modules names 'agnet', which is no policy that learns. Did you mean 'agent'"
+    ):
         evaluate(run, device=device, modules={"agnet": Own()})
     with pytest.raises(CheckpointError, match=r"the module given for the policy .*own:agent is not the one it had"):
         evaluate(run, device=device, modules={"agent": torch.nn.Linear(4, 3)})

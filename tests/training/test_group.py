@@ -46,9 +46,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "team": {"env": GRID, "algorithm": "a2c", "normalise_observations": True},
     "one policy for a team": {"env": GRID, "algorithm": "a2c", "policies": {"tagger": "all", "runner": "all"}},
     "against random": {"env": GRID, "algorithm": "a2c", "policies": {"runner": "random"}},
+    "settings of their own": {
+        "env": GRID, "algorithm": "a2c",
+        "policy_settings": {"tagger": {"hidden": (8,), "normalise_rewards": True}, "runner": {"learning_rate": 0.01}},
+    },
     "shared trunk": {"algorithm": "a2c", "shared_trunk": True},
     "stopped early": {"epochs": 4, "target_kl": 1e-4, "minibatches": 1},
-}
+}  # fmt: skip
 SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c" or run.get("minibatches") == 1]
 """Those whose updates take all samples at once: the order of samples is all that differs from one process."""
 

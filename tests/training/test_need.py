@@ -32,6 +32,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "team": {"env": GRID},
     "against random": {"env": FIELD, "policies": {"runner": "random"}},
     "one policy for a team": {"env": GRID, "policies": {"tagger": "all", "runner": "all"}},
+    "settings of their own": {
+        "env": GRID,
+        "policy_settings": {"tagger": {"hidden": (64, 64), "minibatches": 1, "normalise_rewards": True}},
+    },
     "one runner apart": {"env": FIELD, "policies": {"runner_0": "fox"}},
     "half the bits": {"env": FIELD, "precision": "bf16", "hidden": (64, 64)},
     "action masks": {"env": "PicturedCorridor-v0"},

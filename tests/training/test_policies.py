@@ -344,7 +344,7 @@ def test_a_shared_policy_needs_no_module(device: str) -> None:
 
 
 def test_a_module_for_nobody_is_refused(device: str) -> None:
-    with pytest.raises(ValueError, match="modules names 'agnt'; the policies are agent"):
+    with pytest.raises(ValueError, match=r"modules names 'agnt', which is no policy that learns. Did you mean 'agent'"):
         Trainer(small(device), modules={"agnt": Apart(4, 2)})
 
 

@@ -370,9 +370,12 @@ def test_a_shortage_of_memory_says_what_to_lower(error: Exception, need: str) ->
         raise error
 
 
-def test_a_shortage_names_the_setting_that_is_wrong() -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
     """Widths whose weights alone are more than there is, and then such as fit; so with replicas."""
-    config, total = usual("CartPole-v1", "cpu", hidden=(10**6, 10**7)), memory._total("cpu")
+    wide: dict[str, Any] = {"hidden": (10**6, 10**7)}
+    config = usual("CartPole-v1", "cpu", **({"policy_settings": {"agent": wide}} if own else wide))
+    total = memory._total("cpu")
     error = MemoryError("Unable to allocate 3.00 TiB for an array")
     assert total is not None
     with (

@@ -136,8 +136,11 @@ def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.Mon
     assert (found.largest, found.ended) == (4 * FIRST[device] - 1, "the memory was full")
 
 
-def test_minibatches_have_samples_and_a_team_its_policies(device: str) -> None:
-    config = small(device, FIELD, horizon=2, minibatches=100, policies={"runner": "random"}, total_steps=100)
+@pytest.mark.parametrize("own", [False, True])
+def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str) -> None:
+    many: dict[str, Any] = {"minibatches": 100}
+    settings = {"policy_settings": {"tagger": many}} if own else many
+    config = small(device, FIELD, horizon=2, policies={"runner": "random"}, total_steps=100, **settings)
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [64]
     assert (found.most, found.chosen) == (1, 64)

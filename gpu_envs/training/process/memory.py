@@ -104,6 +104,7 @@ def asked_for(message: str) -> int:
 
 def _advice(config: Config, wanted: int, total: int | None, device: str) -> str:
     """What was needed, and what to lower. Most memory grows with num_envs times horizon, but not all."""
+    config = max(config.variants, key=_weights)
     weights = _weights(config)
     if total is not None and weights > total * ROOM / 2:
         scale = math.sqrt(total * ROOM / 2 / weights)

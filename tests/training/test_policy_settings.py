@@ -1,0 +1,220 @@
+"""Settings of single policies: each is honoured, changes its policy and no other, and goes on with the run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import assert_same_bits
+from trainers import FIELD, FIELD_PARAMS, GRID, small, timeless
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gpu_envs.errors import CheckpointError  # noqa: E402
+from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train, tune  # noqa: E402
+from gpu_envs.training.config import OF_A_POLICY, Config  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+UPDATING: Mapping[str, Any] = {
+    "algorithm": "a2c", "epochs": 3, "minibatches": 4, "learning_rate": "0:0.02,1:0.01", "gamma": 0.9,
+    "gae_lambda": 0.8, "clip": 1e-3, "value_clip": 1e-3, "value_weight": 0.1, "entropy_weight": "0:0.1,0.5:0",
+    "max_grad_norm": None, "target_kl": 1e-9, "normalise_advantages": False, "normalise_observations": True,
+    "normalise_rewards": True,
+}  # fmt: skip
+"""What plays no part before the first update: another value of each."""
+
+ACTING: Mapping[str, Any] = {
+    "hidden": (8, 24), "activation": "relu", "shared_trunk": True, "initial_std": 0.5, "precision": "bf16",
+    "fused": False,
+}  # fmt: skip
+"""What makes a policy act otherwise from the beginning."""
+
+OTHERS = {**UPDATING, **ACTING}
+ROLES = ("tagger", "runner")
+
+
+def duel(device: str, **settings: Any) -> Config:
+    """A game with two policies whose actions are boxes, so that every setting means something."""
+    given: dict[str, Any] = {"params": FIELD_PARAMS | {"actions": "continuous"}, "learning_rate": 0.01}
+    return small(device, FIELD, **(given | settings))
+
+
+def learnt(config: Config, updates: int = 1) -> dict[str, Any]:
+    """The state of every policy after so many updates."""
+    trainer = Trainer(config)
+    trainer.iterate(updates)
+    state: dict[str, Any] = timeless(trainer.state())["learners"]
+    return state
+
+
+def test_every_setting_has_another_value_here() -> None:
+    assert sorted(OTHERS) == sorted(OF_A_POLICY)
+    defaults = duel("cpu")
+    assert all(getattr(duel("cpu", **{name: value}), name) != getattr(defaults, name) for name, value in OTHERS.items())
+
+
+def test_the_runs_own_settings_given_to_a_policy_change_no_bit(device: str) -> None:
+    plain = duel(device, learning_rate="0:0.01,1:0", normalise_rewards=True)
+    same = {name: getattr(plain, name) for name in OF_A_POLICY}
+    states = []
+    for settings in ({}, {"tagger": same}):
+        trainer = Trainer(duel(device, learning_rate="0:0.01,1:0", normalise_rewards=True, policy_settings=settings))
+        trainer.iterate(3)
+        states.append(timeless(trainer.state()))
+    assert_same_bits(states[0], states[1])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_all_policies_have_of_their_own_is_what_the_run_has(name: str, device: str) -> None:
+    value = OTHERS[name]
+    expected = learnt(duel(device, **{name: value}), 2)
+    assert_same_bits(expected, learnt(duel(device, policy_settings={role: {name: value} for role in ROLES}), 2))
+
+
+@pytest.mark.parametrize("name", UPDATING)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device: str) -> None:
+    value = OTHERS[name]
+    plain, every = learnt(duel(device)), learnt(duel(device, **{name: value}))
+    found = learnt(duel(device, policy_settings={role: {name: value}}))
+    for each in ROLES:
+        assert_same_bits((every if each == role else plain)[each], found[each], each)
+    with pytest.raises(AssertionError):
+        assert_same_bits(plain[role], found[role])
+
+
+@pytest.mark.parametrize("name", ["hidden", "activation", "shared_trunk", "initial_std"])
+def test_a_network_of_its_own(name: str, device: str) -> None:
+    value = OTHERS[name]
+    plain, every = (Trainer(duel(device, **given)).learners for given in ({}, {name: value}))
+    found = Trainer(duel(device, policy_settings={"runner": {name: value}})).learners
+    for role, expected in (("tagger", plain), ("runner", every)):
+        assert repr(found[role].module) == repr(expected[role].module)
+        assert_same_bits(expected[role].module.state_dict(), found[role].module.state_dict())
+
+
+class Watching(nn.Module):
+    """A policy that remembers which precision matrix products have on its ways there and back."""
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.layer, self.outputs = nn.Linear(features, outputs + 1), outputs
+        self.seen: set[tuple[bool, str]] = set()
+
+    def forward(self, observations: Any) -> tuple[Any, Any]:
+        both = self.layer(observations)
+        self.seen.add((False, torch.get_float32_matmul_precision()))
+        if both.requires_grad:
+            both.register_hook(lambda _: self.seen.add((True, torch.get_float32_matmul_precision())))
+        return both[:, : self.outputs], both[:, self.outputs]
+
+
+def test_matrix_products_have_the_precision_of_their_policy(device: str) -> None:
+    plain = Trainer(small(device, GRID))
+    rows = {role: learner.policy_rows for role, learner in plain.learners.items()}
+    modules = {role: Watching(each.features, each.head.parameters) for role, each in rows.items()}
+    trainer = Trainer(small(device, GRID, policy_settings={"runner": {"precision": "tf32"}}), modules=modules)
+    for module in modules.values():
+        module.seen.clear()
+    trainer.iterate(2)
+    assert modules["tagger"].seen == {(back, "highest") for back in (False, True)}
+    assert modules["runner"].seen == {(back, "high") for back in (False, True)}
+
+
+def test_one_policy_learns_nothing(device: str) -> None:
+    config = small(device, GRID, policies={"tagger_0": "odd"}, policy_settings={"odd": {"learning_rate": 0}})
+    trainer = Trainer(config)
+    before = trainer.state()["learners"]
+    trainer.iterate(3)
+    after = trainer.state()["learners"]
+    assert_same_bits(before["odd"]["module"], after["odd"]["module"])
+    for name in ROLES:
+        with pytest.raises(AssertionError):
+            assert_same_bits(before[name]["module"], after[name]["module"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("taggers", r"names 'taggers', which is no policy that learns. Did you mean 'tagger'\? Those that learn are: "),
+        ("runner", r"names 'runner', which is no policy that learns\..* are: fox, tagger$"),
+        ("random (runner)", "names .*, which is no policy that learns"),
+    ],
+)
+def test_a_policy_that_does_not_learn_has_no_settings(name: str, message: str, device: str) -> None:
+    policies = {"runner": "random", "tagger_0": "fox"}
+    config = small(device, GRID, policies=policies, policy_settings={name: {"gamma": 0.5}})
+    for begun in (Trainer, tune):
+        with pytest.raises(ValueError, match=f"policy_settings {message}"):
+            begun(config)
+
+
+# --- runs that go on ---
+
+OWN = {"tagger": {"hidden": (8,), "normalise_observations": True, "gamma": 0.9, "learning_rate": 0.02}}
+
+
+def test_a_run_goes_on_with_them(tmp_path: Path, device: str) -> None:
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    for run, updates in ((whole, 4), (part, 2)):
+        train(small(device, GRID, policy_settings=OWN, total_steps=8 * 16 * updates, run_dir=str(run)), progress=False)
+    kept = json.loads((part / "config.json").read_text())["config"]["policy_settings"]
+    assert kept == {"tagger": {**OWN["tagger"], "hidden": [8], "learning_rate": "0.02"}}
+    resume(part, total_steps=8 * 16 * 4, progress=False)
+    assert_same_bits(weights(whole), weights(part))
+    assert evaluate(whole, episodes=8, device=device) == evaluate(part, episodes=8, device=device)
+
+
+def test_a_run_may_go_on_with_other_rates(tmp_path: Path, device: str) -> None:
+    run = tmp_path / "run"
+    train(small(device, GRID, policy_settings=OWN, total_steps=8 * 16 * 2, run_dir=str(run)), progress=False)
+    before = weights(run)
+    with pytest.raises(
+        ValueError, match=r"keeps the gamma of its policy 'runner'. Others may be given of: learning_ra"
+    ):
+        resume(run, progress=False, policy_settings={"runner": {"gamma": 0.5}})
+    resume(run, total_steps=8 * 16 * 4, progress=False, policy_settings={"tagger": {"learning_rate": 0}})
+    after = weights(run)
+    assert_same_bits(before["tagger"], after["tagger"])
+    with pytest.raises(AssertionError):
+        assert_same_bits(before["runner"], after["runner"])
+    about = RunDirectory.open(run).about()
+    changed = about["changes"][0]["policy_settings"]
+    assert changed["to"] == {"tagger": {**changed["from"]["tagger"], "learning_rate": "0"}}
+    assert about["config"]["policy_settings"] == changed["to"]
+
+
+def weights(run: Path) -> dict[str, Any]:
+    from gpu_envs.training.record.checkpoint import load_run
+
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    return {name: kept["module"] for name, kept in load_run(latest)["learners"].items()}
+
+
+def test_a_checkpoint_must_agree_in_them(device: str) -> None:
+    state = Trainer(small(device, GRID, policy_settings={"tagger": {"normalise_rewards": True}})).state()
+    with pytest.raises(CheckpointError, match="tagger: normalise_rewards: this run has none, the checkpoint True"):
+        Trainer(small(device, GRID)).load(state)
+    with pytest.raises(CheckpointError, match="runner: activation: this run has 'relu', the checkpoint none"):
+        Trainer(small(device, GRID, policy_settings={"runner": {"activation": "relu"}})).load(state)
+
+
+def test_a_frozen_policy_is_the_one_that_it_was(tmp_path: Path, device: str) -> None:
+    run = tmp_path / "run"
+    settings = {"tagger": {"hidden": (8,), "activation": "relu", "normalise_observations": True}}
+    train(small(device, GRID, policy_settings=settings, total_steps=8 * 16 * 2, run_dir=str(run)), progress=False)
+    frozen = {"tagger": f"frozen:{run}"}
+    trainer = Trainer(small(device, GRID, policies=frozen, policy_settings={"runner": {"hidden": (4,)}}))
+    trainer.iterate(2)
+    again = Trainer(trainer.config, kept=trainer.state()["players"])
+    again.load(trainer.state())
+    trainer.iterate(1)
+    again.iterate(1)
+    assert_same_bits(timeless(trainer.state()), timeless(again.state()))
+    (kept,) = trainer.state()["players"].values()
+    assert_same_bits(weights(run)["tagger"], kept["frozen"]["state"]["module"])
