@@ -81,12 +81,12 @@ def _team_headers(config: SimulationConfig) -> list[tuple[str, str]]:
     """The phases; in a checked build rows know their lengths."""
     team = headers("drivers/team.cuh")
     if not config.checked:
-        return team
+        return [*team, *headers("drivers/sums.cuh")]
     return [
         ("generated", "#define Row PlainRow\n#ifndef SCRATCH_FILL\n#define SCRATCH_FILL 0xfe\n#endif"),
         *team,
         ("generated", "#undef Row"),
-        *headers("drivers/checked_turns.cuh"),
+        *headers("drivers/checked_turns.cuh", "drivers/sums.cuh"),
     ]
 
 
@@ -223,6 +223,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                 layout.agents,
                 schedule.offsets,
                 copied=schedule.kind == "BLOCK",
+                alone=schedule.replicas == 1,
                 checked=config.checked,
             ),
         ]

@@ -45,7 +45,13 @@ class WorldField(NamedTuple):
 
 
 def world_struct(
-    fields: Iterable[WorldField], agents: int, offsets: Mapping[str, int], *, copied: bool, checked: bool = False
+    fields: Iterable[WorldField],
+    agents: int,
+    offsets: Mapping[str, int],
+    *,
+    copied: bool,
+    alone: bool = True,
+    checked: bool = False,
 ) -> str:
     """``World``, and ``Fetched``, what is read of an agent and its replica before it is worked on.
 
@@ -54,10 +60,11 @@ def world_struct(
         agents: How many agents a replica has.
         offsets: Where in a block's (on a CPU: a thread's) memory a field lies; those without lie among the buffers.
         copied: Fields that last are copied from the buffers into that memory, and back.
+        alone: A block has one replica; with several, whose arrays are short, loops that copy them are not unrolled.
         checked: Arrays know their lengths; on a CPU, scratch begins with the bytes ``SCRATCH_FILL``.
     """
     fields, members, places = list(fields), [], []
-    copies = _Copies(agents)
+    copies = _Copies(agents, "" if alone else '_Pragma("unroll 1") ')
     for field in fields:
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(agents)
         pointer, sizes = f"CheckedPointer<{kind}>" if checked else f"{kind}*", field.shape(agents)
@@ -104,27 +111,27 @@ def _body(fields: Iterable[WorldField]) -> str:
 
 
 class _Copies:
-    """The lines that copy fields in and out, each agent's its own, and arrays all agents together."""
+    """The lines that copy fields in and out, each agent's its own, and arrays all threads together."""
 
-    def __init__(self, agents: int) -> None:
-        self._agents = agents
+    def __init__(self, agents: int, loop: str) -> None:
+        self._agents, self._loop = agents, loop
         self._held: list[str] = []
         self._fetch: list[str] = []
         self._put: list[str] = []
         self._put_shared: list[str] = []
         self._store: list[str] = []
         self._store_shared: list[str] = []
+        self._put_arrays: list[str] = []
+        self._store_arrays: list[str] = []
 
     def add(self, field: WorldField) -> None:
         """Has a field copied."""
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(self._agents)
         source = f"buffers.state.{name}"
-        if field.is_array:  # neighbouring agents copy neighbouring elements, of any agent
-            turns = f"        for (int k = i; k < {length}; k += {self._agents})"
-            self._held.append(f"    const {kind}* {name};")
-            self._fetch.append(f"{name}({source} + replica * {length})")
-            self._put.append(f"{turns} this->{name}[k] = fetched.{name}[k];")
-            self._store.append(f"{turns} {source}[replica * {length} + k] = this->{name}[k];")
+        if field.is_array:  # neighbouring threads copy neighbouring elements, of any agent
+            turns = f"        {self._loop}for (int k = team.rank; k < {length}; k += team.size)"
+            self._put_arrays.append(f"{turns} this->{name}[k] = {source}[team.replica * {length} + k];")
+            self._store_arrays.append(f"{turns} {source}[team.replica * {length} + k] = this->{name}[k];")
             return
         self._held.append(f"    {kind} {name};")
         self._fetch.append(f"{name}({source}[{'at' if field.team else 'replica'}])")
@@ -163,5 +170,16 @@ class _Copies:
             "    }",
             f"    FN void store_shared({unused}) const {{",
             *self._store_shared,
+            "    }",
+            *self._of_arrays("put", self._put_arrays),
+            *self._of_arrays("store", self._store_arrays),
+        ]
+
+    def _of_arrays(self, name: str, lines: list[str]) -> list[str]:
+        """A function that copies arrays, all threads of the team together."""
+        return [
+            f"    FN void {name}_arrays([[maybe_unused]] const Team& team, [[maybe_unused]] const Buffers& buffers) {{",
+            *(["        if (!team.here) return;"] if lines else []),
+            *lines,
             "    }",
         ]

@@ -24,12 +24,12 @@ _MACROS = frozenset(
 )
 
 _TYPES = frozenset(
-    "Action ActionBounds ActionKind Actions AgentNumber Autoreset BoxActions Buffers CheckedArray CheckedIf "
-    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Heap Held Index Key "
-    "LocalMemory Mask Near Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params "
-    "Part Random RangeTile Record ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch "
-    "ScratchBuffers Shape SinCos Spare State StateBuffers States StepCall Stream Sums Table Team TeamActions "
-    "ThreadTile Tile Turns Wide Words World i64 u8 u16 u32 u64".split()
+    "Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers CheckedArray CheckedIf "
+    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Greatest Heap Held Index "
+    "Key Least LocalMemory Mask Near Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers "
+    "Params Part Plain Random RangeTile Record ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule "
+    "Scratch ScratchBuffers Shape SinCos Spare State StateBuffers States StepCall Stream SumType Sums Table Team "
+    "TeamActions ThreadTile Tile Turns Wide Words World i64 u8 u16 u32 u64".split()
 )
 """Types of the headers and of what is generated."""
 
@@ -37,18 +37,18 @@ _OF_ONE = frozenset("ActionBounds Actions DiscreteActions BoxActions States Outc
 """Those that a team's environment may name a choice by, as there they are not, or not by that name."""
 
 _CONSTANTS = frozenset(
-    "ACTION_NAN ACTION_OUT_OF_RANGE ACTION_SIZE AGENTS ALL_ROWS AUTORESET BLOCK BLOCKS BY_BLOCK BY_WARP "
-    "CHECKED_SAME DIRECTLY DISABLED EPISODE_OVER FEW FEW_REPLICAS FIRST_ROWS FLOAT32 FLOAT64 GROUP HOST INT32 "
-    "INT64 LANES LAST_ROWS LOCAL_BYTES MASKED NEVER_BEGUN NEXT_STEP NO_OFFENCE ON_GPU PERMUTATION PI RANDOM_ACTION "
-    "RESET ROLES ROOM ROWS_AT ROWS_TOGETHER ROW_LANES ROW_WRITING SAME_STEP SAMPLER SCHEDULE SPREAD STEP TEAMS "
-    "TERMINATED THREADS TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
+    "ACTION_NAN ACTION_OUT_OF_RANGE ACTION_SIZE AGENTS ALL_ROWS AUTORESET BLOCK BLOCKS BY_BLOCK BY_WARP CHECKED_SAME "
+    "DIRECTLY DISABLED EPISODE_OVER FEW FEW_REPLICAS FIRST_ROWS FLOAT32 FLOAT64 FOLD_LANES GROUP HOST INT32 INT64 "
+    "LANES LAST_ROWS LOCAL_BYTES MASKED NEVER_BEGUN NEXT_STEP NO_OFFENCE ON_GPU PERMUTATION PI RANDOM_ACTION RESET "
+    "ROLES ROOM ROWS_AT ROWS_TOGETHER ROW_LANES ROW_WRITING SAME_STEP SAMPLER SCHEDULE SPREAD STEP TEAMS TERMINATED "
+    "THREADS TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
 )
 """Constants of a team's program."""
 
 GETTER = frozenset({"get"})
 """What ``Params`` are got by, which none of them may be called."""
 
-COPIES = frozenset({"put", "store", "store_shared"})
+COPIES = frozenset({"put", "put_arrays", "store", "store_arrays", "store_shared"})
 """The functions of ``World``, which none of its fields may be called."""
 
 

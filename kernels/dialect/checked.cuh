@@ -97,7 +97,7 @@ template <class T, int... SIZES> struct Table : CheckedPointer<T>, Shape<SIZES..
 
   private:
     FN T& told(Index place, At index) const {
-        accessed(&this->at[place], index, this->name, this->each);
+        accessed(&this->at[place], {place, index.file, index.line}, this->name, this->each);
         return this->at[place];
     }
 };

@@ -118,6 +118,7 @@ FN void give_up()                       {}
 FN constexpr int  thread_rank()        { return 0; }
 FN void           block_barrier()      {}
 FN void           warp_barrier()       {}
+template <class T> FN T from_lane_above(T x, int) { return x; }
 FN constexpr u32  warp_marks(bool mine) { return mine; }
 FN constexpr bool block_any(bool mine) { return mine; }
 

@@ -97,6 +97,7 @@ extern __shared__ __align__(16) float staging[];  // a block's own memory: rows 
 FN int  thread_rank()        { return int(threadIdx.x); }
 FN void block_barrier()      { __syncthreads(); }
 FN void warp_barrier()       { __syncwarp(); }
+template <class T> FN T from_lane_above(T x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
 FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 

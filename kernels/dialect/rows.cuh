@@ -45,6 +45,16 @@ FN void zero_out(float* at, int count, int rank, int ranks) {
     for (int j = rank; 4 * j < count; j += ranks) reinterpret_cast<Wide<4>*>(at)[j] = {};
 }
 
+// Sets `count` bytes to one, in wide words.
+FN void set_marks(bool* at, int count, int rank, int ranks) {
+    constexpr u32 marks = 0x01010101u;
+    const int     head  = minimum_of(count, int((16 - u64(at) % 16) % 16)), words = (count - head) / 16;
+    auto* const   wide  = reinterpret_cast<uint4*>(at + head);
+    for (int j = rank; j < words; j += ranks) wide[j] = {marks, marks, marks, marks};
+    for (int j = rank; j < head; j += ranks) at[j] = true;
+    for (int j = head + 16 * words + rank; j < count; j += ranks) at[j] = true;
+}
+
 // Copying out of shared memory takes three steps: every thread that wrote there calls publish() and then a barrier, all
 // `ranks` threads that copy call copy_out() (this one is number `rank`), and before the memory is written again, or the
 // kernel ends, every thread calls await_copies(); before other copies to the same place, settle_copies(). From Hopper
@@ -113,6 +123,10 @@ FN void await_copies() {}
 FN void settle_copies() {}
 FN void zero_out(float* at, int count, int rank, int ranks) {
     for (int j = rank; j < count; j += ranks) at[j] = 0;
+}
+
+FN void set_marks(bool* at, int count, int rank, int ranks) {
+    for (int j = rank; j < count; j += ranks) at[j] = true;
 }
 
 template <bool> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {

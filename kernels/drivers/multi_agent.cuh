@@ -216,6 +216,8 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         const u32         staggered = now(buffers.staggered);
 
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(team, call);
+        w.put_arrays(team, buffers);
+        const bool wrong_actions = READ_TOGETHER && read_actions(call.role, team, &w.action[0]);
         FOR_EACH_AGENT(i, AGENTS) {
             // All that is read comes first, so that it is waited for once.
             u32           offence = NO_OFFENCE;
@@ -233,7 +235,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             UNROLL
             for (int j = 0; j < ACTION_SIZE; ++j) w.action[i * ACTION_SIZE + j] = action.value[j];
 #else
-            read_action(call.role, team.replica, i, offence, w.action + i * ACTION_SIZE);
+            if (!READ_TOGETHER) read_action(call.role, team.replica, i, offence, w.action + i * ACTION_SIZE);
 #endif
             if (offence != NO_OFFENCE && w.present[i] && !ended)
                 report(buffers.offence, call.launch, offence, place_of(team.replica, i, buffers.state.elapsed[team.replica]));
@@ -245,6 +247,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
                 if (SCHEDULE == BLOCK) w.elapsed += ended ? 0 : 1;
             }
         }
+        if (wrong_actions) report_actions(call, team, w);
         if (SCHEDULE != BLOCK) {  // elsewhere invalid actions are reported from the World
             FOR_EACH_AGENT(first, 1) w.elapsed += w.pending ? 0 : 1;
         }
@@ -273,6 +276,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             rows = FIRST_ROWS;
         }
         team.active = team.here;
+        w.store_arrays(team, buffers);
         FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
             w.store(i, buffers, team.replica);
             buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];
@@ -296,7 +300,10 @@ KERNEL_OF_BLOCKS(kernel_inspect, StepCall, THREADS, BLOCKS) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_BLOCK(block) {
         Team team(block, buffers, call.phase);
-        FOR_EACH_AGENT(i, AGENTS) {
+        // A look at all of them first, without a branch for each.
+        const bool right = !ON_GPU && READ_TOGETHER && !(AUTORESET == DISABLED && call.report_frozen) &&
+                           !read_actions(call.role, team, static_cast<real*>(nullptr));
+        FOR_EACH_AGENT(i, right ? 0 : AGENTS) {
             const u8  ended = AUTORESET == SAME_STEP ? u8(0) : buffers.ended[team.replica];
             const int step  = buffers.state.elapsed[team.replica];
             u32 offence = NO_OFFENCE;
@@ -330,6 +337,7 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
         const bool renewed      = first_chosen && (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[0] != 0);
         if (renewed) team.shared_seed = call.reseed == nullptr ? &call.first_seed : call.new_seeds;
 
+        w.put_arrays(team, buffers);
         FOR_EACH_AGENT(i, AGENTS) {
             w.put(i, Fetched(i, buffers, team.replica));
             w.present[i] = w.in_game[i] || buffers.just_left[team.replica * AGENTS + i];
@@ -348,6 +356,7 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
             team.active = team.here;
         }
         observe_team(w, p, team, call, ALL_ROWS, local.at);
+        w.store_arrays(team, buffers);
         FOR_EACH_AGENT(i, AGENTS) {
             w.store(i, buffers, team.replica);
             buffers.just_left[team.replica * AGENTS + i] = w.present[i] && !w.in_game[i];

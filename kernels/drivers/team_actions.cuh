@@ -59,6 +59,10 @@ struct TeamActions {
     }
 };
 
+constexpr bool READ_TOGETHER = false;
+template <class Value> FN bool read_actions(const RoleCall (&)[ROLES], const Team&, Value*) { return false; }
+template <class Call> FN void report_actions(const Call&, const Team&, const World&) {}
+
 #else  // too long to be copied: read element by element, and looked at where the World has them
 
 // Its elements go to `kept`, where that is not null.
@@ -83,6 +87,78 @@ FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u
             value = given == given ? given : real(0);
         }
         if (kept != nullptr) kept[j] = value;
+    }
+}
+
+// Where a replica's threads are all at hand, neighbouring threads read neighbouring elements.
+constexpr bool READ_TOGETHER = SCHEDULE != SPREAD;
+
+// Element j of an agent's action, made valid; notes whether it was not.
+template <class Given> FN auto made_valid(Given given, int role, int j, bool& wrong) {
+    if constexpr (WHOLE_ACTIONS) {
+        using Wide = decltype(given + 0);  // int, or i64
+        const Wide least = action_start(role, j), inside = clip(Wide(given), least, Wide(least + action_count(role, j) - 1));
+        wrong |= inside != Wide(given);
+        return int(inside);
+    } else {
+        wrong |= given != given;
+        return given == given ? real(given) : real(0);
+    }
+}
+
+// One role's actions, this thread's elements of them, to `kept` if it is not null; whether any was invalid.
+template <class Given, class Value> FN bool read_role(const Given* actions, int role, const Team& team, Value* kept) {
+    const int size = action_size(role), count = count_of(role) * size;
+    const Given* const from = actions + team.replica * count;
+    bool wrong = false;
+    if (!ON_GPU) {  // so that compilers vectorise it
+        for (int agent = 0; agent < count_of(role); ++agent) {
+            for (int j = 0; j < size; ++j) {
+                const auto value = made_valid(from[agent * size + j], role, j, wrong);
+                if (kept != nullptr) kept[agent * ACTION_SIZE + j] = Value(value);
+            }
+        }
+        return wrong;
+    }
+    for (int e = team.rank; e < count; e += team.size) {
+        const int  agent = e / size, j = e - agent * size;
+        const auto value = made_valid(from[e], role, j, wrong);
+        if (kept != nullptr) kept[agent * ACTION_SIZE + j] = Value(value);
+    }
+    return wrong;
+}
+
+template <class Value> FN bool read_actions(const RoleCall (&role)[ROLES], const Team& team, Value* kept) {
+    bool wrong = false;
+    if (!team.here) return wrong;
+    UNROLL
+    for (int own = 0; own < ROLES; ++own) {
+        const void* const at = role[own].actions;
+        Value* const      to = kept == nullptr ? nullptr : kept + first_of(own) * ACTION_SIZE;
+        if constexpr (!WHOLE_ACTIONS) {
+            if (sizeof(real) == sizeof(double) && role[own].action_kind == FLOAT64)
+                wrong |= read_role(static_cast<const double*>(at), own, team, to);
+            else
+                wrong |= read_role(static_cast<const float*>(at), own, team, to);
+        } else if (role[own].action_kind == INT32) {
+            wrong |= read_role(static_cast<const int*>(at), own, team, to);
+        } else if (role[own].action_kind == UINT8) {
+            wrong |= read_role(static_cast<const u8*>(at), own, team, to);
+        } else {
+            wrong |= read_role(static_cast<const i64*>(at), own, team, to);
+        }
+    }
+    return wrong;
+}
+
+// Puts invalid actions on record, of agents that take part.
+template <class Call> FN void report_actions(const Call& call, const Team& team, const World& w) {
+    if (AUTORESET != SAME_STEP && w.pending) return;
+    for (int i = 0; i < AGENTS; ++i) {
+        u32 offence = NO_OFFENCE;
+        if (w.present[i]) read_action(call.role, team.replica, i, offence, static_cast<real*>(nullptr));
+        if (offence != NO_OFFENCE)
+            report(call.buffers.offence, call.launch, offence, place_of(team.replica, i, call.buffers.state.elapsed[team.replica]));
     }
 }
 

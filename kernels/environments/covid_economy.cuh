@@ -5,6 +5,8 @@ constexpr int GOVERNORS = count_of(GOVERNOR), THE_PLANNER = GOVERNORS;
 
 constexpr int LAG = 29, FILTERS = 5, WINDOW = 600;  // days from a level to what it does; unemployment's memory
 
+enum Total : int { DIED, GIVEN, INCOME };
+
 constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365;
 
 // The logistic's integral, of which the curve of unemployment is made.
@@ -98,18 +100,13 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         const real economy = normal(utility(p, w.income[i] / year), p.least_economy[i], p.most_economy[i]);
         w.reward[i] = weighed(health, economy, p.health_weight[i], p.health_priority);
     }
+    sum_over(team, w.totals, 3, GOVERNORS, [&](int k, int s) { return k == DIED ? w.died[s] : k == GIVEN ? w.given[s] : w.income[s]; });
     FOR_EACH_AGENT(i, AGENTS) {
         if (i != THE_PLANNER) continue;
-        real died = 0, given = 0, income = 0;
-        for (int s = 0; s < GOVERNORS; ++s) {
-            died += w.died[s];
-            given += w.given[s];
-            income += w.income[s];
-        }
         const real year    = DAYS * p.most_income_of_all;
-        const real health  = normal(-died * p.value_of_life / year, p.planner_norms[0], p.planner_norms[1]);
-        const real spent   = (1 + p.interest) * given;
-        const real economy = normal(utility(p, (income - spent) / year), p.planner_norms[2], p.planner_norms[3]);
+        const real health  = normal(-w.totals[DIED] * p.value_of_life / year, p.planner_norms[0], p.planner_norms[1]);
+        const real spent   = (1 + p.interest) * w.totals[GIVEN];
+        const real economy = normal(utility(p, (w.totals[INCOME] - spent) / year), p.planner_norms[2], p.planner_norms[3]);
         w.reward[i] = weighed(health, economy, p.planner_norms[4], p.health_priority_planner);
     }
 }

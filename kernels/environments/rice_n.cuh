@@ -54,42 +54,45 @@ FN void produce(World& w, const Params& p, int i, const Action& action) {
     w.current_balance[i] = w.current_balance[i] * (1 + p.balance_interest);
 }
 
-// What it would import from each, as far as its output and its debts allow.
-FN void bid(World& w, const Params& p, int i, const Action& action) {
-    const real output = w.gross_output[i];
-    real       wanted = 0;
-    for (int j = 0; j < AGENTS; ++j) wanted += j == i ? real(0) : TENTH * real(action[BIDS + j]) * output;
-    const real solvent = 1 + clip(p.debt_factor * w.current_balance[i] / p.initial_capital[i], real(-1), real(0));
-    const real share   = (wanted > output ? output / wanted : real(1)) * solvent;
-    for (int j = 0; j < AGENTS; ++j) {
-        w.imports(i, j) = j == i ? real(0) : TENTH * real(action[BIDS + j]) * output * share;
+// What i would import from j at first.
+FN real bid(const World& w, const TeamActions& actions, int i, int j) {
+    return j == i ? real(0) : TENTH * real(actions[i][BIDS + j]) * w.gross_output[i];
+}
+
+// Trade, in which it imports no more than its output and its debts allow, nor exports more than it is ready to.
+FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions, int regions) {
+    sum_over(team, w.wanted, regions, AGENTS, [&](int i, int j) { return bid(w, actions, i, j); });
+    FOR_EACH_AGENT(i, regions) {
+        const real output  = w.gross_output[i];
+        const real solvent = 1 + clip(p.debt_factor * w.current_balance[i] / p.initial_capital[i], real(-1), real(0));
+        w.bid_share[i]     = (w.wanted[i] > output ? output / w.wanted[i] : real(1)) * solvent;
+    }
+    sum_over(team, w.exports, regions, AGENTS, [&](int j, int i) { return bid(w, actions, i, j) * w.bid_share[i]; });
+    FOR_EACH_AGENT(j, regions) {
+        const real wanted = w.exports[j], output = w.gross_output[j];
+        const real most   = minimum(w.max_export_limit[j] * output, output - w.investment[j]);
+        w.supplied[j]     = wanted > most ? most / wanted : real(1);
+        w.exports[j]      = minimum(wanted, most);
+    }
+    FOR_EACH_AGENT(pair, regions * AGENTS) {
+        const int i = pair / AGENTS, j = pair % AGENTS;
+        w.imports(i, j) = bid(w, actions, i, j) * w.bid_share[i] * w.supplied[j];
+    }
+    sum_over(team, w.imported, regions, AGENTS, [&](int i, int j) { return w.imports(i, j); });
+    sum_over(team, w.foreign, regions, AGENTS, [&](int i, int j) { return square_root(w.imports(i, j) * (1 - w.tariffs(i, j))); });
+    FOR_EACH_AGENT(pair, regions * AGENTS) {
+        const int i = pair / AGENTS, j = pair % AGENTS;
+        w.tariffs(i, j) = TENTH * real(actions[i][TARIFFS + j]);
     }
 }
 
-// Which share of what others would import it exports.
-FN void supply(World& w, int i) {
-    real wanted = 0;
-    for (int j = 0; j < AGENTS; ++j) wanted += w.imports(j, i);
-    const real most    = minimum(w.max_export_limit[i] * w.gross_output[i], w.gross_output[i] - w.investment[i]);
-    w.supplied[i]      = wanted > most ? most / wanted : real(1);
-    w.exports[i]       = wanted > most ? most : wanted;
-}
-
-// Trade, consumption and utility; and the years until the next step.
-FN void live(World& w, const Params& p, int i, const Action& action) {
-    real imported = 0, foreign = 0;
-    for (int j = 0; j < AGENTS; ++j) {
-        const real traded = w.imports(i, j) * w.supplied[j];
-        w.imports(i, j)   = traded;
-        imported += traded;
-        foreign += square_root(traded * (1 - w.tariffs(i, j)));
-        w.tariffs(i, j) = TENTH * real(action[TARIFFS + j]);
-    }
+// Consumption and utility, and the years until the next step.
+FN void live(World& w, const Params& p, int i) {
     const real domestic = maximum(real(0), w.gross_output[i] - w.investment[i] - w.exports[i]);
     const real root     = p.domestic_preference * square_root(domestic) +
-                      (1 - p.domestic_preference) / real(AGENTS - 1) * foreign;
+                      (1 - p.domestic_preference) / real(AGENTS - 1) * w.foreign[i];
     w.consumption[i] = root * root;
-    w.current_balance[i] += YEARS * (w.exports[i] - imported);
+    w.current_balance[i] += YEARS * (w.exports[i] - w.imported[i]);
 
     const real k = activities(w) - 1, people = w.labor[i] / 1000, risk = 1 - p.risk_aversion;
     const real share = w.consumption[i] / people + 1;
@@ -111,8 +114,7 @@ FN void warm(World& w, const Params& p) {
     w.exogenous_forcing = p.first_forcing + minimum(p.last_forcing - p.first_forcing,
                                                     (p.last_forcing - p.first_forcing) / p.forcing_steps * k);
     w.land_emissions = p.land_emissions_at_first * power(1 - p.land_decline, k) / real(AGENTS);
-    real emitted = 0;
-    for (int i = 0; i < AGENTS; ++i) emitted += w.emissions[i] + w.land_emissions;
+    const real emitted = w.emitted + real(AGENTS) * w.land_emissions;
     const real air = w.carbon_mass[0], upper = w.carbon_mass[1], lower = w.carbon_mass[2];
     const real warmth = w.temperature[0], depth = w.temperature[1];
     const real forcing = p.forcing_of_doubling * log(air / p.carbon_in_1750) / real(0.6931471805599453) + w.exogenous_forcing;
@@ -125,40 +127,31 @@ FN void warm(World& w, const Params& p) {
 }
 
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    const int acting = stage_of(w) == ACT ? AGENTS : 0, proposing = stage_of(w) == PROPOSE ? AGENTS : 0;
+    const int deciding = stage_of(w) == DECIDE ? AGENTS : 0;
     FOR_EACH_AGENT(i, AGENTS) {
-        const Action action = actions[i];
-        w.last_reward[i]    = 0;
-        if (stage_of(w) == ACT) {
-            produce(w, p, i, action);
-            bid(w, p, i, action);
-        }
-        if constexpr (NEGOTIATION) {
-            for (int j = 0; j < AGENTS; ++j) {
-                if (stage_of(w) == PROPOSE) {
-                    w.promised(i, j)  = TENTH * real(action[PROPOSALS + 2 * j]);
-                    w.requested(i, j) = TENTH * real(action[PROPOSALS + 2 * j + 1]);
-                } else if (stage_of(w) == DECIDE) {
-                    w.accepted(i, j) = j != i && action[DECISIONS + j] == 1;
-                }
-            }
-        }
+        w.last_reward[i] = 0;
+        if (acting > 0) produce(w, p, i, actions[i]);
     }
-    FOR_EACH_AGENT(i, AGENTS) {
-        if (stage_of(w) == ACT) supply(w, i);
-        if (NEGOTIATION && stage_of(w) == DECIDE) {
-            real least = 0;
-            for (int j = 0; j < AGENTS; ++j) {
-                if (w.accepted(j, i)) least = maximum(least, w.promised(i, j));
-                if (w.accepted(i, j)) least = maximum(least, w.requested(j, i));
-            }
-            w.minimum_mitigation_rate[i] = least;
+    if constexpr (NEGOTIATION) {
+        FOR_EACH_AGENT(pair, proposing * AGENTS) {
+            const int i = pair / AGENTS, j = pair % AGENTS;
+            w.promised(i, j)  = TENTH * real(actions[i][PROPOSALS + 2 * j]);
+            w.requested(i, j) = TENTH * real(actions[i][PROPOSALS + 2 * j + 1]);
         }
+        FOR_EACH_AGENT(pair, deciding * AGENTS) {
+            const int i = pair / AGENTS, j = pair % AGENTS;
+            w.accepted(i, j) = j != i && actions[i][DECISIONS + j] == 1;
+        }
+        maximum_over(team, w.minimum_mitigation_rate, deciding, AGENTS, [&](int i, int j) {
+            return maximum(w.accepted(j, i) ? w.promised(i, j) : real(0), w.accepted(i, j) ? w.requested(j, i) : real(0));
+        });
     }
-    FOR_EACH_AGENT(i, AGENTS) {
-        if (stage_of(w) == ACT) live(w, p, i, actions[i]);
-    }
-    FOR_EACH_AGENT(i, AGENTS) {
-        if (i == 0 && stage_of(w) == ACT) {
+    trade(w, p, team, actions, acting);
+    FOR_EACH_AGENT(i, acting) live(w, p, i);
+    sum_over(team, w.emitted, acting, [&](int i) { return w.emissions[i]; });
+    FOR_EACH_AGENT(i, 1) {
+        if (acting > 0) {
             warm(w, p);
             if (activities(w) >= real(ACTIVITIES)) w.terminated = true;
         }

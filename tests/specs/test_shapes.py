@@ -169,6 +169,10 @@ def test_what_is_no_shape(tmp_path: Path, shape: Any, error: type[Exception], sa
     assert said in str(caught.value)
 
 
+def test_the_checker_passes_them(tmp_path: Path) -> None:
+    assert wrong(builds.phases, chase(tmp_path, "Gifts-v0", more=FIELDS, **GIFTS)) == ""
+
+
 def test_a_length_or_a_shape() -> None:
     with pytest.raises(ValueError, match=r"a field has the length 3 and the shape \(2, 2\); give one"):
         Field(length=3, shape=(2, 2))
