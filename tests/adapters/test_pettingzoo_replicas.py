@@ -124,12 +124,13 @@ def test_vector_is_the_batch(team_id: str, place: Place, mode: str, variant: Map
     results = one.reset(seed=0), other.reset(seed=0)
     expected: Any = batch.reset(seed=0)
     for step in range(steps + 1):
-        for result in results:
+        looked = place.device == "cpu" or step in (0, 1, 11, 12, 13, steps)  # a device is asked for each agent's arrays
+        for result in results if looked else ():
             assert len(result) == len(expected)
             for part, by_role in zip(result, expected, strict=True):
                 assert list(part) == one.possible_agents
                 assert_same_bits(part, columns_of(one, by_role))
-        for env in (one, other):
+        for env in (one, other) if looked else ():
             assert_same_bits(env.alive, columns_of(env, expected[-1]["alive"]))
             assert env.agents is env.possible_agents
         if step < steps:
