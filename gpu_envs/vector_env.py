@@ -282,7 +282,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         if per_step:
             shapes |= {"rewards": (rows, real), "terminations": (rows, "bool"), "truncations": (rows, "bool")}
             if drawn:
-                kind = "int64" if isinstance(self.single_action_space, gymnasium.spaces.Discrete) else "float32"
+                kind = "int64" if self._reader.discrete else "float32"
                 shapes["random_actions"] = ((*rows, *(self.single_action_space.shape or ())), kind)
         needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
         refusal = f"the results of {steps:,} steps of {n:,} replicas need {needed / 2**30:,.1f} GiB; take fewer steps"

@@ -218,6 +218,8 @@ def _told(mask: np.ndarray | None) -> dict[str, Any]:
 
 def _written_by(space: gymnasium.Space[Any]) -> tuple[np.ndarray, Callable[[Any], None]]:
     """Where the kernel reads actions, and what puts one there or raises an ActionError."""
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return _several_written_by(space)
     least, most = 0, 0
     discrete = isinstance(space, gymnasium.spaces.Discrete)
     if isinstance(space, gymnasium.spaces.Discrete):
@@ -236,5 +238,24 @@ def _written_by(space: gymnasium.Space[Any]) -> tuple[np.ndarray, Callable[[Any]
             fits = actions.item() == actions.item() if few else not np.isnan(actions).any()
         if not fits:
             raise ActionError(f"the action {action!r} is out of range or not a number; allowed: {space}")
+
+    return actions, write
+
+
+def _several_written_by(space: gymnasium.spaces.MultiDiscrete) -> tuple[np.ndarray, Callable[[Any], None]]:
+    """The same for several whole numbers."""
+    actions = np.zeros((1, *space.shape), np.int64)
+    least, most = space.start, space.start + space.nvec - 1
+
+    def write(action: Any) -> None:
+        try:
+            given = np.asarray(action)
+        except (TypeError, ValueError):  # on another device, or rows of unequal lengths
+            given = np.empty(0)
+        if given.shape != space.shape or given.dtype.kind not in "biu":
+            raise ActionError(f"the action {action!r} is not of the action space {space}")
+        if (given < least).any() or (given > most).any():
+            raise ActionError(f"the action {action!r} is out of range; allowed: {space}")
+        actions[0] = given
 
     return actions, write

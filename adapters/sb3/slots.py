@@ -9,6 +9,7 @@ from gpu_envs.adapters.sb3.others import Others
 from gpu_envs.adapters.sb3.results import WRITTEN, Live, joined, keys_of, results_for, settle
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.by_role import ALONE, ByRole
+from gpu_envs.specs.spaces import from_zero
 
 SlotObservations: TypeAlias = np.ndarray | dict[str, np.ndarray]
 """Observations ``[slots, ...]``; of a Dict space by key."""
@@ -48,7 +49,7 @@ class Slots(ABC):
 
     Attributes:
         observation_space: Of one slot.
-        action_space: Of one slot.
+        action_space: Of one slot: whole numbers count from 0, as Stable-Baselines3's policies give them.
         of_replica: How many slots a replica has; slot *i* belongs to replica ``i // of_replica``.
     """
 
@@ -63,12 +64,13 @@ class Slots(ABC):
         self._results = results_for(self._env, None if by_role.alone else role)
         self._midway = np.zeros(self._env.num_envs, bool)
         own = by_role.roles[role]
-        self.observation_space, self.action_space = own.observation, own.action
+        self.observation_space = own.observation
+        self.action_space, self._first_action = from_zero(own.action)
         self.of_replica = len(own.agents)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # 0.1.0 kept a role of teams only, and no choices of the others
-        self.__dict__.update({"_role": ALONE, "_chosen": None} | state)
+        # 0.1.0 kept a role of teams only, no choices of the others, and spaces with their starts
+        self.__dict__.update({"_role": ALONE, "_chosen": None, "_first_action": None} | state)
         self._by_role = ByRole(self._env)
 
     @abstractmethod
@@ -99,6 +101,10 @@ class Slots(ABC):
         """Which actions each slot may choose now, bool ``[slots, choices]``: a copy."""
         masks = np.array(to_numpy(self._by_role.action_masks[self._role]), bool)
         return masks.reshape(-1, masks.shape[-1])
+
+    def _taken(self, actions: Any) -> Any:
+        """Actions as the environment takes them."""
+        return actions if self._first_action is None else actions + self._first_action
 
     def _live(self, results: tuple[Any, ...]) -> Live:
         """A step's results by name; of a Dict space by ``name.key``."""
@@ -142,7 +148,7 @@ class Replicas(Slots):
         return np.array(to_numpy(observations))
 
     def step(self, actions: Any) -> Stepped:
-        results = self._env.step(actions, out=self._results.prepare())
+        results = self._env.step(self._taken(actions), out=self._results.prepare())
         settle(self._env)
         got = self._results.fetch(self._live(results))
         terminated, truncated = got["terminations"], got["truncations"]
@@ -203,7 +209,7 @@ class Agents(Slots):
         return self._flat(np.array(to_numpy(observations[self._role])))
 
     def step(self, actions: Any) -> Stepped:
-        given = np.reshape(actions, (*self._rows, *(self.action_space.shape or ())))
+        given = np.reshape(self._taken(actions), (*self._rows, *(self.action_space.shape or ())))
         if self._chosen is None:
             self._chosen = self._others.act(self._seen)
         settle(self._env)

@@ -36,7 +36,8 @@ class VecEnv(StableVecEnv):
     was made), as with a ``Monitor`` around each environment. All other infos are the same empty dicts every step: do
     not write into them.
 
-    Observations of a Dict space are dicts of arrays, and so is ``terminal_observation``. Where the rules say which
+    Observations of a Dict space are dicts of arrays, and so is ``terminal_observation``. Whole numbers of actions count
+    from 0, as the policies give them, whatever the ``start`` of the environment's space. Where the rules say which
     actions are possible, sb3-contrib's ``MaskablePPO`` asks for that by itself, each step; infos do not hold it.
 
     Stable-Baselines3 gives an image (a uint8 Box ``[height, width, channels]`` from 0 to 255, of a Dict or under its

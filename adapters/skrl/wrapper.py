@@ -11,6 +11,7 @@ from gpu_envs.adapters.opening import opened
 from gpu_envs.engine.results import Step
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.seeds import Seed, check_seed, derived_seed, random_seed
+from gpu_envs.specs import spaces
 from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
@@ -207,8 +208,5 @@ class Beginning:
 
 def from_zero(space: gymnasium.Space[Any], device: torch.device) -> tuple[gymnasium.Space[Any], torch.Tensor | None]:
     """The space that whole numbers from 0 up make of it, and what to add to them; None: nothing."""
-    if isinstance(space, gymnasium.spaces.Discrete) and space.start != 0:
-        return gymnasium.spaces.Discrete(int(space.n)), torch.tensor(int(space.start), device=device)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.start.any():
-        return gymnasium.spaces.MultiDiscrete(space.nvec), torch.tensor(space.start.tolist(), device=device)
-    return space, None
+    counted, first = spaces.from_zero(space)
+    return counted, None if first is None else torch.from_numpy(first).to(device)

@@ -12,6 +12,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from torchrl.data import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 
+from gpu_envs.specs.spaces import from_zero
+
 OBSERVATION, MASK = "observation", "action_mask"
 """TorchRL's names."""
 
@@ -109,8 +111,8 @@ def action_spec(
 
 def first_actions(space: gymnasium.Space[Any], device: torch.device) -> torch.Tensor | None:
     """What is added to numbers that count from 0; None: nothing."""
-    start = np.asarray(space.start if isinstance(space, Discrete | MultiDiscrete) else 0)
-    return torch.from_numpy(start.astype(np.int64)).to(device) if start.any() else None
+    first = from_zero(space)[1]
+    return None if first is None else torch.from_numpy(first).to(device)
 
 
 def flag_spec(shape: Sequence[int], device: torch.device) -> TensorSpec:

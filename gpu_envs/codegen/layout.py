@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays
@@ -101,15 +100,6 @@ class Layout(ABC):
     @abstractmethod
     def allowed(self, agent: int) -> str:
         """The actions of an agent, in words."""
-
-
-def mask_entries(space: gymnasium.Space[Any]) -> int:
-    """How many choices an action mask is about: of a MultiDiscrete those of all its elements; 0 where there is none."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        return int(space.nvec.sum())
-    return 0
 
 
 def mode_enum(mode: str) -> str:

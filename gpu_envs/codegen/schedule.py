@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.backend.program import Device
-from gpu_envs.codegen.layout import mask_entries
 from gpu_envs.codegen.world import WorldField
+from gpu_envs.specs.spaces import mask_entries
 
 NARROW_ROW = 32
 """Floats in a row of observations up to which a thread writes one; a warp writes several wider ones together."""

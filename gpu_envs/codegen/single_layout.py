@@ -10,10 +10,11 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import CPP_TYPES, ArrayShape
-from gpu_envs.codegen.layout import Layout, SimulationConfig, mask_entries
+from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.observed import Part, is_staged, parts_of
 from gpu_envs.codegen.state import StateField
 from gpu_envs.specs.single import EnvSpec
+from gpu_envs.specs.spaces import mask_entries
 
 MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
 """The drivers that are compiled, each when first needed, and their kernels."""
@@ -65,7 +66,7 @@ class SingleLayout(Layout):
         if not choices:
             raise ValueError(
                 f"{self.spec.id}: action_mask=True, but the action space is {self.action_space}; "
-                "masks are for Discrete actions"
+                "masks are for Discrete and MultiDiscrete actions"
             )
         return choices
 

@@ -1,11 +1,12 @@
 """The source of single-agent environments: what the spec says, in C++, between the headers."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from gpu_envs.backend.contract import contract
 from gpu_envs.backend.program import Program, headers, joined
@@ -29,6 +30,7 @@ def generate(layout: SingleLayout, module: str) -> Program:
     rules = rules_part(layout.config)
     parts = [
         *opening(layout, rules[1]),
+        *headers(*(["drivers/multi_discrete.cuh"] if isinstance(layout.action_space, MultiDiscrete) else [])),
         ("generated", _prologue(layout, declared)),
         rules,
         *headers("drivers/tile.cuh", seen, possible, f"drivers/{module}.cuh"),
@@ -50,24 +52,32 @@ def _number(value: float) -> str:
 
 
 def _action(space: gymnasium.Space[Any], spec_id: str, choices: int) -> str:
-    if isinstance(space, gymnasium.spaces.Discrete):
+    if isinstance(space, Discrete):
         flag = f", true>;\nconstexpr int CHOICES = {choices}" if choices else ">"
         return f"using Actions = DiscreteActions<{space.n}, {space.start}{flag};\nusing Action = Actions::Action;"
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32:
+    if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1 and space.nvec.size:
+        counts, starts = space.nvec.tolist(), space.start.tolist()
+        masks = [f"constexpr int CHOICES = {choices};"] if choices else []
+        return _several("MultiDiscreteActions", "int", {"count": counts, "start": starts}, *masks)
+    if isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32:
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise ValueError(f"{spec_id}: the bounds of a Box of actions must be finite; got {space}")
-        low, high = (selection([_number(bound) for bound in bounds], "j") for bounds in (space.low, space.high))
-        return "\n".join(
-            [
-                "struct ActionBounds {",
-                f"    FN static constexpr float low([[maybe_unused]] int j) {{ return {low}; }}",
-                f"    FN static constexpr float high([[maybe_unused]] int j) {{ return {high}; }}",
-                "};",
-                f"using Actions = BoxActions<{space.shape[0]}, ActionBounds>;",
-                "using Action = Actions::Action;",
-            ]
-        )
-    raise ValueError(f"{spec_id}: an action space must be Discrete or a float32 Box of one dimension; got {space}")
+        low, high = ([_number(bound) for bound in bounds] for bounds in (space.low, space.high))
+        return _several("BoxActions", "float", {"low": low, "high": high})
+    raise ValueError(
+        f"{spec_id}: an action space must be Discrete, or a MultiDiscrete or float32 Box of one dimension; got {space}"
+    )
+
+
+def _several(kind: str, number: str, bounds: Mapping[str, Sequence[object]], *more: str) -> str:
+    """Actions of several numbers, each with bounds of its own."""
+    getters = [
+        f"    FN static constexpr {number} {name}([[maybe_unused]] int j) {{ return {selection(values, 'j')}; }}"
+        for name, values in bounds.items()
+    ]
+    size = len(next(iter(bounds.values())))
+    lines = ["struct ActionBounds {", *getters, "};", f"using Actions = {kind}<{size}, ActionBounds>;"]
+    return "\n".join([*lines, *more, "using Action = Actions::Action;"])
 
 
 def structs(layout: SingleLayout) -> dict[str, Struct]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import ArrayShape, Device
-from gpu_envs.codegen.layout import Layout, SimulationConfig, mask_entries
+from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.schedule import RoleRows, TeamSchedule, TeamSize, schedule_of
 from gpu_envs.codegen.world import WorldField
 from gpu_envs.specs.fields import Field
-from gpu_envs.specs.spaces import space_of
+from gpu_envs.specs.spaces import mask_entries, space_of
 from gpu_envs.specs.team import TeamSpec
 
 

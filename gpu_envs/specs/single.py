@@ -28,7 +28,7 @@ class EnvSpec(Spec):
     observation: SpaceSource
     """The observation space of one replica: a Box of float32, uint8 or int32, or a Dict of such."""
     action: SpaceSource
-    """The action space of one replica."""
+    """The action space of one replica: Discrete, or a MultiDiscrete or a Box of float32 with one dimension."""
 
     def __post_init__(self) -> None:
         """Checks names and types of the state's fields."""

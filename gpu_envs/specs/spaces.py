@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete, MultiDiscrete
 
 from gpu_envs.specs.derived import derived
 from gpu_envs.specs.params import ParamValue
@@ -44,3 +46,24 @@ def outline(space: gymnasium.Space[Any]) -> object:
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: outline(part) for key, part in space.spaces.items()}
     return type(space), space.shape, str(space.dtype)
+
+
+def mask_entries(space: gymnasium.Space[Any]) -> int:
+    """How many choices an action mask is about: of a MultiDiscrete those of all its elements; 0 where there is none."""
+    if isinstance(space, Discrete):
+        return int(space.n)
+    if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
+        return int(space.nvec.sum())
+    return 0
+
+
+def from_zero(space: gymnasium.Space[Any]) -> tuple[gymnasium.Space[Any], np.ndarray | None]:
+    """The space that whole numbers from 0 up make of it, and what to add to them; None: nothing.
+
+    Policies of other libraries count from 0, whatever the space.
+    """
+    if isinstance(space, Discrete) and space.start != 0:
+        return Discrete(int(space.n)), np.asarray(space.start, np.int64)
+    if isinstance(space, MultiDiscrete) and space.start.any():
+        return MultiDiscrete(space.nvec), space.start.astype(np.int64)
+    return space, None

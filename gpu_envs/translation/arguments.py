@@ -14,7 +14,7 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.specs.names import camel
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
-from gpu_envs.specs.spaces import space_of
+from gpu_envs.specs.spaces import mask_entries, space_of
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arithmetic import write_only
 from gpu_envs.translation.sources import RefusedError
@@ -124,14 +124,12 @@ class Arguments(Record):
 
     def _of_one(self, spec: EnvSpec) -> dict[str, Type]:
         action = space_of(spec.action, self.params)
-        discrete = isinstance(action, gymnasium.spaces.Discrete)
-        size = int(getattr(action, "n", 0))
         state = {name: self._held("State", name, field) for name, field in spec.typed_state.items()}
         return {
             "State": Thing("State", state),
-            "Action": INT if discrete else Array(REAL, (_size(action),), cpp="Action"),
+            "Action": _action([action]),
             "Observation": self._observation(space_of(spec.observation, self.params)),
-            "Mask": Array(BOOL, (size or None,), stored="bool", owner="Mask"),
+            "Mask": Array(BOOL, (mask_entries(action) or None,), stored="bool", owner="Mask"),
         }
 
     def _observation(self, space: gymnasium.Space[Any]) -> Thing | Array:
@@ -162,11 +160,8 @@ class Arguments(Record):
         for role in spec.roles:
             size = role.size(self.params)
             fields |= {name: self._held("World", name, field, size) for name, field in role.state.items()}
-        spaces = [space_of(role.action, self.params) for role in spec.roles]
-        alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
-        whole = not all(isinstance(space, gymnasium.spaces.Box) for space in spaces)
-        action = INT if alone else Array(INT if whole else REAL, (max(map(_size, spaces)),), cpp="Action")
-        form = "int({0}[{1}])" if alone else "{0}[{1}]"
+        action = _action([space_of(role.action, self.params) for role in spec.roles])
+        form = "int({0}[{1}])" if action is INT else "{0}[{1}]"
         widest = max(_size(space_of(role.observation, self.params)) for role in spec.roles)
         return {
             "World": Thing("World", fields),
@@ -194,6 +189,14 @@ class Arguments(Record):
 def _indexed(sizes: Sequence[int]) -> str:
     """How an element of an array is named in C++: its own name, then its indices."""
     return "{0}[{1}]" if len(sizes) == 1 else f"{{0}}({', '.join(f'{{{n + 1}}}' for n in range(len(sizes)))})"
+
+
+def _action(spaces: Sequence[gymnasium.Space[Any]]) -> Type:
+    """An action of one of these spaces: a number where all are Discrete."""
+    if all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces):
+        return INT
+    whole = not all(isinstance(space, gymnasium.spaces.Box) for space in spaces)
+    return Array(INT if whole else REAL, (max(map(_size, spaces)),), cpp="Action")
 
 
 def _size(space: gymnasium.Space[Any]) -> int:

@@ -13,6 +13,20 @@ FN void report(u64* record, u64 launch, u32 kind, u64 place) {
     if (owner == 0 || owner == name) lower(&record[1], place);
 }
 
+// The number, from 0 up, of one of the choices that are possible; where none is, of one of all.
+FN int drawn_among(const bool* possible, int choices, u32 word) {
+    int count = 0;
+    for (int j = 0; j < choices; ++j) count += possible[j];
+    const bool any    = count != 0;
+    const int  wanted = int(u64(word) * u64(any ? count : choices) >> 32);
+    int reached = 0, before = 0;
+    for (int j = 0; j < choices; ++j) {
+        reached += any ? possible[j] : 1;
+        before += reached <= wanted;
+    }
+    return before;
+}
+
 // One of N whole numbers from START up. One out of range counts as the nearest. MASKED: not all are always possible.
 template <int N, int START, bool MASKED = false> struct DiscreteActions {
     using Action = int;
@@ -27,11 +41,12 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
 
     FN Action get(int k) const { return value[k]; }
 
-    template <class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
+    // Compared as numbers of a type that holds the bounds.
+    template <class Wide, class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
         int outside = 0;
         NOTE_LANES(outside, k, env) {
-            const T given  = actions[base + env.index(k)];
-            const T inside = clip(given, T(START), T(START + N - 1));
+            const Wide given  = actions[base + env.index(k)];
+            const Wide inside = clip(given, Wide(START), Wide(START + N - 1));
             outside |= given != inside;
             value[k] = int(inside);
         }
@@ -40,9 +55,11 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
 
     template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
         switch (kind) {
-            case INT32: return load_as(static_cast<const int*>(actions), base, env);
-            case UINT8: return load_as(static_cast<const u8*>(actions), base, env);
-            default:    return load_as(static_cast<const i64*>(actions), base, env);
+            case INT32: return load_as<int>(static_cast<const int*>(actions), base, env);
+            case UINT8:
+                if constexpr (START >= 0 && START + N <= 256) return load_as<u8>(static_cast<const u8*>(actions), base, env);
+                else return load_as<int>(static_cast<const u8*>(actions), base, env);
+            default: return load_as<i64>(static_cast<const i64*>(actions), base, env);
         }
     }
 
@@ -58,18 +75,8 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
         const u32 word = word_of(block, slot / PER_WORD);
         value[k] = START + (BINARY ? int(word >> (slot % PER_WORD * BITS)) & (N - 1) : int(u64(word) * N >> 32));
     }
-    // One of those that are possible; where none is, one of all.
-    FN void draw_possible(int k, const Words& block, u32 step, const bool* possible) {
-        int count = 0;
-        for (int j = 0; j < N; ++j) count += possible[j];
-        const bool any    = count != 0;
-        const int  wanted = int(u64(word_of(block, step % PER_BLOCK)) * u64(any ? count : N) >> 32);
-        int reached = 0, before = 0;
-        for (int j = 0; j < N; ++j) {
-            reached += any ? possible[j] : 1;
-            before += reached <= wanted;
-        }
-        value[k] = START + before;
+    FN void draw_possible(int k, const Words& block, u32 step, u64, u32, const bool* possible) {
+        value[k] = START + drawn_among(possible, N, word_of(block, step % PER_BLOCK));
     }
     FN void record(void* actions, Index i, int k) const { static_cast<Drawn*>(actions)[i] = value[k]; }
 };

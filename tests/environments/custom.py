@@ -16,19 +16,16 @@ def place(source: str) -> str:
     return str(FOLDER / source)
 
 
+CRANE = gpu_envs.spec(place("crane.py:CRANE_V0")).id
 COURIER = gpu_envs.spec(place("courier.py:COURIER_V0")).id
 FORAGERS = gpu_envs.spec(place("foragers.py:FORAGERS_V0")).id
+GREENHOUSE = gpu_envs.spec(place("greenhouse.py:GREENHOUSE_V0")).id
 REGATTA = gpu_envs.spec(place("regatta.py:REGATTA_V0")).id
 WARP_TAG = gpu_envs.spec(place("warp_drive_tag.py:TAG")).id
 
-SINGLE = (COURIER, REGATTA)
+SINGLE = (COURIER, CRANE, GREENHOUSE, REGATTA)
 TEAMS = (FORAGERS, WARP_TAG)
 ALL = (*SINGLE, *TEAMS)
-
-
-def possible(rng: np.random.Generator, masks: np.ndarray) -> Any:
-    """One of the possible actions each, ``[...]``, of masks of one Discrete space ``[..., n]``."""
-    return np.where(masks != 0, rng.random(masks.shape), -1).argmax(-1)
 
 
 def drawn(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
@@ -36,17 +33,17 @@ def drawn(env: Any, rng: np.random.Generator, infos: dict[str, Any]) -> Any:
     masks = infos.get("action_mask")
     if isinstance(env, gpu_envs.MultiAgentEnv):
         return {
-            role: _of(space, rng, env.num_envs, env.counts[role])
-            if masks is None or not isinstance(space, spaces.Discrete)
-            else possible(rng, masks[role])
+            role: _of(space, rng, (env.num_envs, env.counts[role]), None if masks is None else masks[role])
             for role, space in env.single_action_spaces.items()
         }
-    return _of(env.single_action_space, rng, env.num_envs) if masks is None else possible(rng, masks)
+    return _of(env.single_action_space, rng, (env.num_envs,), masks)
 
 
-def _of(space: spaces.Space[Any], rng: np.random.Generator, *shape: int) -> np.ndarray:
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(0, space.n, shape)
-    if isinstance(space, spaces.MultiDiscrete):
-        return rng.integers(0, space.nvec, (*shape, len(space.nvec)))
-    return rng.uniform(-1, 1, (*shape, *(space.shape or ()))).astype(np.float32)
+def _of(space: Any, rng: np.random.Generator, shape: tuple[int, ...], mask: np.ndarray | None) -> np.ndarray:
+    if isinstance(space, spaces.Box):
+        return rng.uniform(-1, 1, (*shape, *space.shape)).astype(np.float32)
+    sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+    if mask is None:
+        return np.asarray(rng.integers(0, sizes, (*shape, len(sizes))).reshape(*shape, *space.shape) + space.start)
+    orders = np.split(np.where(mask != 0, rng.random(mask.shape), -1), np.cumsum(sizes)[:-1], axis=-1)
+    return np.asarray(np.stack([order.argmax(-1) for order in orders], -1).reshape(*shape, *space.shape) + space.start)

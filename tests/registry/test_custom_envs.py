@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from custom import ALL, COURIER, FORAGERS, REGATTA, SINGLE, TEAMS, WARP_TAG, drawn, place
+from custom import ALL, COURIER, CRANE, FORAGERS, GREENHOUSE, REGATTA, SINGLE, TEAMS, WARP_TAG, drawn, place
+from gymnasium.spaces import Box
 from gymnasium.utils.env_checker import check_env
 from harness import DEVICES, HAS_CUDA, Make, assert_all_same, assert_same_bits
 from nvrtc import compile_with_nvrtc, nvrtc_missing, programs, resources
@@ -127,6 +128,8 @@ def test_a_team_is_drawn() -> None:
 
 TRAINED: dict[str, tuple[dict[str, Any], str, float]] = {
     COURIER: ({"total_steps": 400_000, "learning_rate": "0:0.003,1:0", "gamma": 0.97}, "agent", 1.8),
+    CRANE: ({"total_steps": 600_000, "learning_rate": "0:0.003,1:0", "gamma": 0.97}, "agent", 1.5),
+    GREENHOUSE: ({"total_steps": 400_000, "learning_rate": "0:0.003,1:0"}, "agent", 65.0),
     FORAGERS: ({"total_steps": 200_000, "learning_rate": 0.003, "horizon": 30, "epochs": 2}, "forager", 3.0),
     REGATTA: ({"total_steps": 600_000, "learning_rate": "0:0.003,1:0"}, "agent", 6.0),
 }
@@ -208,27 +211,29 @@ def test_plants_and_seeds_are_conserved(make: Make) -> None:
             sown = env.state["growing"] + env.state["seeds"] + env.state["harvest"]
 
 
-def test_a_python_step_is_what_python_itself_makes_of_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("id", [REGATTA, GREENHOUSE])
+def test_a_python_step_is_what_python_itself_makes_of_it(make: Make, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
     """The functions are never run by the package; here they are, with NumPy's numbers."""
-    spec = gpu_envs.spec(REGATTA)
+    spec = gpu_envs.spec(id)
     assert isinstance(spec, EnvSpec)
     assert isinstance(spec.header, Rules)
-    env: Any = make(REGATTA, 200, device="cpu", precision="float64", autoreset_mode="SameStep")
+    env: Any = make(id, 200, device="cpu", precision="float64", autoreset_mode="SameStep", max_episode_steps=50)
     env.reset(seed=0)
+    real = isinstance(env.single_action_space, Box)
     monkeypatch.setitem(spec.header.step.__globals__, "clip", lambda x, low, high: min(max(x, low), high))
     values: dict[str, Any] = {name: param.default for name, param in spec.params.items()}
     p = SimpleNamespace(**values, **{name: table.array({}) for name, table in spec.tables.items()})
     rng, ended = np.random.default_rng(0), 0
     for _ in range(60):
         before = {name: np.array(array) for name, array in env.state.items()}
-        actions = rng.uniform(-1.5, 1.5, (200, 1)).astype(np.float32)
+        actions = rng.uniform(-1.5, 1.5, (200, 1)).astype(np.float32) if real else drawn(env, rng, {})
         _, rewards, terminations, truncations, infos = env.step(actions)
         for i in range(200):
             s = SimpleNamespace(**{name: array[i].copy() for name, array in before.items()})
-            reward, terminated = spec.header.step(s, p, actions[i].astype(np.float64), None)
+            reward, terminated = spec.header.step(s, p, actions[i].astype(np.float64) if real else actions[i], None)
             assert math.isclose(reward, rewards[i], rel_tol=1e-11, abs_tol=1e-11)
             assert bool(terminated) == terminations[i]
-            observed = np.zeros(7)
+            observed = np.zeros(env.single_observation_space.shape)
             spec.header.observe(s, p, observed)
             if terminated or truncations[i]:
                 ended += 1
@@ -236,6 +241,10 @@ def test_a_python_step_is_what_python_itself_makes_of_it(make: Make, monkeypatch
                 continue
             for name in spec.fields:
                 assert np.allclose(env.state[name][i], getattr(s, name), rtol=1e-12, atol=1e-12), name
+            if spec.header.allow is not None:
+                possible = np.ones(env.action_mask.shape[1], np.int8)
+                spec.header.allow(s, p, possible)
+                assert_same_bits(infos["action_mask"][i], possible)
     assert ended > 20
 
 

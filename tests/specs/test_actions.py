@@ -1,10 +1,10 @@
-"""Actions of more numbers than one block of random words has."""
+"""Actions of more numbers than one block of random words has, real and whole."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, MultiDiscrete
 from harness import Place, assert_same_bits, moved, numpy_of
 from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 
@@ -22,11 +22,13 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
 FN void observe(const State& s, const Params& p, Observation& observation) { observation[0] = float(s.x); }
 """
 LOW, HIGH = np.array([-1, -1, 0, 2, -5, -1], np.float32), np.array([1, 2, 1, 3, 5, 1], np.float32)
+SIZES, STARTS = np.array([4, 3, 300, 2, 11, 5]), np.array([-1, 0, 250, 2, -5, 7])
 REPLICAS, STEPS = 70, 200
+SPACES = {"real": Box(LOW, HIGH, dtype=np.float32), "whole": MultiDiscrete(SIZES, start=STARTS)}
 
 
-@pytest.fixture
-def spec(tmp_path: Path) -> EnvSpec:
+@pytest.fixture(params=SPACES)
+def spec(tmp_path: Path, request: pytest.FixtureRequest) -> EnvSpec:
     """Six numbers drive one."""
     header = tmp_path / "arm.cuh"
     header.write_text(RULES)
@@ -36,9 +38,16 @@ def spec(tmp_path: Path) -> EnvSpec:
         state=("x",),
         params={"unused": Param(1.0)},
         observation=Box(-np.inf, np.inf, (1,), np.float32),
-        action=Box(LOW, HIGH, dtype=np.float32),
+        action=SPACES[request.param],
         max_episode_steps=7,
     )
+
+
+def drawn_by_numpy(spec: EnvSpec, rng: np.random.Generator) -> np.ndarray:
+    """Random actions for a step."""
+    if isinstance(spec.action, Box):
+        return rng.uniform(LOW, HIGH, (REPLICAS, 6)).astype(np.float32)
+    return rng.integers(STARTS, STARTS + SIZES, (REPLICAS, 6))
 
 
 def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
@@ -51,10 +60,10 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
             env.reset(options={"reset_mask": moved(over, place)})
             over[:] = False
         before = np.array(numpy_of(env.state["x"]))
-        actions = rng.uniform(LOW, HIGH, (REPLICAS, 6)).astype(np.float32)
+        actions = drawn_by_numpy(spec, rng)
         sums = np.zeros(REPLICAS, np.float32)
         for j in range(6):
-            sums = sums + actions[:, j] * np.float32(j + 1)
+            sums = sums + actions[:, j].astype(np.float32) * np.float32(j + 1)
         expected = before * np.float32(0.5) + sums
         observations, rewards, terminations, truncations = map(numpy_of, env.step(moved(actions, place))[:4])
         goes, ended = ~over, terminations | truncations
@@ -78,15 +87,23 @@ def test_random_actions_are_uniform_and_reproducible(spec: EnvSpec, place: Place
     actions = rolled(spec, place, STEPS)
     assert actions.shape == (STEPS, REPLICAS, 6)
     assert_same_bits(rolled(spec, place, STEPS, parts=4), actions)
-    units = ((actions.astype(np.float64) - LOW) / (HIGH.astype(np.float64) - LOW)).reshape(-1, 6)
-    assert units.min() >= 0
-    assert units.max() <= 1
-    count = len(units)
-    for j in range(6):
-        ranks = np.sort(units[:, j]) - (np.arange(count) + 0.5) / count  # Kolmogorov and Smirnov's distance
-        assert abs(ranks).max() < 1.95 / np.sqrt(count)
-        assert len(np.unique(units[:, j])) > count * 0.99
-    correlations = np.corrcoef(units.T) - np.eye(6)
+    flat = actions.reshape(-1, 6)
+    count = len(flat)
+    if isinstance(spec.action, Box):
+        units = (flat.astype(np.float64) - LOW) / (HIGH.astype(np.float64) - LOW)
+        assert units.min() >= 0
+        assert units.max() <= 1
+        for j in range(6):
+            ranks = np.sort(units[:, j]) - (np.arange(count) + 0.5) / count  # Kolmogorov and Smirnov's distance
+            assert abs(ranks).max() < 1.95 / np.sqrt(count)
+            assert len(np.unique(units[:, j])) > count * 0.99
+    else:
+        assert actions.dtype == np.int64
+        for j, size in enumerate(SIZES):
+            counts = np.bincount(flat[:, j] - STARTS[j], minlength=size)
+            assert len(counts) == size
+            assert (abs(counts - count / size) < 5 * np.sqrt(count / size)).all()
+    correlations = np.corrcoef(flat.T.astype(np.float64)) - np.eye(6)
     assert abs(correlations).max() < 5 / np.sqrt(count)
 
 
