@@ -10,7 +10,7 @@ _GNU = re.compile(
 )
 _NVRTC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<kind>[a-z ]*error|note)[^:]*: (?P<text>.*)")
 _REQUIRED = re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)?\s+required from here")
-_DURING = re.compile(r"\s+detected during .* at line (?P<line>\d+) of (?P<file>\S.*)")
+_DURING = re.compile(r"\s+(?:detected during|instantiation of) .*at line (?P<line>\d+) of (?P<file>\S.*)")
 """How g++, before an error, and NVRTC after it name the line that a template was used in."""
 _ASSERTED = re.compile(r'static.assert\S* failed(?:: | with | due to requirement .*?)"?(?P<text>[^"]+)"?$')
 _BROUGHT_ABOUT = ("in expansion of macro", "expanded from macro", "required from here", "in instantiation of")

@@ -54,36 +54,31 @@ FN void produce(World& w, const Params& p, int i, const Action& action) {
     w.current_balance[i] = w.current_balance[i] * (1 + p.balance_interest);
 }
 
-// What i would import from j at first.
-FN real bid(const World& w, const TeamActions& actions, int i, int j) {
-    return j == i ? real(0) : TENTH * real(actions[i][BIDS + j]) * w.gross_output[i];
-}
-
 // Trade, in which it imports no more than its output and its debts allow, nor exports more than it is ready to.
 FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions, int regions) {
-    sum_over(team, w.wanted, regions, AGENTS, [&](int i, int j) { return bid(w, actions, i, j); });
+    FOR_EACH_ELEMENT(i, j, regions, AGENTS) {
+        w.imports(i, j) = j == i ? real(0) : TENTH * real(actions[i][BIDS + j]) * w.gross_output[i];
+    }
+    sum_over(team, w.wanted, regions, AGENTS, [&](int i, int j) { return w.imports(i, j); });
     FOR_EACH_AGENT(i, regions) {
         const real output  = w.gross_output[i];
         const real solvent = 1 + clip(p.debt_factor * w.current_balance[i] / p.initial_capital[i], real(-1), real(0));
         w.bid_share[i]     = (w.wanted[i] > output ? output / w.wanted[i] : real(1)) * solvent;
     }
-    sum_over(team, w.exports, regions, AGENTS, [&](int j, int i) { return bid(w, actions, i, j) * w.bid_share[i]; });
+    sum_over(team, w.exports, regions, AGENTS, [&](int j, int i) { return w.imports(i, j) * w.bid_share[i]; });
     FOR_EACH_AGENT(j, regions) {
         const real wanted = w.exports[j], output = w.gross_output[j];
         const real most   = minimum(w.max_export_limit[j] * output, output - w.investment[j]);
         w.supplied[j]     = wanted > most ? most / wanted : real(1);
         w.exports[j]      = minimum(wanted, most);
     }
-    FOR_EACH_AGENT(pair, regions * AGENTS) {
-        const int i = pair / AGENTS, j = pair % AGENTS;
-        w.imports(i, j) = bid(w, actions, i, j) * w.bid_share[i] * w.supplied[j];
+    FOR_EACH_ELEMENT(i, j, regions, AGENTS) {
+        w.imports(i, j) *= w.bid_share[i] * w.supplied[j];
+        w.tariffed(i, j) = square_root(w.imports(i, j) * (1 - w.tariffs(i, j)));
+        w.tariffs(i, j)  = TENTH * real(actions[i][TARIFFS + j]);
     }
     sum_over(team, w.imported, regions, AGENTS, [&](int i, int j) { return w.imports(i, j); });
-    sum_over(team, w.foreign, regions, AGENTS, [&](int i, int j) { return square_root(w.imports(i, j) * (1 - w.tariffs(i, j))); });
-    FOR_EACH_AGENT(pair, regions * AGENTS) {
-        const int i = pair / AGENTS, j = pair % AGENTS;
-        w.tariffs(i, j) = TENTH * real(actions[i][TARIFFS + j]);
-    }
+    sum_over(team, w.foreign, regions, AGENTS, [&](int i, int j) { return w.tariffed(i, j); });
 }
 
 // Consumption and utility, and the years until the next step.
@@ -134,13 +129,11 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
         if (acting > 0) produce(w, p, i, actions[i]);
     }
     if constexpr (NEGOTIATION) {
-        FOR_EACH_AGENT(pair, proposing * AGENTS) {
-            const int i = pair / AGENTS, j = pair % AGENTS;
+        FOR_EACH_ELEMENT(i, j, proposing, AGENTS) {
             w.promised(i, j)  = TENTH * real(actions[i][PROPOSALS + 2 * j]);
             w.requested(i, j) = TENTH * real(actions[i][PROPOSALS + 2 * j + 1]);
         }
-        FOR_EACH_AGENT(pair, deciding * AGENTS) {
-            const int i = pair / AGENTS, j = pair % AGENTS;
+        FOR_EACH_ELEMENT(i, j, deciding, AGENTS) {
             w.accepted(i, j) = j != i && actions[i][DECISIONS + j] == 1;
         }
         maximum_over(team, w.minimum_mitigation_rate, deciding, AGENTS, [&](int i, int j) {

@@ -177,7 +177,7 @@ CASES = [
     (
         "p.tau * s.speed",
         "p.slope(0, 1, 2)",
-        "7: error: three indices for a table that has not three dimensions\n    s.x += p.slope(0, 1, 2);",
+        "7: error: three indices for an array that has not three dimensions\n    s.x += p.slope(0, 1, 2);",
     ),
     ("real(0);", "std::sqrt(1);", "3: error: the standard library is not there in rules: "),
     ("FN void reset", "#include <cmath>\nFN void reset", "1: error: a header of rules includes nothing: "),

@@ -22,6 +22,7 @@ RULES = {
         Random random = team.random(RESET, i);
         w.x[i] = random.uniform(real(-1), real(1));
         for (int j = 0; j < WIDE; ++j) w.given(i, j) = random.uniform(real(-100), real(100));
+        for (int j = 0; j < WIDE; ++j) w.doubled(i, j) = 0;
         w.row_sums[i] = w.column_sums[i] = w.most[i] = 0;
         if (i == 0) w.sum = w.precise = w.greatest = w.least = 0, w.count = 0;
     }""",
@@ -33,6 +34,7 @@ RULES = {
     maximum_over(team, w.greatest, AGENTS, [&](int i) { return w.x[i]; });
     minimum_over(team, w.least, AGENTS, [&](int i) { return w.x[i]; });
     sum_over(team, w.count, AGENTS, [&](int i) { return w.x[i] > 0 ? 1 : 0; });
+    FOR_EACH_ELEMENT(i, j, AGENTS, WIDE) w.doubled(i, j) = 2 * w.given(i, j) + real(j) * w.x[i];
     FOR_EACH_AGENT(i, AGENTS) w.reward[i] = w.sum;""",
     "look": "",
     "observe": "row[0] = float(w.sum);",
@@ -48,7 +50,11 @@ def spec(tmp_path: Path) -> TeamSpec:
         more={
             "params": {"many": Param(3, minimum=1, fixed=True), "wide": Param(2, minimum=1, fixed=True)},
             "roles": (Role("one", "many", Box(-9, 9, (1,), np.float32), Discrete(2)),),
-            "state": {**{name: Field() for name in STATE}, "given": Field(shape=("wide",))},
+            "state": {
+                **{name: Field() for name in STATE},
+                "given": Field(shape=("wide",)),
+                "doubled": Field(shape=("wide",)),
+            },
             "shared": {**{name: Field() for name in ("sum", "precise", "greatest", "least")}, "count": Field("int")},
         },
         **RULES,
@@ -94,6 +100,7 @@ def test_they_are_a_models(spec: TeamSpec, place: Place, precision: str, many: i
     np.testing.assert_array_equal(state["precise"], added(products.astype(np.float64)).astype(precision))
     np.testing.assert_array_equal(state["greatest"], x.max(-1))
     np.testing.assert_array_equal(state["least"], x.min(-1))
+    np.testing.assert_array_equal(state["doubled"], 2 * given + np.arange(wide, dtype=precision) * x[..., None])
     np.testing.assert_array_equal(state["count"], (x > 0).sum(-1))
 
 
