@@ -5,6 +5,7 @@ import functools
 import pickle
 import types
 import warnings
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -90,6 +91,8 @@ def expected_warnings(env: Any) -> set[str]:
         if np.isinf(env.observation_space(agent).high).any():
             expected.add("Agent's minimum observation space value is -infinity. This is probably too low.")
             expected.add("Agent's maximum observation space value is infinity. This is probably too high")
+    if not all(re.fullmatch(r"[a-z]+_\d+", agent) for agent in env.possible_agents):
+        expected.add('We recommend agents to be named in the format <descriptor>_<number>, like "player_0"')
     if len({env.observation_space(agent).shape for agent in env.possible_agents}) > 1:
         expected |= {"Observations are different shapes", "Agents have different observation space sizes"}
     if len({str(env.action_space(agent)) for agent in env.possible_agents}) > 1:
