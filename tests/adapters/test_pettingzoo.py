@@ -3,9 +3,9 @@
 import copy
 import functools
 import pickle
+import re
 import types
 import warnings
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
