@@ -271,8 +271,8 @@ def test_rewards_add_up(team: Any) -> None:
 def test_spaces(team: Any) -> None:
     """A space is the same object each time, of the role's, and seeded apart from the other agents'."""
     assert team.max_num_agents == len(team.possible_agents)
-    for agent in team.possible_agents:
-        role = agent.partition("_")[0]
+    roles = [role for role, count in team.batch.counts.items() for _ in range(count)]
+    for agent, role in zip(team.possible_agents, roles, strict=True):
         assert team.observation_space(agent) is team.observation_space(agent)
         assert team.action_space(agent) is team.action_space(agent)
         assert team.observation_space(agent) == team.batch.single_observation_spaces[role]

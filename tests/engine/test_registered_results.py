@@ -93,10 +93,11 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
     spec: Any = gpu_envs.spec(variant.env_id)
     assert tuple(env.state) == spec.fields
     shared = {"elapsed": Field("int"), **getattr(spec, "shared", {})}
-    fields = {"in_game": Field("bool"), **spec.state, **shared}
+    counts = {name: role.size(env.params) for role in getattr(spec, "roles", ()) for name in role.state}
+    fields = {"in_game": Field("bool"), **spec.state, **getattr(spec, "of_roles", {}), **shared}
     for name, field in env.state.items():
-        agents = (env.num_agents,) if variant.has_team and name not in shared else ()
-        length = (fields[name].elements(env.params),) if fields[name].is_array else ()
+        agents = (counts.get(name, env.num_agents),) if variant.has_team and name not in shared else ()
+        length = spec.sizes(name, fields[name], env.params)
         kind = {"real": precision, "int": "int32", "bool": "bool", "byte": "uint8"}[fields[name].type]
         assert (dtype(field), tuple(field.shape)) == (kind, (5, *agents, *length))
         assert library(field) == ("cupy" if place == ("cuda", "numpy") else place.output)
