@@ -47,7 +47,7 @@ def rice_n() -> States:
 
 def covid_economy() -> States:
     """States that differ in how strict they are, and more and more people ill and out of work."""
-    agents, enlarged = np.arange(52), np.array([[1.0], [2.0], [5.0]])
+    agents, enlarged = np.arange(51), np.array([[1.0], [2.0], [5.0]])
     return {
         "stringency": [agents % 10 + 1, (agents // 5) % 10 + 1, 10 - agents % 3],
         "infected": 2e4 * enlarged * (1 + agents % 4),
