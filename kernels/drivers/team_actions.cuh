@@ -111,6 +111,9 @@ template <class Given, class Value> FN bool read_role(const Given* actions, int 
     const int size = action_size(role), count = count_of(role) * size;
     const Given* const from = actions + team.replica * count;
     bool wrong = false;
+    const int more = ACTION_SIZE - size;  // elements that only another role's actions have: 0 here
+    for (int e = team.rank; more > 0 && kept != nullptr && e < count_of(role) * more; e += team.size)
+        kept[e / more * ACTION_SIZE + size + e % more] = 0;
     if (!ON_GPU) {  // so that compilers vectorise it
         for (int agent = 0; agent < count_of(role); ++agent) {
             for (int j = 0; j < size; ++j) {
