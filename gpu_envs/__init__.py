@@ -25,6 +25,7 @@ from gpu_envs.registry.sources import Origin as _Origin
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.following import Derived
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.single import EnvSpec
@@ -42,6 +43,7 @@ __all__ = [
     "Derived",
     "EnvSpec",
     "Field",
+    "Metric",
     "MultiAgentEnv",
     "NoCompilerError",
     "NotFiniteError",

@@ -33,14 +33,14 @@ class ActionError(ValueError):
 
 
 class NotFiniteError(ArithmeticError):
-    """In checking mode: a number of a state, a reward or an observation is NaN or infinite.
+    """In checking mode: a number of a state, a reward, an observation or a metric is NaN or infinite.
 
     Attributes:
         replica: Where.
         agent: The agent's name, such as ``tagger_0``; None: it belongs to no agent.
         step: Of the replica's episode; 0: its beginning.
-        source: ``state``, ``reward`` or ``observation``.
-        field: The field of the state, or the key of the observation; None: there is only one.
+        source: ``state``, ``reward``, ``observation`` or ``metric``.
+        field: The field of the state, the key of the observation, or the metric; None: there is only one.
         element: Where in the field or observation; empty for a single number.
         value: NaN or an infinity.
     """

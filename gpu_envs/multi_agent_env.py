@@ -60,7 +60,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             ActionReader(r.action, (self.num_envs, r.size), self.device, sim.arrays, self.precision)
             for r in layout.roles
         ]
-        self._out = OutReader(sim.shapes, [f".{role}" for role in self.roles], self.device, memory=sim.memory)
+        self._out = OutReader(sim.shapes, [*(f".{role}" for role in self.roles), ""], self.device, memory=sim.memory)
         self._buffers = {
             name: {role: sim.buffers[f"{name}.{role}"] for role in self.roles}
             for name in (*RESULTS, "alive")
@@ -189,7 +189,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             if self.output == "numpy":
                 given = {"r": out.episode_return, "l": out.episode_length} if out is not None else {}
                 episode = {key: only_finished(finished, by_role, given.get(key)) for key, by_role in episode.items()}
-            infos |= {"episode": episode, "_episode": finished}
+            infos |= {"episode": episode | self._metrics(finished, out), "_episode": finished}
         if self._same_step:
             final = self._result("final_obs", out)
             if self.output == "numpy" and self.gives_copies:

@@ -134,6 +134,11 @@ class Mask:
         _never()
 
 
+@final
+class Metrics(_Fields):
+    """What ``measure`` says of an episode: ``metrics.height = ...``."""
+
+
 Action: TypeAlias = Any
 """What an agent does: an int where the space is Discrete, otherwise ``action[j]``."""
 

@@ -13,6 +13,7 @@ from gpu_envs.backend.arrays import Array, to_numpy
 from gpu_envs.codegen import RESULTS, SingleLayout
 from gpu_envs.engine.actions import ActionReader, Actions
 from gpu_envs.engine.batch import Batch
+from gpu_envs.engine.program import OPTIONAL
 from gpu_envs.engine.results import OutReader, Rollout, Step, given_for, only_finished
 from gpu_envs.engine.simulation import NOT_A_NUMBER, OUT_OF_RANGE
 from gpu_envs.engine.turns import in_turn
@@ -104,7 +105,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
             b, infos = self._buffers, dict(self._live_infos)
             if out is None:
                 return b["observations"], b["rewards"], b["terminations"], b["truncations"], infos
-            if out.final_obs is None and out.episode_return is None and out.episode_length is None:
+            if all(getattr(out, name) is None for name in OPTIONAL):
                 given = ((n, getattr(out, n)) for n in RESULTS[:4])
                 observations, rewards, terminations, truncations = (b[n] if a is None else a for n, a in given)
                 if out.action_mask is not None:
@@ -241,7 +242,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         """The infos of a step that returns the simulator's own memory: the same arrays every time."""
         b = self._buffers
         masks = {"action_mask": b["action_mask"], "_action_mask": self._everywhere} if self._masked else {}
-        episode = {"r": b["episode_return"], "l": b["episode_length"]}
+        episode = {"r": b["episode_return"], "l": b["episode_length"], **self.episode_metrics}
         return masks | self._ending(b["finished"], episode, b.get("final_obs"))
 
     def _ending(self, finished: Array, episode: Mapping[str, Array], final_obs: Any) -> dict[str, Any]:
@@ -264,6 +265,7 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
             episode = {"r": self._result("episode_return", out), "l": self._result("episode_length", out)}
             if self.output == "numpy":
                 episode = {k: np.where(finished, to_numpy(v), 0) for k, v in episode.items()}
+            episode |= self._metrics(finished, out)
         if self._same_step:
             final_obs = self._result("final_obs", out)
             if self.output == "numpy" and self.gives_copies:

@@ -28,7 +28,7 @@ NEVER = 2**31 - 1
 
 @final
 class EpisodeLog(Mapping[str, torch.Tensor]):
-    """The mean return and length of each replica's last episode, worked out on the device when they are asked for.
+    """Means over each replica's last episode, worked out on the device when asked for: return, length and metrics.
 
     A step hands it out in ``extras["log"]`` at no cost: rsl_rl's logger reads it once an iteration. Until an episode
     has ended it is empty; asking for its names waits for the device.
@@ -46,6 +46,7 @@ class EpisodeLog(Mapping[str, torch.Tensor]):
     def _read(self) -> dict[str, torch.Tensor]:
         if not self._means:
             found = {"/episode/return": self._env.episode_return, "/episode/length": self._env.episode_length}
+            found |= {f"/metrics/{name}": values for name, values in self._env.episode_metrics.items()}
             ended = found["/episode/length"].count_nonzero()
             if ended.item():
                 self._means = {name: (values.sum() / ended).reshape(1) for name, values in found.items()}
@@ -68,9 +69,9 @@ class VecEnv(RslRlVecEnv):
     A step writes straight into fresh tensors, and waits for nothing. Observations are a ``TensorDict`` with one group,
     ``policy``; those of a Dict space have a group for each key, to be named in ``obs_groups`` of the runner's settings.
     All are float32: rsl_rl converts nothing. ``extras`` hold ``time_outs``, where the time limit alone ended an
-    episode, and ``log``, with the mean return and length of each replica's last episode (after
-    ``init_at_random_ep_len`` the length of a first episode counts the steps that it was moved on by, and its return
-    does not).
+    episode, and ``log``, with the mean return, length and metrics of each replica's last episode (after
+    ``init_at_random_ep_len`` the length of a first episode counts the steps that it was moved on by, and nothing else
+    does).
 
     A policy of rsl_rl's begins with actions around 0 with a standard deviation of 1, whatever the units. So -1 to 1 is
     the action space's low to high; beyond it the environment does as it does with any action out of bounds: most clip

@@ -26,7 +26,7 @@ WRITTEN = (
 )
 """What a step writes where it is told to."""
 
-SELDOM = ("final_obs", "episode_return", "episode_length")
+SELDOM = ("final_obs", "episode_return", "episode_length", "episode_metrics")
 """What it writes only where an episode ended."""
 
 SEEN = ("observations", "final_obs")
@@ -48,6 +48,7 @@ def shapes_of(env: VectorEnv | MultiAgentEnv, role: str | None) -> dict[str, tup
         **_seen("final_obs", rows, space),
         "episode_return": (rows, env.precision),
         "episode_length": (rows, "int32"),
+        **{f"episode_metrics.{name}": (rows[:1], env.precision) for name in env.env_spec.metrics},
     }
     return found if by_role.alone else found | {"alive": (rows, "bool"), "finished": (rows[:1], "bool")}
 
@@ -87,7 +88,7 @@ class Results(ABC):
             live: Gives the environment's own results by name, those of one role.
 
         Returns:
-            Arrays that no later step changes; but of final_obs, episode_return and episode_length only the rows of
+            Arrays that no later step changes; but of final_obs, returns, lengths and metrics only the rows of
             episodes that ended mean anything, and they are to be copied before the next step.
         """
 

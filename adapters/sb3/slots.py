@@ -42,6 +42,8 @@ class Stepped(NamedTuple):
     """The return."""
     lengths: np.ndarray
     """The length in steps."""
+    metrics: dict[str, np.ndarray]
+    """The environment's metrics by name."""
 
 
 class Slots(ABC):
@@ -115,6 +117,8 @@ class Slots(ABC):
 
         def read(label: str) -> Any:
             name, _, key = label.partition(".")
+            if name == "episode_metrics":
+                return self._env.episode_metrics[key]
             if name == "finished":
                 return infos["_final_obs"] if over else np.zeros(self._env.num_envs, bool)
             given = named[name] if name in named else infos[name] if name == "alive" else getattr(self._env, name)
@@ -122,6 +126,11 @@ class Slots(ABC):
             return own[key] if key else own
 
         return read
+
+    def _metrics(self, got: dict[str, np.ndarray], ended: np.ndarray) -> dict[str, np.ndarray]:
+        """The metrics of the episodes of some slots; none where what was pickled by an earlier version has none."""
+        found = {name: got.get(f"episode_metrics.{name}") for name in self._env.env_spec.metrics}
+        return {name: values[ended // self.of_replica] for name, values in found.items() if values is not None}
 
 
 @final
@@ -166,6 +175,7 @@ class Replicas(Slots):
             reported,
             got["episode_return"][ended],
             got["episode_length"][ended],
+            self._metrics(got, ended),
         )
 
 
@@ -241,6 +251,7 @@ class Agents(Slots):
             reported,
             got["episode_return"].reshape(-1)[ended],
             got["episode_length"].reshape(-1)[ended],
+            self._metrics(got, ended),
         )
 
     def _flat(self, array: np.ndarray) -> np.ndarray:

@@ -32,9 +32,9 @@ class VecEnv(StableVecEnv):
     """Replicas, or one role's agents in each of them, as the environments that Stable-Baselines3 trains on.
 
     A step returns fresh arrays, and infos that are new where an episode ended: ``terminal_observation``,
-    ``TimeLimit.truncated`` and ``episode`` (its return ``r``, its length ``l`` and the seconds ``t`` since this object
-    was made), as with a ``Monitor`` around each environment. All other infos are the same empty dicts every step: do
-    not write into them.
+    ``TimeLimit.truncated`` and ``episode`` (its return ``r``, its length ``l``, the seconds ``t`` since this object was
+    made, and its metrics), as with a ``Monitor`` around each environment. All other infos are the same empty dicts
+    every step: do not write into them.
 
     Observations of a Dict space are dicts of arrays, and so is ``terminal_observation``. Whole numbers of actions count
     from 0, as the policies give them, whatever the ``start`` of the environment's space. Where the rules say which
@@ -176,13 +176,15 @@ class VecEnv(StableVecEnv):
             stepped.truncated.tolist(),
             stepped.returns.tolist(),
             stepped.lengths.tolist(),
+            *(values.tolist() for values in stepped.metrics.values()),
             strict=True,
         )
-        for slot, last, truncated, total, length in rows:
+        for slot, last, truncated, total, length, *measured in rows:
+            metrics = dict(zip(stepped.metrics, measured, strict=True))
             infos[slot] = {
                 "terminal_observation": last,
                 "TimeLimit.truncated": truncated,
-                "episode": {"r": total, "l": length, "t": seconds},
+                "episode": {"r": total, "l": length, "t": seconds, **metrics},
             }
         for slot in stepped.ended[~stepped.reported].tolist():
             del infos[slot]["episode"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import gpu_envs.kernels
 from gpu_envs import Rules
 from gpu_envs.envs.cartpole import CARTPOLE_V1
-from gpu_envs.rules import Action, Observation, Params, Random, State
+from gpu_envs.rules import Action, Metrics, Observation, Params, Random, State
 
 HEADER = Path(gpu_envs.kernels.__file__).parent / "environments" / "cartpole.cuh"
 
@@ -63,6 +63,12 @@ def observe(s: State, p: Params, observation: Observation) -> None:
     observation[3] = s.theta_dot
 
 
+def measure(s: State, p: Params, metrics: Metrics) -> None:
+    """How far from the middle, and from upright."""
+    metrics.position = abs(s.x)
+    metrics.angle = abs(s.theta)
+
+
 IN_PYTHON = dataclasses.replace(
-    CARTPOLE_V1, id="CartPoleInPython-v1", header=Rules(reset=reset, step=step, observe=observe)
+    CARTPOLE_V1, id="CartPoleInPython-v1", header=Rules(reset=reset, step=step, observe=observe, measure=measure)
 )

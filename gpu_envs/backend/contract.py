@@ -9,6 +9,7 @@ _ONE = {
     "step": "FN Outcome step(State& s, const Params& p, const Action& action, Random& random)",
     "observe": "FN void observe(const State& s, const Params& p, Observation& observation)",
     "allow": "FN void allow(const State& s, const Params& p, Mask& mask)",
+    "measure": "FN void measure(const State& s, const Params& p, Metrics& metrics)",
 }
 _TEAM = {
     "reset": "FN void reset(World& w, const Params& p, Team& team)",
@@ -16,6 +17,7 @@ _TEAM = {
     "look": "FN void look(World& w, const Params& p, Team& team)",
     "observe": "FN void observe(const World& w, const Params& p, int i, const Row& row)",
     "allow": "FN void allow(const World& w, const Params& p, int i, const Mask& mask)",
+    "measure": "FN void measure(World& w, const Params& p, Team& team, Metrics& metrics)",
 }
 
 
@@ -32,7 +34,8 @@ class Contract:
     """How each function begins, by its name."""
 
 
-def contract(spec: str, file: str, *, team: bool, masks: bool) -> Contract:
-    """What the rules of an environment must have, which has a team or one agent, and masks of actions or none."""
+def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool) -> Contract:
+    """What the rules of an environment must have, which has a team or one agent, and masks or metrics or none."""
+    without = {name for name, wanted in (("allow", masks), ("measure", metrics)) if not wanted}
     functions = _TEAM if team else _ONE
-    return Contract(spec, file, {name: text for name, text in functions.items() if masks or name != "allow"})
+    return Contract(spec, file, {name: text for name, text in functions.items() if name not in without})

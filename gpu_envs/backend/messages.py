@@ -156,7 +156,7 @@ def _explained(diagnostic: Diagnostic, rules: Contract, source: str) -> str:
 
 def _no_member(kind: str, name: str, source: str) -> str:
     """Says that a struct lacks a member, and which it has; empty where nothing is known of the struct."""
-    what = "field" if kind in ("State", "Params", "World") else "function"
+    what = "field" if kind in ("State", "Params", "World", "Metrics") else "function"
     known = [each for each in members(source, kind, functions=what == "function") if each not in _DRIVERS]
     if not known:
         return ""

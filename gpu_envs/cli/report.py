@@ -32,6 +32,7 @@ def training_report(result: Any, *, trust: bool = False) -> str:
     for role, value in result.returns.items():
         name = "return" if len(result.returns) == 1 else f"return of {role}"
         rows.append((name, "no episode ended" if math.isnan(value) else f"{value:.6g}"))
+    rows += [(name, f"{value:.6g}") for name, value in result.metrics.items() if not math.isnan(value)]
     rows += [
         ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
         ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
@@ -68,6 +69,8 @@ def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
     for role, found in results.items():
         numbers = (f"{found.mean:.6g}", f"+-{found.interval:.3g}", f"{found.std:.4g}", f"{found.length:.6g}")
         rows.append((role, *numbers, f"{found.episodes:,}"))
+    for name, metric in next(iter(results.values())).metrics.items():
+        rows.append((name, f"{metric.mean:.6g}", f"+-{metric.interval:.3g}", f"{metric.std:.4g}", "", ""))
     kind = "the likeliest actions" if greedy else "actions drawn as in training"
     return f"{table(rows)}\n({kind})"
 

@@ -28,6 +28,16 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
         raise ValueError(
             f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
         )
+    measures = re.search(r"\bmeasure\s*\(", code)
+    if spec.metrics and not measures:
+        raise ValueError(
+            f"{spec.id}: metrics names {', '.join(spec.metrics)}, but {name} has no function measure(...), which "
+            "writes them"
+        )
+    if not spec.metrics and re.search(r"\bvoid\s+measure\s*\(", code):
+        raise ValueError(
+            f"{spec.id}: {name} has measure(...), but the spec names no metrics: add metrics={{'name': Metric()}}"
+        )
     if spec.action_mask is None and re.search(r"\bvoid\s+allow\s*\(", code):
         raise ValueError(
             f"{spec.id}: {name} has allow(...), but the spec has no action_mask=True: add it, or "

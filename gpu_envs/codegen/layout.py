@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import ArrayShape
+from gpu_envs.codegen.metrics import totals
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.params import ParamValue
 
@@ -17,7 +18,7 @@ PRECISIONS = ("float32", "float64")
 
 RESULTS = (
     *("observations", "rewards", "terminations", "truncations"),
-    *("final_obs", "episode_return", "episode_length", "action_mask"),
+    *("final_obs", "episode_return", "episode_length", "action_mask", "episode_metrics"),
 )
 """What a step writes: of environments whose modes and rules have it."""
 
@@ -75,6 +76,16 @@ class Layout(ABC):
     @abstractmethod
     def results(self) -> dict[str, ArrayShape]:
         """What a step writes and a user may have written elsewhere; ``name`` or ``name.role``."""
+
+    def metric_results(self) -> dict[str, ArrayShape]:
+        """The metrics of episodes, where there are any."""
+        count = len(self.config.spec.metrics)
+        return {"episode_metrics": ((self.config.num_envs, count), self.config.precision)} if count else {}
+
+    def metric_buffers(self, of_totals: str) -> dict[str, str]:
+        """What a snapshot holds of metrics: of the last episodes, and the totals of those under way."""
+        found = {"episode_metrics": "episode_metrics"} if self.config.spec.metrics else {}
+        return found | ({"totals": of_totals} if totals(self.config.spec) else {})
 
     @property
     @abstractmethod

@@ -11,6 +11,7 @@ import numpy as np
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import CPP_TYPES, ArrayShape
 from gpu_envs.codegen.layout import Layout, SimulationConfig
+from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.observed import Part, is_staged, parts_of
 from gpu_envs.codegen.state import StateField
 from gpu_envs.specs.single import EnvSpec
@@ -76,10 +77,21 @@ class SingleLayout(Layout):
         return tuple(MODULES)
 
     @property
+    def record_head(self) -> int:
+        """The words of a ``Record`` before its observation: key, return, length, metrics; whole sectors of memory."""
+        first, size = self.record_metrics
+        return -(-(first + len(self.spec.metrics)) * size // 8) * 8
+
+    @property
+    def record_metrics(self) -> tuple[int, int]:
+        """Where in a ``Record`` the metrics begin, counted in reals, and how many words a real has."""
+        return (4, 2) if self.config.precision == "float64" else (6, 1)
+
+    @property
     def record_words(self) -> int:
         """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
         kept = self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
-        return 8 + -(-kept // 8) * 8
+        return self.record_head + -(-kept // 8) * 8
 
     @property
     def state_fields(self) -> list[StateField]:
@@ -106,6 +118,7 @@ class SingleLayout(Layout):
         return fields | {
             "running_return": ((n,), real),
             "elapsed": ((n,), "int32"),
+            **({"totals": ((count, n), real)} if (count := len(totals(self.spec))) else {}),
             "offset": ((n,), "int32"),  # steps by which the time limit is nearer, until an episode begins
             "staggered": ((1,), "int32"),  # how many of them are not zero
             "ended": ((n,), "uint8"),  # how the episode ended: two flags
@@ -127,10 +140,14 @@ class SingleLayout(Layout):
         buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
         buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
         buffers["episode_length"] = records[:, 6 if wide else 5]
+        if self.spec.metrics:
+            first = self.record_metrics[0]
+            buffers["episode_metrics"] = viewed(records, real)[:, first : first + len(self.spec.metrics)]
         if self.config.autoreset_mode != "SameStep":
             return
         if self.staged:
-            buffers["final_obs"] = viewed(records, "float32")[:, 8 : 8 + self.parts[0].size]
+            head = self.record_head
+            buffers["final_obs"] = viewed(records, "float32")[:, head : head + self.parts[0].size]
         else:
             buffers |= {f"kept_final{part.affix}": buffers[f"final_obs{part.affix}"] for part in self.parts}
 
@@ -144,13 +161,15 @@ class SingleLayout(Layout):
             found |= {f"final_obs{affix}": shape for affix, shape in seen.items()}
         if self.choices:
             found["action_mask"] = ((n, self.choices), "int8")
-        return found | {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
+        found |= {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
+        return found | self.metric_results()
 
     @property
     def episode(self) -> Mapping[str, str]:
         """What a snapshot holds beside the state."""
         names = ("running_return", "elapsed", "offset", "ended", "finished")
-        return {name: name for name in (*names, "episodes", "seeds", "episode_return", "episode_length")}
+        kept = (*names, "episodes", "seeds", "episode_return", "episode_length")
+        return {name: name for name in kept} | self.metric_buffers("totals")
 
     def places(self, call: Any) -> list[tuple[str, Any]]:
         """The call itself names actions and results; each box of a Dict has its own place."""

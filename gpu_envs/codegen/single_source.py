@@ -13,6 +13,7 @@ from gpu_envs.backend.program import Program, headers, joined
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.header import opening, rules_part
 from gpu_envs.codegen.layout import mode_enum
+from gpu_envs.codegen.metrics import metrics_part, totals
 from gpu_envs.codegen.observed import observation_members, observation_rows, observation_type
 from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
@@ -27,19 +28,21 @@ def generate(layout: SingleLayout, module: str) -> Program:
     declared = structs(layout)
     seen = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
     possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
+    measures = bool(layout.spec.metrics)
+    measured = ("drivers/metrics.cuh", "drivers/tile_metrics.cuh") if measures else ("drivers/unmeasured.cuh",)
     rules = rules_part(layout.config)
     parts = [
         *opening(layout, rules[1]),
         *headers(*(["drivers/multi_discrete.cuh"] if isinstance(layout.action_space, MultiDiscrete) else [])),
         ("generated", _prologue(layout, declared)),
         rules,
-        *headers("drivers/tile.cuh", seen, possible, f"drivers/{module}.cuh"),
+        *headers("drivers/tile.cuh", seen, possible, *measured, f"drivers/{module}.cuh"),
     ]
     return Program(
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
         calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
-        contract=contract(layout.spec.id, rules[0], team=False, masks=layout.spec.masked),
+        contract=contract(layout.spec.id, rules[0], team=False, masks=layout.spec.masked, metrics=measures),
         flush_denormals=layout.config.precision == "float32",
         staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
     )
@@ -97,6 +100,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "elapsed"),
         ("int*", "offset"),
         ("u32*", "staggered"),
+        *([("real*", "totals")] if layout.spec.metrics else []),
         ("u8*", "ended"),
         ("u8*", "finished"),
         ("Record*", "records"),
@@ -120,6 +124,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         *final,
         ("real*", "episode_return"),
         ("int*", "episode_length"),
+        *([("real*", "episode_metrics")] if layout.spec.metrics else []),
     )
     masks: tuple[MemberDeclaration, ...] = (("bool*", "action_mask"),) if layout.choices else ()
     flags: tuple[MemberDeclaration, ...] = (("int", "report_frozen"), ("int", "clear_final"))
@@ -167,14 +172,31 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
-            _record(layout.record_words),
+            *([metrics_part(spec)] if spec.metrics else []),
+            _totals(layout),
+            _record(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
             *([] if layout.staged else [observation_rows(layout.parts)]),
         ]
     )
 
 
-def _record(words: int) -> str:
+def _totals(layout: SingleLayout) -> str:
+    """What a tile keeps of the metrics of episodes under way."""
+    rows = f"real of[{max(1, len(totals(layout.spec)))}][LANES];"
+    return f"struct Totals {{ {rows} }};" if layout.spec.metrics else "struct Totals {};"
+
+
+def _after_length(measures: bool, kept: int) -> list[str]:
+    """The members of a record for metrics, and for so many numbers of an observation, which not all modes keep."""
+    if kept:
+        return [*(["    real metrics[METRICS];"] if measures else []), f"    alignas(32) float final_obs[{kept}];"]
+    unused = "float final_obs[1];"
+    return [f"    {f'union {{ real metrics[METRICS]; {unused} }};' if measures else unused}  // unused in this mode"]
+
+
+def _record(layout: SingleLayout) -> str:
+    words, kept = layout.record_words, layout.record_words - layout.record_head
     return "\n".join(
         [
             "// What a replica's random numbers depend on.",
@@ -188,9 +210,7 @@ def _record(words: int) -> str:
             "    Key  key;",
             "    real episode_return;",
             "    int  episode_length;",
-            f"    alignas(32) float final_obs[{words - 8}];"
-            if words > 8
-            else "    float final_obs[1];  // unused in this mode",
+            *_after_length(bool(layout.spec.metrics), kept),
             "};",
             f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");',
         ]

@@ -11,6 +11,7 @@ import numpy as np
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import ArrayShape, Device
 from gpu_envs.codegen.layout import Layout, SimulationConfig
+from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.schedule import RoleRows, TeamSchedule, TeamSize, schedule_of
 from gpu_envs.codegen.world import WorldField
 from gpu_envs.specs.fields import Field
@@ -110,6 +111,8 @@ class TeamLayout(Layout):
                 False,
             ),
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
+            (self._metric_fields("_totals", len(totals(spec))), False, True),
+            (self._metric_fields("_metrics", len(spec.metrics)), False, False),
         )
         rows = {name: (role.size(params),) for role in spec.roles for name in role.state}
         return {
@@ -124,6 +127,10 @@ class TeamLayout(Layout):
             for fields, team, kept in groups
             for name, field in fields.items()
         }
+
+    def _metric_fields(self, name: str, count: int) -> dict[str, Field]:
+        """An array for so many metrics, if there are any."""
+        return {name: Field("real", lambda _: count)} if count else {}
 
     def _action_field(self) -> Field:
         """What holds an agent's action from the first phase of a step on."""
@@ -159,6 +166,8 @@ class TeamLayout(Layout):
             "shared_seed": ((2,), "int64"),  # and a zero, the episode of what all episodes share
             "offence": ((2,), "int64"),
         }
+        for shape in self.metric_results().values():
+            found["last_metrics"] = shape
         return found | {name: shape for name, shape in self.results().items() if not name.startswith("episode_")}
 
     def results(self) -> dict[str, ArrayShape]:
@@ -178,12 +187,14 @@ class TeamLayout(Layout):
                 of["action_mask"] = ((n, role.size, role.choices), "int8")
             of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
             found |= {f"{name}.{role.name}": shape for name, shape in of.items()}
-        return found
+        return found | self.metric_results()
 
     def view(self, buffers: dict[str, Array], arrays: Arrays) -> None:
         """Names what belongs to each role of the arrays that hold all agents."""
         del arrays
         buffers["elapsed"] = buffers["state.elapsed"]
+        if self.spec.metrics:
+            buffers["episode_metrics"] = buffers["last_metrics"]
         for role in self.roles:
             own = slice(role.first, role.first + role.size)
             buffers[f"episode_return.{role.name}"] = buffers["episode_return"][:, own]
@@ -199,6 +210,7 @@ class TeamLayout(Layout):
             "last_length": "episode_length",
             "over": "ended",
             "layout_seed": "shared_seed",
+            **self.metric_buffers("state._totals"),
         }
 
     # --- the launch ---
@@ -217,8 +229,8 @@ class TeamLayout(Layout):
     # --- messages ---
 
     def places(self, call: Any) -> list[tuple[str, Any]]:
-        """Each role's struct."""
-        return [(f".{role.name}", call.role[r]) for r, role in enumerate(self.roles)]
+        """Each role's struct; and the call itself, for what is the team's."""
+        return [*((f".{role.name}", call.role[r]) for r, role in enumerate(self.roles)), ("", call)]
 
     def where(self, place: int) -> tuple[int, int, int]:
         """Unpacks replica, agent and step, of which the last two are cut to the greatest that fit."""

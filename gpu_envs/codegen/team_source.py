@@ -12,6 +12,7 @@ from gpu_envs.backend.program import CPP_TYPES, Grid, Program, headers, joined
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.header import opening, rules_part
 from gpu_envs.codegen.layout import SimulationConfig, mode_enum
+from gpu_envs.codegen.metrics import metrics_part
 from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
 from gpu_envs.codegen.schedule import batch_floats, staged_floats
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
@@ -45,8 +46,14 @@ FN void look_in_turn(World& w, const Params& p, Team& team) {
 #define reset(...) reset_in_turn(__VA_ARGS__)
 #define step(...) step_in_turn(__VA_ARGS__)
 #define look(...) look_in_turn(__VA_ARGS__)
-#endif"""
+%s#endif"""
 """What goes through the phases of the rules one by one."""
+
+_CHECKED_MEASURE = """FN void measure_in_turn(World& w, const Params& p, Team& team, Metrics& metrics) {
+    launch_phases("measure", [&] { measure(w, p, team, metrics); });
+}
+#define measure(...) measure_in_turn(__VA_ARGS__)
+"""
 
 
 def generate(layout: TeamLayout, module: str) -> Program:
@@ -62,15 +69,16 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *headers("drivers/team_actions.cuh"),
         rules,
         *_checked_calls(layout),
-        *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else []), f"drivers/{module}.cuh"),
+        *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
+        *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", f"drivers/{module}.cuh"),
     ]
-    schedule = layout.schedule
+    schedule, spec = layout.schedule, layout.spec
     tiles = -(-layout.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
     return Program(
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
         calls={kernel: declared[struct].ctype() for kernel, struct in _CALLS.items()},
-        contract=contract(layout.spec.id, rules[0], team=True, masks=layout.spec.masked),
+        contract=contract(spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics)),
         flush_denormals=layout.config.precision == "float32",
         grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
         weight=32 * layout.agents,
@@ -94,7 +102,8 @@ def _checked_calls(layout: TeamLayout) -> list[tuple[str, str]]:
     """What stands between the driver and the rules in a checked build."""
     if not layout.config.checked:
         return []
-    return [("generated", _CHECKED_CALLS if layout.device.on_gpu else f"{_CHECKED_CALLS}\n{_CHECKED_PHASES}")]
+    phases = _CHECKED_PHASES % (_CHECKED_MEASURE if layout.spec.metrics else "")
+    return [("generated", _CHECKED_CALLS if layout.device.on_gpu else f"{_CHECKED_CALLS}\n{phases}")]
 
 
 def structs(layout: TeamLayout) -> dict[str, Struct]:
@@ -128,6 +137,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("u32*", "episodes"),
         ("u64*", "shared_seed"),
         ("u64*", "offence"),
+        *([("real*", "last_metrics")] if layout.spec.metrics else []),
     )
     role = of(
         "RoleCall",
@@ -150,7 +160,8 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("int*", "phases"),
     )
     roles = (role, "role", len(layout.roles))
-    step = of("StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), roles)
+    own: tuple[MemberDeclaration, ...] = (("real*", "episode_metrics"),) if layout.spec.metrics else ()
+    step = of("StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), *own, roles)
     reset = of("ResetCall", *common, *RESETTING, roles)
     return {s.name: s for s in (state, *([scratch] if spread else []), params, buffers, role, step, reset)}
 
@@ -226,6 +237,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                 alone=schedule.replicas == 1,
                 checked=config.checked,
             ),
+            metrics_part(spec, followed=config.checked),
         ]
     )
 

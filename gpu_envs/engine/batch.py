@@ -11,15 +11,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpu_envs.backend import Backend, open_backend, resolve_device
-from gpu_envs.backend.arrays import Array, library_of, to_numpy
+from gpu_envs.backend.arrays import Array, to_numpy
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.attributes import given_params, param_of_each, params_by_replica, per_replica, set_param
 from gpu_envs.engine.number_check import NumberCheck
 from gpu_envs.engine.options import Options, check_num_envs, config_of
 from gpu_envs.engine.resets import Reset, read_offsets, read_reset
-from gpu_envs.engine.results import Step
+from gpu_envs.engine.results import Step, by_metric
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
-from gpu_envs.engine.snapshots import restore, snapshot
+from gpu_envs.engine.snapshots import on_host, restore, snapshot
 from gpu_envs.engine.state import LiveParams, LiveState
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.registry.known import again, lasting
@@ -114,7 +114,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self.render_mode, self.closed = render_mode, False
         self._followed = checking or render_mode == "human"  # so that a step looks at one attribute
         self._live = output != "numpy" and not self.gives_copies
-        self._statistics, self._masked = options.gives_statistics, spec.masked
+        self._statistics, self._masked, self._measured = options.gives_statistics, spec.masked, bool(spec.metrics)
         self._same_step, self._report_frozen = options.mode == "SameStep", options.mode == "Disabled"
         sim.set_step_flags(report_frozen=self._report_frozen, clear_final=output == "numpy" and not self.gives_copies)
         self._prepare()
@@ -190,10 +190,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     @property
     def offset(self) -> Array:
-        """By how many steps each replica's time limit is nearer in this episode, int32: read only, ``stagger`` sets it.
-
-        With NumPy output on CUDA it is a copy.
-        """
+        """By how many steps each replica's time limit is nearer in this episode, int32: ``stagger`` sets it."""
         return self._to_output(self._sim.buffers["offset"])
 
     @property
@@ -216,11 +213,14 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     @property
     def episode_length(self) -> ResultT:
-        """The length of each replica's last finished episode, with a team of each agent's, by role.
-
-        Live, or with NumPy output on CUDA a copy.
-        """
+        """The length of each replica's last finished episode, with a team of each agent's, by role: live, or a copy."""
         return self._last("episode_length")
+
+    @property
+    def episode_metrics(self) -> dict[str, Array]:
+        """The metrics of each replica's last finished episode by name, ``[num_envs]``: live, or a copy likewise."""
+        values = self._to_output(self._sim.buffers["episode_metrics"]) if self._measured else None
+        return by_metric(self._env_spec.metrics, values)
 
     @in_turn
     def observe(self) -> ResultT:
@@ -312,7 +312,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         """Copies out everything a trajectory depends on: state, episodes, seeds and parameters."""
         self._check_open()
         kept = snapshot(self._sim)
-        return _on_host(kept) if self.output == "numpy" else kept
+        return on_host(kept) if self.output == "numpy" else kept
 
     @in_turn
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -329,7 +329,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
             "place": lasting(self._env_spec.id),
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
             "params": given_params(sim),
-            "snapshot": _on_host(snapshot(sim)) if sim.ready and not self.closed else None,
+            "snapshot": on_host(snapshot(sim)) if sim.ready and not self.closed else None,
             "closed": self.closed,
             "frozen_steps": not self._report_frozen,
             "render_mode": self.render_mode,
@@ -378,6 +378,12 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         if self.render_mode == "human":
             self.render()
 
+    def _metrics(self, finished: Array, out: Step | None) -> dict[str, Array]:
+        """The metrics of the episodes that ended, as infos give them."""
+        given = out.episode_metrics if out is not None else None
+        values = self._given_out(self._sim.buffers["episode_metrics"]) if given is None and self._measured else given
+        return by_metric(self._env_spec.metrics, values, finished if given is None and self.output == "numpy" else None)
+
     def _to_output(self, array: Array) -> Array:
         """One of the simulation's arrays in the output's library: itself, or a copy from the device."""
         return to_numpy(array) if self.output == "numpy" else array
@@ -389,10 +395,3 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         if self.output == "numpy":
             return self._sim.arrays.read(array)
         return array.clone() if self.output == "torch" else array.copy()
-
-
-def _on_host(kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A snapshot whose arrays are NumPy's."""
-    return {
-        part: {n: v if library_of(v) == "" else to_numpy(v) for n, v in values.items()} for part, values in kept.items()
-    }

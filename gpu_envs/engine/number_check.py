@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, to_numpy
 from gpu_envs.codegen import TeamLayout
-from gpu_envs.engine.results import Step, given_for
+from gpu_envs.engine.results import Step, by_metric, given_for
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.errors import NotFiniteError
 from gpu_envs.specs.team import TeamSpec
@@ -18,12 +18,14 @@ _BLAME = {
     "state": "the rules' {function} wrote it",
     "reward": "the rules' step gave it, with a state that is finite",
     "observation": "the rules' observe wrote it, of a state that is finite",
+    "metric": "the rules' measure wrote it, of states that are finite",
 }
 
 _RESULTS = {
     "rewards": ("reward", "the reward"),
     "observations": ("observation", "the observation"),
     "final_obs": ("observation", "the final observation"),
+    "episode_metrics": ("metric", "the metric"),
 }
 """The source of a result's numbers, and what a message calls them."""
 
@@ -32,11 +34,11 @@ class _Numbers(NamedTuple):
     """One array of real numbers."""
 
     source: str
-    """``state``, ``reward`` or ``observation``."""
+    """``state``, ``reward``, ``observation`` or ``metric``."""
     what: str
     """The same in a message."""
     field: str
-    """The field of the state, or the key of observations that are a Dict; otherwise empty."""
+    """The field of the state, the key of observations that are a Dict, or the metric; otherwise empty."""
     array: Array
     """``[num_envs, ...]``; of agents ``[num_envs, agents, ...]``."""
     first_agent: int = _NO_AGENT
@@ -71,15 +73,17 @@ class NumberCheck:
         self._fields = self._real_fields()
 
     def look(self, *, stepped: bool, out: Step | None = None) -> None:
-        """Raises a NotFiniteError for the first number that is not finite: in the state, else a reward, else observed.
+        """Raises a NotFiniteError for the first number that is not finite.
+
+        In the state, else a reward, else observed, else a metric.
 
         Args:
             stepped: After a step; otherwise rewards are those of an earlier one.
             out: Arrays of the user's that the step wrote into.
         """
-        arrays, same_step = self._sim.arrays, self._sim.config.autoreset_mode == "SameStep"
-        finished = arrays.read(self._sim.buffers["finished"]) if stepped and same_step else None
-        for group in (self._fields, self._results("rewards", out) if stepped else (), self._observed(out, finished)):
+        finished = self._sim.arrays.read(self._sim.buffers["finished"]) if stepped else None
+        rewards, metrics = (self._results("rewards", out), self._metrics(out)) if stepped else ((), ())
+        for group in (self._fields, rewards, self._observed(out, finished), metrics):
             found = [hit for numbers in group if (hit := self._first(numbers, finished)) is not None]
             if found:
                 self._refuse(min(found, key=lambda hit: hit.replica), finished)
@@ -142,6 +146,12 @@ class NumberCheck:
             if kind == result and _is_real(array):
                 field = "" if part in first else part
                 yield _Numbers(source, what, field, array, first.get(part, _NO_AGENT), kind == "final_obs")
+
+    def _metrics(self, out: Step | None) -> Iterator[_Numbers]:
+        """The metrics of the episodes that have just ended."""
+        for arrays in self._results("episode_metrics", out):
+            for name, values in by_metric(self._sim.config.spec.metrics, arrays.array).items():
+                yield arrays._replace(field=name, array=values, final=True)
 
     def _observed(self, out: Step | None, finished: np.ndarray | None) -> Iterator[_Numbers]:
         if finished is not None:

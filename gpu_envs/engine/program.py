@@ -7,7 +7,7 @@ from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.base import Backend, Launch
 from gpu_envs.codegen import RESULTS, Layout, generate
 
-OPTIONAL = ("final_obs", "episode_return", "episode_length")
+OPTIONAL = ("final_obs", "episode_return", "episode_length", "episode_metrics")
 """Those that have a place of their own, and are written elsewhere too only where the user says so."""
 
 

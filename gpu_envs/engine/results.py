@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -41,6 +41,8 @@ class Step:
     """``[num_envs]``, int32; written where an episode ended."""
     action_mask: Array = None
     """``[num_envs, choices]``, int8; of environments whose rules say what is possible."""
+    episode_metrics: Array = None
+    """``[num_envs, metrics]``, of the environment's precision, in the spec's order; written where an episode ended."""
 
 
 class Rollout(NamedTuple):
@@ -78,6 +80,13 @@ def only_finished(finished: np.ndarray, values: Any, given: Any) -> Any:
     if given is not None:
         return values
     return np.where(finished.reshape(-1, *(1,) * (values.ndim - 1)), values, values.dtype.type(0))
+
+
+def by_metric(names: Iterable[str], values: Array, finished: np.ndarray | None = None) -> dict[str, Array]:
+    """Metrics by name, of ``[num_envs, metrics]``; zero where ``finished`` says that no episode has ended."""
+    if values is not None and finished is not None:
+        values = only_finished(finished, values, None)
+    return dict(zip(names, () if values is None else values.T, strict=True))
 
 
 def as_step(out: object) -> Step:
@@ -143,6 +152,8 @@ class OutReader:
             raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
         if out.action_mask is not None and not self._keys["action_mask"]:
             raise ValueError("out.action_mask is written by environments whose spec has action_mask=True only")
+        if out.episode_metrics is not None and not self._keys["episode_metrics"]:
+            raise ValueError("out.episode_metrics is written by environments whose spec names metrics only")
         if self._divided:
             self._check_keys(out)
         found = []

@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, to_numpy
+from gpu_envs.backend.arrays import Array, library_of, to_numpy
 from gpu_envs.engine.simulation import Simulation, dtype_of
 from gpu_envs.engine.state import as_field
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import ParamValue
+
+_LATER = ("offset", "episode_metrics", "totals")
+"""What a snapshot of before may lack."""
 
 
 def snapshot(sim: Simulation) -> dict[str, Any]:
@@ -28,15 +31,23 @@ def snapshot(sim: Simulation) -> dict[str, Any]:
     }
 
 
+def on_host(kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A snapshot whose arrays are NumPy's."""
+    return {
+        part: {n: v if library_of(v) == "" else to_numpy(v) for n, v in values.items()} for part, values in kept.items()
+    }
+
+
 def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
     """Copies a snapshot back in, or raises an error that says what does not fit, with nothing changed."""
     config, spec = sim.config, sim.config.spec
     buffers = {"state": {f: f"state.{f}" for f in sim.state}, "episode": sim.layout.episode}
     if not isinstance(kept, Mapping):
         raise TypeError(f"the state is {type(kept).__name__}; give what get_state() returned")
-    if isinstance(kept.get("episode"), Mapping):  # 0.1.0 knew no offsets
-        none = np.zeros(config.num_envs, np.int32)
-        kept = {**kept, "episode": {"offset": none, **kept["episode"]}}
+    if isinstance(kept.get("episode"), Mapping):  # 0.1.0 knew no offsets, and an environment may get metrics later
+        later = {n: sim.buffers[b] for n, b in sim.layout.episode.items() if n in _LATER}
+        zeros = {name: np.zeros(tuple(array.shape), dtype_of(array)) for name, array in later.items()}
+        kept = {**kept, "episode": {**zeros, **kept["episode"]}}
     for part, names in {**buffers, "params": sim.params}.items():
         given = kept.get(part)
         if not isinstance(given, Mapping) or set(given) != set(names):

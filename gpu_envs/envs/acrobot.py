@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, disc, line, own, placed, polygon
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 
@@ -66,6 +67,7 @@ ACROBOT = EnvSpec(
         "low": Param(-0.1, "the least of each start value"),
         "high": Param(0.1, "the greatest of each start value"),
     },
+    metrics={"height": Metric("of the tip above the joint, in links: above 1 it has arrived")},
     ordered=(("low", "high"),),
     observation=_observation,
     action=Discrete(3),

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, box, disc, line, own, placed, polygon, same
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 
@@ -65,6 +66,10 @@ CARTPOLE_V1 = EnvSpec(
     options={
         "low": Param(-0.05, "the least of each start value"),
         "high": Param(0.05, "the greatest of each start value"),
+    },
+    metrics={
+        "position": Metric("distance of the cart from the centre, m"),
+        "angle": Metric("angle of the pole from upright, rad"),
     },
     ordered=(("low", "high"),),
     observation=_observation,

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.following import Derived
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
@@ -141,6 +142,11 @@ COVID_ECONOMY = TeamSpec(
         "worker_income": Derived(_worker_income, "dollars a day"),
         "most_income": Derived(_most_income, "of each state, dollars a day", shape=(51,)),
         "most_income_of_all": Derived(lambda params: params["most_income"].sum(), "dollars a day"),
+    },
+    metrics={
+        "deaths": Metric("people", "sum"),
+        "income": Metric("of all states, billion dollars", "sum"),
+        "subsidies": Metric("that the planner gave, billion dollars", "sum"),
     },
     tables=_tables(),
     max_episode_steps=lambda params: int(params["episode_length"]),

@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, own, placed, polygon
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 
@@ -79,6 +80,7 @@ MOUNTAIN_CAR = EnvSpec(
         "goal_position": Param(0.5, "where the goal begins"),
         "force": Param(0.001, "of a push, per step"),
     },
+    metrics={"position": Metric("of the car")},
     options=START,
     ordered=ORDERED,
     observation=road_observation,

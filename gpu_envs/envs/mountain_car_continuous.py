@@ -5,6 +5,7 @@ from gymnasium.spaces import Box
 
 from gpu_envs.envs.mountain_car import ORDERED, ROAD, ROAD_DRAWING, START, road_observation
 from gpu_envs.pictures import Params
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 
@@ -27,6 +28,7 @@ MOUNTAIN_CAR_CONTINUOUS = EnvSpec(
         "goal_reward": Param(100.0, "at the goal"),
         "action_cost": Param(0.1, "of the squared action"),
     },
+    metrics={"position": Metric("of the car")},
     options=START,
     ordered=(*ORDERED, ("min_action", "max_action")),
     observation=road_observation,

@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, own, same
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 
@@ -57,6 +58,7 @@ PENDULUM = EnvSpec(
         "x_init": Param(math.pi, "the greatest start angle, either way", minimum=0),
         "y_init": Param(1.0, "the greatest start speed, either way", minimum=0),
     },
+    metrics={"angle": Metric("of the rod from upright, rad")},
     observation=_observation,
     action=_action,
     max_episode_steps=200,

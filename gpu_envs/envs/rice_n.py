@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, same
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.following import Derived
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
@@ -157,6 +158,10 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
             "damage_3": of_regions("damage_3", "that power", minimum=0),
             "kept_capital": Derived(lambda p: (1 - p["depreciation"]) ** 5, "what depreciation leaves, a step"),
             "long_run_factor": Derived(lambda p: np.exp(p["long_run_growth"]), "of the production factor, a step"),
+        },
+        metrics={
+            "temperature": Metric("of the air above that of 1750, degrees"),
+            "gross_output": Metric("of all regions in the last five years, trillion dollars"),
         },
         tables={
             "heat": Table([[0.8718, 0.0088], [0.025, 0.975]]),

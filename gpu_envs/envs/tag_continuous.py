@@ -1,6 +1,5 @@
 """Tag in a square, with the parameters of WarpDrive's published run."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ from gymnasium.spaces import Box, MultiDiscrete, Space
 
 from gpu_envs.pictures import Drawing, Params, Picture, State, box, discs, line, own, placed, polygon, same
 from gpu_envs.specs.fields import Field
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
@@ -91,14 +91,6 @@ def _draw(state: State, params: Params) -> Picture:
     )
 
 
-def _figures(returns: Mapping[str, float], lengths: Mapping[str, float], params: Params) -> dict[str, float]:
-    """Runners tagged in an episode, by what taggers get for it, and how long a runner stays in the game."""
-    reward = float(np.mean(params["tag_reward_for_tagger"]))
-    paid = returns["tagger"] - float(np.mean(params["step_penalty_for_tagger"])) * lengths["tagger"]
-    tags = paid / reward * float(params["num_taggers"]) if reward else float("nan")
-    return {"tags an episode": tags, "survival": lengths["runner"]}
-
-
 TAG_CONTINUOUS = TeamSpec(
     id="TagContinuous-v0",
     header="tag_continuous.cuh",
@@ -111,6 +103,7 @@ TAG_CONTINUOUS = TeamSpec(
     shared={"runners_left": Field("int")},
     scratch={"tags": Field("int"), "nearest": Field("agent", _room)},
     shared_scratch={
+        "tagged": Field("int"),
         "players": Field("agent", _agents),
         "points": Field("int"),
         "point_x": Field("real", _points),
@@ -144,10 +137,13 @@ TAG_CONTINUOUS = TeamSpec(
         "actions": Param("discrete", "levels, or real numbers", choices=("discrete", "continuous"), fixed=True),
         "start": Param("random", "drawn for each episode, or once for all", choices=("random", "fixed")),
     },
+    metrics={
+        "tags": Metric("runners tagged", "sum"),
+        "survival": Metric("steps that a runner survives in the game, the mean of all", "sum"),
+    },
     ordered=(("min_acceleration", "max_acceleration"), ("min_turn", "max_turn")),
     layouts=("x", "y", "heading"),
     layout_rule=_layout_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),
-    figures=_figures,
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=20),
 )

@@ -1,12 +1,11 @@
 """Tag on a grid, with the parameters of WarpDrive's published run."""
 
-from collections.abc import Mapping
-
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, box, discs, line, own, polygon
 from gpu_envs.specs.fields import Field
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
@@ -63,13 +62,6 @@ def _grid(cells: np.ndarray) -> Shape:
     return line(np.concatenate([upright, upright[..., ::-1]], 1), 0.0025, LINES, np.concatenate([there, there], 1))
 
 
-def _figures(returns: Mapping[str, float], lengths: Mapping[str, float], params: Params) -> dict[str, float]:
-    """In how many episodes the runner is tagged, by what taggers get for it, and how long it stays in the game."""
-    reward = float(np.mean(params["tag_reward_for_tagger"]))
-    paid = returns["tagger"] + float(np.mean(params["step_cost_for_tagger"])) * lengths["tagger"]
-    return {"tags an episode": paid / reward if reward else float("nan"), "survival": lengths["runner"]}
-
-
 TAG_GRID_WORLD = TeamSpec(
     id="TagGridWorld-v0",
     header="tag_grid.cuh",
@@ -93,9 +85,9 @@ TAG_GRID_WORLD = TeamSpec(
         "use_full_observation": Param(True, "see everybody; otherwise the other side's nearest", fixed=True),
         "start": Param("random", "any cells, or centre and corner", choices=("random", "fixed")),
     },
+    metrics={"tags": Metric("1 where the runner was tagged"), "survival": Metric("steps that the runner survived")},
     layouts=("x", "y"),
     layout_rule=_layout_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),
-    figures=_figures,
     drawing=Drawing(_draw, size=(500, 500), frames_a_second=10),
 )

@@ -21,6 +21,7 @@ from gpu_envs.pictures import Drawing
 from gpu_envs.specs.derived import FixedParams, derived
 from gpu_envs.specs.fields import MOST_DIMENSIONS, Field, Table, check_kinds, whole_count
 from gpu_envs.specs.following import Derived
+from gpu_envs.specs.metrics import Metric, check_metrics
 from gpu_envs.specs.names import GETTER, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
 from gpu_envs.specs.rules import Rules
@@ -50,6 +51,8 @@ class Spec(ABC):
     action_mask: bool | None = None
     """The rules say in ``allow`` which actions are possible: ``infos["action_mask"]``. None: they have no ``allow``;
     False: if they have one, it is left alone."""
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
+    """What the rules say of an episode in ``measure``: ``infos["episode"]``, ``env.episode_metrics``."""
     ordered: tuple[tuple[str, str], ...] = ()
     """Pairs of parameters or options of which the first must not exceed the second."""
     max_episode_steps: Steps = None
@@ -97,6 +100,7 @@ class Spec(ABC):
         names = [*self.fields, *self.params, *self.options, *self.tables]
         for name in names:
             check_name(name, f"{self.id}: the field", members=frozenset() if name in self.fields else GETTER)
+        check_metrics(self.metrics, self.id)
         check_choices(self.settings, self.id, team=self.has_team)
         repeated = {n for n in names if names.count(n) > 1}
         if repeated:
@@ -120,6 +124,7 @@ class Spec(ABC):
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+        object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
 
     def _check_kinds(self) -> None:
         """Refuses what is not of the kind that it must be, by the name of the field."""
@@ -129,6 +134,7 @@ class Spec(ABC):
             ("params", self.params, Param, "Param(9.8)"),
             ("options", self.options, Param, "Param(0.05)"),
             ("tables", self.tables, Table, "Table([0.0, 1.0])"),
+            ("metrics", self.metrics, Metric, "Metric('its unit')"),
         ):
             check_kinds(f"{self.id}: {what}", given, kind, example)
             taken = [name for name in given if name in ARGUMENTS and kind is Param]

@@ -19,17 +19,18 @@ CPP_WORDS = frozenset(
 
 _MACROS = frozenset(
     "CHECKED FN FOLD_PHASE FOR_EACH_AGENT FOR_EACH_AGENT_NO_WAIT FOR_EACH_BLOCK FOR_EACH_COLUMN FOR_EACH_ELEMENT "
-    "FOR_EACH_ENV FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED FOR_EACH_OF_BLOCK KERNEL KERNEL_OF_BLOCKS "
-    "NOTE_LANES OMP_SIMD SCRATCH_FILL SELDOM UNROLL".split()
+    "FOR_EACH_ENV FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED FOR_EACH_METRIC FOR_EACH_OF_BLOCK FOR_EACH_TOTAL "
+    "KERNEL KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD SCRATCH_FILL SELDOM UNROLL".split()
 )
 
 _TYPES = frozenset(
     "Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers CheckedArray CheckedIf "
     "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Greatest Heap Held Index "
-    "Key Least LocalMemory Mask Near Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers "
-    "Params Part Plain Random RangeTile Record ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule "
-    "Scratch ScratchBuffers Shape SinCos Spare State StateBuffers States StepCall Stream SumType Sums Table Team "
-    "TeamActions ThreadTile Tile Turns Wide Words World i64 u8 u16 u32 u64".split()
+    "Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near Numbers Observation ObservationTile "
+    "OfObservation Offence Outcome ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall "
+    "RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Shape SinCos Spare State "
+    "StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns Wide Words "
+    "World i64 u16 u32 u64 u8".split()
 )
 """Types of the headers and of what is generated."""
 
@@ -39,9 +40,10 @@ _OF_ONE = frozenset("ActionBounds Actions DiscreteActions BoxActions States Outc
 _CONSTANTS = frozenset(
     "ACTION_NAN ACTION_OUT_OF_RANGE ACTION_SIZE AGENTS ALL_ROWS AUTORESET BLOCK BLOCKS BY_BLOCK BY_WARP CHECKED_SAME "
     "DIRECTLY DISABLED EPISODE_OVER FEW FEW_REPLICAS FILLED_TOGETHER FIRST_ROWS FLOAT32 FLOAT64 FOLD_LANES GROUP HOST "
-    "INT32 INT64 LANES LAST_ROWS LOCAL_BYTES MASKED NEVER_BEGUN NEXT_STEP NO_OFFENCE ON_GPU PERMUTATION PI "
-    "RANDOM_ACTION READ_TOGETHER RESET ROLES ROOM ROWS_AT ROWS_TOGETHER ROW_LANES ROW_WRITING SAME_STEP SAMPLER "
-    "SCHEDULE SPREAD STEP TEAMS TERMINATED THREADS TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
+    "INT32 INT64 LANES LAST_ROWS LOCAL_BYTES MASKED METRICS NEVER_BEGUN NEXT_STEP NO_OFFENCE OF_LAST OF_MAX OF_MEAN "
+    "OF_SUM ON_GPU PERMUTATION PI RANDOM_ACTION READ_TOGETHER RESET ROLES ROOM ROWS_AT ROWS_TOGETHER ROW_LANES "
+    "ROW_WRITING SAME_STEP SAMPLER SCHEDULE SPREAD STEP TEAMS TERMINATED THREADS TOTALS TRUNCATED UINT8 WARP "
+    "WARP_FLOATS WHOLE_ACTIONS".split()
 )
 """Constants of a team's program."""
 

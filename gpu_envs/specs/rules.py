@@ -26,6 +26,8 @@ class Rules:
     """Of a team: ``look(w, p, team)``."""
     allow: Function | None = None
     """``allow(s, p, mask)``, of a team ``allow(w, p, i, mask)``: which actions are possible, for ``action_mask``."""
+    measure: Function | None = None
+    """``measure(s, p, metrics)``, of a team ``measure(w, p, team, metrics)``: the spec's ``metrics``."""
 
     @property
     def file(self) -> str:

@@ -78,9 +78,6 @@ class TeamSpec(Spec):
     """What a replica has once, and no longer than a step."""
     columns: Callable[[Mapping[str, Any]], int] | None = None
     """How many columns ``FOR_EACH_COLUMN`` goes through, so that so many threads share a row; None: many."""
-    figures: Callable[[Mapping[str, float], Mapping[str, float], Mapping[str, Any]], Mapping[str, float]] | None = None
-    """Figures that tell what is learnt, by name: of the roles' mean returns and lengths, and the parameters. A progress
-    bar shows them in place of the returns."""
 
     @property
     def fields(self) -> tuple[str, ...]:

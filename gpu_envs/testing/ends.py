@@ -80,8 +80,8 @@ def _limits(moments: list[Moment], started: np.ndarray, limit: int, last: np.nda
 def _agree(played: dict[str, list[Moment]], last: np.ndarray) -> None:
     """All modes agree up to the end of an episode; at the end and after it, each does what it should."""
     disabled, following, same = played["Disabled"], played["NextStep"], played["SameStep"]
-    plain = ("observations", "rewards", "terminations", "truncations", "state")
-    given = ("rewards", "terminations", "truncations")
+    plain = ("observations", "rewards", "terminations", "truncations", "state", "episode_metrics")
+    given = ("rewards", "terminations", "truncations", "episode_metrics")
     for t in range(len(disabled)):
         running, ending, after = np.flatnonzero(t < last), np.flatnonzero(t == last), np.flatnonzero(t == last + 1)
         compared = (

@@ -22,6 +22,7 @@ from gpu_envs.codegen import SimulationConfig, TeamLayout
 from gpu_envs.engine.actions import ActionReader
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.random_actions import chosen
+from gpu_envs.engine.results import by_metric
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.testing.draws import KINDS, Draw, long_draws
 from gpu_envs.testing.portable import from_bytes
@@ -134,6 +135,9 @@ class Bare:
         names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")
         seen = {name: array for name, array in self.sim.buffers.items() if name.partition(".")[0] in names}
         seen |= {f"state.{name}": array for name, array in self.sim.state.items()}
+        if metrics := self.sim.config.spec.metrics:
+            measured = by_metric(metrics, self.sim.buffers["episode_metrics"])
+            seen |= {f"episode_metrics.{name}": values for name, values in measured.items()}
         return {name: self.sim.arrays.read(array) for name, array in seen.items()}
 
 

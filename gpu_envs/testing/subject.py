@@ -122,6 +122,9 @@ class Run:
             seen = {n: v for n, v in self.last.items() if n.startswith("observations")}
             blank = {n.replace("observations", "final_obs", 1): np.zeros_like(v) for n, v in seen.items()}
             self.last |= blank | (flat("final_obs", infos["final_obs"]) if "final_obs" in infos else {})
+        over = ended(self.last)
+        for name, values in flat("episode_metrics", self.env.episode_metrics).items():
+            self.last[name] = np.where(over, values, values.dtype.type(0))
         return self.last
 
     def actions(self, draw: Draw) -> dict[str, np.ndarray]:

@@ -96,7 +96,7 @@ class Trainer:
             self._build(dict(modules or {}), kept or {})
         self._group.check_same(comparable(self.describe() | {"code": self._horizon_env.code}))
         first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
-        self._history = History(config, [role.name for role in self._horizon_env.roles], first_learning)
+        self._history = History(config, list(self._horizon_env.storage), first_learning, self._horizon_env.metrics)
         self.eager_because = why_eager(self.device, config.graphs)
         self._works: list[GraphWork] = []
         self._begin_episodes()
@@ -130,7 +130,7 @@ class Trainer:
         self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(
             [role.name for role in horizon_env.roles], list(self.learners), FIGURES, config.horizon, device,
-            UNDER_WAY if self._on_gpu else 1,
+            UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
         self._asked = torch.zeros(1, device=device)
@@ -171,7 +171,7 @@ class Trainer:
             learner.update()
         self._clock.add_(1)
         self._horizon_env.forget_cut_episodes()
-        parts = [storage.episodes().flatten() for storage in self._horizon_env.storage.values()]
+        parts = [part.flatten() for part in self._horizon_env.episodes()]
         torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
         self._group.combine(self._figures, sum(part.numel() for part in parts))  # learners' differ in the largest alone
 
@@ -277,7 +277,7 @@ class Trainer:
                         history.unlogged.append(report)
                         self.seconds = before + time.perf_counter() - began
                         speed = (config.steps_at(report.iteration) - first) / max(self.seconds - before, 1e-9)
-                        bar.update(config.steps_at(report.iteration), speed, history.shown(self._horizon_env.env))
+                        bar.update(config.steps_at(report.iteration), speed, history.returns, history.metrics)
                         if history.target_reached:
                             reason = "target_return"
                             if stopped and report.iteration == self.iteration and self._on_gpu and not (due or last):
@@ -299,7 +299,7 @@ class Trainer:
             bar.close()
             history.close()
         run_dir = str(self._run.path) if self._run is not None else None
-        return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns)
+        return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics)
 
     def _take_in(self, report: IterationReport) -> None:
         self._history.add(report)

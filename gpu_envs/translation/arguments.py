@@ -39,6 +39,7 @@ PLACES = {
     "Observation": ("Observation&", "observation"),
     "Row": ("const Row&", "row"),
     "Mask": ("Mask&", "mask"),
+    "Metrics": ("Metrics&", "metrics"),
 }
 """How arguments are passed, and their names in C++."""
 
@@ -83,7 +84,12 @@ class Arguments(Record):
     @functools.cached_property
     def all(self) -> dict[str, Type]:
         """Every argument that a function of rules may have, by the name of its annotation."""
-        found: dict[str, Type] = {"Params": Thing("Params", self._params()), "Random": RANDOM}
+        metrics = {name: Field(REAL, "metrics", name, "Metrics", "real") for name in self.spec.metrics}
+        found: dict[str, Type] = {
+            "Params": Thing("Params", self._params()),
+            "Random": RANDOM,
+            "Metrics": Thing("Metrics", metrics),
+        }
         if isinstance(self.spec, TeamSpec):
             return found | self._of_team(self.spec)
         assert isinstance(self.spec, EnvSpec)

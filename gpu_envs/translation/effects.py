@@ -58,7 +58,7 @@ class Effects:
     phases: bool = False
     """It has phases."""
     certain: frozenset[str] = frozenset()
-    """The single numbers of the state that it sets on every way; see ``checks.assigned``."""
+    """The single numbers of the state, and metrics, that it sets on every way; see ``checks.assigned``."""
     accesses: dict[Access, ast.AST | None] = dataclasses.field(default_factory=dict)
     """What it does with the fields of the world outside of phases, and where; see ``checks.races``."""
 

@@ -10,7 +10,7 @@ from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arguments import Arguments
-from gpu_envs.translation.checks.completeness import check_observe, check_reset
+from gpu_envs.translation.checks.completeness import check_measure, check_observe, check_reset
 from gpu_envs.translation.functions import translate
 from gpu_envs.translation.sources import RefusedError, Written, annotation, read
 from gpu_envs.translation.tree import Function
@@ -25,6 +25,7 @@ ONE = {
     "step": ("State", "Params", "Action", "Random"),
     "observe": ("State", "Params", "Observation"),
     "allow": ("State", "Params", "Mask"),
+    "measure": ("State", "Params", "Metrics"),
 }
 """The arguments of the functions of a single agent."""
 
@@ -34,8 +35,15 @@ TEAM = {
     "look": ("World", "Params", "Team"),
     "observe": ("World", "Params", "int", "Row"),
     "allow": ("World", "Params", "int", "Mask"),
+    "measure": ("World", "Params", "Team", "Metrics"),
 }
 """The arguments of the functions of a team."""
+
+_FROZEN = {
+    **dict.fromkeys(("observe", "allow"), frozenset({"State", "World"})),
+    "measure": frozenset({"State"}),  # a team's may need scratch
+}
+"""What functions must not change."""
 
 NAMES = {"State": "s", "World": "w", "Params": "p", "int": "i", "TeamActions": "actions"}
 
@@ -66,6 +74,8 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
                 made[name] = _entry(unit, spec, name, written, kinds)
     check_reset(unit.arguments, spec, made["reset"])
     check_observe(unit.arguments, spec, made["observe"])
+    if "measure" in made:
+        check_measure(spec, made["measure"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
     parts = [("python.cuh", [SourceLine(1, header_text(PRELUDE))]), *unit.parts]
     return "\n".join([*_joined(parts), *empty, ""])
@@ -82,6 +92,13 @@ def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
         raise TranslationError(f"{spec.id}: the rules have allow, and the spec no masks; give action_mask=True")
     if rules.allow is None and spec.masked:
         raise TranslationError(f"{spec.id}: action_mask is True, and the rules have no allow; give Rules(allow=...)")
+    if rules.measure is not None and not spec.metrics:
+        raise TranslationError(
+            f"{spec.id}: the rules have measure, and the spec names no metrics; give metrics={{'name': Metric()}}"
+        )
+    if rules.measure is None and spec.metrics:
+        what = f"the spec names the metrics {', '.join(spec.metrics)}"
+        raise TranslationError(f"{spec.id}: {what}, and the rules have no measure; give Rules(measure=...)")
 
 
 def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str, ...]) -> Function:
@@ -107,8 +124,8 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
         name,
         dict(zip(given, kinds, strict=True)),
         Several("Outcome", (REAL, BOOL)) if name == "step" and isinstance(spec, EnvSpec) else None,
-        between=isinstance(spec, TeamSpec) and name in ("reset", "step", "look"),
-        frozen=frozenset({"State", "World"} if name in ("observe", "allow") else ()),
+        between=isinstance(spec, TeamSpec) and name in ("reset", "step", "look", "measure"),
+        frozen=_FROZEN.get(name, frozenset()),
     )
 
 

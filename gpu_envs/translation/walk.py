@@ -124,10 +124,15 @@ def stored_as(place: Expr) -> str:
 
 
 def field_of(place: Expr) -> tuple[str, str]:
-    """The argument that a place belongs to, and the name of the field; empty where it has none."""
+    """The argument that a place belongs to, and the name of the field; empty where it has none.
+
+    Metrics, which may be called what fields of the state are called, are told from them.
+    """
     if isinstance(place, tree.Element):
         return place.of.kind.owner if isinstance(place.of.kind, Array) else "", field_of(place.of)[1]
-    return (place.owner, place.name) if isinstance(place, tree.Field) else ("", "")
+    if not isinstance(place, tree.Field):
+        return "", ""
+    return place.owner, f"metrics.{place.name}" if place.owner == "Metrics" else place.name
 
 
 def known(expr: Expr) -> Any:

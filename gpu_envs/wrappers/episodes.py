@@ -78,8 +78,8 @@ class RecordEpisodeStatistics(TorchWrapper):
 
     As Gymnasium's, with these differences: those infos are there in every step, since to leave them out one would have
     to wait for the device; they take the place of the environment's own ``infos["episode"]`` (of the raw rewards, in
-    float32); the count and the queues are tensors on the device; lengths are int32. The environment's own
-    ``final_info`` stays, and so do ``out.episode_return`` and ``out.episode_length``.
+    float32), whose metrics they keep; the count and the queues are tensors on the device; lengths are int32. The
+    environment's own ``final_info`` stays, and so do ``out.episode_return`` and ``out.episode_length``.
 
     Attributes:
         episode_count: How many episodes have ended, int64 []: live.
@@ -180,7 +180,9 @@ class RecordEpisodeStatistics(TorchWrapper):
         places = [tensor.data_ptr() for tensor in finished.values()]
         self._record(self._now(), *(tensor.data_ptr() for tensor in results[1:4]), *places)
         self._enqueue(*places)
-        results[4][self._key] = {"r": finished["r"], "l": finished["l"], "t": finished["t"]}
+        own = results[4].get("episode", {})
+        metrics = {name: own[name] for name in self._simulator.env_spec.metrics if name in own}
+        results[4][self._key] = {"r": finished["r"], "l": finished["l"], "t": finished["t"], **metrics}
         results[4][f"_{self._key}"] = finished["finished"]
         return results
 

@@ -86,6 +86,7 @@ FN double lesser(double a, double b)           { return b < a ? b : a; }
 FN float  greater(float a, float b)            { return a < b ? b : a; }
 FN double greater(double a, double b)          { return a < b ? b : a; }
 FN bool   any_lane(bool value)                 { return value; }
+FN Index  anew(Index i)                        { return i; }
 FN float  fma(float a, float b, float c)       { return __builtin_fmaf(a, b, c); }
 FN double fma(double a, double b, double c)    { return __builtin_fma(a, b, c); }
 FN float  square_root(float x)                 { return __builtin_sqrtf(x); }

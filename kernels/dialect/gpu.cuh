@@ -48,6 +48,8 @@ FN u32   sign_shifted_in(u32 word, double x)   { return __funnelshift_l(u32(__do
 // a*b + c, rounded once or twice: where it is no matter.
 FN float  about(float a, float b, float c)     { return __fmaf_rn(a, b, c); }
 FN double about(double a, double b, double c)  { return __fma_rn(a, b, c); }
+// An index of which a compiler does not know that it stays the same: it keeps no address in registers from turn to turn.
+FN Index  anew(Index i)                        { asm volatile("" : "+l"(i)); return i; }
 // Of two that are neither NaN nor zeros of unlike signs: in one instruction.
 FN float  lesser(float a, float b)             { return fminf(a, b); }
 FN double lesser(double a, double b)           { return fmin(a, b); }

@@ -149,6 +149,7 @@ FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
         if (i == 0) {
             w.elapsed = 0;
             buffers.episodes[team.replica] += 1;
+            begin_totals(w);
         }
     }
     reset(w, p, team);
@@ -186,7 +187,10 @@ FN void conclude(World& w, Team& team, const StepCall& call, bool late) {
             if (to.episode_return != nullptr) to.episode_return[row] = sum;
             if (to.episode_length != nullptr) to.episode_length[row] = length;
         }
-        if (i == 0) w.finished = finished;
+        if (i == 0) {
+            w.finished = finished;
+            if (!pending) add_to_totals(w);
+        }
     }
 }
 
@@ -256,6 +260,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         team.last_step     = w.elapsed >= call.limit;
         team.active        = team.here && !pending;
         step(w, p, team, actions);
+        measure_step(w, p, team);
         team.active = team.here;
         conclude(w, team, call, late);
         const bool finished = SCHEDULE == SPREAD ? w.finished : ends(w, late);
@@ -272,8 +277,13 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             observe_team(w, p, team, call, rows, local.at);
             if (rows != LAST_ROWS) break;
             team.active = team.here && finished;
+            keep_metrics(w, p, team, call);
             restart(w, p, team, buffers);
             rows = FIRST_ROWS;
+        }
+        if (METRICS > 0 && AUTORESET != SAME_STEP && team.any(team.here && finished)) {
+            team.active = team.here && finished;
+            keep_metrics(w, p, team, call);
         }
         team.active = team.here;
         w.store_arrays(team, buffers);

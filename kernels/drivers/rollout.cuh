@@ -57,6 +57,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
             }
             FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), limits[k], 0);
+            add_to_totals(tile, params, tile.ended, env);
 
             int wanted = 0;
             NOTE_LANES(wanted, k, env) {
@@ -82,6 +83,8 @@ KERNEL(kernel_rollout, RolloutCall) {
                 }
             }
             FOR_EACH_MARKED(k, tile.flags, env) {
+                put_metrics(call, tile, k, env.index(k));
+                begin_totals(tile, k);
                 tile.state.set(k, spare.state.get(k));
                 action_bits[k]         = spare.action_bits[k];
                 spare.ready[k]         = 0;

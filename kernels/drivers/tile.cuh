@@ -1,7 +1,7 @@
 // A tile of single-agent replicas, and what its drivers do with it: load, advance, restart, store. The rules come from
 // the environment's header; State(s), Params, Action(s), Observation, Record, Buffers and the Calls are generated from
 // its Python spec. How observations get out is in staged.cuh or direct.cuh, of which the spec's space chooses one; what is
-// possible, in masks.cuh or unmasked.cuh.
+// possible, in masks.cuh or unmasked.cuh; what is measured of episodes, in tile_metrics.cuh or unmeasured.cuh.
 
 // How an episode ends: two bits that are never merged into one.
 constexpr int TERMINATED = 1, TRUNCATED = 2;
@@ -15,10 +15,16 @@ struct Tile {
     int     elapsed[LANES];         // steps of it
     int     ended[LANES];           // flags of an episode that was over before this step
     int     flags[LANES];           // how this step ended it
+    Totals  totals;                 // of metrics, in the episode under way
     ObservationTile observation;    // on its way out
 };
 
 FN void observe_lane(Tile& tile, int k, const Params& params);  // see staged.cuh and direct.cuh
+
+// See tile_metrics.cuh and unmeasured.cuh.
+FN void load_totals(Tile& tile, int k, const Buffers& buffers, Index i);
+FN void store_totals(const Tile& tile, int k, const Buffers& buffers, Index i);
+FN void begin_totals(Tile& tile, int k);
 
 template <class Env> FN void report_all(const Tile& tile, const Buffers& buffers, const void* actions, int kind,
                                         Index base, u64 launch, bool frozen_too, const Env& env) {
@@ -36,6 +42,7 @@ template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env&
         tile.running_return[k] = buffers.running_return[i];
         tile.elapsed[k]        = buffers.elapsed[i];
         tile.ended[k]          = AUTORESET == SAME_STEP ? 0 : int(buffers.ended[i]);
+        load_totals(tile, k, buffers, i);
     }
 }
 
@@ -46,6 +53,7 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
         buffers.running_return[i] = tile.running_return[k];
         buffers.elapsed[i]        = tile.elapsed[k];
         if (AUTORESET != SAME_STEP) buffers.ended[i] = u8(tile.ended[k]);
+        store_totals(tile, k, buffers, i);
     }
 }
 
@@ -95,6 +103,7 @@ FN void restart(Tile& tile, int k, const Params& params, const Key& key) {
     tile.elapsed[k]        = 0;
     tile.running_return[k] = 0;
     tile.ended[k]          = 0;
+    begin_totals(tile, k);
 }
 
 template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rewards, u8* terminations, u8* truncations,

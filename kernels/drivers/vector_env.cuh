@@ -17,6 +17,7 @@ FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i, cons
     if (call.episode_return != nullptr) call.episode_return[i] = record.episode_return;
     if (call.episode_length != nullptr) call.episode_length[i] = record.episode_length;
     if (AUTORESET == SAME_STEP) keep_final(call, tile, k, i, record);
+    keep_metrics(call, tile, k, i, record);
     return record;
 }
 
@@ -45,6 +46,7 @@ KERNEL(kernel_step, StepCall) {
             const Index i = env.index(k);
             advance_lane(tile, k, buffers.records[i].key, params.get(i), limits[k], pending[k]);
         }
+        add_to_totals(tile, call.params, pending, env);
         observe_all(tile, call.params, env);
         FOR_EACH_LANE(k, env) {
             const int skipped = AUTORESET == NEXT_STEP && pending[k];  // the step that restarts is none of the episode's

@@ -46,6 +46,13 @@ FN void reset(State& s, const Params& p, Random& random) {
     s.theta2_dot = random.uniform(p.low, p.high);
 }
 
+// How far the tip is above the joint, in links.
+FN real height_of(const State& s) {
+    const auto [sin1, cos1] = sincos(s.theta1);
+    const auto [sin2, cos2] = sincos(s.theta2);
+    return -cos1 - (cos1 * cos2 - sin1 * sin2);
+}
+
 FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
     real torque = real(action - 1) * p.torque;
     if (p.torque_noise_max > 0) torque += random.uniform(-p.torque_noise_max, p.torque_noise_max);
@@ -64,9 +71,7 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random& random)
     s.theta2_dot = clip(y.theta2_dot + sixth * (k1.theta2_dot + real(2) * k2.theta2_dot + real(2) * k3.theta2_dot
                                                 + k4.theta2_dot), -p.max_vel_2, p.max_vel_2);
 
-    const auto [sin1, cos1] = sincos(s.theta1);
-    const auto [sin2, cos2] = sincos(s.theta2);
-    const bool above = -cos1 - (cos1 * cos2 - sin1 * sin2) > real(1);
+    const bool above = height_of(s) > real(1);
     return {above ? real(0) : real(-1), above};
 }
 
@@ -80,3 +85,5 @@ FN void observe(const State& s, const Params&, Observation& observation) {
     observation[4] = s.theta1_dot;
     observation[5] = s.theta2_dot;
 }
+
+FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.height = height_of(s); }

@@ -41,3 +41,8 @@ FN void observe(const State& s, const Params&, Observation& observation) {
     observation[2] = s.theta;
     observation[3] = s.theta_dot;
 }
+
+FN void measure(const State& s, const Params&, Metrics& metrics) {
+    metrics.position = abs(s.x);
+    metrics.angle    = abs(s.theta);
+}

@@ -7,7 +7,7 @@ constexpr int LAG = 29, FILTERS = 5, WINDOW = 600;  // days from a level to what
 
 enum Total : int { DIED, GIVEN, INCOME };
 
-constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365;
+constexpr real LEVELS = 10, SUBSIDIES = 20, DAYS = 365, BILLION = real(1e9);
 
 // The logistic's integral, of which the curve of unemployment is made.
 FN real softplus(real x) { return x > 20 ? x : log1p(exp(x)); }
@@ -166,4 +166,12 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
     row[GOVERNORS + 10] = subsidies;
     row[GOVERNORS + 11] = money;
     row[GOVERNORS + 12] = vaccines;
+}
+
+FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {
+    FOR_EACH_AGENT(first, 1) {
+        metrics.deaths    = w.totals[DIED];
+        metrics.income    = w.totals[INCOME] / BILLION;
+        metrics.subsidies = w.totals[GIVEN] / BILLION;
+    }
 }

@@ -20,3 +20,5 @@ FN void observe(const State& s, const Params&, Observation& observation) {
     observation[0] = s.position;
     observation[1] = s.velocity;
 }
+
+FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.position = s.position; }

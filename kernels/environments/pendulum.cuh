@@ -32,3 +32,5 @@ FN void observe(const State& s, const Params&, Observation& observation) {
     observation[1] = sine;
     observation[2] = s.theta_dot;
 }
+
+FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.angle = abs(normalised(s.theta)); }

@@ -200,3 +200,8 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
     row[OWN + 8] = float(w.last_reward[i]);
     if (NEGOTIATION) row[OWN + 9] = float(w.minimum_mitigation_rate[i]);
 }
+
+FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {
+    sum_over(team, metrics.gross_output, AGENTS, [&](int i) { return w.gross_output[i]; });
+    FOR_EACH_AGENT(first, 1) metrics.temperature = w.temperature[0];
+}

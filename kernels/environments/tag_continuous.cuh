@@ -63,6 +63,7 @@ FN void tag(World& w, const Params& p, int runner) {
     if (!(nearest.distance < margin * margin)) return;
     w.reward[runner] += p.tag_penalty_for_runner;
     add(w.tags[nearest.number], 1);
+    add(w.tagged, 1);
     if (p.runner_exits_game_after_tagged) {
         w.in_game[runner] = false;
         add(w.runners_left, -1);
@@ -72,6 +73,7 @@ FN void tag(World& w, const Params& p, int runner) {
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
     FOR_EACH_AGENT(i, AGENTS) {
         w.tags[i] = 0;
+        if (i == 0) w.tagged = 0;
         if (w.in_game[i]) move(w, p, i, actions[i]);
         else w.speed[i] = w.heading[i] = w.acceleration[i] = 0;
     }
@@ -162,4 +164,11 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
     }
     const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // (there may be no limit)
     row[7 * columns] = float(quotient(steps, real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
+}
+
+FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {
+    FOR_EACH_AGENT(first, 1) {
+        metrics.tags     = real(w.tagged);
+        metrics.survival = real(w.runners_left) / real(NUM_RUNNERS);
+    }
 }

@@ -95,3 +95,11 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
         row[5] = time;
     }
 }
+
+FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {
+    FOR_EACH_AGENT(first, 1) {
+        const int tags   = 1 - w.runners_left;
+        metrics.tags     = real(tags);
+        metrics.survival = real(w.elapsed - tags);
+    }
+}

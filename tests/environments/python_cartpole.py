@@ -2,7 +2,7 @@
 
 import math
 
-from gpu_envs.rules import Action, Observation, Params, Random, State
+from gpu_envs.rules import Action, Metrics, Observation, Params, Random, State
 
 
 def reset(s: State, p: Params, random: Random) -> None:
@@ -42,3 +42,8 @@ def observe(s: State, p: Params, observation: Observation) -> None:
     observation[1] = s.x_dot
     observation[2] = s.theta
     observation[3] = s.theta_dot
+
+
+def measure(s: State, p: Params, metrics: Metrics) -> None:
+    metrics.position = abs(s.x)
+    metrics.angle = abs(s.theta)

@@ -2,7 +2,7 @@
 
 import math
 
-from gpu_envs.rules import Action, Observation, Params, Random, State, clip
+from gpu_envs.rules import Action, Metrics, Observation, Params, Random, State, clip
 
 
 def normalised(angle: float) -> float:
@@ -28,3 +28,7 @@ def observe(s: State, p: Params, observation: Observation) -> None:
     observation[0] = math.cos(s.theta)
     observation[1] = math.sin(s.theta)
     observation[2] = s.theta_dot
+
+
+def measure(s: State, p: Params, metrics: Metrics) -> None:
+    metrics.angle = abs(normalised(s.theta))

@@ -5,6 +5,7 @@ from gpu_envs.rules import (
     EPISODE_LENGTH,
     NUM_TAGGERS,
     RESET,
+    Metrics,
     Params,
     Row,
     Team,
@@ -104,3 +105,9 @@ def observe(w: World, p: Params, agent: int, row: Row) -> None:
         row[3] = w.line[target]
         row[4] = kind_of(agent)
         row[5] = time
+
+
+def measure(w: World, p: Params, team: Team, metrics: Metrics) -> None:
+    for _ in team.agents(1):
+        metrics.tags = 1.0 - w.runners_left
+        metrics.survival = float(w.elapsed) - (1 - w.runners_left)

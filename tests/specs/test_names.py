@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict
 from nvrtc import H200, compile_with_nvrtc, nvrtc_missing
 from small_envs import CHASE, chase, walk
 
-from gpu_envs import Field, MultiAgentEnv, Param, VectorEnv
+from gpu_envs import Field, Metric, MultiAgentEnv, Param, VectorEnv
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig, generate, layout_of
 from gpu_envs.specs import names
@@ -20,6 +20,9 @@ from gpu_envs.specs.base import Spec
 
 ALLOW_ONE = "FN void allow(const State& s, const Params& p, Mask& mask) {}"
 ALLOW_TEAM = "FN void allow(const World& w, const Params& p, int i, const Mask& mask) {}"
+
+MEASURE_ONE = "FN void measure(const State& s, const Params& p, Metrics& metrics) {}"
+MEASURE_TEAM = "FN void measure(World& w, const Params& p, Team& team, Metrics& metrics) {}"
 
 
 def test_a_parameter_may_have_any_name_that_the_drivers_use(tmp_path: Path, device: str) -> None:
@@ -165,7 +168,9 @@ def test_no_name_of_the_headers_is_forgotten(tmp_path: Path, make: Any) -> None:
     allow = ALLOW_ONE if make is walk else ALLOW_TEAM
     types, macros, constants = set(), set(), set()
     for masked in (False, True):
-        spec = make(tmp_path, more={"action_mask": masked}, further=allow)
+        more, measure = {"metrics": {"far": Metric()}}, MEASURE_ONE if make is walk else MEASURE_TEAM
+        further = f"{allow}\n{measure if masked else ''}"
+        spec = make(tmp_path, more={"action_mask": masked, **(more if masked else {})}, further=further)
         for text in programs(spec):
             types |= set(
                 re.findall(

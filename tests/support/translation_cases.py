@@ -311,7 +311,7 @@ def module(source: str, folder: Path, name: str = "rules_of_test") -> ModuleType
 
 def rules_of(made: ModuleType) -> gpu_envs.Rules:
     """The rules in a module, by their names."""
-    names = ("reset", "step", "observe", "look", "allow")
+    names = ("reset", "step", "observe", "look", "allow", "measure")
     return gpu_envs.Rules(**{name: getattr(made, name) for name in names if hasattr(made, name)})
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs import EnvSpec, Field, Param, Role, TeamSpec
+from gpu_envs import EnvSpec, Field, Metric, Param, Role, TeamSpec
 
 SEEN = Box(-1, 1, (1,), np.float32)
 
@@ -16,6 +16,7 @@ def one(**changes: Any) -> EnvSpec:
         "header": "cartpole.cuh",
         "state": ("x",),
         "params": {"count": Param(3, fixed=True), "speed": Param(1.0)},
+        "metrics": {"position": Metric(), "angle": Metric()},
         "observation": SEEN,
         "action": Discrete(2),
     }
@@ -28,6 +29,7 @@ def team(**changes: Any) -> TeamSpec:
         "header": "tag_grid.cuh",
         "state": {"x": Field()},
         "params": {"count": Param(3, fixed=True, positive=True), "speed": Param(1.0), "loose": Param(2)},
+        "metrics": {"tags": Metric(), "survival": Metric()},
         "roles": (Role("dog", "count", SEEN, Discrete(2)),),
     }
     return TeamSpec(**settings | changes)

@@ -40,27 +40,25 @@ def test_short_episodes_are_no_likelier_to_be_counted(device: str) -> None:
 
 def test_every_replica_contributes_its_first_episodes(device: str) -> None:
     place = resolve_device(device)
-    each, replicas, agents = 3, 4, 2
-    tally = _Tally(each, replicas, agents, place)
+    each, replicas = 3, 4
+    tally = _Tally(each, replicas, 2, place)
     rng = np.random.default_rng(0)
     counted: list[list[tuple[float, float]]] = [[] for _ in range(replicas)]
     while min(map(len, counted)) < each:
         assert not tally.complete()
         ended = rng.random(replicas) < np.array([0.9, 0.5, 0.2, 0.05])  # some end much sooner
-        lengths = np.where(ended[:, None], rng.integers(1, 9, (replicas, agents)), 0).astype(np.int32)
-        returns = rng.normal(size=(replicas, agents)).astype(np.float32)
+        numbers = rng.normal(size=(2, replicas))
         for replica in np.flatnonzero(ended):
-            means = (returns[replica].astype(float).mean(), lengths[replica].mean())
             if len(counted[replica]) < each:
-                counted[replica].append(means)
-        tally.add(torch.from_numpy(lengths).to(place), torch.from_numpy(returns).to(place))
+                counted[replica].append((numbers[0, replica], numbers[1, replica]))
+        tally.add(*(torch.from_numpy(array).to(place) for array in (ended, *numbers)))
     assert tally.complete()
-    result, flat = tally.result(), np.array(counted).reshape(-1, 2)
-    assert result.episodes == each * replicas
-    assert result.mean == pytest.approx(flat[:, 0].mean(), rel=1e-12)
-    assert result.std == pytest.approx(flat[:, 0].std(ddof=1), rel=1e-12)
-    assert result.length == pytest.approx(flat[:, 1].mean(), rel=1e-12)
-    assert result.length_interval == pytest.approx(1.96 * flat[:, 1].std(ddof=1) / math.sqrt(12), rel=1e-12)
+    flat = np.array(counted).reshape(-1, 2)
+    assert flat.shape[0] == each * replicas
+    for found, column in zip(tally.estimates(), flat.T, strict=True):
+        assert found.mean == pytest.approx(column.mean(), rel=1e-12)
+        assert found.std == pytest.approx(column.std(ddof=1), rel=1e-12)
+        assert found.interval == pytest.approx(1.96 * column.std(ddof=1) / math.sqrt(12), rel=1e-12)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", GRID])
@@ -113,6 +111,19 @@ def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: s
         assert found[name].mean == pytest.approx(counted[:, 0].mean(), rel=1e-5, abs=1e-5)
         assert found[name].std == pytest.approx(counted[:, 0].std(ddof=1), rel=1e-4, abs=1e-5)
         assert found[name].length == counted[:, 1].mean()
+
+
+@pytest.mark.parametrize("num_envs", [None, 5])
+def test_metrics_are_of_the_same_episodes(num_envs: int | None, device: str) -> None:
+    """In TagGridWorld a runner is in the game for as many steps as it survives, and for that in which it is tagged."""
+    trainer = Trainer(small(device, GRID, params={"max_episode_steps": 20, "grid_length": 4}))
+    found = trainer.evaluate(40, num_envs=num_envs, greedy=False)
+    tags, survival = found["runner"].metrics["tags"], found["runner"].metrics["survival"]
+    assert found["tagger"].metrics == found["runner"].metrics
+    assert 0 < tags.mean < 1
+    assert tags.std == pytest.approx(math.sqrt(tags.mean * (1 - tags.mean) * 40 / 39))
+    assert survival.interval == pytest.approx(1.96 * survival.std / math.sqrt(40))
+    assert tags.mean + survival.mean == pytest.approx(found["runner"].length)
 
 
 def test_an_evaluation_is_of_its_seed_and_leaves_training_alone(device: str) -> None:

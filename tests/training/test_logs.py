@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gpu_envs
-
 torch = pytest.importorskip("torch")
 
-from gpu_envs.training import Config, Trainer  # noqa: E402 - they import torch
+from gpu_envs.training import Config, train  # noqa: E402 - they import torch
 from gpu_envs.training.record import events, progress  # noqa: E402
 from gpu_envs.training.record.log import RunLog  # noqa: E402
 from gpu_envs.training.record.progress import Progress  # noqa: E402
@@ -274,42 +272,44 @@ def test_the_bar_says_what_is_aimed_at_and_where_no_episode_has_ended(monkeypatc
         assert "nan" not in line
 
 
-@pytest.mark.parametrize("env", ["TagContinuous-v0", "TagGridWorld-v0"])
-def test_tag_tells_what_is_learnt(env: str) -> None:
-    """Its figures are the tags that random play brought about, counted one by one, and the steps until then."""
-    small = {"num_runners": 12, "grid_length": 6.0, "tagging_distance": 0.3} if "Cont" in env else {"grid_length": 4}
-    costs = {} if "Cont" in env else {"wall_hit_penalty": 0.0}
-    made = gpu_envs.make(
-        env, 50, device="cpu", num_taggers=3, max_episode_steps=11, autoreset_mode="SameStep", **small, **costs
-    )
-    made.reset(seed=0)
-    spaces = made.action_spaces
-    for number, space in enumerate(spaces.values()):
-        space.seed(number)
-    tags, episodes, ended = 0, 0, {role: np.zeros(3) for role in made.roles}  # agents, returns, lengths
-    for _ in range(50):
-        actions = {role: space.sample() for role, space in spaces.items()}
-        _, _, terminations, truncations, _ = made.step(actions)
-        over = terminations["tagger"][:, 0] | truncations["tagger"][:, 0]
-        for role, sums in ended.items():
-            returns, lengths = (told[role][over] for told in (made.episode_return, made.episode_length))
-            sums += [returns.size, returns.sum(), lengths.sum()]
-        episodes += over.sum()
-        tags += terminations["runner"][over].sum()
-    means = [{role: float(sums[i] / sums[0]) for role, sums in ended.items()} for i in (1, 2)]
-    spec = made.env_spec
-    assert isinstance(spec, gpu_envs.TeamSpec)
-    assert spec.figures is not None
-    told = spec.figures(means[0], means[1], made.params)
-    assert told["survival"] == pytest.approx(means[1]["runner"])
-    assert told["tags an episode"] == pytest.approx(tags / episodes, rel=0.05)
+def test_metrics_come_last_in_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time that is left: where there is no room for all, they are left out first."""
+    for columns, said in ((200, "return 2  1:00:00 left  tags 3.5"), (48, "return 2  1:00:00 left"), (200, "left")):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        terminal, metrics = Terminal(), {"tags": 3.5 if "tags" in said or columns == 48 else math.nan, "far": math.nan}
+        Progress(3_601_000, stream=terminal).update(1_000, 1e3, {"agent": 2.0}, metrics)
+        assert terminal.lines()[0].rstrip().endswith(said)
 
 
-def test_figures_are_told_where_replicas_have_rewards_of_their_own(device: str) -> None:
-    given = {"tag_reward_for_tagger": [1.0, 2.0] * 4}
-    trainer = Trainer(Config(env="TagGridWorld-v0", device=device, num_envs=8, horizon=4, params=given, run_dir=""))
-    trainer.iterate(1)
-    assert set(trainer._history.shown(trainer._horizon_env.env)) == {"tags an episode", "survival"}
+def test_metrics_are_logged(device: str, tmp_path: Path) -> None:
+    """In TagGridWorld a runner is in the game for as many steps as it survives, and for that in which it is tagged."""
+    config = Config(
+        env="TagGridWorld-v0", device=device, num_envs=32, horizon=32, total_steps=32 * 32 * 4, log_interval=1,
+        params={"grid_length": 3, "max_episode_steps": 11}, run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    result = train(config, progress=False)
+    assert result.metrics.keys() == {"tags", "survival"}
+    rows = list(csv.DictReader((tmp_path / "run" / "log.csv").read_text().splitlines()))
+    assert len(rows) == 4
+    for row in rows:
+        tags, survival = float(row["metrics/tags"]), float(row["metrics/survival"])
+        assert 0 < tags < 1
+        assert survival + tags == pytest.approx(float(row["runner/length"]), rel=1e-5)
+    assert result.metrics == {name: float(rows[-1][f"metrics/{name}"]) for name in result.metrics}
+    (events,) = (tmp_path / "run").glob("events.*")
+    assert b"metrics/survival" in events.read_bytes()
+
+
+def test_a_log_without_metrics_goes_on_without_them(tmp_path: Path) -> None:
+    """As one of before its environment had any; TensorBoard has them from now on."""
+    log = RunLog(tmp_path / "log.csv")
+    log.write(1, 10, {"return": 1.0}, 0.5)
+    log.close()
+    log = RunLog(tmp_path / "log.csv")
+    log.write(2, 20, {"return": 2.0}, 0.6, {"metrics/far": 3.0})
+    log.close()
+    assert (tmp_path / "log.csv").read_text().splitlines()[0] == "iteration,steps,seconds,return"
+    assert sum(b"metrics/far" in path.read_bytes() for path in tmp_path.glob("events.*")) == 1
 
 
 def test_the_bar_is_drawn_ten_times_a_second(clock: list[float]) -> None:

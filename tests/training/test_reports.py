@@ -60,7 +60,7 @@ def test_a_window_goes_on_from_its_state() -> None:
 def test_reports_arrive_whole_and_in_order(device: str) -> None:
     place = resolve_device(device)
     roles, learners, names, horizon, depth = ("a", "b"), ("x",), ("loss", "norm"), 4, 2
-    mailbox = Mailbox(roles, learners, names, horizon, place, depth)
+    mailbox = Mailbox(roles, learners, names, horizon, place, depth, ("far", "wide"))
     figures = torch.zeros(mailbox.size, device=place)
     received = []
     for iteration in range(1, 10):
@@ -79,7 +79,9 @@ def test_reports_arrive_whole_and_in_order(device: str) -> None:
         values = first + np.arange(mailbox.size)
         assert_same_bits(report.episodes["a"], values[:12].reshape(3, 4))
         assert_same_bits(report.episodes["b"], values[12:24].reshape(3, 4))
-        assert report.figures == {"x": {"loss": first + 24, "norm": first + 25}}
+        counts, far, wide = values[24:36].reshape(3, 4)
+        assert_same_bits(dict(report.metrics), {"far": np.stack([counts, far]), "wide": np.stack([counts, wide])})
+        assert report.figures == {"x": {"loss": first + 36, "norm": first + 37}}
         assert report.rollout_seconds >= 0
         assert report.update_seconds >= 0
 

@@ -117,6 +117,7 @@ def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, preci
     for step, (one, other) in enumerate(zip(played(ours, mode), played(theirs, mode), strict=True)):
         assert_same_bits(one, other, f"step {step}")
     assert_same_bits(dict(ours.state), dict(theirs.state), "state")
+    assert_same_bits(ours.episode_metrics, theirs.episode_metrics, "metrics")
     for env in (ours, theirs):
         env.close()
 

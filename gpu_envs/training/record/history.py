@@ -4,14 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from gpu_envs.backend.arrays import library_of, to_numpy
 from gpu_envs.errors import did_you_mean
-from gpu_envs.multi_agent_env import MultiAgentEnv
-from gpu_envs.specs.team import TeamSpec
 from gpu_envs.training.config import Config
 from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.reports import EpisodeWindow, IterationReport, entry_of
-from gpu_envs.vector_env import VectorEnv
 
 
 @final
@@ -24,7 +20,7 @@ class History:
         target: The return that is aimed at, by its role; empty where none is.
     """
 
-    def __init__(self, config: Config, roles: Sequence[str], first_learning: str) -> None:
+    def __init__(self, config: Config, roles: Sequence[str], first_learning: str, metrics: Sequence[str] = ()) -> None:
         """Begins without a report; the return of ``first_learning`` counts, where the configuration names no role."""
         role = first_learning if config.target_role is None else config.target_role
         if role not in roles:
@@ -32,6 +28,7 @@ class History:
         self._config, self._target_role = config, role
         self.target = {} if config.target_return is None else {role: config.target_return}
         self._windows = {name: EpisodeWindow() for name in roles}
+        self._measured = {name: EpisodeWindow(1) for name in metrics}
         self.unlogged: list[IterationReport] = []
         self.log: RunLog | None = None
 
@@ -39,19 +36,18 @@ class History:
         """Takes in the episodes of an iteration."""
         for role, episodes in report.episodes.items():
             self._windows[role].add(episodes)
+        for name, episodes in report.metrics.items():
+            self._measured[name].add(episodes)
 
     @property
     def returns(self) -> dict[str, float]:
         """The mean return of each role's last 100 episodes."""
         return {name: window.mean_return for name, window in self._windows.items()}
 
-    def shown(self, env: VectorEnv | MultiAgentEnv) -> dict[str, float]:
-        """What a progress bar shows: returns, or figures of which the environment says that they tell more."""
-        spec, lengths = env.env_spec, {name: window.mean_length for name, window in self._windows.items()}
-        if not isinstance(spec, TeamSpec) or spec.figures is None or self.target:
-            return self.returns
-        params = {name: to_numpy(value) if library_of(value) else value for name, value in env.params.items()}
-        return dict(spec.figures(self.returns, lengths, params))
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each metric over the last 100 episodes."""
+        return {name: window.mean() for name, window in self._measured.items()}
 
     @property
     def target_reached(self) -> bool:
@@ -73,13 +69,15 @@ class History:
         """Writes a row of the log, about the reports up to ``iteration`` that it has none of."""
         if self.log is not None:
             entry = entry_of(self.unlogged, self._windows) | {"steps_per_second": speed}
-            self.log.write(iteration, self._config.steps_at(iteration), entry, seconds)
+            metrics = {f"metrics/{name}": value for name, value in self.metrics.items()}
+            self.log.write(iteration, self._config.steps_at(iteration), entry, seconds, metrics)
         self.unlogged.clear()
 
     def state(self) -> dict[str, Any]:
         """What the rows to come depend on."""
         return {
             "windows": {name: window.state() for name, window in self._windows.items()},
+            "metrics": {name: window.state() for name, window in self._measured.items()},
             "recent": [[r.iteration, r.figures, r.rollout_seconds, r.update_seconds] for r in self.unlogged],
         }
 
@@ -87,4 +85,6 @@ class History:
         """Takes over what ``state`` gave."""
         for name, window in self._windows.items():
             window.load(state["windows"][name])
+        for name, window in self._measured.items():
+            window.load(state.get("metrics", {}).get(name, ()))  # there was none when the checkpoint was written
         self.unlogged[:] = [IterationReport(number, {}, *others) for number, *others in state["recent"]]

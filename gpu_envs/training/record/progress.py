@@ -42,10 +42,12 @@ class Progress:
         self._drawn_at = -math.inf
         self._shown = 0
 
-    def update(self, steps: int, steps_per_s: float, returns: Mapping[str, float]) -> None:
+    def update(
+        self, steps: int, steps_per_s: float, returns: Mapping[str, float], metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Says how far it is; drawn at most ten times a second, and when all steps are done.
 
-        NaN is the return of a role of which no episode has ended.
+        NaN is the return of a role, or the metric, of which no episode has ended.
         """
         if not self._draws:
             return
@@ -53,7 +55,7 @@ class Progress:
         if now - self._drawn_at < _INTERVAL and steps < self._total:
             return
         self._drawn_at = now
-        line = self._fitted(steps, steps_per_s, returns)
+        line = self._fitted(steps, steps_per_s, returns, metrics or {})
         self._write("\r" + line + " " * (self._shown - len(line)))
         self._shown = len(line)
 
@@ -70,7 +72,9 @@ class Progress:
         except OSError:  # the terminal was closed: what the bar is of goes on
             self._draws = False
 
-    def _fitted(self, steps: int, steps_per_s: float, returns: Mapping[str, float]) -> str:
+    def _fitted(
+        self, steps: int, steps_per_s: float, returns: Mapping[str, float], metrics: Mapping[str, float]
+    ) -> str:
         done = min(1.0, steps / self._total)
         left = (self._total - steps) / steps_per_s if steps_per_s > 0 else math.inf
         # Most important first: what does not fit is left out from the end.
@@ -83,6 +87,7 @@ class Progress:
             goals = (f", for {value:.4g}" for value in self._target.values())
             parts.append("no episode has ended yet" + next(goals, ""))
         parts.append(f"{duration(max(0.0, left))} left")
+        parts += [f"{name} {value:.4g}" for name, value in metrics.items() if not math.isnan(value)]
         width = self._width() - 1  # the last column would wrap the line in some terminals
         while len(parts) > 1 and len("  ".join(parts)) > width:
             parts.pop()

@@ -30,6 +30,8 @@ class IterationReport:
     update_seconds: float
     stop: bool = False
     """Whether a process of several was asked to stop, before this iteration ended."""
+    metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """By name ``[2, horizon]``: how many episodes ended in each step, and the sum of their metrics."""
 
 
 @final
@@ -49,6 +51,8 @@ class Result:
     """Of training, without the time to get ready."""
     returns: Mapping[str, float]
     """The mean return of each role's last 100 episodes."""
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The mean of each metric over the last 100 episodes."""
 
 
 @final
@@ -84,11 +88,14 @@ class Mailbox:
     """Carries the figures of iterations to the host, a few behind the device."""
 
     def __init__(
-        self, roles: Sequence[str], learners: Sequence[str], names: Sequence[str], horizon: int, device: str, depth: int
-    ) -> None:
+        self, roles: Sequence[str], learners: Sequence[str], names: Sequence[str],
+        horizon: int, device: str, depth: int, metrics: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Allocates; so many iterations as ``depth`` may be under way before the first is waited for."""
         self._roles, self._learners, self._names, self._horizon = tuple(roles), tuple(learners), tuple(names), horizon
-        self.size = 3 * horizon * len(roles) + len(names) * len(learners) + 1
+        self._metrics = tuple(metrics)
+        self._measured = (len(metrics) + 1) * horizon if metrics else 0
+        self.size = 3 * horizon * len(roles) + self._measured + len(names) * len(learners) + 1
         on_gpu = device != "cpu"
         self._free = [(torch.empty(self.size, pin_memory=on_gpu), Marks(on_gpu)) for _ in range(depth + 1)]
         self._queue: collections.deque[tuple[int, torch.Tensor, Marks]] = collections.deque()
@@ -123,7 +130,8 @@ class Mailbox:
     def _read(self, iteration: int, values: np.ndarray, marks: Marks) -> IterationReport:
         split = 3 * self._horizon * len(self._roles)
         episodes = values[:split].reshape(len(self._roles), 3, self._horizon).astype(np.float64)
-        figures = values[split:-1].reshape(len(self._learners), len(self._names)).tolist()
+        measured = values[split : split + self._measured].reshape(-1, self._horizon).astype(np.float64)
+        figures = values[split + self._measured : -1].reshape(len(self._learners), len(self._names)).tolist()
         return IterationReport(
             iteration,
             dict(zip(self._roles, episodes, strict=True)),
@@ -131,21 +139,24 @@ class Mailbox:
             marks.between(0),
             marks.between(1),
             bool(values[-1]),
+            {name: np.stack([measured[0], row]) for name, row in zip(self._metrics, measured[1:], strict=True)},
         )
 
 
 @final
 class EpisodeWindow:
-    """The most recent whole steps in which at least 100 episodes of a role ended."""
+    """The most recent whole steps in which at least 100 episodes of a role ended, and sums of what they were like."""
 
-    def __init__(self) -> None:
-        self._steps: collections.deque[tuple[float, float, float]] = collections.deque()
-        self._sums = np.zeros(3)
+    def __init__(self, sums: int = 2) -> None:
+        """Holds so many sums: of a role's episodes two, of their returns and of their lengths."""
+        self._steps: collections.deque[tuple[float, ...]] = collections.deque()
+        self._rows = 1 + sums
+        self._sums = np.zeros(self._rows)
 
     def add(self, episodes: np.ndarray) -> None:
         """Takes in the steps of an iteration, ``[3, horizon]``, and lets go of those that are no longer needed."""
         for step in episodes.T[episodes[0] > 0]:
-            self._steps.append((float(step[0]), float(step[1]), float(step[2])))
+            self._steps.append(tuple(map(float, step)))
         count, keep = 0.0, 0
         for step in reversed(self._steps):
             if count >= WINDOW:
@@ -154,22 +165,26 @@ class EpisodeWindow:
             keep += 1
         while len(self._steps) > keep:
             self._steps.popleft()
-        self._sums = np.array(self._steps, np.float64).reshape(-1, 3).sum(0)
+        self._sums = np.array(self._steps, np.float64).reshape(-1, self._rows).sum(0)
 
     @property
     def full(self) -> bool:
         """Whether it has as many episodes as it should."""
         return bool(self._sums[0] >= WINDOW)
 
+    def mean(self, which: int = 0) -> float:
+        """The mean of what there is a sum of; NaN without episodes."""
+        return float(self._sums[1 + which] / self._sums[0]) if self._sums[0] else math.nan
+
     @property
     def mean_return(self) -> float:
-        """The mean return; NaN without episodes."""
-        return float(self._sums[1] / self._sums[0]) if self._sums[0] else math.nan
+        """The mean return."""
+        return self.mean(0)
 
     @property
     def mean_length(self) -> float:
-        """The mean length; NaN without episodes."""
-        return float(self._sums[2] / self._sums[0]) if self._sums[0] else math.nan
+        """The mean length."""
+        return self.mean(1)
 
     def state(self) -> list[list[float]]:
         """The steps."""
@@ -178,7 +193,7 @@ class EpisodeWindow:
     def load(self, state: Sequence[Sequence[float]]) -> None:
         """Takes over what ``state`` gave."""
         self._steps.clear()
-        self._sums = np.zeros(3)
+        self._sums = np.zeros(self._rows)
         if state:
             self.add(np.array(state, np.float64).T)
 

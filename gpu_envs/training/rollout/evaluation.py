@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -31,6 +31,18 @@ _MOST_STEPS = 1_000_000
 
 @final
 @dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What some episodes have of a number."""
+
+    mean: float
+    std: float
+    """The deviation between episodes."""
+    interval: float
+    """Half the width of the mean's 95 % interval."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """What the episodes of one role were like; with several agents, the mean of each episode's agents counts once."""
 
@@ -46,6 +58,8 @@ class Evaluation:
     """Half the width of that mean's 95 % interval."""
     episodes: int
     """How many episodes were counted."""
+    metrics: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    """The environment's metrics, which are those of all roles."""
 
 
 def play(
@@ -81,16 +95,22 @@ def play(
         horizon_env = HorizonEnv(replicated(config, count), device, count, 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
-        tally = {name: _Tally(each, count, s.role.agents, device) for name, s in horizon_env.storage.items()}
+        tally = {name: _Tally(each, count, 2, device) for name in horizon_env.storage}
+        measured = _Tally(each, count, len(horizon_env.metrics), device)
         for turn in range(_MOST_STEPS * each):
             for storage in horizon_env.storage.values():
                 storage.carry_over()
             seen, masks = horizon_env.observations(0), horizon_env.action_masks(0)
             horizon_env.step(0, policies.act(turn, seen, masks, greedy=greedy))
+            ended = horizon_env.ended[0]
             for name, storage in horizon_env.storage.items():
-                tally[name].add(storage.episode_length[0], storage.episode_return[0])
+                returns, lengths = storage.episode_return[0], storage.episode_length[0]
+                tally[name].add(ended, returns.double().mean(1), lengths.double().mean(1))
+            if horizon_env.episode_metrics is not None:
+                measured.add(ended, *horizon_env.episode_metrics[0].T)
             if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
-                return {name: t.result() for name, t in tally.items()}
+                found = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
+                return {name: _evaluation(t.estimates(), each * count, found) for name, t in tally.items()}
         raise RuntimeError(f"an episode of {config.env} did not end within {_MOST_STEPS:,} steps; give it a limit")
 
 
@@ -162,34 +182,39 @@ def acting_buffers(
 class _Tally:
     """Each replica's first episodes."""
 
-    def __init__(self, each: int, num_envs: int, agents: int, device: str) -> None:
+    def __init__(self, each: int, num_envs: int, numbers: int, device: str) -> None:
         self._done = torch.zeros(num_envs, dtype=torch.int64, device=device)
-        self._returns = torch.zeros((each + 1, num_envs), dtype=torch.float64, device=device)
-        self._lengths = torch.zeros_like(self._returns)
-        self._each, self._agents = each, agents
+        self._values = torch.zeros((numbers, each + 1, num_envs), dtype=torch.float64, device=device)
+        self._each = each
 
-    def add(self, lengths: torch.Tensor, returns: torch.Tensor) -> None:
-        """Takes in the step's episodes, ``[num_envs, agents]``; a length of 0 stands for none."""
-        ended = lengths[:, 0] > 0  # the episodes of a replica's agents are reported together
+    def add(self, ended: torch.Tensor, *numbers: torch.Tensor) -> None:
+        """Takes in the step's episodes, ``[num_envs]``: where any ended, and numbers of those that did."""
         # those past the number wanted go into one place more, which is not read
         place = torch.where(ended, self._done.clamp(max=self._each), self._each).unsqueeze(0)
-        self._returns.scatter_(0, place, returns.double().mean(1).unsqueeze(0))
-        self._lengths.scatter_(0, place, lengths.double().mean(1).unsqueeze(0))
+        for values, number in zip(self._values, numbers, strict=True):
+            values.scatter_(0, place, number.double().unsqueeze(0))
         self._done.add_(ended.to(torch.int64))
 
     def complete(self) -> bool:
         return bool((self._done >= self._each).all().item())
 
-    def result(self) -> Evaluation:
-        returns, lengths = self._returns[:-1].flatten(), self._lengths[:-1].flatten()
-        count = returns.numel()
-        spread = returns.std().item() if count > 1 else 0.0
-        length_spread = lengths.std().item() if count > 1 else 0.0
-        return Evaluation(
-            mean=returns.mean().item(),
-            std=spread,
-            interval=1.96 * spread / math.sqrt(count),
-            length=lengths.mean().item(),
-            length_interval=1.96 * length_spread / math.sqrt(count),
-            episodes=count,
-        )
+    def estimates(self) -> list[Estimate]:
+        """What the episodes have of each number."""
+        found = []
+        for values in self._values[:, :-1].flatten(1):
+            spread = values.std().item() if values.numel() > 1 else 0.0
+            found.append(Estimate(values.mean().item(), spread, 1.96 * spread / math.sqrt(values.numel())))
+        return found
+
+
+def _evaluation(found: Sequence[Estimate], episodes: int, metrics: Mapping[str, Estimate]) -> Evaluation:
+    returns, lengths = found
+    return Evaluation(
+        mean=returns.mean,
+        std=returns.std,
+        interval=returns.interval,
+        length=lengths.mean,
+        length_interval=lengths.interval,
+        episodes=episodes,
+        metrics=metrics,
+    )

@@ -175,6 +175,8 @@ class HorizonEnv:
         env: The environment, with torch tensors.
         roles: Its roles.
         storage: What the horizon leaves, by role.
+        metrics: The names of its metrics.
+        episode_metrics: Those of the episodes that end, ``[horizon, num_envs, metrics]``; None: there are none.
         limit: The step at which episodes are truncated; None: never.
         begun_midway: Whether each replica's episode is the first, staggered one; None: none was.
     """
@@ -191,13 +193,35 @@ class HorizonEnv:
             role.name: RoleStorage(role, horizon, num_envs, device, alone=self._alone, limited=self.limit is not None)
             for role in self.roles
         }
+        self.metrics: tuple[str, ...] = tuple(self.env.env_spec.metrics)
+        shape = (horizon, num_envs, len(self.metrics))
+        self.episode_metrics = torch.zeros(shape, device=device) if self.metrics else None
         self._outs = [self._out(t) for t in range(horizon)]
         self.begun_midway: torch.Tensor | None = None
 
     def _out(self, t: int) -> Step:
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
         present = {name: by_role for name, by_role in rows.items() if next(iter(by_role.values())) is not None}
-        return Step(**{name: self._tensors.by_role.join(by_role) for name, by_role in present.items()})
+        given = {name: self._tensors.by_role.join(by_role) for name, by_role in present.items()}
+        return Step(**given, episode_metrics=None if self.episode_metrics is None else self.episode_metrics[t])
+
+    @property
+    def ended(self) -> torch.Tensor:
+        """Whose episode ended in each step, ``[horizon, num_envs]``."""
+        first = next(iter(self.storage.values()))
+        return first.episode_length[:, :, 0] > 0  # all of a replica's agents are reported together
+
+    def episodes(self) -> list[torch.Tensor]:
+        """Of each step and role: how many agents' episodes ended, and the sums of their returns and lengths.
+
+        Where there are metrics, also how many replicas' ended, and the sums of these, ``[1 + metrics, horizon]``.
+        """
+        found = [storage.episodes() for storage in self.storage.values()]
+        if self.episode_metrics is not None:
+            ended = self.ended
+            sums = torch.where(ended.unsqueeze(-1), self.episode_metrics, 0.0).sum(1)
+            found.append(torch.cat([ended.sum(1, keepdim=True), sums], 1).T)
+        return found
 
     @property
     def code(self) -> str:
@@ -270,9 +294,8 @@ class HorizonEnv:
         """Takes the ends of staggered episodes out of a complete horizon: they were not whole ones."""
         if self.begun_midway is None:
             return
-        storages = list(self.storage.values())
-        ended = storages[0].episode_length[:, :, 0] > 0  # all of a replica's agents are reported together
+        ended = self.ended
         first = ended & (ended.cumsum(0) == 1) & self.begun_midway
-        for storage in storages:
+        for storage in self.storage.values():
             storage.episode_length.masked_fill_(first.unsqueeze(-1), 0)
         self.begun_midway.logical_and_(~ended.any(0))

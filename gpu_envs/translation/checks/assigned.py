@@ -6,17 +6,17 @@ from typing import TypeAlias, final
 from gpu_envs.translation import tree
 from gpu_envs.translation.reading.reader import not_set
 from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.walk import parts, places, within
+from gpu_envs.translation.walk import field_of, parts, places, within
 
 Known: TypeAlias = frozenset[tree.Variable | str]
-"""Variables, and fields of the state, that are set for certain."""
+"""Variables, fields of the state and metrics that are set for certain."""
 
 
 def check_assigned(body: Block, parameters: frozenset[tree.Variable]) -> frozenset[str]:
     """Refuses variables that may not be set where they are read.
 
     Returns:
-        The single numbers of the state that are set wherever the function ends.
+        The single numbers of the state, and the metrics, that are set wherever the function ends.
     """
     way = _Way()
     end = _where_they_meet([way.block(body, parameters), *way.left["return"]])
@@ -50,8 +50,8 @@ class _Way:
                 known = self.evaluated(stmt, (place,), known)
             if isinstance(place, tree.Local):
                 known |= {place.variable}
-            elif isinstance(place, tree.Field) and place.owner == "State":
-                known |= {place.name}
+            elif isinstance(place, tree.Field) and place.owner in ("State", "Metrics"):
+                known |= {field_of(place)[1]}
         match stmt:
             case tree.MakeList(variable=variable):
                 return known | {variable}

@@ -36,6 +36,20 @@ def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
     )
 
 
+def check_measure(spec: Spec, rules: Function) -> None:
+    """Every metric is set; of a single agent on every way through ``measure``."""
+    places = [f"metrics.{name}" for name in spec.metrics]
+    missing = [place for place in places if place not in rules.effects.fields]
+    ways = ""
+    if not missing and isinstance(spec, EnvSpec):
+        missing, ways = [place for place in places if place not in rules.effects.certain], " on some ways only"
+    if missing:
+        own = list(rules.written.annotations)[-1]
+        first = missing[0].replace("metrics", own, 1)
+        what = f"measure sets {first}{ways}" if ways else f"measure does not set {first}"
+        raise rules.written.error(rules.written.tree, what, f"Every metric has a value: write {first} = ...")
+
+
 def check_observe(arguments: Arguments, spec: Spec, rules: Function) -> None:
     """Every number of an observation is written, as far as it is known which are."""
     for part, size, what, whose in _parts(arguments, spec, rules):

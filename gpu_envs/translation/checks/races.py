@@ -105,7 +105,7 @@ class _Look:
     def note(self, place: Expr, how: str, at: Whose, given: Any = None) -> None:
         """Notes an access, if it is one of a field of the world."""
         owner, name = field_of(place)
-        if owner == "World":
+        if owner in ("World", "Metrics"):
             field = place.of if isinstance(place, tree.Element) else place
             held = field.held if isinstance(field, tree.Field) else None
             span = at.span_of(place, held)
@@ -135,7 +135,8 @@ class _Look:
             instead = f"Write w.{field}[{name}]; ints of others are changed by add(...) and lower(...)"
             raise RefusedError(f"the turn of agent {name!r} writes a field of another's", instead, node)
         if not _is_single(access, turn) and not (access.constant is not None and access.asked):
-            instead = f"Let one turn do it, if {name} == 0:, or change an int with add(w.{field}, ...)"
+            instead = f"Let one turn do it, if {name} == 0:"
+            instead += "" if "." in field else f", or change an int with add(w.{field}, ...)"
             raise RefusedError(f"every turn writes {field!r}, of which the replica has one", instead, node)
 
     def refuse_both(

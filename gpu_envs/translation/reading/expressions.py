@@ -177,7 +177,7 @@ class Expressions(Calls):
             return tree.Local(self.types[variable], variable)
         if name in self.arguments:
             found = self.arguments[name]
-            if self.between and isinstance(found.kind, Thing) and found.kind.name == "World":
+            if self.between and isinstance(found.kind, Thing) and found.kind.name in ("World", "Metrics"):
                 instead = "Move it into a phase: for i in team.agents():"
                 raise RefusedError("what stands between phases does not depend on the world", instead)
             return found

@@ -15,10 +15,10 @@ from gpu_envs.translation.types import Record, Type, wider
 from gpu_envs.translation.unit import Unit
 
 _DIALECT = frozenset(
-    "real u8 u16 u32 i64 u64 sin cos sincos exp log square_root round_down quotient clip minimum maximum fma add lower "
-    "python infinity largest bits_of from_bits role_of first_of count_of features_of gather nearest own s p w random "
-    "action actions observation mask team row reset step observe look allow polynomial lesser greater about "
-    "static_assert sum_over maximum_over minimum_over".split()
+    "real u8 u16 u32 i64 u64 sin cos sincos exp log square_root round_down quotient clip minimum maximum fma add "
+    "lower python infinity largest bits_of from_bits role_of first_of count_of features_of gather nearest own s p w "
+    "random action actions observation mask metrics team row reset step observe look allow measure polynomial lesser "
+    "greater about static_assert sum_over maximum_over minimum_over".split()
 )
 """Names that mean something in a header."""
 

@@ -1,0 +1,38 @@
+// Metrics of teams, measured in phases of their own: in every step where any of them has a total, otherwise where an
+// episode ends. Templates, for what is named here is not there where there are none.
+
+template <class W> FN void begin_totals(W& w) {
+    if constexpr (TOTALS > 0) FOR_EACH_TOTAL(m) w._totals[total_of(m)] = first_total(m);
+}
+
+template <class W> FN void add_to_totals(W& w) {
+    if constexpr (TOTALS > 0) FOR_EACH_TOTAL(m) {
+        real& total = w._totals[total_of(m)];
+        total       = with_step(m, total, w._metrics[m]);
+    }
+}
+
+template <class W> FN void measure_team(W& w, const Params& p, Team& team) {
+    Metrics metrics(w._metrics + 0);
+    measure(w, p, team, metrics);
+}
+
+template <class W> FN void measure_step(W& w, const Params& p, Team& team) {
+    if constexpr (TOTALS > 0) measure_team(w, p, team);
+}
+
+// The metrics of the episodes that have just ended, of the replicas that take part.
+template <class W, class Call> FN void keep_metrics(W& w, const Params& p, Team& team, const Call& call) {
+    if constexpr (METRICS > 0) {
+        if constexpr (TOTALS == 0) measure_team(w, p, team);
+        FOR_EACH_AGENT(first, 1) {
+            FOR_EACH_METRIC(m) {
+                real value = w._metrics[m];
+                if constexpr (TOTALS > 0) value = of_episode(m, value, w._totals[total_of(m)], w.elapsed);
+                const Element at = team.replica * METRICS + m;
+                call.buffers.last_metrics[at] = value;
+                if (call.episode_metrics != nullptr) call.episode_metrics[at] = value;
+            }
+        }
+    }
+}

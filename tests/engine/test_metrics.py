@@ -1,0 +1,451 @@
+"""What rules measure of episodes: the numbers of a plain loop over the states, in all modes, on all devices."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from custom import place as place_of
+from gymnasium.vector import AutoresetMode
+from harness import IDS, MODES, THREADED, Make, Place, assert_same_bits, numpy_of
+from nvrtc import H200, compile_with_nvrtc, nvrtc_missing
+from registered import (
+    COVID,
+    HOST,
+    VARIANTS,
+    Variant,
+    draw,
+    each_variant,
+    guarded,
+    made,
+    needs_cuda,
+    numpy_by_role,
+    placed,
+    progress,
+    storage_place,
+)
+from small_envs import chase, walk, wrong
+
+import gpu_envs
+from gpu_envs import Metric, Rules, Step
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+from gpu_envs.codegen.header import rules_part
+from gpu_envs.engine.options import Options, config_of
+from gpu_envs.testing import builds, check_environment
+
+FILE = "measured.py"
+SPECS = {
+    name: gpu_envs.spec(place_of(f"{FILE}:{name}"))
+    for name in ("DRIFTER", "DRIFTER_IN_PYTHON", "FLOCK", "FLOCK_IN_PYTHON")
+}
+OWN = {name: Variant(spec.id, {"max_episode_steps": 9}) for name, spec in SPECS.items()}
+own = pytest.mark.parametrize("variant", OWN.values(), ids=OWN)
+
+State = Mapping[str, np.ndarray]
+Episodes = dict[tuple[int, int], tuple[np.ndarray, ...]]
+"""By replica and number: the metrics of each whole episode, and its length."""
+
+
+def episodes(env: Any, actions: Mapping[str, np.ndarray], steps: int, place: Place = HOST) -> Episodes:
+    """Every replica does the same all the time; those that an episode of Disabled has ended are reset."""
+    found: Episodes = {}
+    count = [0] * env.num_envs
+    for _ in range(steps):
+        env.step(placed(env, actions, place))
+        over = numpy_of(env._sim.buffers["finished"])
+        if not over.any():
+            continue
+        metrics = {name: numpy_of(values) for name, values in env.episode_metrics.items()}
+        (lengths, *_) = (
+            values.reshape(env.num_envs, -1).max(1) for values in numpy_by_role(env, env.episode_length).values()
+        )
+        for i in np.flatnonzero(over):
+            found[int(i), count[i]] = (lengths[i], *(values[i] for values in metrics.values()))
+            count[i] += 1
+        if env.autoreset_mode is AutoresetMode.DISABLED:
+            env.reset(options={"reset_mask": over})
+    return found
+
+
+def started(make: Make, variant: Variant, count: int = 6, place: Place = HOST, **kwargs: Any) -> Any:
+    env = made(make, variant, count, place, **kwargs)
+    env.reset(seed=3)
+    return env
+
+
+# --- what is measured ---
+
+
+def of_tag(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
+    """Taggers are paid 10 for a tag, and nothing else."""
+    del before
+    runners = state["in_game"][:, len(rewards["tagger"][0]) :]
+    return {"tags": rewards["tagger"].sum(1) / 10, "survival": state["runners_left"] / runners.shape[1]}
+
+
+def of_grid(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
+    del rewards, before
+    tagged = ~state["in_game"][:, -1]
+    return {"tags": tagged, "survival": state["elapsed"] - tagged}
+
+
+def of_covid(state: State, rewards: Mapping[str, np.ndarray], before: State) -> dict[str, Any]:
+    del rewards
+    people = gpu_envs.spec(COVID).table("population", {}).sum()
+    return {
+        "deaths": (state["deaths"] - before["deaths"]).sum(1),
+        "income": state["income"].sum(1) / 1e9,
+        "subsidies": state["subsidy"] / 20 * people * 20000 / 365 / 1e9,
+    }
+
+
+def road(state: State, *_: Any) -> dict[str, Any]:
+    return {"position": state["position"]}
+
+
+def cart(state: State, *_: Any) -> dict[str, Any]:
+    return {"position": abs(state["x"]), "angle": abs(state["theta"])}
+
+
+ORACLES: dict[str, Callable[[State, Mapping[str, np.ndarray], State], dict[str, Any]]] = {
+    "CartPole-v0": cart,
+    "CartPole-v1": cart,
+    "MountainCar-v0": road,
+    "MountainCarContinuous-v0": road,
+    "Pendulum-v1": lambda s, *_: {"angle": abs((s["theta"] + math.pi) % (2 * math.pi) - math.pi)},
+    "Acrobot-v1": lambda s, *_: {"height": -np.cos(s["theta1"]) - np.cos(s["theta1"] + s["theta2"])},
+    "TagContinuous-v0": of_tag,
+    "TagGridWorld-v0": of_grid,
+    "RiceN-v0": lambda s, *_: {"temperature": s["temperature"][:, 0], "gross_output": s["gross_output"].sum(1)},
+    COVID: of_covid,
+}
+REDUCED: dict[str, Callable[[list[Any]], Any]] = {
+    "last": lambda values: values[-1],
+    "mean": lambda values: REDUCED["sum"](values) / values[0].dtype.type(len(values)),
+    "sum": lambda values: np.add.accumulate(values)[-1],
+    "max": lambda values: np.max(values, 0),
+}
+
+
+def copied(env: Any) -> dict[str, np.ndarray]:
+    """The state as floats of double precision."""
+    return {
+        name: numpy_of(values).astype(np.float64 if "float" in str(values.dtype) else values.dtype)
+        for name, values in env.state.items()
+    }
+
+
+@each_variant
+def test_metrics_are_what_a_plain_loop_finds(variant: Variant, make: Make) -> None:
+    """One episode of each replica, whose states are looked at step by step."""
+    env = started(make, variant, autoreset_mode="Disabled")
+    env.allow_frozen_steps()
+    spec, oracle = env.env_spec, ORACLES[variant.env_id]
+    seen: dict[str, list[list[float]]] = {name: [[] for _ in range(6)] for name in spec.metrics}
+    over = np.zeros(6, bool)
+    for action in draw(env, 11):
+        before = copied(env)
+        _, rewards, terminations, truncations, _ = env.step(placed(env, action))
+        found = oracle(copied(env), numpy_by_role(env, rewards), before)
+        assert list(found) == list(spec.metrics)
+        for name, values in found.items():
+            for i in np.flatnonzero(~over):
+                seen[name][i].append(float(values[i]))
+        flags = [
+            (t | numpy_by_role(env, truncations)[r]).reshape(6, -1).all(1)
+            for r, t in numpy_by_role(env, terminations).items()
+        ]
+        over |= np.all(flags, axis=0)
+    assert over.all()
+    for name, metric in spec.metrics.items():
+        expected = [REDUCED[metric.reduce]([np.float64(value) for value in values]) for values in seen[name]]
+        assert env.episode_metrics[name] == pytest.approx(expected, rel=1e-4, abs=1e-5), name
+
+
+@own
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_every_reduction_has_the_bits_of_a_plain_loop(variant: Variant, precision: str, make: Make) -> None:
+    env = started(make, variant, 7, autoreset_mode="Disabled", precision=precision)
+    action = draw(env, 1)[0]
+    values: dict[str, list[np.ndarray]] = {name: [] for name in env.env_spec.metrics}
+    finished = 0
+    for _ in range(40):
+        rows = env.step(placed(env, action))
+        x = np.array(env.state["x"])
+        if env.env_spec.has_team:
+            size = np.add.accumulate(abs(x), 1)[:, -1]
+            now = {"last": x[:, -1], "mean": size, "sum": (x > 2).sum(1).astype(precision), "highest": x[:, 0]}
+        else:
+            trail = np.array(env.state["trail"])
+            now = {"last": x, "mean": x / x.dtype.type(2), "sum": trail[:, 2], "highest": x - trail[:, 0]}
+        for name, found in now.items():
+            values[name].append(found)
+        over = numpy_of(env._sim.buffers["finished"])
+        for i in np.flatnonzero(over):
+            (length, *_) = (each[i].max() for each in numpy_by_role(env, env.episode_length).values())
+            for name, metric in env.env_spec.metrics.items():
+                steps = [each[i : i + 1] for each in values[name][-int(length) :]]
+                assert_same_bits(REDUCED[metric.reduce](steps), env.episode_metrics[name][i : i + 1], name)
+            finished += 1
+        if over.any():
+            env.reset(options={"reset_mask": over})
+        assert not set(rows[4]) & {"episode"}
+    assert finished > 20
+
+
+def test_rules_in_python_measure_the_same(make: Make) -> None:
+    for name in ("DRIFTER", "FLOCK"):
+        envs = [started(make, OWN[each]) for each in (name, f"{name}_IN_PYTHON")]
+        one, other = (episodes(env, draw(env, 1)[0], 30) for env in envs)
+        assert one
+        assert_same_bits(list(one.values()), list(other.values()))
+
+
+EVERY = {**VARIANTS, **OWN}
+
+
+@pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY)
+def test_modes_and_batches_agree(variant: Variant, make: Make, place: Place) -> None:
+    """The first episodes of a replica are the same whatever restarts it, and whoever is beside it."""
+    told = {}
+    for mode in MODES:
+        env = started(make, variant, 6, place, autoreset_mode=mode)
+        actions = draw(env, 1)[0]
+        told[mode] = episodes(env, actions, 26, place)
+    few = started(make, variant, 2, place)
+    told["few"] = episodes(few, {role: values[:2] for role, values in actions.items()}, 26, place)
+    host = started(make, variant, 6, HOST)
+    told["host"] = episodes(host, actions, 26)
+    for other in ("NextStep", "Disabled", "few", "host"):
+        shared = told["SameStep"].keys() & told[other].keys()
+        assert len(shared) >= 4
+        for key in shared:
+            assert_same_bits(told["SameStep"][key], told[other][key], f"{other} {key}")
+
+
+def test_threads_and_blocks_agree(make: Make, device: str) -> None:
+    for name in ("DRIFTER", "FLOCK"):
+        kinds = [{"threads": 1}, {"threads": 2}] if device == "cpu" else [{"block_size": 64}, {"block_size": 256}]
+        envs = [started(make, OWN[name], THREADED, Place(device, "numpy"), **kind) for kind in kinds]
+        for env in envs:
+            for _ in range(12):
+                env.step(placed(env, draw(env, 1)[0]))
+        assert_same_bits(envs[0].episode_metrics, envs[1].episode_metrics)
+
+
+@needs_cuda
+def test_a_team_over_the_whole_gpu_measures_the_same(make: Make) -> None:
+    variant = OWN["FLOCK"]._replace(params={"max_episode_steps": 9, "birds": 3000})
+    envs = [started(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep") for device in ("cpu", "cuda")]
+    assert envs[1]._sim.layout.schedule.kind == "SPREAD"
+    one, other = (episodes(env, draw(env, 1)[0], 20) for env in envs)
+    assert_same_bits(list(one.values()), list(other.values()))
+
+
+@pytest.mark.parametrize("birds", [3, 300, 3000])
+def test_every_schedule_compiles(birds: int) -> None:
+    if nvrtc_missing():
+        pytest.skip(nvrtc_missing())
+    spec, kinds = SPECS["FLOCK"], {3: "BLOCK", 300: "BLOCK", 3000: "SPREAD"}
+    for mode in MODES:
+        config = SimulationConfig(spec, 8, mode, "float32", 9, spec.check_params({"birds": birds}, 1))
+        layout: Any = layout_of(config, H200)
+        assert layout.schedule.kind == kinds[birds]
+        compile_with_nvrtc(generate(layout, "multi_agent").source, "sm_90")
+
+
+# --- where they are given ---
+
+
+@own
+def test_infos_have_them(variant: Variant, make: Make, place: Place, mode: str) -> None:
+    env = started(make, variant, 6, place, autoreset_mode=mode, statistics=True)
+    env.allow_frozen_steps()
+    seen = 0
+    for action in draw(env, 20):
+        infos = env.step(placed(env, action, place))[4]
+        over = numpy_of(env._sim.buffers["finished"])
+        if "episode" not in infos:
+            assert not over.any()
+            continue
+        assert set(infos["episode"]) == {"r", "l", *env.env_spec.metrics}
+        for name, values in env.episode_metrics.items():
+            given, kept = numpy_of(infos["episode"][name]), numpy_of(values)
+            assert_same_bits(given[over], kept[over])
+            assert place.output != "numpy" or not given[~over].any()
+            seen += over.sum()
+    assert seen
+
+
+@own
+def test_a_step_writes_them_where_it_is_told_to(variant: Variant, make: Make, place: Place) -> None:
+    env = started(make, variant, 6, place, autoreset_mode="SameStep", statistics=True)
+    whole, array = guarded(place, (6, 4), "float32")
+    ended = np.zeros(6, bool)
+    for action in draw(env, 20):
+        infos = env.step(placed(env, action, storage_place(place)), out=Step(episode_metrics=array))[4]
+        ended |= numpy_of(env._sim.buffers["finished"])
+        for j, (name, values) in enumerate(env.episode_metrics.items()):
+            assert_same_bits(numpy_of(array)[ended, j], numpy_of(values)[ended])
+            assert "episode" not in infos or np.array_equal(numpy_of(infos["episode"][name]), numpy_of(array)[:, j])
+    assert ended.all()
+    assert (numpy_of(whole)[[0, -1]] == 77).all()
+
+
+def test_there_may_be_none(tmp_path: Path, device: str) -> None:
+    env = gpu_envs.VectorEnv(walk(tmp_path), 2, device=device, statistics=True)
+    env.reset(seed=0)
+    assert env.episode_metrics == {}
+    with pytest.raises(ValueError, match=r"out\.episode_metrics is written by environments whose spec names metrics"):
+        env.step(np.zeros(2, int), out=Step(episode_metrics=np.zeros((2, 1), np.float32)))
+
+
+SINGLE = {name: variant for name, variant in EVERY.items() if variant.env_id in (*IDS, SPECS["DRIFTER"].id)}
+
+
+@pytest.mark.parametrize("variant", SINGLE.values(), ids=SINGLE)
+def test_a_rollout_leaves_those_of_the_last_episodes(variant: Variant, make: Make, device: str) -> None:
+    place = Place(device, "numpy")
+    fused, single = (started(make, variant, 5, place, autoreset_mode="SameStep") for _ in range(2))
+    for action in fused.rollout(30, per_step=True).actions:
+        single.step(action)
+    assert_same_bits(fused.episode_metrics, single.episode_metrics)
+    assert_same_bits(progress(fused), progress(single))
+
+
+@own
+def test_snapshots_hold_what_is_under_way(variant: Variant, make: Make, device: str) -> None:
+    place = Place(device, "numpy")
+    env, other = (started(make, variant, 6, place) for _ in range(2))
+    actions = draw(env, 1)[0]
+    episodes(env, actions, 13)
+    other.set_state(env.get_state())
+    assert_same_bits(env.episode_metrics, other.episode_metrics)
+    first, again = (episodes(each, actions, 20) for each in (env, other))
+    assert first
+    assert_same_bits(list(first.values()), list(again.values()))
+    older = env.get_state()
+    for name in ("episode_metrics", "totals"):
+        del older["episode"][name]
+    other.set_state(older)
+    assert not any(values.any() for values in other.episode_metrics.values())
+
+
+@own
+def test_they_are_checked(variant: Variant) -> None:
+    check_environment(SPECS[next(name for name, each in OWN.items() if each is variant)], num_envs=4, steps=20)
+
+
+# --- what is wrong ---
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"r": Metric()}, "the metric 'r' has a name that means something"),
+        ({"no good": Metric()}, "the metric 'no good' must be a name"),
+        ({"Metrics": Metric()}, "the metric 'Metrics' has a name that means something in the headers"),
+        ({"far": 1}, r"metrics: 'far' is 1; give a Metric"),
+        (("far",), r"metrics is \('far',\); give a mapping"),
+        ({"far": Metric()}, r"metrics names far, but .*walk\.cuh has no function measure"),
+    ],
+)
+def test_a_spec_is_refused(metrics: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        gpu_envs.VectorEnv(walk(tmp_path, more={"metrics": metrics}), 1, device="cpu")
+
+
+def test_reductions_are_known() -> None:
+    with pytest.raises(ValueError, match=r"reduce is 'average'\. Allowed: last, mean, sum, max"):
+        Metric(reduce="average")
+
+
+def test_a_header_that_measures_needs_metrics(tmp_path: Path) -> None:
+    measure = "FN void measure(const State& s, const Params& p, Metrics& metrics) {}"
+    with pytest.raises(ValueError, match=r"has measure.*but the spec names no metrics"):
+        gpu_envs.VectorEnv(walk(tmp_path, further=measure), 1, device="cpu")
+
+
+def test_an_unknown_metric_is_named(tmp_path: Path) -> None:
+    measure = "FN void measure(const State& s, const Params& p, Metrics& metrics) { metrics.fart = s.x; }"
+    with pytest.raises(gpu_envs.CompileError, match=r"Metrics has no field 'fart'\. Did you mean 'far'"):
+        gpu_envs.VectorEnv(walk(tmp_path, more={"metrics": {"far": Metric()}}, further=measure), 1, device="cpu")
+
+
+def test_one_turn_writes_a_metric(tmp_path: Path) -> None:
+    """In a build that follows the turns of phases."""
+    measure = """FN void measure(World& w, const Params& p, Team& team, Metrics& metrics) {
+        FOR_EACH_AGENT(i, AGENTS) metrics.far = w.x[i];
+    }"""
+    spec = chase(tmp_path, more={"metrics": {"far": Metric()}}, further=measure)
+    assert "chase.cuh:29: several turns write 'metrics.far' (turns " in wrong(builds.phases, spec)
+
+
+def of_python(name: str, **functions: Any) -> gpu_envs.Spec:
+    """One of the specs in Python with other functions."""
+    spec = SPECS[name]
+    assert isinstance(spec.header, Rules)
+    return dataclasses.replace(spec, id=f"Other{spec.id}", header=dataclasses.replace(spec.header, **functions))
+
+
+def some_ways(s: Any, p: Any, metrics: Any) -> None:
+    metrics.last = s.x
+    metrics.mean = s.x
+    metrics.sum = s.x
+    if s.x > 0.0:
+        metrics.highest = p.edge
+
+
+def not_all(s: Any, p: Any, metrics: Any) -> None:
+    metrics.last = metrics.mean = s.x / p.edge
+
+
+def changes(s: Any, p: Any, metrics: Any) -> None:
+    s.x = p.edge
+    metrics.last = metrics.mean = metrics.sum = metrics.highest = 0.0
+
+
+def every_turn(w: Any, p: Any, team: Any, metrics: Any) -> None:
+    for i in team.agents():
+        metrics.last = w.x[i] + p.edge
+
+
+def between(w: Any, p: Any, team: Any, metrics: Any) -> None:
+    metrics.last = p.edge
+    for i in team.agents():
+        w.size[i] = 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "message"),
+    [
+        ("DRIFTER_IN_PYTHON", some_ways, r"measure sets metrics\.highest on some ways only"),
+        ("DRIFTER_IN_PYTHON", not_all, r"measure does not set metrics\.sum"),
+        ("DRIFTER_IN_PYTHON", changes, "changes does not change the state"),
+        ("DRIFTER_IN_PYTHON", None, "names the metrics last, mean, sum, highest, and the rules have no measure"),
+        ("FLOCK_IN_PYTHON", every_turn, r"every turn writes 'metrics\.last'.*Let one turn do it, if i == 0:$"),
+        ("FLOCK_IN_PYTHON", between, "what stands between phases does not depend on the world"),
+    ],
+)
+def test_python_is_refused(name: str, measure: Any, message: str) -> None:
+    spec = of_python(name, measure=measure)
+    with pytest.raises(gpu_envs.TranslationError, match=f"(?s){message}"):
+        rules_part(config_of(spec, 1, Options(), {}))
+
+
+def test_a_number_that_is_not_finite_is_named(tmp_path: Path, device: str) -> None:
+    measure = (
+        "FN void measure(const State& s, const Params& p, Metrics& metrics) { metrics.far = real(1) / (s.x - s.x); }"
+    )
+    spec = walk(tmp_path, more={"metrics": {"far": Metric()}, "max_episode_steps": 2}, further=measure)
+    env = gpu_envs.VectorEnv(spec, 2, device=device, checking=True)
+    env.reset(seed=0)
+    env.step(np.zeros(2, int))
+    with pytest.raises(
+        gpu_envs.NotFiniteError, match="replica 0, step 2 of its episode: the metric 'far' is inf"
+    ) as caught:
+        env.step(np.zeros(2, int))
+    assert (caught.value.source, caught.value.field) == ("metric", "far")
