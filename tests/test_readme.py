@@ -26,7 +26,17 @@ NEEDED = {
 }
 """By a word of a block: the library it cannot do without."""
 
-SECTIONS = ["Parameters", "Observations", "Actions", "Rewards", "Ends", "What differs", "Training", "Measured"]
+SECTIONS = [
+    "Parameters",
+    "Observations",
+    "Actions",
+    "Rewards",
+    "Ends",
+    "Metrics",
+    "What differs",
+    "Training",
+    "Measured",
+]
 """Of an environment's page, below what it is."""
 
 
@@ -81,9 +91,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.id)
 def test_an_environments_page_is_right(spec: Spec) -> None:
-    """Its sections in order, and every parameter and reset option with its default."""
+    """Its sections in order, every parameter and reset option with its default, and every metric."""
     text = (ROOT / "docs" / "environments" / f"{Path(str(spec.header)).stem}.md").read_text()
     assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == SECTIONS
+    measured = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text.partition("## Metrics\n")[2], flags=re.MULTILINE))
+    ways = {
+        "last": "at its end",
+        "mean": "mean of its steps",
+        "sum": "sum of its steps",
+        "max": "greatest of its steps",
+    }
+    assert {n: measured[n] for n in spec.metrics} == {n: ways[metric.reduce] for n, metric in spec.metrics.items()}
     table = text.partition("## Parameters")[2].partition("\n## ")[0]
     written = dict(re.findall(r"^\| `(\w+)` \*? ?\| `?([^|`]+?)`? \|", table, flags=re.MULTILINE))
     params = {**spec.params, **getattr(spec, "options", {})}

@@ -35,7 +35,9 @@ _HEAD = ("environment", "agents", "observation", "action", "limit", "solved", "f
 def list_environments(words: Sequence[str]) -> int:
     """``gpu-envs list [ID ...]``."""
     parser = Parser("gpu-envs list", "gpu-envs list [ID ...] [--params]", _LIST, _EXAMPLES)
-    parser.add_argument("--params", action="store_true", help="their parameters and reset options, with defaults")
+    parser.add_argument(
+        "--params", action="store_true", help="their parameters, reset options and metrics, with defaults"
+    )
     parser.add_debug()
     found, ids = take_all(parser, words)
     if found.help:
@@ -98,12 +100,15 @@ def _shown(source: Any, params: Mapping[str, Any]) -> str:
 
 
 def parameters(spec: Spec) -> str:
-    """An environment's parameters and reset options, one a line."""
+    """An environment's parameters, reset options and metrics, one a line."""
     lines = [wrapped([(f"{spec.id}: {spec.description}" if spec.description else spec.id,)])]
     for title, named in (("parameters", spec.params), ("reset options", spec.options)):
         if named:
             rows = [(name, _default(param), _described(param)) for name, param in named.items()]
             lines += [f"  {title}", wrapped(rows, "    ")]
+    if spec.metrics:
+        rows = [(name, metric.reduce, metric.description) for name, metric in spec.metrics.items()]
+        lines += ["  metrics", wrapped(rows, "    ")]
     if spec.layouts:
         lines.append(wrapped([("explicit starts", ", ".join(spec.layouts))], "  "))
     if any(param.fixed for param in spec.params.values()):

@@ -145,8 +145,8 @@ COVID_ECONOMY = TeamSpec(
     },
     metrics={
         "deaths": Metric("people", "sum"),
-        "income": Metric("of all states, billion dollars", "sum"),
-        "subsidies": Metric("that the planner gave, billion dollars", "sum"),
+        "income": Metric("of all states, billions of dollars", "sum"),
+        "subsidies": Metric("that the planner gave, billions of dollars", "sum"),
     },
     tables=_tables(),
     max_episode_steps=lambda params: int(params["episode_length"]),

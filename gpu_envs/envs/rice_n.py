@@ -161,7 +161,7 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
         },
         metrics={
             "temperature": Metric("of the air above that of 1750, degrees"),
-            "gross_output": Metric("of all regions in the last five years, trillion dollars"),
+            "gross_output": Metric("of all regions in the last step"),
         },
         tables={
             "heat": Table([[0.8718, 0.0088], [0.025, 0.975]]),
