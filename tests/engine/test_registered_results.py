@@ -90,6 +90,10 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
             assert numpy_by_role(env, given)[role] in spaces[role]
     for mask in ("_final_obs", "_episode"):
         assert (dtype(step[4][mask]), tuple(step[4][mask].shape)) == ("bool", (5,))
+    for metrics in (env.episode_metrics, {n: v for n, v in step[4]["episode"].items() if n not in ("r", "l")}):
+        assert list(metrics) == list(env.env_spec.metrics)
+        for values in metrics.values():
+            assert (dtype(values), tuple(values.shape), library(values)) == (precision, (5,), place.output)
     spec: Any = gpu_envs.spec(variant.env_id)
     assert tuple(env.state) == spec.fields
     shared = {"elapsed": Field("int"), **getattr(spec, "shared", {})}
