@@ -194,7 +194,9 @@ def test_log_of_last_episodes(device: str) -> None:
         if not last:
             assert dict(log) == {}
             continue
-        assert sorted(log) == ["/episode/length", "/episode/return"]
+        assert sorted(log) == ["/episode/length", "/episode/return", "/metrics/angle"]
+        angles = venv.env.episode_metrics["angle"][sorted(last)]
+        assert log["/metrics/angle"].item() == pytest.approx(angles.mean().item(), rel=1e-5)
         returns, counts = zip(*last.values(), strict=True)
         assert log["/episode/return"].device == venv.device
         assert log["/episode/return"].item() == pytest.approx(np.mean(returns), rel=1e-5)

@@ -126,6 +126,7 @@ def test_episodes_against_sums(device: str) -> None:
             assert isinstance(infos[i]["episode"]["r"], float)
             assert infos[i]["episode"]["l"] == counts[i] == 20
             assert isinstance(infos[i]["episode"]["l"], int)
+            assert infos[i]["episode"]["angle"] == pytest.approx(float(venv.env.episode_metrics["angle"][i]), rel=0)
             assert infos[i]["TimeLimit.truncated"] is True
             infos[i]["episode"].clear()  # which changes nothing to come
             sums[i] = counts[i] = 0

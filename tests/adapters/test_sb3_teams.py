@@ -115,6 +115,8 @@ def test_slots_are_the_agents_of_a_role(
                     episode = infos[slot]["episode"]
                     assert episode["l"] == lives[replica, agent], what
                     assert episode["r"] == pytest.approx(totals[replica, agent], rel=1e-5, abs=1e-5), what
+                    for name, values in plain.episode_metrics.items():
+                        assert episode[name] == values[replica], what
                     assert_same_bits(observations[slot], last)
                     kinds.add("cut" if cut else "waited" if not alive[replica, agent] else "terminated")
                     totals[replica, agent] = lives[replica, agent] = 0

@@ -71,7 +71,8 @@ def iterated(group: Any, device: str) -> dict[str, Any]:
         ours.iterate(1)
         seen = {role: storage.observations.cpu().clone() for role, storage in ours._horizon_env.storage.items()}
         ours.iterate(2)
-        found[name] = {"state": ours.state(), "seen": seen, "returns": ours.returns, "steps": ours.steps}
+        found[name] = {"state": ours.state(), "seen": seen, "steps": ours.steps}
+        found[name]["returns"] = ours.returns | ours._history.metrics
         found[name]["way"] = ours._group.way
     return found
 
@@ -138,7 +139,7 @@ def test_updates_are_those_of_one_process(parts: Any, name: str, size: int) -> N
                 for part in ("mean", "variance", "count"):
                     torch.testing.assert_close(found[scale][part], kept[scale][part], rtol=1e-5, atol=1e-6)
     for each in (first, *others):
-        assert each["returns"] == pytest.approx(whole.returns, rel=1e-5, nan_ok=True)
+        assert each["returns"] == pytest.approx(whole.returns | whole._history.metrics, rel=1e-5, nan_ok=True)
 
 
 def trained(group: Any, device: str, folder: str, name: str, until: int | None) -> dict[str, Any]:
