@@ -69,7 +69,8 @@ def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
     for role, found in results.items():
         numbers = (f"{found.mean:.6g}", f"+-{found.interval:.3g}", f"{found.std:.4g}", f"{found.length:.6g}")
         rows.append((role, *numbers, f"{found.episodes:,}"))
-    for name, metric in next(iter(results.values())).metrics.items():
+    metrics = {name: metric for row in results.values() for name, metric in row.metrics.items()}  # alike for all roles
+    for name, metric in metrics.items():
         rows.append((name, f"{metric.mean:.6g}", f"+-{metric.interval:.3g}", f"{metric.std:.4g}", "", ""))
     kind = "the likeliest actions" if greedy else "actions drawn as in training"
     return f"{table(rows)}\n({kind})"

@@ -37,7 +37,7 @@ class Trainer:
         if self.error is not None:
             raise self.error
         numbers = {"iterations": 12, "steps": 3_000_000, "seconds": 1.5, "returns": self.returns}
-        return SimpleNamespace(run_dir=run_dir, reason=self.reason, **numbers)
+        return SimpleNamespace(run_dir=run_dir, reason=self.reason, metrics={}, **numbers)
 
     def train(self, config: Config, *, progress: bool | None = None) -> SimpleNamespace:
         self.asked.append((config, progress))
@@ -49,7 +49,7 @@ class Trainer:
 
     def evaluate(self, run: str, **options: Any) -> dict[str, SimpleNamespace]:
         self.asked.append((run, options))
-        row = SimpleNamespace(mean=4.5, std=2.0, interval=0.25, length=77.0, episodes=options["episodes"])
+        row = SimpleNamespace(mean=4.5, std=2.0, interval=0.25, length=77.0, episodes=options["episodes"], metrics={})
         return {"tagger": row, "runner": row}
 
 
