@@ -42,6 +42,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         possible_agents: The names of a replica's agents, role after role: ``tagger_0``, ...
         single_observation_spaces: By role, the observation space of one agent.
         single_action_spaces: By role, the action space of one agent.
+        single_shared_spaces: By role, the space of what its agents see alike, where that is given once a replica.
         observation_spaces: By role, that of all replicas and agents of the role.
         action_spaces: By role, that of all replicas and agents of the role.
     """
@@ -55,6 +56,9 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         self.num_agents = layout.agents
         self.possible_agents = self._env_spec.agents(sim.config.params)
         self.single_observation_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.observation for r in layout.roles}
+        self.single_shared_spaces: dict[str, gymnasium.Space[Any]] = {
+            r.name: r.seen.shared for r in layout.roles if r.apart and r.seen.shared is not None
+        }
         self.single_action_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.action for r in layout.roles}
         self._readers = [
             ActionReader(r.action, (self.num_envs, r.size), self.device, sim.arrays, self.precision)
@@ -62,9 +66,8 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         ]
         self._out = OutReader(sim.shapes, [*(f".{role}" for role in self.roles), ""], self.device, memory=sim.memory)
         self._buffers = {
-            name: {role: sim.buffers[f"{name}.{role}"] for role in self.roles}
+            name: {role: sim.buffers[f"{name}.{role}"] for role in self.roles if f"{name}.{role}" in sim.buffers}
             for name in (*RESULTS, "alive")
-            if f"{name}.{self.roles[0]}" in sim.buffers
         }
 
     @functools.cached_property
@@ -94,14 +97,21 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
                 reset alone.
 
         Returns:
-            The observations of all replicas by role, and infos: ``alive`` by role, and ``action_mask`` by role where
-            the rules say what is possible.
+            The observations of all replicas by role, and infos: ``alive`` by role, ``action_mask`` by role where the
+            rules say what is possible, and with ``shared_observations=True`` those by role, ``[num_envs, numbers]``.
         """
         self._begin(seed, options)
         infos: dict[str, Any] = {"alive": self._result("alive")}
         if self._masked:
             infos["action_mask"] = self._result("action_mask")
+        if self.single_shared_spaces:
+            infos["shared_observations"] = self._result("shared_observations")
         return self._result("observations"), infos
+
+    @property
+    def shared_observations(self) -> RoleArrays:
+        """What all agents of a role see alike, ``[num_envs, numbers]``; empty without ``shared_observations=True``."""
+        return self._last("shared_observations")
 
     @in_turn
     def step(self, actions: Mapping[str, Any], *, out: Step | None = None) -> StepResult:
@@ -115,7 +125,8 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             Observations, rewards, terminations and truncations by role, and infos: ``alive`` by role; where the rules
             say what is possible, ``action_mask`` by role, of the state that is observed; in SameStep ``final_obs`` by
             role with the mask ``_final_obs``; with statistics ``episode`` (``r`` and ``l`` by role) with the mask
-            ``_episode``. Masks of ends are of replicas.
+            ``_episode``. Masks of ends are of replicas. With ``shared_observations=True`` those by role, and
+            in SameStep ``final_shared``.
 
         Raises:
             ActionError: The action of an agent in the game is a whole number out of range, or not a number, and came
@@ -179,6 +190,8 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         infos: dict[str, Any] = {"alive": self._result("alive")}
         if self._masked:
             infos["action_mask"] = self._result("action_mask", out)
+        if self.single_shared_spaces:
+            infos["shared_observations"] = self._result("shared_observations", out)
         if not (self._statistics or self._same_step):
             return infos
         finished = self._given_out(self._sim.buffers["finished"])
@@ -191,10 +204,11 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
                 episode = {key: only_finished(finished, by_role, given.get(key)) for key, by_role in episode.items()}
             infos |= {"episode": episode | self._metrics(finished, out), "_episode": finished}
         if self._same_step:
-            final = self._result("final_obs", out)
-            if self.output == "numpy" and self.gives_copies:
-                final = only_finished(finished, final, out.final_obs if out is not None else None)
-            infos |= {"final_obs": final, "_final_obs": finished}
+            for name in ("final_obs", *(["final_shared"] if self.single_shared_spaces else [])):
+                infos[name] = self._result(name, out)
+                if self.output == "numpy" and self.gives_copies:
+                    infos[name] = only_finished(finished, infos[name], getattr(out, name, None))
+            infos["_final_obs"] = finished
         return infos
 
 

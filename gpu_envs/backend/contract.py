@@ -15,6 +15,7 @@ _TEAM = {
     "reset": "FN void reset(World& w, const Params& p, Team& team)",
     "step": "FN void step(World& w, const Params& p, Team& team, const TeamActions& actions)",
     "look": "FN void look(World& w, const Params& p, Team& team)",
+    "observe_shared": "FN void observe_shared(const World& w, const Params& p, int role, const Row& row)",
     "observe": "FN void observe(const World& w, const Params& p, int i, const Row& row)",
     "allow": "FN void allow(const World& w, const Params& p, int i, const Mask& mask)",
     "measure": "FN void measure(World& w, const Params& p, Team& team, Metrics& metrics)",
@@ -34,8 +35,9 @@ class Contract:
     """How each function begins, by its name."""
 
 
-def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool) -> Contract:
-    """What the rules of an environment must have, which has a team or one agent, and masks or metrics or none."""
-    without = {name for name, wanted in (("allow", masks), ("measure", metrics)) if not wanted}
+def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool, shares: bool = False) -> Contract:
+    """What the rules of an environment must have, which has a team or one agent, and what else or not."""
+    optional = (("allow", masks), ("measure", metrics), ("observe_shared", shares))
+    without = {name for name, wanted in optional if not wanted}
     functions = _TEAM if team else _ONE
     return Contract(spec, file, {name: text for name, text in functions.items() if name not in without})

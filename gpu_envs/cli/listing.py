@@ -67,7 +67,7 @@ def _row(spec: Spec) -> tuple[Sequence[str], ...]:
     params = spec.check_params({}, 1)
     if isinstance(spec, TeamSpec):
         agents = [f"{count} {role}" for role, count in spec.counts(params).items()]
-        spaces = [(_shown(role.observation, params), _shown(role.action, params)) for role in spec.roles]
+        spaces = [(_shown(spec.seen(role, params).whole, params), _shown(role.action, params)) for role in spec.roles]
         if len(set(spaces)) == 1:
             agents, spaces = [", ".join(agents)], spaces[:1]
     else:

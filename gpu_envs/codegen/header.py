@@ -10,6 +10,7 @@ from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.rules import Rules
+from gpu_envs.specs.team import TeamSpec
 
 
 def rules_part(config: SimulationConfig) -> tuple[str, str]:
@@ -23,26 +24,17 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
 
         return spec.header.file, translated(spec, config.params)
     name, text = _found_header(spec, spec.header)
-    code = blanked(text)
-    if spec.masked and not re.search(r"\ballow\s*\(", code):
-        raise ValueError(
-            f"{spec.id}: action_mask=True, but {name} has no function allow(...), which says what is possible"
-        )
-    measures = re.search(r"\bmeasure\s*\(", code)
-    if spec.metrics and not measures:
-        raise ValueError(
-            f"{spec.id}: metrics names {', '.join(spec.metrics)}, but {name} has no function measure(...), which "
-            "writes them"
-        )
-    if not spec.metrics and re.search(r"\bvoid\s+measure\s*\(", code):
-        raise ValueError(
-            f"{spec.id}: {name} has measure(...), but the spec names no metrics: add metrics={{'name': Metric()}}"
-        )
-    if spec.action_mask is None and re.search(r"\bvoid\s+allow\s*\(", code):
-        raise ValueError(
-            f"{spec.id}: {name} has allow(...), but the spec has no action_mask=True: add it, or "
-            "action_mask=False to do without"
-        )
+    code, shares = blanked(text), isinstance(spec, TeamSpec) and spec.shares
+    masks = "action_mask=True: add it, or action_mask=False to do without"
+    for function, wanted, asked, missing in (
+        ("allow", spec.masked or None if spec.action_mask is not None else False, "action_mask=True", masks),
+        ("measure", bool(spec.metrics), f"metrics names {', '.join(spec.metrics)}", "metrics={'name': Metric()}"),
+        ("observe_shared", shares, "a role has a shared_observation", "Role(shared_observation=...)"),
+    ):
+        if wanted and not re.search(rf"\b{function}\s*\(", code):
+            raise ValueError(f"{spec.id}: {asked}, but {name} has no function {function}(...), which writes that")
+        if wanted is False and re.search(rf"\bvoid\s+{function}\s*\(", code):
+            raise ValueError(f"{spec.id}: {name} has {function}(...), but the spec has no {missing}")
     return name, text
 
 

@@ -19,6 +19,7 @@ PRECISIONS = ("float32", "float64")
 RESULTS = (
     *("observations", "rewards", "terminations", "truncations"),
     *("final_obs", "episode_return", "episode_length", "action_mask", "episode_metrics"),
+    *("shared_observations", "final_shared"),
 )
 """What a step writes: of environments whose modes and rules have it."""
 
@@ -39,6 +40,8 @@ class SimulationConfig:
     """Look at every index: a slow build that ends the process where one is outside its array, and says where."""
     first_replica: int = 0
     """The number of the first one, in the batch that these are part of."""
+    apart: bool = False
+    """Of a team: what all agents of a role see alike is written once a replica, and not into their rows."""
 
     def name_of(self, replica: int) -> str:
         """How messages name a replica."""

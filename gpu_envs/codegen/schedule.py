@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen.world import WorldField
-from gpu_envs.specs.spaces import mask_entries
+from gpu_envs.specs.spaces import Seen, mask_entries
 
 NARROW_ROW = 32
 """Floats in a row of observations up to which a thread writes one; a warp writes several wider ones together."""
@@ -48,13 +48,20 @@ class RoleRows(NamedTuple):
     name: str
     first: int
     size: int
-    observation: gymnasium.spaces.Box
+    seen: Seen
     action: gymnasium.Space[Any]
+    apart: bool
+    """What all of them see alike is not in their rows."""
+
+    @property
+    def observation(self) -> gymnasium.spaces.Box:
+        """What a row holds."""
+        return self.seen.own if self.apart else self.seen.whole
 
     @property
     def features(self) -> int:
         """Floats in one row of observations."""
-        return int(self.observation.shape[0])
+        return int(self.seen.own.shape[0]) + (0 if self.apart else self.seen.shared_size)
 
     @property
     def choices(self) -> int:
@@ -112,19 +119,24 @@ class TeamSize:
         """Floats in the widest row of observations."""
         return max(role.features for role in self.roles)
 
+    @property
+    def widest_of_all(self) -> int:
+        """The same, or of what all agents of a role see alike."""
+        return max(self.widest, *(role.seen.shared_size for role in self.roles))
+
     def row_lanes(self, kind: str) -> int:
         """How many threads write a row of observations."""
-        if kind == "HOST" or self.widest <= NARROW_ROW:
+        if kind == "HOST" or self.widest_of_all <= NARROW_ROW:
             return 1
-        columns = self.columns() if self.columns is not None else self.widest
-        return max(1, min(32, columns)) if kind == "BLOCK" else 32 if self.widest > WIDE_ROW else 1
+        columns = self.columns() if self.columns is not None else self.widest_of_all
+        return max(1, min(32, columns)) if kind == "BLOCK" else 32 if self.widest_of_all > WIDE_ROW else 1
 
 
 def schedule_of(team: TeamSize, num_envs: int, device: Device) -> TeamSchedule:
     """How the phases of a step are run on a device."""
     if not device.on_gpu:
         return _laid_out(team, "HOST", 1, 1)
-    asked, agents, widest = device.block_size, team.agents, team.widest
+    asked, agents, widest = device.block_size, team.agents, team.widest_of_all
     if agents <= SMALL_TEAM and widest <= WIDE_ROW:
         replicas = 1 << max(0, ((asked or BLOCK_THREADS) // agents).bit_length() - 1)
         while replicas > 1 and _laid_out(team, "BLOCK", replicas, 32).shared_bytes > SEVERAL_BYTES:

@@ -42,24 +42,14 @@ class TeamLayout(Layout):
         found, first = [], 0
         for role in spec.roles:
             what = f"{self.spec.id}: the role {role.name!r}:"
-            observation = space_of(role.observation, params, f"{what} observation")
             action = space_of(role.action, params, f"{what} action")
-            if not (
-                isinstance(observation, gymnasium.spaces.Box)
-                and len(observation.shape) == 1
-                and observation.dtype == np.float32
-            ):
-                raise ValueError(
-                    f"{spec.id}: the observation space of the role {role.name!r} is {observation}; a team's must be "
-                    "float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
-                )
             if spec.masked and not mask_entries(action):
                 raise ValueError(
                     f"{spec.id}: action_mask=True, but the action space of the role {role.name!r} is {action}; masks "
                     "are for Discrete and MultiDiscrete actions"
                 )
             count = role.size(params)
-            found.append(RoleRows(role.name, first, count, observation, action))
+            found.append(RoleRows(role.name, first, count, spec.seen(role, params), action, self.config.apart))
             first += count
         return tuple(found)
 
@@ -186,6 +176,10 @@ class TeamLayout(Layout):
             if self.spec.masked:
                 of["action_mask"] = ((n, role.size, role.choices), "int8")
             of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
+            if role.apart and role.seen.shared_size:
+                of["shared_observations"] = ((n, role.seen.shared_size), "float32")
+                if self.config.autoreset_mode == "SameStep":
+                    of["final_shared"] = of["shared_observations"]
             found |= {f"{name}.{role.name}": shape for name, shape in of.items()}
         return found | self.metric_results()
 

@@ -24,11 +24,18 @@ from gpu_envs.specs.params import Param
 _CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall"}
 """The kernels, and their arguments."""
 
+_NOTHING_SHARED = "FN void observe_shared(const World&, const Params&, int, const Row&) {}"
+"""Of teams whose roles see nothing alike."""
+
 _CHECKED_CALLS = """// Tells a row its length on the way from the driver to the rules.
 FN void observe_within(const World& w, const Params& p, int i, const Row& row) {
-    observe(w, p, i, Row{row.at, row.lane, features_of(role_of(i))});
+    observe(w, p, i, Row{row.at, row.lane, row.shared_at, row.shared, features_of(role_of(i))});
 }
-#define observe observe_within"""
+FN void observe_shared_within(const World& w, const Params& p, int role, const Row& row) {
+    observe_shared(w, p, role, Row{row.at, row.lane, 0, 0, shared_features_of(role)});
+}
+#define observe observe_within
+#define observe_shared observe_shared_within"""
 
 _CHECKED_PHASES = """#ifdef TURNS
 #undef gather
@@ -68,6 +75,7 @@ def generate(layout: TeamLayout, module: str) -> Program:
         ("generated", _prologue(layout, declared)),
         *headers("drivers/team_actions.cuh"),
         rules,
+        *([] if layout.spec.shares else [("generated", _NOTHING_SHARED)]),
         *_checked_calls(layout),
         *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
         *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", f"drivers/{module}.cuh"),
@@ -78,7 +86,9 @@ def generate(layout: TeamLayout, module: str) -> Program:
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
         calls={kernel: declared[struct].ctype() for kernel, struct in _CALLS.items()},
-        contract=contract(spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics)),
+        contract=contract(
+            spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), shares=spec.shares
+        ),
         flush_denormals=layout.config.precision == "float32",
         grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
         weight=32 * layout.agents,
@@ -151,6 +161,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("real*", "episode_return"),  # of the user's, or null
         ("int*", "episode_length"),
         *([("bool*", "action_mask")] if layout.spec.masked else []),
+        *([("float*", "shared_observations"), ("float*", "final_shared")] if layout.config.apart else []),
     )
     common: tuple[MemberDeclaration, ...] = (
         (buffers, "buffers"),
@@ -187,6 +198,8 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
             f"constexpr int  ROLES        = {len(layout.roles)};",
+            f"constexpr bool SHARED       = {str(layout.spec.shares).lower()};  // some agents see things alike",
+            f"constexpr bool APART        = {str(layout.config.apart).lower()};  // and those are not in their rows",
             f"using AgentNumber = {number};",
             f"using Element     = {'int' if layout.elements < 2**31 else 'Index'};  // counts the elements of an array",
         ]
@@ -218,7 +231,10 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(others)}; }}",
                     _by_role("first_of", [role.first for role in layout.roles]),
                     _by_role("count_of", [role.size for role in layout.roles]),
-                    _by_role("features_of", [role.features for role in layout.roles]),
+                    _by_role("features_of", [role.seen.own.shape[0] for role in layout.roles]),
+                    _by_role("shared_features_of", [role.seen.shared_size for role in layout.roles]),
+                    _by_role("shared_at", [role.seen.at for role in layout.roles]),
+                    _by_role("row_size", [role.features for role in layout.roles]),
                     f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules say what is possible",
                     *([_by_role("choices_of", [role.choices for role in layout.roles])] if spec.masked else []),
                     _by_role("batches_before", _before(-(-role.size // together) for role in layout.roles)),

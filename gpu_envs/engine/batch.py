@@ -66,6 +66,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         block_size: int | None = None,
         checking: bool = False,
         first_replica: int = 0,
+        shared_observations: bool = False,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -88,6 +89,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
                 waits for the device, so it is for finding mistakes, and never within a CUDA graph.
             first_replica: The number of the first replica, where these are part of a larger batch: they have the seeds
                 and offsets that replicas of these numbers have there, and errors name them so.
+            shared_observations: Of a team: give what all agents of a role see alike once a replica, not in each row.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own: one value or, but for those on which shapes depend, one for each replica.
@@ -95,7 +97,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self.num_envs = check_num_envs(num_envs)
         self._options = options = Options(
             str(device), output, autoreset_mode, precision, max_episode_steps, copy, statistics, threads, block_size,
-            checking, first_replica,
+            checking, first_replica, shared_observations,
         )  # fmt: skip
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)

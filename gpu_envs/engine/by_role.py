@@ -51,7 +51,7 @@ def roles_of(spec: Spec, params: Mapping[str, Any]) -> tuple[RoleView, ...]:
         RoleView(
             role.name,
             spec.agents_of(role, params),
-            space_of(role.observation, params, f"{spec.id}: the role {role.name!r}: observation"),
+            spec.seen(role, params).whole,
             space_of(role.action, params, f"{spec.id}: the role {role.name!r}: action"),
         )
         for role in spec.roles

@@ -25,6 +25,8 @@ _RESULTS = {
     "rewards": ("reward", "the reward"),
     "observations": ("observation", "the observation"),
     "final_obs": ("observation", "the final observation"),
+    "shared_observations": ("observation", "the shared observation"),
+    "final_shared": ("observation", "the final shared observation"),
     "episode_metrics": ("metric", "the metric"),
 }
 """The source of a result's numbers, and what a message calls them."""
@@ -145,7 +147,8 @@ class NumberCheck:
             kind, _, part = name.partition(".")
             if kind == result and _is_real(array):
                 field = "" if part in first else part
-                yield _Numbers(source, what, field, array, first.get(part, _NO_AGENT), kind == "final_obs")
+                agent = _NO_AGENT if "shared" in kind else first.get(part, _NO_AGENT)
+                yield _Numbers(source, what, field, array, agent, kind.startswith("final"))
 
     def _metrics(self, out: Step | None) -> Iterator[_Numbers]:
         """The metrics of the episodes that have just ended."""
@@ -156,7 +159,9 @@ class NumberCheck:
     def _observed(self, out: Step | None, finished: np.ndarray | None) -> Iterator[_Numbers]:
         if finished is not None:
             yield from self._results("final_obs", out)
+            yield from self._results("final_shared", out)
         yield from self._results("observations", out)
+        yield from self._results("shared_observations", out)
 
     # --- what is wrong ---
 

@@ -12,6 +12,7 @@ from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.team import TeamSpec
 
 MOST_REPLICAS = 2**32
 """Of a batch, all its parts together."""
@@ -64,6 +65,7 @@ class Options:
     block_size: int | None = None
     checking: bool = False
     first_replica: int = 0
+    shared_observations: bool = False
 
     def __post_init__(self) -> None:
         """Refuses an unknown mode at once; the rest waits for the device, in ``check``."""
@@ -91,6 +93,7 @@ class Options:
         _check_switch("copy", self.copy, default=True)
         _check_switch("statistics", self.statistics, default=True)
         _check_switch("checking", self.checking, default=False)
+        _check_switch("shared_observations", self.shared_observations, default=False)
         _check_whole("threads", self.threads, range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}", "all cores")
         _check_whole("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
         _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^32")
@@ -128,6 +131,9 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
                 f"{spec.id}: {asked}, and its rules are made for episodes of at most {longest} steps; give at most that"
             )
         limit = longest
+    if options.shared_observations and not (isinstance(spec, TeamSpec) and spec.shares):
+        raise ValueError(f"{spec.id}: shared_observations=True, and no role has a shared_observation; leave it out")
     return SimulationConfig(
-        spec, num_envs, options.mode, options.precision, limit, checked, first_replica=int(options.first_replica)
-    )
+        spec, num_envs, options.mode, options.precision, limit, checked,
+        first_replica=int(options.first_replica), apart=bool(options.shared_observations),
+    )  # fmt: skip

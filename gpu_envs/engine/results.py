@@ -43,6 +43,10 @@ class Step:
     """``[num_envs, choices]``, int8; of environments whose rules say what is possible."""
     episode_metrics: Array = None
     """``[num_envs, metrics]``, of the environment's precision, in the spec's order; written where an episode ended."""
+    shared_observations: Array = None
+    """Of a team made with ``shared_observations=True``, by role: ``[num_envs, numbers]``, float32."""
+    final_shared: Array = None
+    """The same of last observations; rows are written where an episode ended (SameStep)."""
 
 
 class Rollout(NamedTuple):
@@ -152,6 +156,9 @@ class OutReader:
             raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
         if out.action_mask is not None and not self._keys["action_mask"]:
             raise ValueError("out.action_mask is written by environments whose spec has action_mask=True only")
+        for name in ("shared_observations", "final_shared"):
+            if getattr(out, name) is not None and not self._keys[name]:
+                raise ValueError(f"out.{name} is written by teams that are made with shared_observations=True only")
         if out.episode_metrics is not None and not self._keys["episode_metrics"]:
             raise ValueError("out.episode_metrics is written by environments whose spec names metrics only")
         if self._divided:

@@ -35,7 +35,12 @@ def regions() -> Mapping[str, list[float]]:
 
 def _observation(params: Mapping[str, Any]) -> Box:
     count, talks = int(params["num_regions"]), bool(params["negotiation"])
-    return Box(-np.inf, np.inf, (count * (count + 11) + 17 + talks * (2 + 6 * count),), np.float32)
+    return Box(-np.inf, np.inf, (count + 9 + talks * (1 + 6 * count),), np.float32)
+
+
+def _seen_by_all(params: Mapping[str, Any]) -> Box:
+    count, talks = int(params["num_regions"]), bool(params["negotiation"])
+    return Box(-np.inf, np.inf, (8 + talks + count * (10 + count),), np.float32)
 
 
 def _action(params: Mapping[str, Any]) -> MultiDiscrete:
@@ -92,7 +97,7 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
         id=id,
         header="rice_n.cuh",
         description="Regions save, trade, negotiate and mitigate emissions, which warm all of them.",
-        roles=(Role("region", "num_regions", _observation, _action),),
+        roles=(Role("region", "num_regions", _observation, _action, _seen_by_all, shared_at="num_regions"),),
         state={
             **{name: Field() for name in ("capital", "labor", "production_factor", "intensity")},
             **{name: Field() for name in ("capital_depreciation", "savings", "mitigation_rate", "max_export_limit")},

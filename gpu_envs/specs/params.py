@@ -17,6 +17,7 @@ ParamValue: TypeAlias = bool | float | str | np.ndarray
 ARGUMENTS = (
     *("self", "spec", "id", "env_id", "num_envs", "seed", "device", "output", "autoreset_mode", "precision"),
     *("max_episode_steps", "copy", "statistics", "threads", "block_size", "checking", "first_replica", "render_mode"),
+    "shared_observations",
 )
 """What environments are made with besides their parameters, none of which can have such a name."""
 

@@ -22,6 +22,8 @@ class Rules:
     """``step(s, p, action, random)``; of a team ``step(w, p, team, actions)``."""
     observe: Function
     """``observe(s, p, observation)``; of a team ``observe(w, p, i, row)``."""
+    observe_shared: Function | None = None
+    """Of a team: ``observe_shared(w, p, role, row)``, what all agents of a role see alike."""
     look: Function | None = None
     """Of a team: ``look(w, p, team)``."""
     allow: Function | None = None

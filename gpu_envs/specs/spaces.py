@@ -1,11 +1,11 @@
 """What a spec says of observations and actions: a space, or a function of the parameters that gives one."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, final
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from gpu_envs.specs.derived import derived
 from gpu_envs.specs.params import ParamValue
@@ -39,6 +39,50 @@ def check_space(what: str, given: object) -> None:
             f"{what} is {given!r}; give a space of Gymnasium's, such as Discrete(2), or a function of the parameters "
             "that returns one"
         )
+
+
+@final
+class Seen(NamedTuple):
+    """What one agent of a role sees."""
+
+    own: Box
+    """Numbers of its own."""
+    shared: Box | None = None
+    """Numbers that all agents of the role see alike."""
+    at: int = 0
+    """How many of its own stand before those."""
+
+    @property
+    def shared_size(self) -> int:
+        """How many numbers all agents of the role see alike."""
+        return 0 if self.shared is None else int(self.shared.shape[0])
+
+    @property
+    def whole(self) -> Box:
+        """All that it sees, as one row."""
+        if self.shared is None:
+            return self.own
+        low, high = (np.insert(own, [self.at] * len(shared), shared) for own, shared in self._bounds(self.shared))
+        return Box(low, high, dtype=np.float32)
+
+    def _bounds(self, shared: Box) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        return (self.own.low, shared.low), (self.own.high, shared.high)
+
+
+def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) -> Box:
+    """A space of a team's observations, which are rows of floats.
+
+    Args:
+        source: The space, or what derives it.
+        params: The parameters.
+        what: Spec, role and field, for a message.
+    """
+    space = space_of(source, params, what)
+    if isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32:
+        return space
+    raise ValueError(
+        f"{what} is {space}; a team's must be float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
+    )
 
 
 def outline(space: gymnasium.Space[Any]) -> object:

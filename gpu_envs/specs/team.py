@@ -5,13 +5,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
+import numpy as np
+
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.derived import FixedParams, derived
 from gpu_envs.specs.fields import Field, check_kinds
 from gpu_envs.specs.names import COPIES, check_capitals, check_name
 from gpu_envs.specs.params import ParamValue
-from gpu_envs.specs.spaces import SpaceSource, check_space
+from gpu_envs.specs.spaces import Seen, SpaceSource, check_space, row_space
 
 _WORLD_WORDS = ("present", "reward", "action", "terminated", "pending", "finished")
 
@@ -25,9 +27,14 @@ class Role:
     count: int | str
     """How many there are, or the parameter that says so."""
     observation: SpaceSource
-    """What one of them sees."""
+    """What one of them sees, and others may see otherwise."""
     action: SpaceSource
     """What one of them may do."""
+    shared_observation: SpaceSource | None = None
+    """What all of them see alike, written once a replica by ``observe_shared``."""
+    shared_at: int | str | None = None
+    """How many numbers of ``observation`` stand before it in an agent's row, or the parameter that says so; None: all
+    of them."""
 
     state: Mapping[str, Field] = dataclasses.field(default_factory=dict)
     """What only these have, by their numbers in the role: ``[num_envs, count]``, arrays ``[num_envs, count, ...]``."""
@@ -128,14 +135,16 @@ class TeamSpec(Spec):
                 )
         elif isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1:
             raise ValueError(f"{what} its count is {role.count!r}; a whole number from 1 up, or a parameter's name")
-        for name in ("observation", "action"):
+        for name in ("observation", "action", *(["shared_observation"] if role.shared_observation is not None else [])):
             check_space(f"{what} {name}", getattr(role, name))
 
     @property
     def spaces(self) -> Mapping[str, SpaceSource]:
         """Each role's."""
         named = [(f"the role {role.name!r}:", role) for role in self.roles]
-        return {f"{n} observation": r.observation for n, r in named} | {f"{n} action": r.action for n, r in named}
+        seen = {f"{n} observation": r.observation for n, r in named}
+        shared = {f"{n} shared_observation": r.shared_observation for n, r in named if r.shared_observation is not None}
+        return seen | shared | {f"{n} action": r.action for n, r in named}
 
     def check_params(
         self, given: Mapping[str, Any], num_envs: int, precision: str = "float64"
@@ -159,6 +168,27 @@ class TeamSpec(Spec):
         """Of a field's shape: one less where agents have it each."""
         of_agents = any(name in group for group in (self.state, self.scratch, self.of_roles))
         return Spec.most_dimensions(self, name) - of_agents
+
+    def seen(self, role: Role, params: Mapping[str, Any]) -> Seen:
+        """What one agent of a role sees under these parameters."""
+        what = f"{self.id}: the role {role.name!r}:"
+        own = row_space(role.observation, params, f"{what} observation")
+        if role.shared_observation is None:
+            return Seen(own)
+        shared = row_space(role.shared_observation, params, f"{what} shared_observation")
+        given, size = role.shared_at, int(own.shape[0])
+        at = size if given is None else params.get(given) if isinstance(given, str) else given
+        if isinstance(at, bool) or not isinstance(at, int | np.integer) or not 0 <= at <= size:
+            raise ValueError(
+                f"{what} shared_at is {given!r}; give a whole number from 0 to {size}, the numbers of its observation, "
+                "or the name of a parameter that is one"
+            )
+        return Seen(own, shared, int(at))
+
+    @property
+    def shares(self) -> bool:
+        """Whether agents of a role see something alike, which ``observe_shared`` writes."""
+        return any(role.shared_observation is not None for role in self.roles)
 
     def counts(self, params: Mapping[str, ParamValue]) -> dict[str, int]:
         """How many agents each role has under these parameters."""

@@ -63,8 +63,12 @@ def _packed(value: Any, params: Mapping[str, Any], name: str = "") -> Any:
     if isinstance(value, Field):
         return Field(value.type, shape=value.sizes(params)) if value.is_array else value
     if isinstance(value, Role):
-        seen, action, state = (_packed(given, params) for given in (value.observation, value.action, value.state))
-        return Role(value.name, value.size(params), seen, action, state)
+        packed = {
+            name: _packed(getattr(value, name), params)
+            for name in ("observation", "action", "shared_observation", "state")
+        }
+        at = params[value.shared_at] if isinstance(value.shared_at, str) else value.shared_at
+        return Role(value.name, value.size(params), shared_at=at, **packed)
     if isinstance(value, gymnasium.Space):  # a Dict is a mapping too
         return value
     if isinstance(value, Mapping):

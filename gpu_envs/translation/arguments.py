@@ -168,7 +168,8 @@ class Arguments(Record):
             fields |= {name: self._held("World", name, field, size) for name, field in role.state.items()}
         action = _action([space_of(role.action, self.params) for role in spec.roles])
         form = "int({0}[{1}])" if action is INT else "{0}[{1}]"
-        widest = max(_size(space_of(role.observation, self.params)) for role in spec.roles)
+        seen = [spec.seen(role, self.params) for role in spec.roles]
+        widest = max(max(each.own.shape[0], each.shared_size) for each in seen)
         return {
             "World": Thing("World", fields),
             "Team": Thing("Team", {"last_step": Field(BOOL, "team", "last_step")}),

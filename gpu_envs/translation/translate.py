@@ -34,13 +34,14 @@ TEAM = {
     "step": ("World", "Params", "Team", "TeamActions"),
     "look": ("World", "Params", "Team"),
     "observe": ("World", "Params", "int", "Row"),
+    "observe_shared": ("World", "Params", "int", "Row"),
     "allow": ("World", "Params", "int", "Mask"),
     "measure": ("World", "Params", "Team", "Metrics"),
 }
 """The arguments of the functions of a team."""
 
 _FROZEN = {
-    **dict.fromkeys(("observe", "allow"), frozenset({"State", "World"})),
+    **dict.fromkeys(("observe", "observe_shared", "allow"), frozenset({"State", "World"})),
     "measure": frozenset({"State"}),  # a team's may need scratch
 }
 """What functions must not change."""
@@ -73,7 +74,9 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
             with written.at(written.tree):
                 made[name] = _entry(unit, spec, name, written, kinds)
     check_reset(unit.arguments, spec, made["reset"])
-    check_observe(unit.arguments, spec, made["observe"])
+    for name in ("observe", "observe_shared"):
+        if name in made:
+            check_observe(unit.arguments, spec, made[name])
     if "measure" in made:
         check_measure(spec, made["measure"])
     empty = [] if rules.look is not None or "look" not in wanted else ["FN void look(World&, const Params&, Team&) {}"]
@@ -88,6 +91,12 @@ def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
             raise TranslationError(f"{spec.id}: the rules have no {name}; give Rules(reset=..., step=..., observe=...)")
     if rules.look is not None and "look" not in wanted:
         raise TranslationError(f"{spec.id}: look is of teams; leave it out, and compute what is seen in observe")
+    sharing = isinstance(spec, TeamSpec) and spec.shares
+    if (rules.observe_shared is not None) is not sharing:
+        have = "a role has a shared_observation, and the rules have no observe_shared"
+        lack = "the rules have observe_shared, and no role has a shared_observation"
+        hint = "give both, Rules(observe_shared=...) and Role(shared_observation=...), or neither"
+        raise TranslationError(f"{spec.id}: {have if sharing else lack}; {hint}")
     if rules.allow is not None and spec.action_mask is None:
         raise TranslationError(f"{spec.id}: the rules have allow, and the spec no masks; give action_mask=True")
     if rules.allow is None and spec.masked:

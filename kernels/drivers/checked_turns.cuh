@@ -2,8 +2,12 @@
 struct Row {
     float* at;
     int    lane;
+    int    shared_at = 0, shared = 0;
     int    length = 0x7fffffff;
-    FN float& operator[](CheckedIndex index) const { return at[index.within("the row of observations", length)]; }
+    FN float& operator[](CheckedIndex index) const {
+        const int j = index.within("the row of observations", length);
+        return at[j >= shared_at ? j + shared : j];
+    }
 };
 
 #ifdef TURNS

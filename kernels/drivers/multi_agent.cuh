@@ -3,11 +3,19 @@
 
 constexpr int TERMINATED = 1, TRUNCATED = 2;
 
+// What an agent sees: numbers of its own, and where those are not apart what all of its role see alike.
+FN void observe_agent(const World& w, const Params& p, int i, const Row& row) {
+    const int  role   = role_of(i);
+    const bool within = !APART && shared_features_of(role) > 0;
+    observe(w, p, i, {row.at, row.lane, shared_at(role), within ? shared_features_of(role) : 0});
+    if (within) observe_shared(w, p, role, {row.at + shared_at(role), row.lane});
+}
+
 FN void write_row(const World& w, const Params& p, int i, const Row& row) {
     if (w.present[i]) {
-        observe(w, p, i, row);
+        observe_agent(w, p, i, row);
     } else {
-        FOR_EACH_COLUMN(j, features_of(role_of(i))) row[j] = 0;
+        FOR_EACH_COLUMN(j, row_size(role_of(i))) row[j] = 0;
     }
 }
 
@@ -19,7 +27,7 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
     for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {
         const int       own  = role_of(i);
         const RoleCall& to   = call.role[own];
-        const Element   at   = (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
+        const Element   at   = (team.replica * count_of(own) + (i - first_of(own))) * row_size(own);
         // (elsewhere the one replica here is at its end; and what was written there a moment ago may not be there yet)
         const bool      last = rows == LAST_ROWS && (SCHEDULE != SPREAD || w.finished);
         write_row(w, p, i, {(last ? to.final_obs : to.observations) + at, thread_rank() % ROW_LANES});
@@ -35,8 +43,8 @@ struct Chunk {
 
     template <class Call> FN Chunk(const Call& call, Index first, int begin, int role) {
         low    = clip(begin - first_of(role), 0, count_of(role));
-        each   = (clip(begin + ROWS_TOGETHER - first_of(role), 0, count_of(role)) - low) * features_of(role);
-        at     = (first * count_of(role) + low) * features_of(role);
+        each   = (clip(begin + ROWS_TOGETHER - first_of(role), 0, count_of(role)) - low) * row_size(role);
+        at     = (first * count_of(role) + low) * row_size(role);
         staged = staged_before(role) + int(u64(call.role[role].observations + at) / sizeof(float) % 4);
     }
 };
@@ -67,7 +75,7 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
         for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + ROWS_TOGETHER, AGENTS); i += team.size) {
             const int   role = role_of(i);
             const Chunk own(call, first, begin, role);
-            const int   row = team.slot * own.each + (i - first_of(role) - own.low) * features_of(role);
+            const int   row = team.slot * own.each + (i - first_of(role) - own.low) * row_size(role);
             write_row(w, p, i, {staged + own.staged + row, 0});
         }
         publish();
@@ -96,7 +104,7 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
     float*       bases[ROLES];
     UNROLL
     for (int r = 0; r < ROLES; ++r)
-        bases[r] = (last ? call.role[r].final_obs : call.role[r].observations) + team.replica * (count_of(r) * features_of(r));
+        bases[r] = (last ? call.role[r].final_obs : call.role[r].observations) + team.replica * (count_of(r) * row_size(r));
     for (int batch = warp; team.active && batch < batches_before(ROLES); batch += THREADS / WARP) {
         int    own  = 0;
         float* base = bases[0];
@@ -105,7 +113,7 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
             own  = batch >= batches_before(r) ? r : own;
             base = batch >= batches_before(r) ? bases[r] : base;
         }
-        const int       first = (batch - batches_before(own)) * ROWS_TOGETHER, features = features_of(own);
+        const int       first = (batch - batches_before(own)) * ROWS_TOGETHER, features = row_size(own);
         const int       many  = minimum(ROWS_TOGETHER, count_of(own) - first), agent = first_of(own) + first;
         float* const    to    = base + first * features;
         float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // as far from a multiple of 16 bytes
@@ -121,7 +129,7 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
         for (int skipped = 0; skipped < groups; ++skipped) present &= skipped < group ? present - 1 : ~u32(0);
         while (present != 0 && group < groups) {
             const int row = lowest_bit(present);
-            observe(w, p, agent + row, {from + row * features, lane - group * ROW_LANES});
+            observe_agent(w, p, agent + row, {from + row * features, lane - group * ROW_LANES});
             UNROLL
             for (int taken = 0; taken < groups; ++taken) present &= present - 1;
         }
@@ -132,9 +140,21 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
     team.sync();
 }
 
+// What all agents of a role see alike goes straight to where it belongs, once a replica.
+template <class Call> FN void observe_apart(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
+    const int groups = team.size / ROW_LANES, group = team.begin() / ROW_LANES;
+    for (int own = group; group < groups && own < ROLES; own += groups) {
+        const bool last = rows == LAST_ROWS && w.finished;
+        if (shared_features_of(own) == 0 || (rows == FIRST_ROWS && !w.finished)) continue;
+        float* const to = last ? call.role[own].final_shared : call.role[own].shared_observations;
+        observe_shared(w, p, own, {to + team.replica * shared_features_of(own), thread_rank() % ROW_LANES});
+    }
+}
+
 template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     look(w, p, team);
     if constexpr (MASKED) mask_actions(w, p, team, call);
+    if constexpr (APART) observe_apart(w, p, team, call, rows);
     if constexpr (ROW_WRITING == BY_BLOCK) observe_by_block(w, p, team, call, rows, local);
     else if constexpr (ROW_WRITING == BY_WARP) observe_by_warps(w, p, team, call, rows, local);
     else observe_directly(w, p, team, call, rows);
@@ -195,12 +215,17 @@ FN void conclude(World& w, Team& team, const StepCall& call, bool late) {
 }
 
 // Zeroes the last observations that the step before wrote.
-FN void clear_final(Team& team, const StepCall& call) {
+template <class Call> FN void clear_final(Team& team, const Call& call) {
     FOR_EACH_AGENT(i, AGENTS) {
         if (!call.buffers.finished[team.replica]) continue;
         const int own = role_of(i);
-        float* const row = call.role[own].final_obs + (team.replica * count_of(own) + (i - first_of(own))) * features_of(own);
-        for (int j = 0; j < features_of(own); ++j) row[j] = 0;
+        float* const row = call.role[own].final_obs + (team.replica * count_of(own) + (i - first_of(own))) * row_size(own);
+        for (int j = 0; j < row_size(own); ++j) row[j] = 0;
+        if constexpr (APART) {
+            if (i != first_of(own)) continue;
+            for (int j = 0; j < shared_features_of(own); ++j)
+                call.role[own].final_shared[team.replica * shared_features_of(own) + j] = 0;
+        }
     }
 }
 

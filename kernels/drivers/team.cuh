@@ -90,7 +90,8 @@ struct Team {
 struct Row {
     float* at;
     int    lane;
-    FN float& operator[](int j) const { return at[j]; }
+    int    shared_at = 0, shared = 0;  // numbers that all agents of the role see alike, among an agent's own
+    FN float& operator[](int j) const { return at[SHARED && !APART && j >= shared_at ? j + shared : j]; }
 };
 
 #define FOR_EACH_COLUMN(j, n) for (int j = row.lane; j < (n); j += ROW_LANES)

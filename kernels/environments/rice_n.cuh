@@ -159,20 +159,9 @@ FN void allow(const World& w, const Params&, int i, const Mask& mask) {
 }
 
 FN void observe(const World& w, const Params&, int i, const Row& row) {
-    constexpr int WORLD = AGENTS, PUBLIC = WORLD + 8 + NEGOTIATION, PAIRS = PUBLIC + 10 * AGENTS;
-    constexpr int OWN = PAIRS + AGENTS * AGENTS, TALKS = OWN + 9 + NEGOTIATION;
+    constexpr int OWN = AGENTS, TALKS = OWN + 9 + NEGOTIATION;
     FOR_EACH_COLUMN(j, AGENTS) {
         row[j] = j == i;
-        row[PUBLIC + j]              = float(w.capital[j] / 10000);
-        row[PUBLIC + AGENTS + j]     = float(w.capital_depreciation[j]);
-        row[PUBLIC + 2 * AGENTS + j] = float(w.labor[j] / 10000);
-        row[PUBLIC + 3 * AGENTS + j] = float(w.gross_output[j] / 1000);
-        row[PUBLIC + 4 * AGENTS + j] = float(w.investment[j] / 1000);
-        row[PUBLIC + 5 * AGENTS + j] = float(w.consumption[j] / 1000);
-        row[PUBLIC + 6 * AGENTS + j] = float(w.savings[j]);
-        row[PUBLIC + 7 * AGENTS + j] = float(w.mitigation_rate[j]);
-        row[PUBLIC + 8 * AGENTS + j] = float(w.max_export_limit[j]);
-        row[PUBLIC + 9 * AGENTS + j] = float(w.current_balance[j] / 1000);
         if constexpr (NEGOTIATION) {
             row[TALKS + j]              = float(w.promised(i, j));
             row[TALKS + AGENTS + j]     = float(w.promised(j, i));
@@ -182,13 +171,6 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
             row[TALKS + 5 * AGENTS + j] = w.accepted(j, i);
         }
     }
-    FOR_EACH_COLUMN(pair, AGENTS * AGENTS) row[PAIRS + pair] = float(w.tariffs[pair] / 100);
-    for (int part = 0; part < 2; ++part) row[WORLD + part] = float(w.temperature[part] / 10);
-    for (int part = 0; part < 3; ++part) row[WORLD + 2 + part] = float(w.carbon_mass[part] / 10000);
-    row[WORLD + 5] = float(w.exogenous_forcing);
-    row[WORLD + 6] = float(w.land_emissions);
-    row[WORLD + 7] = float(w.elapsed) / 100.0f;
-    if (NEGOTIATION) row[WORLD + 8] = float(stage_of(w));
     row[OWN]     = float(w.production_factor[i] / 100);
     row[OWN + 1] = float(w.intensity[i] * 10);
     row[OWN + 2] = float(w.mitigation_cost[i]);
@@ -199,6 +181,29 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
     row[OWN + 7] = float(w.social_welfare[i]);
     row[OWN + 8] = float(w.last_reward[i]);
     if (NEGOTIATION) row[OWN + 9] = float(w.minimum_mitigation_rate[i]);
+}
+
+FN void observe_shared(const World& w, const Params&, int, const Row& row) {
+    constexpr int PUBLIC = 8 + NEGOTIATION, PAIRS = PUBLIC + 10 * AGENTS;
+    FOR_EACH_COLUMN(j, AGENTS) {
+        row[PUBLIC + j]              = float(w.capital[j] / 10000);
+        row[PUBLIC + AGENTS + j]     = float(w.capital_depreciation[j]);
+        row[PUBLIC + 2 * AGENTS + j] = float(w.labor[j] / 10000);
+        row[PUBLIC + 3 * AGENTS + j] = float(w.gross_output[j] / 1000);
+        row[PUBLIC + 4 * AGENTS + j] = float(w.investment[j] / 1000);
+        row[PUBLIC + 5 * AGENTS + j] = float(w.consumption[j] / 1000);
+        row[PUBLIC + 6 * AGENTS + j] = float(w.savings[j]);
+        row[PUBLIC + 7 * AGENTS + j] = float(w.mitigation_rate[j]);
+        row[PUBLIC + 8 * AGENTS + j] = float(w.max_export_limit[j]);
+        row[PUBLIC + 9 * AGENTS + j] = float(w.current_balance[j] / 1000);
+    }
+    FOR_EACH_COLUMN(pair, AGENTS * AGENTS) row[PAIRS + pair] = float(w.tariffs[pair] / 100);
+    for (int part = 0; part < 2; ++part) row[part] = float(w.temperature[part] / 10);
+    for (int part = 0; part < 3; ++part) row[2 + part] = float(w.carbon_mass[part] / 10000);
+    row[5] = float(w.exogenous_forcing);
+    row[6] = float(w.land_emissions);
+    row[7] = float(w.elapsed) / 100.0f;
+    if (NEGOTIATION) row[8] = float(stage_of(w));
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {

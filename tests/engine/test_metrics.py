@@ -365,7 +365,7 @@ def test_reductions_are_known() -> None:
 
 def test_a_header_that_measures_needs_metrics(tmp_path: Path) -> None:
     measure = "FN void measure(const State& s, const Params& p, Metrics& metrics) {}"
-    with pytest.raises(ValueError, match=r"has measure.*but the spec names no metrics"):
+    with pytest.raises(ValueError, match=r"has measure.*but the spec has no metrics"):
         gpu_envs.VectorEnv(walk(tmp_path, further=measure), 1, device="cpu")
 
 

@@ -1,11 +1,9 @@
 """What rules must write whole: the state in a reset, and observations."""
 
-import math
 from collections.abc import Iterator
 
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.single import EnvSpec
-from gpu_envs.specs.spaces import space_of
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.translation.arguments import Arguments
 from gpu_envs.translation.tree import Function
@@ -56,12 +54,12 @@ def check_observe(arguments: Arguments, spec: Spec, rules: Function) -> None:
         tree = rules.written.tree
         if part and part not in rules.effects.fields:
             every = f"Every part of {whose} is written: {what}[j] = ..."
-            raise rules.written.error(tree, f"observe does not write {what}", every)
+            raise rules.written.error(tree, f"{rules.cpp} does not write {what}", every)
         written = {index for of, index in rules.effects.written if of == part}
         missing = set(range(size)) - written
         if missing and None not in written:
             each = f"{whose[0].upper()}{whose[1:]} has {size} numbers, and each of them is written"
-            raise rules.written.error(tree, f"observe does not write {what}[{min(missing)}]", each)
+            raise rules.written.error(tree, f"{rules.cpp} does not write {what}[{min(missing)}]", each)
 
 
 def _parts(arguments: Arguments, spec: Spec, rules: Function) -> Iterator[tuple[str, int, str, str]]:
@@ -69,8 +67,10 @@ def _parts(arguments: Arguments, spec: Spec, rules: Function) -> Iterator[tuple[
     own, whose = list(rules.written.annotations)[-1], "the observation space"
     if isinstance(spec, TeamSpec):
         for role, count in zip(spec.roles, spec.counts(arguments.params).values(), strict=True):
-            size = math.prod(space_of(role.observation, arguments.params).shape or (1,)) if count else 0
-            yield "", size, own, f"the observation space of {role.name!r}"
+            given = spec.seen(role, arguments.params)
+            space, part = (given.own, "") if rules.cpp == "observe" else (given.shared, "shared ")
+            if count and space is not None:
+                yield "", space.shape[0], own, f"the {part}observation space of {role.name!r}"
         return
     seen = arguments.all["Observation"]
     boxes = {name: field.kind for name, field in seen.fields.items()} if isinstance(seen, Thing) else {"": seen}
