@@ -11,7 +11,7 @@ from gpu_envs.backend.arrays import Array
 from gpu_envs.errors import ActionError, did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.single import EnvSpec
-from gpu_envs.specs.spaces import space_of
+from gpu_envs.specs.spaces import Seen, space_of
 from gpu_envs.specs.team import TeamSpec
 
 ALONE = "agent"
@@ -32,6 +32,8 @@ class RoleView:
     """What one of them may do."""
     alone: bool = False
     """It is the only agent: arrays have no dimension of agents, and names of arrays no role."""
+    seen: Seen | None = None
+    """Of a team's, in parts."""
 
     def rows(self, num_envs: int) -> tuple[int, ...]:
         """The first dimensions of the role's arrays: replicas, of a team also agents."""
@@ -51,10 +53,11 @@ def roles_of(spec: Spec, params: Mapping[str, Any]) -> tuple[RoleView, ...]:
         RoleView(
             role.name,
             spec.agents_of(role, params),
-            spec.seen(role, params).whole,
+            seen.whole,
             space_of(role.action, params, f"{spec.id}: the role {role.name!r}: action"),
+            seen=seen,
         )
-        for role in spec.roles
+        for role, seen in ((role, spec.seen(role, params)) for role in spec.roles)
     )
 
 
@@ -77,9 +80,10 @@ class ByRole:
             self.roles[ALONE] = RoleView(ALONE, (ALONE,), env.single_observation_space, env.single_action_space, True)
             return
         names = iter(env.possible_agents)
-        for role, count in env.counts.items():
-            spaces = env.single_observation_spaces[role], env.single_action_spaces[role]
-            self.roles[role] = RoleView(role, tuple(itertools.islice(names, count)), *spaces)
+        for role in env.env_spec.roles:
+            name, seen = role.name, env.env_spec.seen(role, env.params)
+            spaces = env.single_observation_spaces[name], env.single_action_spaces[name]
+            self.roles[name] = RoleView(name, tuple(itertools.islice(names, env.counts[name])), *spaces, seen=seen)
 
     def rows(self, role: str) -> tuple[int, ...]:
         """The first dimensions of a role's arrays: replicas, of a team also agents."""

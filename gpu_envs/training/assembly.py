@@ -200,7 +200,7 @@ def _drawn(policy_rows: PolicyRows, config: Config) -> nn.Module:
     """The default policy with its first weights: drawn on the CPU, so that they do not depend on the device."""
     generator = torch.Generator().manual_seed(derived_seed(config.seed, "weights", policy_rows.name))
     with torch.random.fork_rng(devices=[]):  # layers draw weights when they are made, from the process's own numbers
-        return default_policy(policy_rows.features, policy_rows.head, config, generator)
+        return default_policy(policy_rows.features, policy_rows.head, config, generator, policy_rows.split)
 
 
 def why_torch(network: Network, config: Config, device: str, *, masked: bool, perceptron: bool) -> str:

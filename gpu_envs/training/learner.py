@@ -15,6 +15,7 @@ from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.permutation import Permutation
 from gpu_envs.training.policies.networks import TOTALS, Networks
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
+from gpu_envs.training.policies.parts import Rows, largest_of
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
@@ -61,15 +62,19 @@ class Learner:
         self._advantage = Advantages(device, config.cpu_threads)
         self._rewards = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
         self._statistics = {"observations": self._scale, "rewards": self._rewards}
-        samples, minibatches = config.horizon * policy_rows.rows, config.passes[1]
+        each, minibatches = policy_rows.each, config.passes[1]  # agents that share observations stay together
+        samples = config.horizon * policy_rows.rows // each
         shuffled = self._indices is not None
         self._permutation = Permutation(samples, device, config.cpu_threads) if shuffled else None
+        self._groups = made(samples, dtype=torch.int32) if shuffled and each > 1 else None
         if minibatches > samples:
+            of_each = f" of {each} agents each" if each > 1 else ""
+            name = policy_rows.name
             raise ValueError(
-                f"minibatches is {minibatches}; a horizon of the policy {policy_rows.name!r} has {samples} samples"
+                f"minibatches is {minibatches}; a horizon of the policy {name!r} has {samples} samples{of_each}"
             )
         # their sizes differ by one at most
-        self._cuts = [number * samples // minibatches for number in range(minibatches + 1)]
+        self._cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
         self._settings = LossSettings(
             clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
         )
@@ -81,7 +86,7 @@ class Learner:
         self._rate = made(1)
         self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
         self._norm = made(1)
-        self._flat: tuple[torch.Tensor, Samples] | None = None
+        self._flat: tuple[Rows, Samples] | None = None
         self.figures = made(len(FIGURES))
         self._sums_of_losses = self.figures[:TOTALS]
 
@@ -89,7 +94,7 @@ class Learner:
 
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
         """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
-        observations = self.policy_rows.take({name: s.observations[t] for name, s in storage.items()}, 0)
+        observations = self.policy_rows.observed({name: s.seen_at(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
         self.policy_rows.act(
             self.networks, observations, self._actions[t], self._log_probs[t],
@@ -102,7 +107,7 @@ class Learner:
         """Values, advantages and returns of a horizon that is complete."""
         config = self.config
         horizon = config.horizon
-        observations = self._taken(storage, "observations")
+        observations = self.policy_rows.observed({name: s.all_seen for name, s in storage.items()}, 1)
         rewards, terminations, truncations = (
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
         )
@@ -149,7 +154,7 @@ class Learner:
         horizon, rows = self._log_probs.shape
         if self._limit is None:
             return self._values[horizon]
-        final = self._taken(storage, "final_obs")
+        final = self.policy_rows.observed({name: s.last_seen for name, s in storage.items()}, 1)
         if horizon > self._limit:
             every = torch.empty_like(self._log_probs)
             self.networks.values(final.flatten(0, 1), every.view(-1))
@@ -160,14 +165,14 @@ class Learner:
         self.networks.values(final.flatten(0, 1).index_select(0, place), once)
         return once
 
-    def _measure(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
+    def _measure(self, observations: Rows, alive: torch.Tensor | None) -> None:
         """Mean and deviation of the advantages, how much of the returns the values explain, and what was observed."""
         (variance, mean), (spread, _) = _moments([self._advantages, self._returns], alive, self._group)
         if self.config.normalise_advantages:
             self._scalars[0].copy_(mean)
             self._scalars[1].copy_(1.0 / (variance.sqrt() + 1e-8))
         self.figures[6].copy_(1.0 - variance / spread.clamp(min=1e-12))  # returns less values are the advantages
-        largest = torch.linalg.vector_norm(observations[: self.config.horizon], float("inf"), dim=-1)
+        largest = largest_of(observations[: self.config.horizon])
         self.figures[9].copy_((largest if alive is None else torch.where(alive, largest, 0.0)).max())
 
     # --- the update ---
@@ -188,7 +193,7 @@ class Learner:
         stream = self._streams["minibatches"]
         for epoch in range(epochs):
             if self._indices is not None and self._permutation is not None:
-                self._permutation.write(self._indices, stream, epoch)
+                self._shuffle(self._indices, self._permutation, stream, epoch)
             for number in range(minibatches):
                 self._step(observations, batch, number)
         stream[1].add_(epochs)
@@ -199,7 +204,17 @@ class Learner:
         for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
             self._group.take_first(buffer)
 
-    def _step(self, observations: torch.Tensor, batch: Samples, number: int) -> None:
+    def _shuffle(self, indices: torch.Tensor, permutation: Permutation, stream: torch.Tensor, epoch: int) -> None:
+        """Draws the order of an epoch: of single samples, or of groups."""
+        if self._groups is None:
+            permutation.write(indices, stream, epoch)
+            return
+        permutation.write(self._groups, stream, epoch)
+        each = self.policy_rows.each
+        within = torch.arange(each, dtype=torch.int32, device=indices.device)
+        torch.add(within, self._groups.unsqueeze(1), alpha=each, out=indices.view(-1, each))
+
+    def _step(self, observations: Rows, batch: Samples, number: int) -> None:
         chosen = None
         if self._indices is not None:
             chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
@@ -217,7 +232,7 @@ class Learner:
         assert self._flat is not None
         observations = self._flat[0]
         return {
-            "observations": observations,
+            "observations": largest_of(observations),
             "values": self._values,
             "log-probabilities": self._log_probs,
             "advantages": self._advantages,

@@ -13,9 +13,7 @@ from torch import nn
 from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.engine.by_role import roles_of
-from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.simulation import NO_LIMIT
-from gpu_envs.registry import known as registry
 from gpu_envs.training.assembly import check_names, why_torch
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.operations.fused_programs import Network
@@ -23,7 +21,7 @@ from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.policies.networks import most_rows, units_of
 from gpu_envs.training.policies.policy import padded
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
-from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleStorage
+from gpu_envs.training.rollout.horizon_env import RoleStorage, role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import RoleMembers, assign, learns
 from gpu_envs.training.rollout.sample_storage import SampleStorage
 
@@ -34,9 +32,6 @@ _MOST = 2**31 - 1
 
 _SURE = 0.8
 """What a run took was this share, at least, of what had been worked out."""
-
-_OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
-"""What may be given among an environment's parameters and is none of them."""
 
 _BY_THEIR_OUTPUTS = ("tanh", "relu")
 """Activations whose gradient follows from their outputs; torch keeps the inputs of others, too."""
@@ -87,15 +82,11 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
         device: Where.
         modules: Policies of the user's own, by name.
     """
-    spec = registry.spec(config.env)
-    count = 1 if config.num_envs == AUTO else config.replicas
-    others = {name: value for name, value in config.params.items() if name in _OPTIONS}
-    options = Options(device=device, output="torch", autoreset_mode="SameStep", **others)
-    own = {name: value for name, value in config.params.items() if name not in (*_OPTIONS, "render_mode")}
-    simulated = config_of(spec, count, options, own)
-    roles = tuple(RoleInfo.of(view, masked=spec.masked) for view in roles_of(spec, simulated.params))
-    limited, horizon = simulated.limit != NO_LIMIT, config.horizon
-    stored = _environment(simulated, device) + int(config.stagger)
+    world = simulated(config, 1 if config.num_envs == AUTO else config.replicas, device)
+    spec = world.spec
+    roles = role_infos(roles_of(spec, world.params), masked=spec.masked)
+    limited, horizon = world.limit != NO_LIMIT, config.horizon
+    stored = _environment(world, device) + int(config.stagger)
     copied, passes, shared = 0, [], dict[str, int]()
     for role in roles:
         one, two = (RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limited) for n in (1, 2))
@@ -125,8 +116,9 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
 
 def _passes(config: Config, device: str, part: RoleMembers, samples: int, module: nn.Module | None) -> list[Pass]:
     """What a policy that learns does over its samples."""
-    head, features, masked = part.role.head, part.role.features, part.role.masked
-    found = [Pass(samples, 24 * features)] if config.normalise_observations else []
+    head, features, masked, split = part.role.head, part.role.features, part.role.masked, part.role.split
+    held = features if split is None else split.own + -(-split.shared // len(part.members))  # of a row in memory
+    found = [Pass(samples, 24 * held)] if config.normalise_observations else []
     network = Network(head, features, config.hidden, config.activation, config.precision)
     perceptron = module is None and not config.shared_trunk
     if not why_torch(network, config, device, masked=masked, perceptron=perceptron):
@@ -141,7 +133,7 @@ def _passes(config: Config, device: str, part: RoleMembers, samples: int, module
     size = 2 if config.precision == "bf16" else 4
     kept = 1 if module is None and config.activation in _BY_THEIR_OUTPUTS else 2
     widest = 2 * size * max(config.hidden)  # a layer's rows before and after the activation, or their gradients
-    read = features * 4 * (1 + config.normalise_observations + (size == 2))
+    read = held * 4 * (1 + config.normalise_observations + (size == 2))
     beside = 4 * (3 * head.parameters + 8)  # the distribution, its gradient, and the sums
     valued = 1 + 1 / config.horizon if perceptron else 1 / config.horizon  # others give values as they act
     return [

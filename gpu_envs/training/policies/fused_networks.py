@@ -18,6 +18,7 @@ from gpu_envs.training.operations.fused_programs import (
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, log_stds
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, LossSettings, Samples, loss_members
 from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.policies.parts import Rows
 
 ACTIVATIONS = ("tanh", "relu")
 WIDTHS = (32, 64)
@@ -96,29 +97,29 @@ class FusedNetworks(Networks):
         return [update, reduce.fill(sums=len(SUMS), flat=self._flat, log_std=place, log_stds=count, low=low, high=high)]
 
     def act(
-        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
         action_mask: torch.Tensor | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
         assert values is None
         assert action_mask is None
-        rows = len(observations)
+        rows = observations.shape[0]
         self._forward[0].launch(
             self._blocks(rows, self._processors * ACT_BLOCKS), **self._common(observations), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
         )  # fmt: skip
 
-    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
-        rows = len(observations)
+    def values(self, observations: Rows, values: torch.Tensor) -> None:
+        rows = observations.shape[0]
         blocks = self._blocks(rows, self._processors * ACT_BLOCKS)
         self._forward[1].launch(blocks, **self._common(observations), rows=rows, values=values)
 
     def gradient(
-        self, observations: torch.Tensor, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
         scalars: torch.Tensor, totals: torch.Tensor,
     ) -> None:  # fmt: skip
         """Goes forth and back in one launch, and sums over blocks in another."""
-        samples = len(observations)
+        samples = observations.shape[0]
         if samples != len(batch.log_probs):
             raise ValueError(f"there are observations of {samples} samples, and a batch of {len(batch.log_probs)}")
         rows = samples if indices is None else len(indices)
@@ -132,7 +133,8 @@ class FusedNetworks(Networks):
         update.launch(2 * workers, **self._common(observations), **loss, scalars=scalars)
         reduce.launch(-(-columns // REDUCED_COLUMNS), rows=workers, gradient=self._gradient, totals=totals)
 
-    def _common(self, observations: torch.Tensor) -> dict[str, MemberValue]:
+    def _common(self, observations: Rows) -> dict[str, MemberValue]:
+        assert isinstance(observations, torch.Tensor)  # few features are not kept in parts
         if len(observations) >= 2**31:
             raise ValueError(f"there are {len(observations)} rows of observations; give fewer than 2^31")
         mean, inverse = self._scale or (None, None)

@@ -13,7 +13,8 @@ from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.masks import masked
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.policy import Policy, inwards
+from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, whole
+from gpu_envs.training.policies.policy import PartedLinear, Policy, inwards
 from gpu_envs.training.process.memory import is_shortage
 
 TOTALS = len(SUMS)
@@ -36,7 +37,7 @@ class Networks(ABC):
 
     @abstractmethod
     def act(
-        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
         action_mask: torch.Tensor | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
@@ -56,18 +57,18 @@ class Networks(ABC):
         """
 
     @abstractmethod
-    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
+    def values(self, observations: Rows, values: torch.Tensor) -> None:
         """Writes the values of observations ``[rows, features]``."""
 
     @abstractmethod
     def gradient(
-        self, observations: torch.Tensor, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
         scalars: torch.Tensor, totals: torch.Tensor,
     ) -> None:  # fmt: skip
         """Leaves the gradient of a minibatch's summed loss with the optimiser.
 
         Args:
-            observations: Of all samples, ``[samples, features]``.
+            observations: Of all samples, ``[samples, features]``; of those in parts minibatches are whole groups.
             batch: What the loss needs of all samples.
             indices: The minibatch's samples; None: all.
             settings: The loss.
@@ -107,10 +108,11 @@ class TorchNetworks(Networks):
         self._ops = ops
         self._precision = precision
         self._kind = device.partition(":")[0]
+        self._takes_parts = any(isinstance(part, PartedLinear) for part in module.modules())
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def act(
-        self, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
         action_mask: torch.Tensor | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
@@ -127,9 +129,9 @@ class TorchNetworks(Networks):
             allowed, actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy, first_row=first_row
         )
 
-    def values(self, observations: torch.Tensor, values: torch.Tensor) -> None:
+    def values(self, observations: Rows, values: torch.Tensor) -> None:
         self._learning(False)
-        step = self._chunk(observations.shape[0])
+        step = self._chunk(observations)
         with torch.no_grad(), matmul_precision(self._precision), self._casts():
             for first in range(0, observations.shape[0], step):
                 some = self._scaled(observations[first : first + step])
@@ -137,13 +139,13 @@ class TorchNetworks(Networks):
                 values[first : first + step].copy_(found)
 
     def gradient(
-        self, observations: torch.Tensor, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
         scalars: torch.Tensor, totals: torch.Tensor,
     ) -> None:  # fmt: skip
         assert self.optimiser is not None
         self._learning(True)
         count = observations.shape[0] if indices is None else indices.shape[0]
-        step = self._chunk(count)
+        step = self._chunk(observations, count)
         sum_of_pieces: list[torch.Tensor] = []
         for first in range(0, count, step):
             piece = slice(first, min(first + step, count))
@@ -151,9 +153,9 @@ class TorchNetworks(Networks):
                 some, part, chosen = observations[piece], _sliced(batch, piece), None
             else:
                 chosen, part = indices[piece], batch
-                some = observations.index_select(0, chosen)
-            if part.alive is not None:  # rows of the dead may hold NaN, which times zero stays NaN
-                some = torch.where(_rows(part.alive, chosen).unsqueeze(1) != 0, some, 0.0)
+                some = chosen_rows(observations, chosen)
+            if part.alive is not None:
+                some = of_living(some, _rows(part.alive, chosen))
             with torch.enable_grad(), matmul_precision(self._precision), self._casts():
                 parameters, values = self.module(self._scaled(some))
                 parameters, values = parameters.float(), values.float()
@@ -179,12 +181,16 @@ class TorchNetworks(Networks):
         named = zip(self._parameters, sum_of_pieces, strict=True)
         self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
 
-    def _chunk(self, rows: int) -> int:
-        """How many rows go through the module at a time."""
-        return -(-rows // -(-rows // most_rows(units_of(self._parameters))))
+    def _chunk(self, observations: Rows, count: int | None = None) -> int:
+        """How many rows go through the module at a time: of those in parts, whole groups."""
+        each = observations.each if isinstance(observations, Parts) else 1
+        rows = (observations.shape[0] if count is None else count) // each
+        return each * -(-rows // -(-rows * each // most_rows(units_of(self._parameters))))
 
-    def _scaled(self, observations: torch.Tensor) -> torch.Tensor:
-        return observations if self.scale is None else self.scale(observations)
+    def _scaled(self, observations: Rows) -> Any:
+        """What the module is given."""
+        scaled = observations if self.scale is None else self.scale(observations)
+        return scaled if self._takes_parts else whole(scaled)
 
     def _learning(self, mode: bool) -> None:
         """Changes the module's mode; nearly always it is in it already, and asking costs nothing."""

@@ -5,6 +5,7 @@ from typing import final
 import torch
 
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT
+from gpu_envs.training.policies.parts import Parts, Rows, of_living
 from gpu_envs.training.process.group import Group
 
 _LEAST_VARIANCE = 1e-8
@@ -62,23 +63,40 @@ class ObservationScale(RunningMoments):
         self.offset = torch.zeros(features, device=device)
         self.inverse = torch.ones(features, device=device)
 
-    def __call__(self, observations: torch.Tensor) -> torch.Tensor:
+    def __call__(self, observations: Rows) -> Rows:
         """The observations, normalised."""
-        return ((observations - self.offset) * self.inverse).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
+        if not isinstance(observations, Parts):
+            return _normalised(observations, self.offset, self.inverse)
+        offset, inverse = (Parts.of(of.unsqueeze(0), observations.split) for of in (self.offset, self.inverse))
+        return observations.made_of(
+            _normalised(observations.own, offset.own, inverse.own),
+            _normalised(observations.shared, offset.shared, inverse.shared),
+        )
 
-    def learn(self, observations: torch.Tensor, alive: torch.Tensor | None) -> None:
+    def learn(self, observations: Rows, alive: torch.Tensor | None) -> None:
         """Takes in the observations of agents in the game, ``[samples, features]``; those of others may be anything."""
-        samples = observations.double()
-        if alive is None:
-            count = self.count.new_full((1,), observations.shape[0])
-        else:
-            samples = torch.where(alive.unsqueeze(1) != 0, samples, 0.0)
-            count = alive.sum(dtype=torch.float64).reshape(1)
-        self.add(samples.sum(0), samples.square().sum(0), count)
+        count = self.count.new_full((1,), observations.shape[0])
+        if alive is not None:
+            observations, count = of_living(observations, alive), alive.sum(dtype=torch.float64).reshape(1)
+        if not isinstance(observations, Parts):
+            samples = observations.double()
+            self.add(samples.sum(0), samples.square().sum(0), count)
+            return
+        own, shared, each = observations.own.double(), observations.shared.double(), observations.each
+        seen_by = float(each) if alive is None else (alive != 0).view(-1, each).sum(1, keepdim=True).double()
+        total, squares = (
+            Parts(ours.sum(0, keepdim=True), (alike * seen_by).sum(0, keepdim=True), 1, observations.split).whole[0]
+            for ours, alike in ((own, shared), (own.square(), shared.square()))
+        )
+        self.add(total, squares, count)
 
     def refresh(self) -> None:
         self.offset.copy_(self.mean)
         self.inverse.copy_(self.variance.clamp(min=_LEAST_VARIANCE).rsqrt())
+
+
+def _normalised(numbers: torch.Tensor, offset: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    return ((numbers - offset) * inverse).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
 
 @final

@@ -1,7 +1,6 @@
 """What a policy is: a torch module from observations to the parameters of a distribution over actions, and a value."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
+from gpu_envs.training.policies.parts import FEW_FEATURES, Parts, Rows, Split
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -20,9 +20,6 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 ALIGNED = 8
 """Matrix products are quick where rows of both factors are whole words of 16 bytes: 8 elements of bf16."""
-
-FEW_FEATURES = 64
-"""Networks of up to so many features are small in any case, and may be run by kernels of our own."""
 
 
 class Policy(nn.Module):
@@ -53,11 +50,13 @@ class Policy(nn.Module):
 class Perceptron(Policy):
     """Actor and critic as multilayer perceptrons of their own."""
 
-    def __init__(self, features: int, head: Head, config: Config, generator: torch.Generator) -> None:
+    def __init__(
+        self, features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+    ) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        self.actor = _layers(features, config.hidden, head.parameters - log_stds(head), config.activation)
-        self.critic = _layers(features, config.hidden, 1, config.activation)
+        self.actor = _layers(features, config, head.parameters - log_stds(head), split)
+        self.critic = _layers(features, config, 1, split)
         self.log_std = _log_std(head, config)
         _draw(self.actor, 0.01, generator)
         _draw(self.critic, 1.0, generator)
@@ -74,9 +73,11 @@ class Perceptron(Policy):
 class SharedPerceptron(nn.Module):
     """Actor and critic on one trunk of hidden layers."""
 
-    def __init__(self, features: int, head: Head, config: Config, generator: torch.Generator) -> None:
+    def __init__(
+        self, features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+    ) -> None:
         super().__init__()
-        self.trunk = _hidden(features, config.hidden, config.activation)
+        self.trunk = _hidden(features, config, split)
         self.means = head.parameters - log_stds(head)
         self.heads = nn.Linear(config.hidden[-1], padded(self.means + 1))  # one product for both
         self.log_std = _log_std(head, config)
@@ -102,13 +103,38 @@ class Padding(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows, longer."""
-        kind = rows.dtype
-        if torch.is_autocast_enabled(rows.device.type):
-            kind = torch.get_autocast_dtype(rows.device.type)
-        longer = rows.new_empty((rows.shape[0], padded(self.features)), dtype=kind)
-        longer[:, : self.features] = rows
-        longer[:, self.features :] = 0
-        return longer
+        return _lengthened(rows)
+
+
+@final
+class PartedLinear(nn.Linear):
+    """The first layer for observations in parts: what agents see alike is multiplied once for all of them."""
+
+    def __init__(self, split: Split, width: int) -> None:
+        super().__init__(padded(split.own) + padded(split.shared), width)
+        self.split = split
+
+    def forward(self, rows: Rows) -> torch.Tensor:
+        """The products of rows, ``[rows, width]``."""
+        parts = rows if isinstance(rows, Parts) else Parts.of(rows, self.split)
+        own = padded(self.split.own)
+        products = nn.functional.linear(_lengthened(parts.own), self.weight[:, :own], self.bias)
+        of_all = nn.functional.linear(_lengthened(parts.shared), self.weight[:, own:])
+        return (products.view(-1, parts.each, self.out_features) + of_all.unsqueeze(1)).flatten(0, 1)
+
+
+def _lengthened(rows: torch.Tensor) -> torch.Tensor:
+    """Rows of whole words."""
+    features = rows.shape[1]
+    if padded(features) == features:
+        return rows
+    kind = rows.dtype
+    if torch.is_autocast_enabled(rows.device.type):
+        kind = torch.get_autocast_dtype(rows.device.type)
+    longer = rows.new_empty((rows.shape[0], padded(features)), dtype=kind)
+    longer[:, :features] = rows
+    longer[:, features:] = 0
+    return longer
 
 
 def padded(count: int) -> int:
@@ -116,10 +142,12 @@ def padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def default_policy(features: int, head: Head, config: Config, generator: torch.Generator) -> nn.Module:
-    """The policy that a configuration describes."""
+def default_policy(
+    features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+) -> nn.Module:
+    """The policy that a configuration describes; with a split one that takes observations in parts, too."""
     kind = SharedPerceptron if config.shared_trunk else Perceptron
-    return kind(features, head, config, generator)
+    return kind(features, head, config, generator, split)
 
 
 def _log_std(head: Head, config: Config) -> nn.Parameter | None:
@@ -158,19 +186,20 @@ def inwards(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) 
     return torch.where(outwards, 0.0, gradient)
 
 
-def _hidden(features: int, widths: Sequence[int], activation: str) -> nn.Sequential:
+def _hidden(features: int, config: Config, split: Split | None) -> nn.Sequential:
     layers: list[nn.Module] = []
-    if features > FEW_FEATURES and features % ALIGNED:
+    if features > FEW_FEATURES and features % ALIGNED and split is None:
         layers.append(Padding(features))
         features = padded(features)
-    for width in widths:
-        layers += [nn.Linear(features, width), _ACTIVATIONS[activation]()]
+    for number, width in enumerate(config.hidden):
+        layers.append(nn.Linear(features, width) if split is None or number > 0 else PartedLinear(split, width))
+        layers.append(_ACTIVATIONS[config.activation]())
         features = width
     return nn.Sequential(*layers)
 
 
-def _layers(features: int, widths: Sequence[int], outputs: int, activation: str) -> nn.Sequential:
-    return nn.Sequential(*_hidden(features, widths, activation), nn.Linear(widths[-1], outputs))
+def _layers(features: int, config: Config, outputs: int, split: Split | None) -> nn.Sequential:
+    return nn.Sequential(*_hidden(features, config, split), nn.Linear(config.hidden[-1], outputs))
 
 
 def _draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:

@@ -13,6 +13,7 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
@@ -156,7 +157,7 @@ class ActingPolicies:
         self._actions = acting_buffers(roles, num_envs, device, [player.policy_rows for player in self._players])
 
     def act(
-        self, turn: int, observations: Mapping[str, torch.Tensor],
+        self, turn: int, observations: Mapping[str, Rows],
         action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
     ) -> Mapping[str, torch.Tensor]:  # fmt: skip
         """Everybody's actions by role, ``[num_envs, agents, width]``, overwritten by the next; as ``Player.act``."""

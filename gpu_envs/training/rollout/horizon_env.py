@@ -2,16 +2,20 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import torch
 
 import gpu_envs
-from gpu_envs.engine.by_role import ALONE, ByRole, RoleView
+from gpu_envs.codegen import SimulationConfig
+from gpu_envs.engine.by_role import ALONE, ByRole, RoleView, roles_of
+from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.results import Step
+from gpu_envs.registry import known as registry
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.policies.parts import Parts, Rows, Split, splits_of
 from gpu_envs.training.rollout.features import Flattening
 
 
@@ -31,14 +35,25 @@ class RoleInfo:
     """How observations become rows of features; None: they are such rows."""
     masked: bool = False
     """Whether there are action masks."""
+    split: Split | None = None
+    """How a row is made of what an agent sees and of what all see alike; None: it is one."""
 
     @classmethod
-    def of(cls, role: RoleView, *, masked: bool) -> "RoleInfo":
+    def of(cls, role: RoleView, *, masked: bool, split: Split | None = None) -> "RoleInfo":
         """What training has to know of a role."""
+        head, members = Head.of(role.action), role.agents
+        if split is not None:
+            return cls(role.name, len(members), split.own + split.shared, head, members, None, masked, split)
         way = Flattening.of(role.observation)
         plain = way.shape == (way.features,)
-        head, members = Head.of(role.action), role.agents
         return cls(role.name, len(members), way.features, head, members, None if plain else way, masked)
+
+
+def role_infos(roles: Iterable[RoleView], *, masked: bool) -> tuple[RoleInfo, ...]:
+    """What training has to know of the roles of an environment."""
+    views = tuple(roles)
+    splits = splits_of(view.seen for view in views)
+    return tuple(RoleInfo.of(view, masked=masked, split=split) for view, split in zip(views, splits, strict=True))
 
 
 @final
@@ -54,19 +69,25 @@ class RoleTensors:
         """Looks at an environment with torch tensors."""
         self.by_role = ByRole(env)
         masked = env.action_mask is not None
-        self.roles = tuple(RoleInfo.of(role, masked=masked) for role in self.by_role.roles.values())
+        self.roles = role_infos(self.by_role.roles.values(), masked=masked)
         self._taken = {
             role.name: (*self.by_role.rows(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles
         }
 
-    def observations(self, given: Any) -> dict[str, torch.Tensor]:
+    def observations(self, given: Any) -> dict[str, Rows]:
         """What the environment gave, as rows of features."""
-        rows, by_role = {}, self.by_role.split(given)
+        rows, by_role = dict[str, Rows](), self.by_role.split(given)
+        shared = {} if self.by_role.alone else self.by_role.env.shared_observations
         for role in self.roles:
+            if role.split is not None and role.name in shared:
+                rows[role.name] = Parts(by_role[role.name], shared[role.name], role.agents, role.split)
+                continue
             own, lead = by_role[role.name], self.by_role.rows(role.name)
             flat = own if role.flattening is None else role.flattening.rows(own, len(lead))
-            rows[role.name] = flat.reshape(lead[0], role.agents, role.features)
+            rows[role.name] = flat = flat.reshape(lead[0], role.agents, role.features)
+            if role.split is not None:
+                rows[role.name] = Parts.of(flat, role.split)
         return rows
 
     def action_masks(self) -> dict[str, torch.Tensor]:
@@ -98,7 +119,8 @@ class RoleStorage:
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        n, a, f = num_envs, role.agents, role.features
+        n, a, split = num_envs, role.agents, role.split
+        f, all_see = (split.own, split.shared) if split is not None else (role.features, 0)
         self.role = role
         self.alone = alone
         self.observations = made(horizon + 1, n, a, f)
@@ -107,6 +129,8 @@ class RoleStorage:
         self.truncations = made(horizon, n, a, dtype=torch.bool)
         self.alive = None if alone else made(horizon + 1, n, a, dtype=torch.bool)
         self.final_obs = made(horizon, n, a, f) if limited else None
+        self.shared_observations = made(horizon + 1, n, all_see) if all_see else None
+        self.final_shared = made(horizon, n, all_see) if all_see and limited else None
         self.action_mask = made(horizon + 1, n, a, role.head.parameters, dtype=torch.int8) if role.masked else None
         self.episode_return = made(horizon, n, a)
         self.episode_length = made(horizon, n, a, dtype=torch.int32)
@@ -122,6 +146,33 @@ class RoleStorage:
         if way is None or name not in ("observations", "final_obs"):
             return row
         return None if way.pieces else row.view(*row.shape[:-1], *way.shape)
+
+    @property
+    def all_seen(self) -> Rows:
+        """What is seen before each step and after the last, ``[horizon + 1, num_envs, agents, features]``."""
+        return self._rows(self.observations, self.shared_observations)
+
+    @property
+    def last_seen(self) -> Rows:
+        """What is seen at ends of episodes, ``[horizon, num_envs, agents, features]``."""
+        assert self.final_obs is not None
+        return self._rows(self.final_obs, self.final_shared)
+
+    def seen_at(self, t: int) -> Rows:
+        """What is seen before step ``t``, ``[num_envs, agents, features]``."""
+        shared = self.shared_observations
+        return self._rows(self.observations[t], None if shared is None else shared[t])
+
+    def _rows(self, own: torch.Tensor, shared: torch.Tensor | None) -> Rows:
+        split = self.role.split
+        return own if split is None or shared is None else Parts(own, shared, self.role.agents, split)
+
+    def put_last(self, rows: Rows) -> None:
+        """Takes over what the next horizon begins with."""
+        if isinstance(rows, Parts):
+            assert self.shared_observations is not None
+            self.shared_observations[-1].copy_(rows.shared)
+        self.observations[-1].copy_(rows.own if isinstance(rows, Parts) else rows)
 
     def flatten(self, t: int, observations: Any, final_obs: Any) -> None:
         """Takes over from step ``t`` what the environment has not written here, being of another form."""
@@ -151,20 +202,32 @@ class RoleStorage:
         return torch.stack([part.to(torch.float32) for part in parts])
 
 
-_SEEN = ("observations", "alive", "action_mask")
+_SEEN = ("observations", "shared_observations", "alive", "action_mask")
 """Arrays of which row ``t`` is what is known before step ``t``."""
 
 _WRITTEN = (
     *("observations", "rewards", "terminations", "truncations"),
-    *("final_obs", "episode_return", "episode_length", "action_mask"),
+    *("final_obs", "episode_return", "episode_length", "action_mask", "shared_observations", "final_shared"),
 )
 
 
-def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str, first_replica: int = 0) -> Any:
+def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
     """The environment of a run, with torch tensors."""
     threads = config.cpu_threads if device == "cpu" else None
     kinds: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
-    return gpu_envs.make(config.env, num_envs, first_replica=first_replica, **kinds, **config.params)
+    return gpu_envs.make(config.env, num_envs, **kinds, **options, **config.params)
+
+
+def simulated(config: Config, num_envs: int, device: str) -> SimulationConfig:
+    """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
+    spec = registry.spec(config.env)
+    known = {field.name for field in dataclasses.fields(Options)} - {"shared_observations"}
+    given: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
+    options = Options(**given | {name: value for name, value in config.params.items() if name in known})
+    own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
+    found = config_of(spec, num_envs, options, own)
+    apart = any(splits_of(role.seen for role in roles_of(spec, found.params)))
+    return dataclasses.replace(found, apart=apart)
 
 
 @final
@@ -183,7 +246,10 @@ class HorizonEnv:
 
     def __init__(self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0) -> None:
         """Makes the environment and the storage; its first replica has this number."""
-        self.env = make_env(config, num_envs, device, "SameStep", first_replica)
+        apart = simulated(config, num_envs, device).apart
+        self.env = make_env(
+            config, num_envs, device, "SameStep", first_replica=first_replica, shared_observations=apart
+        )
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors = RoleTensors(self.env)
         self._alone = self._tensors.by_role.alone
@@ -201,8 +267,8 @@ class HorizonEnv:
 
     def _out(self, t: int) -> Step:
         rows = {name: {r: s.row(name, t) for r, s in self.storage.items()} for name in _WRITTEN}
-        present = {name: by_role for name, by_role in rows.items() if next(iter(by_role.values())) is not None}
-        given = {name: self._tensors.by_role.join(by_role) for name, by_role in present.items()}
+        present = {name: {r: row for r, row in by_role.items() if row is not None} for name, by_role in rows.items()}
+        given = {name: self._tensors.by_role.join(by_role) for name, by_role in present.items() if by_role}
         return Step(**given, episode_metrics=None if self.episode_metrics is None else self.episode_metrics[t])
 
     @property
@@ -243,7 +309,7 @@ class HorizonEnv:
             self.begun_midway = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         rows, masks = self._tensors.observations(observations), self._tensors.action_masks()
         for name, storage in self.storage.items():
-            storage.observations[-1].copy_(rows[name])
+            storage.put_last(rows[name])
             if storage.alive is not None:
                 storage.alive[-1].copy_(infos["alive"][name])
             if storage.action_mask is not None:
@@ -254,6 +320,11 @@ class HorizonEnv:
         return {
             "environment": self.env.get_state(),
             "observations": {name: s.observations[-1].clone() for name, s in self.storage.items()},
+            "shared_observations": {
+                name: s.shared_observations[-1].clone()
+                for name, s in self.storage.items()
+                if s.shared_observations is not None
+            },
             "alive": {name: s.alive[-1].clone() for name, s in self.storage.items() if s.alive is not None},
             "action_masks": {name: mask.clone() for name, mask in self.action_masks(-1).items()},
             "begun_midway": None if self.begun_midway is None else self.begun_midway.clone(),
@@ -264,6 +335,8 @@ class HorizonEnv:
         self.env.set_state(state["environment"])
         for name, storage in self.storage.items():
             storage.observations[-1].copy_(state["observations"][name])
+            if storage.shared_observations is not None:
+                storage.shared_observations[-1].copy_(state["shared_observations"][name])
             if storage.alive is not None:
                 storage.alive[-1].copy_(state["alive"][name])
             if storage.action_mask is not None:
@@ -281,9 +354,9 @@ class HorizonEnv:
             assert storage.alive is not None
             storage.alive[t + 1].copy_(infos["alive"][name])
 
-    def observations(self, t: int) -> dict[str, torch.Tensor]:
+    def observations(self, t: int) -> dict[str, Rows]:
         """By role, what is seen before step ``t``, ``[num_envs, agents, features]``."""
-        return {name: storage.observations[t] for name, storage in self.storage.items()}
+        return {name: storage.seen_at(t) for name, storage in self.storage.items()}
 
     def action_masks(self, t: int) -> dict[str, torch.Tensor]:
         """By role, what is possible in step ``t``, ``[num_envs, agents, choices]``; empty where there are no masks."""

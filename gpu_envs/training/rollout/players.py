@@ -12,6 +12,7 @@ from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.masks import masked
 from gpu_envs.training.policies.networks import Networks, TorchNetworks
+from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 _OF_THE_MODULE = ("activation", "hidden", "normalise_observations", "precision", "shared_trunk")
@@ -95,7 +96,7 @@ class Player:
             self._width = torch.tensor(head.high, device=device) - self._low
 
     def act(
-        self, turn: int, observations: Mapping[str, torch.Tensor],
+        self, turn: int, observations: Mapping[str, Rows],
         action_masks: Mapping[str, torch.Tensor] | None = None, *, greedy: bool = False,
     ) -> torch.Tensor:  # fmt: skip
         """The environment's actions, ``[rows, width]``, overwritten by the next.
@@ -119,7 +120,7 @@ class Player:
             # a normal number's place in its distribution is uniform
             share = (torch.erf(self._actions / 2**0.5) + 1.0) / 2.0
             return self._acted.copy_(self._low + share * self._width)
-        rows = self.policy_rows.take(observations, 0)
+        rows = self.policy_rows.observed(observations, 0)
         self.policy_rows.act(
             self._networks, rows, self._actions, self._log_probs, None, self._acted, self.stream, turn, greedy=greedy,
             action_mask=action_mask,

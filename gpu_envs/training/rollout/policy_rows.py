@@ -9,6 +9,7 @@ import torch
 
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.policies.parts import Parts, Rows
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleInfo
 
@@ -38,14 +39,16 @@ class PolicyRows:
         """Refuses agents whose spaces differ."""
         first = parts[0].role
         for part in parts:
-            if (part.role.features, part.role.head) != (first.features, first.head):
+            if (part.role.features, part.role.split, part.role.head) != (first.features, first.split, first.head):
                 raise ValueError(
                     f"the policy {name!r} cannot act for both {first.name!r} and {part.role.name!r}: their spaces "
                     f"differ ({first.features} and {part.role.features} features; actions {first.head} and "
                     f"{part.role.head}); give them policies of their own"
                 )
         self.name, self.parts, self.num_envs = name, parts, num_envs
-        self.features, self.head, self.masked = first.features, first.head, first.masked
+        self.features, self.head, self.masked, self.split = first.features, first.head, first.masked, first.split
+        counts = {len(part.members) for part in parts}
+        self.each = counts.pop() if self.split is not None and len(counts) == 1 else 1
         self.rows = num_envs * sum(len(part.members) for part in parts)
         self.spans = self._numbered(group or Group())
         self._whole = all(part.whole for part in parts)
@@ -77,6 +80,34 @@ class PolicyRows:
             taken.append(array.flatten(lead, lead + 1))
         return taken[0] if len(taken) == 1 else torch.cat(taken, lead)
 
+    def observed(self, by_role: Mapping[str, Rows], lead: int) -> Rows:
+        """The observations of these agents, as ``take`` gives other arrays; of those in parts in groups of ``each``.
+
+        Args:
+            by_role: ``[*lead, num_envs, agents, features]``; in parts ``[*lead, num_envs, agents, numbers]`` and, of
+                what a replica's agents share, ``[*lead, num_envs, numbers]`` or of each agent.
+            lead: How many dimensions come first.
+        """
+        whole, parts = dict[str, torch.Tensor](), dict[str, Parts]()
+        for role, rows in by_role.items():
+            if isinstance(rows, Parts):
+                parts[role] = rows
+            else:
+                whole[role] = rows
+        if self.split is None:
+            return self.take(whole, lead)
+        own = self.take({role: rows.own for role, rows in parts.items()}, lead)
+        shared = {role: rows.shared for role, rows in parts.items()}
+        first = next(iter(parts.values()))
+        if first.shared.dim() == first.own.dim():
+            return Parts(own, self.take(shared, lead), 1, self.split)
+        counts = [len(part.members) if self.each == 1 else 1 for part in self.parts]
+        taken = [
+            shared[part.role.name].repeat_interleave(count, lead) if count > 1 else shared[part.role.name]
+            for part, count in zip(self.parts, counts, strict=True)
+        ]
+        return Parts(own, taken[0] if len(taken) == 1 else torch.cat(taken, lead), self.each, self.split)
+
     def give(self, actions: torch.Tensor, by_role: dict[str, torch.Tensor]) -> None:
         """Hands the rows' actions ``[rows, width]`` to their roles, ``[num_envs, agents, width]``.
 
@@ -94,7 +125,7 @@ class PolicyRows:
             first += count
 
     def act(
-        self, networks: Networks, observations: torch.Tensor, actions: torch.Tensor, log_probs: torch.Tensor,
+        self, networks: Networks, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor,
         values: torch.Tensor | None, acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *,
         action_mask: torch.Tensor | None = None, greedy: bool = False,
     ) -> None:  # fmt: skip
