@@ -1,0 +1,166 @@
+"""What all agents of a role see alike: in their rows, or once a replica."""
+
+import dataclasses
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from harness import HAS_TORCH, MODES, Place, numpy_of
+from nvrtc import compile_with_nvrtc, nvrtc_missing
+from sharing import joined, sharing
+
+import gpu_envs
+from gpu_envs import MultiAgentEnv, NotFiniteError, Rules, TeamSpec, TranslationError
+from gpu_envs.backend.program import Device
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+
+AT = {"hunter": 1, "prey": 3}
+"""Where what they share stands in their rows."""
+
+
+@pytest.fixture(params=["C++", "Python"])
+def spec(request: Any, tmp_path: Path) -> TeamSpec:
+    """Hunters and prey that share, guards who do not."""
+    return sharing(tmp_path if request.param == "C++" else None)
+
+
+def both(spec: TeamSpec, place: Place, num_envs: int = 6, **options: Any) -> tuple[MultiAgentEnv, MultiAgentEnv]:
+    """One that writes whole rows, and one that does not."""
+    where: dict[str, Any] = {"device": place.device, "output": place.output, **options}
+    return MultiAgentEnv(spec, num_envs, **where), MultiAgentEnv(spec, num_envs, shared_observations=True, **where)
+
+
+def same(whole: Any, own: Any, shared: Any, who: np.ndarray | None = None) -> None:
+    """Rows in parts are those of agents in the game (others' are zero), which ``who`` says of all roles."""
+    first = 0
+    for role, rows in whole.items():
+        expected, found = numpy_of(rows), numpy_of(own[role])
+        if role in AT:
+            found = joined(found, numpy_of(shared[role]), AT[role])
+        count = expected.shape[1]
+        here = slice(None) if who is None else who[:, first : first + count]
+        np.testing.assert_array_equal(found[here], expected[here])
+        first += count
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
+    whole, parts = both(spec, place, autoreset_mode=mode, max_episode_steps=7)
+    (seen, _), (own, infos) = whole.reset(seed=4), parts.reset(seed=4)
+    assert {role: tuple(rows.shape) for role, rows in own.items()} == {
+        "hunter": (6, 2, 3), "prey": (6, 3, 3), "guard": (6, 1, 2),
+    }  # fmt: skip
+    assert {role: tuple(rows.shape) for role, rows in infos["shared_observations"].items()} == dict.fromkeys(
+        AT, (6, 71)
+    )
+    assert {r: s.shape for r, s in parts.single_shared_spaces.items()} == dict.fromkeys(AT, (71,))
+    assert {r: s.shape for r, s in parts.single_observation_spaces.items()} == {
+        "hunter": (3,), "prey": (3,), "guard": (2,),
+    }  # fmt: skip
+    shared = infos["shared_observations"]
+    same(seen, own, shared)
+    rng = np.random.default_rng(0)
+    for step in range(7 if mode == "Disabled" else 20):
+        present = numpy_of(whole.state["in_game"]).copy()
+        actions = {role: rng.integers(0, 3, (6, count)) for role, count in whole.counts.items()}
+        (seen, rewards, *_, told), (own, others, *_, infos) = whole.step(actions), parts.step(actions)
+        for role, given in rewards.items():
+            np.testing.assert_array_equal(numpy_of(given), numpy_of(others[role]))
+        begun = np.full((6, 1), mode != "Disabled") & (numpy_of(whole.elapsed)[:, None] == 0)
+        same(seen, own, infos["shared_observations"], present | begun)
+        if mode == "SameStep" and step % 7 == 6:
+            assert numpy_of(infos["_final_obs"]).all()
+            same(told["final_obs"], infos["final_obs"], infos["final_shared"], present)
+    first = numpy_of(parts.state["x"])[:, :1] + np.arange(70, dtype=np.float32)
+    np.testing.assert_array_equal(numpy_of(parts.shared_observations["prey"])[:, 1:], first)
+
+
+def test_assigning_and_observing(spec: TeamSpec, place: Place) -> None:
+    env = both(spec, place)[1]
+    env.reset(seed=0)
+    env.state["weather"] = 0.5
+    env.observe()
+    assert (numpy_of(env.shared_observations["hunter"])[:, 0] == 0.5).all()
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+def test_steps_into_memory_of_ones_own(spec: TeamSpec, device: str) -> None:
+    import torch
+
+    env = MultiAgentEnv(spec, 5, device=device, output="torch", shared_observations=True, autoreset_mode="SameStep")
+    env.reset(seed=0)
+    mine = {role: torch.full((2, 5, 71), -1.0, device=device) for role in AT}
+    out = gpu_envs.Step(shared_observations={r: a[0] for r, a in mine.items()}, final_shared={"prey": mine["prey"][1]})
+    actions = {role: torch.ones(5, count, dtype=torch.int64, device=device) for role, count in env.counts.items()}
+    infos = env.step(actions, out=out)[4]
+    assert infos["shared_observations"]["prey"].data_ptr() == mine["prey"].data_ptr()
+    assert (mine["hunter"][0, :, 1:] == torch.arange(100, 170, device=device)).all()
+    assert (mine["prey"][1] == -1).all()  # no episode has ended
+    with pytest.raises(ValueError, match=r"out\.shared_observations names the role 'guard'"):
+        env.step(actions, out=gpu_envs.Step(shared_observations={"guard": mine["prey"][0]}))
+    plain = MultiAgentEnv(spec, 5, device=device, output="torch")
+    plain.reset(seed=0)
+    with pytest.raises(ValueError, match=r"out\.final_shared is written by teams that are made with shared_obs"):
+        plain.step(actions, out=gpu_envs.Step(final_shared={"prey": mine["prey"][0]}))
+
+
+def test_numbers_are_looked_at(spec: TeamSpec, device: str) -> None:
+    env = MultiAgentEnv(spec, 3, device=device, checking=True, shared_observations=True)
+    env.reset(seed=0)
+    assert "shared observation" in str(env._numbers._results("shared_observations", None).__next__())
+    env.state["weather"] = [0.0, math.nan, 0.0]
+    with pytest.raises(NotFiniteError, match="weather"):
+        env.step({role: np.ones((3, count), int) for role, count in env.counts.items()})
+
+
+def test_pickles_keep_the_way() -> None:
+    env = gpu_envs.make("RiceN-v0", 3, device="cpu", num_regions=2, shared_observations=True)
+    env.reset(seed=0)
+    again = pickle.loads(pickle.dumps(env))
+    actions = {"region": np.ones((3, 2, 7), int)}
+    here, there = env.step(actions)[4], again.step(actions)[4]
+    np.testing.assert_array_equal(here["shared_observations"]["region"], there["shared_observations"]["region"])
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
+@pytest.mark.parametrize("hunters", [2, 300, 5000])
+@pytest.mark.parametrize("apart", [False, True])
+def test_it_compiles_for_every_schedule(spec: TeamSpec, hunters: int, apart: bool) -> None:
+    params = spec.check_params({"num_hunters": hunters}, 1)
+    config = SimulationConfig(spec, 8, "SameStep", "float32", 40, params, apart=apart)
+    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), frozenset())
+    (module,) = layout.modules
+    compile_with_nvrtc(generate(layout, module).source, "sm_90")
+
+
+def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
+    own = dataclasses.replace(spec.roles[1], shared_observation=None)
+    others = (dataclasses.replace(spec.roles[0], shared_observation=None, shared_at=None), own, spec.roles[2])
+    error: Any = TranslationError if isinstance(spec.header, Rules) else ValueError
+    with pytest.raises(error, match=r"observe_shared.*no .*shared_observation"):
+        MultiAgentEnv(dataclasses.replace(spec, roles=others), 2, device="cpu")
+    if isinstance(spec.header, Rules):
+        header: Any = dataclasses.replace(spec.header, observe_shared=None)
+    else:
+        header = tmp_path / "less.cuh"
+        header.write_text(Path(str(spec.header)).read_text().replace("observe_shared", "observe_none"))
+    with pytest.raises(
+        error, match=r"a role has a shared_observation, .*has? no .*observe_shared|and the rules have no"
+    ):
+        MultiAgentEnv(dataclasses.replace(spec, header=header), 2, device="cpu")
+    for at in (4, -1, "wide", True, 1.5):
+        roles = (dataclasses.replace(spec.roles[0], shared_at=at), *spec.roles[1:])
+        with pytest.raises(ValueError, match=rf"'hunter': shared_at is {at!r}; give a whole number from 0 to 3"):
+            MultiAgentEnv(dataclasses.replace(spec, roles=roles), 2, device="cpu")
+    roles = (dataclasses.replace(spec.roles[0], shared_observation=Box(0, 1, (2, 2))), *spec.roles[1:])
+    with pytest.raises(ValueError, match=r"shared_observation is Box.*; a team's must be float32 Boxes"):
+        MultiAgentEnv(dataclasses.replace(spec, roles=roles), 2, device="cpu")
+    for name in ("CartPole-v1", "TagGridWorld-v0"):
+        with pytest.raises(ValueError, match=r"shared_observations=True, and no role has a shared_observation"):
+            gpu_envs.make(name, 2, device="cpu", shared_observations=True)
+    with pytest.raises(ValueError, match=r"shared_observations is 1; True or False"):
+        gpu_envs.make("RiceN-v0", 2, device="cpu", shared_observations=1)

@@ -1,0 +1,212 @@
+"""Policies that learn from observations in parts do what they would with whole rows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits, forgotten, numpy_of
+from sharing import sharing
+from trainers import small, timeless
+
+torch = pytest.importorskip("torch")
+
+import gpu_envs  # noqa: E402
+from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training.policies.normalise import ObservationScale  # noqa: E402
+from gpu_envs.training.policies.parts import Parts, Split, largest_of, whole  # noqa: E402
+from gpu_envs.training.policies.policy import PartedLinear  # noqa: E402
+from gpu_envs.training.record import checkpoint  # noqa: E402
+from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env, simulated  # noqa: E402
+from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SPLIT = Split(own=7, shared=60, at=3)
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    with forgotten():
+        gpu_envs.register(sharing())
+        yield
+
+
+def parts_of(rows: int, each: int, device: str) -> Parts:
+    numbers = torch.Generator().manual_seed(0)
+    own = torch.randn(rows, SPLIT.own, generator=numbers)
+    shared = torch.randn(rows // each, SPLIT.shared, generator=numbers)
+    return Parts(own.to(device), shared.to(device), each, SPLIT)
+
+
+def test_parts_stand_for_rows(device: str) -> None:
+    parts = parts_of(12, 3, device)
+    rows = parts.whole
+    assert tuple(parts.shape) == tuple(rows.shape) == (12, 67)
+    assert torch.equal(rows[:, 3:63], parts.shared.repeat_interleave(3, 0))
+    assert torch.equal(torch.cat([rows[:, :3], rows[:, 63:]], 1), parts.own)
+    assert torch.equal(whole(parts[3:9]), rows[3:9])
+    assert torch.equal(whole(Parts.of(rows, SPLIT)), rows)
+    some = torch.tensor([4, 11, 0, 4], device=device)
+    assert torch.equal(whole(parts.index_select(0, some)), rows[some])
+    assert torch.equal(largest_of(parts), rows.abs().amax(1))
+    steps = Parts(parts.own.view(2, 6, -1), parts.shared.view(2, 2, -1), 3, SPLIT)
+    assert torch.equal(whole(steps[1:].flatten(0, 1)), rows[6:])
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
+def test_the_first_layer_multiplies_once(device: str, precision: Any) -> None:
+    """The same products, and the same gradients, as with whole rows."""
+    layer = PartedLinear(SPLIT, 16).to(device, precision)
+    parts = parts_of(12, 3, device)
+    parts = parts.made_of(parts.own.to(precision), parts.shared.to(precision))
+    found, expected = layer(parts), layer(parts.whole)
+    torch.testing.assert_close(found, expected)
+    own, shared = layer.weight[:, :8], layer.weight[:, 8:]
+    by_hand = parts.own @ own[:, :7].T + parts.shared.repeat_interleave(3, 0) @ shared[:, :60].T + layer.bias
+    torch.testing.assert_close(found, by_hand)
+    upstream = torch.randn(12, 16, generator=torch.Generator().manual_seed(1), dtype=precision).to(device)
+    mine = torch.autograd.grad(found, list(layer.parameters()), upstream)
+    theirs = torch.autograd.grad(expected, list(layer.parameters()), upstream)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("some_are_out", [False, True])
+def test_statistics_are_those_of_whole_rows(device: str, some_are_out: bool) -> None:
+    alive = (
+        torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0], device=device, dtype=torch.bool) if some_are_out else None
+    )
+    parts = parts_of(12, 3, device)
+    one, other = (ObservationScale(67, device) for _ in range(2))
+    if alive is not None:
+        parts.own[~alive] = torch.nan
+    one.learn(parts, alive)
+    other.learn(parts.whole, alive)
+    torch.testing.assert_close(one.mean, other.mean)
+    torch.testing.assert_close(one.variance, other.variance)
+    assert torch.equal(one.count, other.count)
+    parts = parts_of(6, 3, device)
+    torch.testing.assert_close(whole(one(parts)), one(parts.whole))
+
+
+def test_the_environment_is_asked_for_parts(device: str) -> None:
+    """Where rows are wide; what it then gives, and what it gives else, are the same."""
+    assert simulated(small(device, "Sharing-v0"), 3, device).apart
+    assert not simulated(small(device, "Sharing-v0", params={"wide": 20}), 3, device).apart
+    config = small(device, "Sharing-v0", params={"max_episode_steps": 5})
+    env, other = HorizonEnv(config, device, 3, 12), RoleTensors(make_env(config, 3, device, "SameStep"))
+    env.reset(5, stagger=2)
+    other.by_role.env.reset(seed=5)
+    there = other.observations(other.by_role.env.stagger(2))
+    every = {r.name: PolicyRows(r.name, (RoleMembers(r, tuple(range(r.agents))),), 3, device) for r in env.roles}
+    rng = np.random.default_rng(0)
+    for storage in env.storage.values():
+        storage.carry_over()
+    for t in range(12):
+        for rows in every.values():
+            mine, theirs = (numpy_of(whole(rows.observed(seen, 0))) for seen in (env.observations(t), there))
+            alive = theirs.any(1)  # rows of those who are out are zero
+            assert alive.any()
+            np.testing.assert_array_equal(mine[alive], theirs[alive])
+        actions = {r.name: torch.as_tensor(rng.integers(0, 3, (3, r.agents, 1)), device=device) for r in env.roles}
+        env.step(t, actions)
+        observations, *_, infos = other.by_role.env.step(other.taken(actions))
+        there = other.observations(observations)
+        ended = numpy_of(infos["_final_obs"])
+        last = env.storage["prey"].last_seen
+        for replica in np.flatnonzero(ended):
+            mine = whole(Parts(last.own[t, replica], last.shared[t, replica : replica + 1], 3, last.split))
+            theirs = infos["final_obs"]["prey"][replica]
+            np.testing.assert_array_equal(
+                numpy_of(mine)[numpy_of(theirs).any(1)], numpy_of(theirs)[numpy_of(theirs).any(1)]
+            )
+
+
+def test_minibatches_keep_groups_together(device: str) -> None:
+    trainer = Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=4, epochs=1))
+    learner = trainer.learners["prey"]
+    assert learner.policy_rows.each == 3
+    trainer._roll_out()
+    trainer._learn()
+    order = numpy_of(learner._indices).reshape(-1, 3)
+    assert sorted(order[:, 0].tolist()) == list(range(0, 90, 3))
+    assert (order == order[:, :1] + np.arange(3)).all()
+    assert learner._cuts == [0, 21, 45, 66, 90]
+    with pytest.raises(ValueError, match=r"minibatches is 31; .* 'hunter' has 30 samples of 2 agents each"):
+        Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=31, epochs=1))
+
+
+@pytest.mark.parametrize("settings", [{}, {"shared_trunk": True}, {"normalise_observations": True}], ids=str)
+def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -> None:
+    """Values, and the gradient of a minibatch, of a module that is given parts and of the same given whole rows."""
+    trainer = Trainer(small(device, "Sharing-v0", num_envs=5, horizon=7, **settings))
+    trainer._roll_out()
+    trainer._learn()
+    trainer._roll_out()
+    learner = trainer.learners["prey"]
+    learner.set_scalars(torch.full((1,), 1e-3, device=device), torch.full((1,), 0.01, device=device))
+    learner.conclude(trainer._horizon_env.storage)
+    parts, batch = learner._flat
+    assert isinstance(parts, Parts)
+    chosen = torch.arange(6, 27, device=device, dtype=torch.int32)
+    found = []
+    for rows in (parts, parts.whole):
+        values = torch.empty(parts.shape[0], device=device)
+        learner.networks.values(rows, values)
+        totals = torch.empty_like(learner._optimiser.totals)
+        learner.networks.gradient(rows, batch, chosen, learner._settings, learner._scalars, totals)
+        found.append((values, learner._optimiser.gradient.clone(), totals))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
+    """Groups are as large as the policy's part of a role; where they differ, rows stand alone."""
+    one = Trainer(small(device, "Sharing-v0", policies={"prey_0": "first", "prey_1": "others", "prey_2": "others"}))
+    assert {name: learner.policy_rows.each for name, learner in one.learners.items()} == {
+        "hunter": 2, "first": 1, "others": 2, "guard": 1,
+    }  # fmt: skip
+    one._roll_out()
+    one._learn()
+    rows = one.learners["others"]._flat[0]
+    first = one._horizon_env.storage["prey"]
+    assert torch.equal(rows.own.view(16, 8, 2, 3), first.observations[:-1, :, 1:])
+    assert torch.equal(rows.shared.view(16, 8, 71), first.shared_observations[:-1])
+
+
+def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
+    seen = []
+
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(74, 4)
+
+        def forward(self, rows: Any) -> Any:
+            seen.append(rows)
+            out = self.layer(rows)
+            return out[:, :3], out[:, 3]
+
+    config = small(device, "Sharing-v0", num_envs=4, horizon=3, graphs=False)
+    trainer = Trainer(config, modules={"prey": Own().to(device)})
+    trainer._roll_out()
+    assert {tuple(rows.shape) for rows in seen[1:]} == {(12, 74)}
+    storage = trainer._horizon_env.storage["prey"]
+    assert torch.equal(seen[-1][:, 3:].view(4, 3, 71), storage.shared_observations[2].unsqueeze(1).expand(-1, 3, -1))
+
+
+def test_runs_go_on_bit_for_bit(device: str, tmp_path: Path) -> None:
+    def run(name: str, iterations: int, **more: Any) -> Any:
+        return small(device, "Sharing-v0", total_steps=128 * iterations, run_dir=str(tmp_path / name), **more)
+
+    train(run("one", 4), progress=False)
+    train(run("two", 2), progress=False)
+    resume(str(tmp_path / "two"), total_steps=128 * 4, progress=False)
+    latest = [RunDirectory.open(tmp_path / name).checkpoints.latest() for name in ("one", "two")]
+    one, two = (timeless(checkpoint.load(path)) for path in latest if path is not None)
+    assert_same_bits(one, two)
+    assert set(evaluate(str(tmp_path / "one"), episodes=4, device=device)) == {"hunter", "prey", "guard"}
+    train(run("three", 1, policies={"prey": f"frozen:{tmp_path / 'one'}"}), progress=False)
