@@ -116,7 +116,10 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
         scratch={
             name: Field() for name in ("wanted", "bid_share", "supplied", "exports", "imported", "foreign", "emissions")
         },
-        shared_scratch={"emitted": Field(), "tariffed": Field(shape=("AGENTS", "AGENTS"))},
+        shared_scratch={
+            **{name: Field() for name in ("price", "discount", "decline", "emitted")},
+            "tariffed": Field(shape=("AGENTS", "AGENTS")),
+        },
         params={
             "num_regions": Param(most, "the first so many of the table", minimum=2, maximum=most, fixed=True),
             "negotiation": Param(False, "two steps of negotiation before each of action", fixed=True),

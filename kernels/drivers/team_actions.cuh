@@ -93,15 +93,15 @@ FN void read_action(const RoleCall (&role)[ROLES], Element replica, int agent, u
 // Where a replica's threads are all at hand, neighbouring threads read neighbouring elements.
 constexpr bool READ_TOGETHER = SCHEDULE != SPREAD;
 
-// Element j of an agent's action, made valid; notes whether it was not.
-template <class Given> FN auto made_valid(Given given, int role, int j, bool& wrong) {
+// Element j of an agent's action, made valid; notes whether it was not, in bits, which compilers vectorise.
+template <class Given> FN auto made_valid(Given given, int role, int j, u32& wrong) {
     if constexpr (WHOLE_ACTIONS) {
         using Wide = decltype(given + 0);  // int, or i64
         const Wide least = action_start(role, j), inside = clip(Wide(given), least, Wide(least + action_count(role, j) - 1));
-        wrong |= inside != Wide(given);
+        wrong |= inside != Wide(given) ? 1u : 0u;
         return int(inside);
     } else {
-        wrong |= given != given;
+        wrong |= given != given ? 1u : 0u;
         return given == given ? real(given) : real(0);
     }
 }
@@ -110,7 +110,7 @@ template <class Given> FN auto made_valid(Given given, int role, int j, bool& wr
 template <class Given, class Value> FN bool read_role(const Given* actions, int role, const Team& team, Value* kept) {
     const int size = action_size(role), count = count_of(role) * size;
     const Given* const from = actions + team.replica * count;
-    bool wrong = false;
+    u32       wrong = 0;
     const int more = ACTION_SIZE - size;  // elements that only another role's actions have: 0 here
     for (int e = team.rank; more > 0 && kept != nullptr && e < count_of(role) * more; e += team.size)
         kept[e / more * ACTION_SIZE + size + e % more] = 0;
@@ -121,14 +121,14 @@ template <class Given, class Value> FN bool read_role(const Given* actions, int 
                 if (kept != nullptr) kept[agent * ACTION_SIZE + j] = Value(value);
             }
         }
-        return wrong;
+        return wrong != 0;
     }
     for (int e = team.rank; e < count; e += team.size) {
         const int  agent = e / size, j = e - agent * size;
         const auto value = made_valid(from[e], role, j, wrong);
         if (kept != nullptr) kept[agent * ACTION_SIZE + j] = Value(value);
     }
-    return wrong;
+    return wrong != 0;
 }
 
 template <class Value> FN bool read_actions(const RoleCall (&role)[ROLES], const Team& team, Value* kept) {

@@ -38,13 +38,21 @@ FN void reset(World& w, const Params& p, Team& team) {
     }
 }
 
+// What is the same for all regions in this step.
+FN void pass(World& w, const Params& p) {
+    const real k = activities(w) - 1;
+    w.price    = p.backstop_price / (1000 * p.cost_exponent) * power(1 - p.backstop_decline, k);
+    w.discount = power(1 + p.time_preference, YEARS * (k + 1));
+    w.decline  = exp(-p.intensity_decline * power(1 - p.intensity_decline_slowing, YEARS * k) * YEARS);
+}
+
 // What a region makes of its capital and labor, less damages and mitigation.
 FN void produce(World& w, const Params& p, int i, const Action& action) {
-    const real k = activities(w) - 1, air = w.temperature[0];
+    const real air = w.temperature[0];
     w.savings[i]          = TENTH * real(action[SAVE]);
     w.mitigation_rate[i]  = TENTH * real(action[MITIGATE]);
     w.max_export_limit[i] = TENTH * real(action[EXPORT]);
-    w.mitigation_cost[i]  = p.backstop_price / (1000 * p.cost_exponent) * power(1 - p.backstop_decline, k) * w.intensity[i];
+    w.mitigation_cost[i]  = w.price * w.intensity[i];
     w.damages[i] = 1 / (1 + p.damage_1[i] * air + p.damage_2[i] * power(air, p.damage_3[i]));
     w.abatement_cost[i] = w.mitigation_cost[i] * power(w.mitigation_rate[i], p.cost_exponent);
     w.production[i] = w.production_factor[i] * power(w.capital[i], p.capital_share[i]) *
@@ -92,7 +100,7 @@ FN void live(World& w, const Params& p, int i) {
     const real k = activities(w) - 1, people = w.labor[i] / 1000, risk = 1 - p.risk_aversion;
     const real share = w.consumption[i] / people + 1;
     w.utility[i] = risk == 0 ? people * log(share) : people * (power(share, risk) - 1) / risk;
-    w.social_welfare[i] = w.utility[i] / power(1 + p.time_preference, YEARS * (k + 1));
+    w.social_welfare[i] = w.utility[i] / w.discount;
     w.reward[i] = w.last_reward[i] = w.utility[i];
 
     w.emissions[i] = w.intensity[i] * (1 - w.mitigation_rate[i]) * w.production[i];
@@ -100,7 +108,7 @@ FN void live(World& w, const Params& p, int i) {
     w.capital[i] = w.capital_depreciation[i] * w.capital[i] + YEARS * w.investment[i];
     w.labor[i] *= power((1 + p.final_labor[i]) / (1 + w.labor[i]), p.labor_growth[i]);
     w.production_factor[i] *= p.long_run_factor + p.factor_growth[i] * exp(-p.factor_decline[i] * YEARS * k);
-    w.intensity[i] *= exp(-p.intensity_decline * power(1 - p.intensity_decline_slowing, YEARS * k) * YEARS);
+    w.intensity[i] *= w.decline;
 }
 
 // Temperature of air and ocean, and carbon in both.
@@ -124,6 +132,7 @@ FN void warm(World& w, const Params& p) {
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
     const int acting = stage_of(w) == ACT ? AGENTS : 0, proposing = stage_of(w) == PROPOSE ? AGENTS : 0;
     const int deciding = stage_of(w) == DECIDE ? AGENTS : 0;
+    FOR_EACH_AGENT(i, acting > 0 ? 1 : 0) pass(w, p);
     FOR_EACH_AGENT(i, AGENTS) {
         w.last_reward[i] = 0;
         if (acting > 0) produce(w, p, i, actions[i]);
