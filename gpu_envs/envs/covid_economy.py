@@ -121,7 +121,11 @@ COVID_ECONOMY = TeamSpec(
     ),
     shared={"subsidy": Field("int")},
     scratch={"died": Field(), "given": Field()},
-    shared_scratch={"totals": Field(length=3)},
+    shared_scratch={
+        "totals": Field(length=3),
+        "delivers": Field("bool"),
+        **{name: Field() for name in ("time", "subsidies", "money", "vaccines")},
+    },
     params={
         "episode_length": Param(540, "days: max_episode_steps", positive=True, fixed=True, maximum=WINDOW),
         "health_priority": Param(0.3, "of governors: scales the weight of health; 1 as fitted", minimum=0),

@@ -33,8 +33,7 @@ FN void reset(World& w, const Params& p, Team& team) {
 FN void infect(World& w, const Params& p, int i, real level) {
     const real people  = p.population[i], healthy = w.susceptible[i], ill = w.infected[i];
     const real rate    = p.infection[i] + p.infection_slope[i] * level;
-    const bool delivers = w.elapsed >= p.first_vaccines && w.elapsed % p.vaccine_interval == 0;
-    const real doses   = delivers ? round_down(real(p.vaccine_interval) * people / 1000000 * p.vaccines_per_million) : real(0);
+    const real doses   = w.delivers ? round_down(real(p.vaccine_interval) * people / 1000000 * p.vaccines_per_million) : real(0);
     const real share   = minimum(real(1), doses / (healthy + real(1e-10)));
     const real treated = minimum(doses, healthy);
     const real fell    = rate * (healthy / people) * ill * (1 - share);
@@ -76,6 +75,7 @@ FN real weighed(real health, real economy, real weight, real priority) {
 }
 
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    FOR_EACH_AGENT(i, 1) w.delivers = w.elapsed >= p.first_vaccines && w.elapsed % p.vaccine_interval == 0;
     FOR_EACH_AGENT(i, AGENTS) {
         if (i == THE_PLANNER) {
             if ((w.elapsed - 1) % p.subsidy_interval == 0) w.subsidy = int(actions[i]);
@@ -111,8 +111,6 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
     }
 }
 
-FN void look(World&, const Params&, Team&) {}
-
 FN void allow(const World& w, const Params& p, int i, const Mask& mask) {
     const bool open = i == THE_PLANNER ? w.elapsed % p.subsidy_interval == 0 : w.elapsed >= w.free_from[i];
     if (open) return;
@@ -127,45 +125,52 @@ FN float vaccine_countdown(const World& w, const Params& p) {
     return float(interval - tomorrow % interval) / float(interval);
 }
 
+// What all see alike.
+FN void look(World& w, const Params& p, Team& team) {
+    FOR_EACH_AGENT(i, 1) {
+        w.time      = float(w.elapsed) / float(EPISODE_LENGTH);
+        w.subsidies = float(p.subsidy_interval - w.elapsed % p.subsidy_interval) / float(p.subsidy_interval);
+        w.money     = float(w.subsidy) / float(SUBSIDIES);
+        w.vaccines  = vaccine_countdown(w, p);
+    }
+}
+
 FN void observe(const World& w, const Params& p, int i, const Row& row) {
-    const float time = float(w.elapsed) / float(EPISODE_LENGTH), vaccines = vaccine_countdown(w, p);
-    const float subsidies = float(p.subsidy_interval - w.elapsed % p.subsidy_interval) / float(p.subsidy_interval);
-    const float money = float(w.subsidy) / float(SUBSIDIES);
-    const int   next  = (w.elapsed + 1) % LAG;
+    const int next = (w.elapsed + 1) % LAG;
     if (i == THE_PLANNER) {
         FOR_EACH_COLUMN(s, GOVERNORS) {
-            const real people      = p.population[s];
-            row[s]                 = float(w.susceptible[s] / people);
-            row[GOVERNORS + s]     = float(w.infected[s] / people);
-            row[2 * GOVERNORS + s] = float(w.recovered[s] / people);
-            row[3 * GOVERNORS + s] = float(w.deaths[s] / people);
-            row[4 * GOVERNORS + s] = float(w.vaccinated[s] / people);
-            row[5 * GOVERNORS + s] = float(w.unemployed[s] / people);
+            const real share       = 1 / p.population[s];
+            row[s]                 = float(w.susceptible[s] * share);
+            row[GOVERNORS + s]     = float(w.infected[s] * share);
+            row[2 * GOVERNORS + s] = float(w.recovered[s] * share);
+            row[3 * GOVERNORS + s] = float(w.deaths[s] * share);
+            row[4 * GOVERNORS + s] = float(w.vaccinated[s] * share);
+            row[5 * GOVERNORS + s] = float(w.unemployed[s] * share);
             row[6 * GOVERNORS + s] = float(w.income[s] / p.most_income[s]);
             row[7 * GOVERNORS + s] = float(w.levels(s, next)) / float(LEVELS);
             row[8 * GOVERNORS + 1 + s] = float(w.stringency[s]) / float(LEVELS);
         }
-        row[8 * GOVERNORS]     = time;
-        row[9 * GOVERNORS + 1] = subsidies;
-        row[9 * GOVERNORS + 2] = money;
-        row[9 * GOVERNORS + 3] = vaccines;
+        row[8 * GOVERNORS]     = float(w.time);
+        row[9 * GOVERNORS + 1] = float(w.subsidies);
+        row[9 * GOVERNORS + 2] = float(w.money);
+        row[9 * GOVERNORS + 3] = float(w.vaccines);
         return;
     }
-    const real people = p.population[i];
+    const real share = 1 / p.population[i];
     FOR_EACH_COLUMN(s, GOVERNORS) row[s] = s == i;
-    row[GOVERNORS]      = float(w.susceptible[i] / people);
-    row[GOVERNORS + 1]  = float(w.infected[i] / people);
-    row[GOVERNORS + 2]  = float(w.recovered[i] / people);
-    row[GOVERNORS + 3]  = float(w.deaths[i] / people);
-    row[GOVERNORS + 4]  = float(w.vaccinated[i] / people);
-    row[GOVERNORS + 5]  = float(w.unemployed[i] / people);
+    row[GOVERNORS]      = float(w.susceptible[i] * share);
+    row[GOVERNORS + 1]  = float(w.infected[i] * share);
+    row[GOVERNORS + 2]  = float(w.recovered[i] * share);
+    row[GOVERNORS + 3]  = float(w.deaths[i] * share);
+    row[GOVERNORS + 4]  = float(w.vaccinated[i] * share);
+    row[GOVERNORS + 5]  = float(w.unemployed[i] * share);
     row[GOVERNORS + 6]  = float(w.income[i] / p.most_income[i]);
     row[GOVERNORS + 7]  = float(w.levels(i, next)) / float(LEVELS);
-    row[GOVERNORS + 8]  = time;
+    row[GOVERNORS + 8]  = float(w.time);
     row[GOVERNORS + 9]  = float(w.stringency[i]) / float(LEVELS);
-    row[GOVERNORS + 10] = subsidies;
-    row[GOVERNORS + 11] = money;
-    row[GOVERNORS + 12] = vaccines;
+    row[GOVERNORS + 10] = float(w.subsidies);
+    row[GOVERNORS + 11] = float(w.money);
+    row[GOVERNORS + 12] = float(w.vaccines);
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {
