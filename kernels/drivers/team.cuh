@@ -79,11 +79,11 @@ struct Team {
 
 // A phase over rows and columns, with a turn for each element on a GPU, where neighbouring threads have neighbouring
 // columns, and for each row on a CPU. Within a row a turn reads what it wrote of the same element alone.
-#define FOR_EACH_ELEMENT(i, j, rows, columns)                                                             \
-    FOR_EACH_AGENT(i##_and_##j, ON_GPU ? (rows) * (columns) : (rows))                                     \
-        for (int i = ON_GPU ? i##_and_##j / (columns) : i##_and_##j, j = ON_GPU ? i##_and_##j % (columns) : 0, \
-                 j##_end = ON_GPU ? j + 1 : (columns);                                                    \
-             j < j##_end; ++j)
+#define FOR_EACH_ELEMENT(i, j, rows, columns)                                                        \
+    FOR_EACH_AGENT(TURN_##i##_##j, ON_GPU ? (rows) * (columns) : (rows))                             \
+        for (int i = ON_GPU ? TURN_##i##_##j / (columns) : TURN_##i##_##j,                           \
+                 j = ON_GPU ? TURN_##i##_##j % (columns) : 0, END_##j = ON_GPU ? j + 1 : (columns);  \
+             j < END_##j; ++j)
 
 // One row of observations. Narrow ones are written by a thread each, wide ones by ROW_LANES threads together, each of
 // which takes its columns.
