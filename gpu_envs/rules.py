@@ -9,7 +9,7 @@ Rules are translated and never run, so none of this does anything in Python. Con
 imported by their names: ``AGENTS``, the roles' numbers and the parameters marked ``fixed``, in capitals.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias, final
 
 
@@ -101,6 +101,30 @@ class Team:
 
     def agents(self, n: int = 0) -> Iterator[int]:
         """A phase, ``for i in team.agents(n):``: a turn for each of the first ``n`` agents, or for all of them."""
+        _never()
+
+    def elements(self, rows: int, columns: int) -> Iterator[tuple[int, int]]:
+        """A phase, ``for i, j in team.elements(rows, columns):``: a turn for each element of a matrix."""
+        _never()
+
+    def sum(self, values: Iterable[float], *, double: bool = False) -> float:
+        """A phase, ``w.total = team.sum(w.x[i] for i in team.agents())``, whose bits are the same on every device.
+
+        One for each agent is ``w.owed[i] = team.sum(w.debts[i, j] for j in team.agents())``, alone in a phase
+        ``for i in team.agents():``.
+
+        Args:
+            values: A generator over ``team.agents(n)`` or ``range(n)``.
+            double: Whether to add up in float64.
+        """
+        _never()
+
+    def max(self, values: Iterable[float]) -> float:
+        """A phase like ``sum``: the greatest of one number or more."""
+        _never()
+
+    def min(self, values: Iterable[float]) -> float:
+        """A phase like ``sum``: the least of one number or more."""
         _never()
 
     def random(self, stream: Stream, agent: int, step: int = 0) -> Random:

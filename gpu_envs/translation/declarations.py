@@ -15,11 +15,12 @@ from gpu_envs.translation.walk import blocks, expressions, literal, parts, place
 def declared(body: Block, types: Mapping[tree.Variable, Type], parameters: frozenset[tree.Variable]) -> Block:
     """The statements of a function, in which every variable begins where it belongs."""
     placing = _Placing(types, stores_in(body))
-    elsewhere = parameters | {
-        stmt.variable
-        for stmt in statements(body)
-        if isinstance(stmt, tree.Turns) or (isinstance(stmt, tree.For) and stmt.counter is None)
-    }
+    elsewhere = set(parameters)
+    for stmt in statements(body):
+        if isinstance(stmt, tree.Turns):
+            elsewhere |= {*stmt.variables}
+        elif isinstance(stmt, tree.For) and stmt.counter is None:
+            elsewhere.add(stmt.variable)
     used = dict.fromkeys(variable for stmt in statements(body) for variable in _used(stmt))
     return placing.block(body, [v for v in used if v.frame >= 0 and placing.stores[v] and v not in elsewhere])
 

@@ -113,7 +113,8 @@ def translate(
         frozen = frozenset({"State", "World"}) - effects.owners
     lines = printed(declared(ordered(reader, body), reader.types, known))
     # A phase's macro names the team, and that of columns the row.
-    text = "\n".join(line.text.replace("FOR_EACH_AGENT", "team").replace("FOR_EACH_COLUMN", "row") for line in lines)
+    text = "\n".join(line.text for line in lines)
+    text = re.sub("FOR_EACH_(AGENT|ELEMENT)", "team", text).replace("FOR_EACH_COLUMN", "row")
     used = set(re.findall(r"(?<![.:\w])[A-Za-z_]\w*\b(?!::)", text))
     heads = []
     for name, parameter in zip(words, parameters, strict=True):

@@ -151,7 +151,7 @@ _INSTEAD = {
     "sinh": "Write (math.exp(x) - math.exp(-x)) / 2",
     "cosh": "Write (math.exp(x) + math.exp(-x)) / 2",
     "dist": "Write math.hypot(a - c, b - d)",
-    "sum": "Write a loop: for i in range(n): total += ...",
+    "sum": "Write a loop: for i in range(n): total += ...; of a team's numbers, as a phase: w.total = team.sum(...)",
     "range": "Write for i in range(n):",
     "enumerate": "Write for i in range(n):",
     "zip": "Write for i in range(n):",

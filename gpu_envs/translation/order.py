@@ -51,6 +51,8 @@ class _Order:
                 return [dataclasses.replace(stmt, place=place, value=given)]
             case tree.While():
                 made = [self.guarded(stmt.test)]
+            case tree.Fold():
+                made = [self.guarded(part, alone=True) for part in parts(stmt)]
             case tree.Store(value=value) | tree.Evaluate(value=value) | tree.Return(values=(value,)):
                 made = [self.value(value, alone=True)]
             case _:

@@ -36,6 +36,9 @@ class Level(enum.IntEnum):
     ATOM = 9
 
 
+_MACROS = {"agents": "FOR_EACH_AGENT", "elements": "FOR_EACH_ELEMENT", "columns": "FOR_EACH_COLUMN"}
+_FOLDS = {"sum": "sum_over", "max": "maximum_over", "min": "minimum_over"}
+
 _BETWEEN: dict[str, tuple[Level, Level, Level]] = {
     "||": (Level.OR, Level.EQUALITY, Level.EQUALITY),
     "&&": (Level.AND, Level.BITS, Level.BITS),
@@ -79,9 +82,12 @@ class _Printer:
                 head = f"while ({self.text(test)})"
             case tree.For(body=body):
                 head = self.head(stmt)
-            case tree.Turns(method=method, variable=variable, count=count, body=body):
-                macro = "FOR_EACH_AGENT" if method == "agents" else "FOR_EACH_COLUMN"
-                head = f"{macro}({variable.cpp}, {self.within(count, Level.UNARY)})"
+            case tree.Turns(body=(tree.Fold() as fold,)):
+                yield SourceLine(number, f"{indent}{self.fold(stmt, fold)};")
+                return
+            case tree.Turns(method=method, variables=variables, counts=counts, body=body):
+                given = [*(each.cpp for each in variables), *(self.within(count, Level.UNARY) for count in counts)]
+                head = f"{_MACROS[method]}({', '.join(given)})"
             case _:
                 yield SourceLine(number, f"{indent}{self.simple(stmt)};")
                 return
@@ -104,7 +110,7 @@ class _Printer:
             also, end = f", {stmt.limit.cpp} = {self.text(stmt.end)}", stmt.limit.cpp
         compared, sign = ("<", "+") if stmt.step > 0 else (">", "-")
         by = f"{sign}{sign}{counter}" if abs(stmt.step) == 1 else f"{counter} {sign}= {abs(stmt.step)}"
-        phases = any(isinstance(inner, tree.Turns) and inner.method == "agents" for inner in statements(stmt.body))
+        phases = any(isinstance(inner, tree.Turns) and inner.is_phase for inner in statements(stmt.body))
         unroll = stmt.turns is not None and len(stmt.turns) <= MOST_UNROLLED and not phases
         return f"{'UNROLL ' * unroll}for (int {counter} = {first}{also}; {counter} {compared} {end}; {by})"
 
@@ -128,6 +134,17 @@ class _Printer:
                 listed = self.listed(values)
                 return f"return {{{listed}}}" if several else f"return {listed}".rstrip()
         raise AssertionError(stmt)
+
+    def fold(self, turns: tree.Turns, stmt: tree.Fold) -> str:
+        """A phase of ``sums.cuh``: of one result, or of one for each turn."""
+        place, counts, variables = stmt.place, [stmt.count], [stmt.variable]
+        if turns.variables[0].frame >= 0:  # the author's
+            assert isinstance(place, tree.Element)
+            place, counts, variables = place.of, [*turns.counts, *counts], [*turns.variables, *variables]
+        numbers = ", ".join(f"int {each.cpp}" if each in self.read else "int" for each in variables)
+        given = f"team, {self.place(place)}, {self.listed(counts)}"
+        name = f"{_FOLDS[stmt.method]}{'<double>' * stmt.double}"
+        return f"{name}({given}, [&]({numbers}) {{ return {self.text(stmt.value)}; }})"
 
     def store(self, stmt: tree.Store) -> str:
         value, place = self.text(stmt.value), stmt.place

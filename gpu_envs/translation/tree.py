@@ -210,12 +210,29 @@ class For(Stmt):
 
 
 class Turns(Stmt):
-    """``for i in team.agents(n)``, a phase, or ``for j in row.columns(n)``."""
+    """``for i in team.agents(n)`` and ``for i, j in team.elements(n, m)``, phases, or ``for j in row.columns(n)``."""
 
     method: str
-    variable: Variable
-    count: Expr
+    variables: tuple[Variable, ...]
+    counts: tuple[Expr, ...]
     body: Block
+
+    @property
+    def is_phase(self) -> bool:
+        """Whether it is a phase."""
+        return self.method != "columns"
+
+
+class Fold(Stmt):
+    """``w.total = team.sum(w.x[j] for j in team.agents(n))``: all that the turns of a phase do, often a single one."""
+
+    method: str
+    place: Expr
+    count: Expr
+    variable: Variable
+    value: Expr
+    double: bool
+    """It is added up in float64."""
 
 
 class Leave(Stmt):

@@ -167,7 +167,7 @@ def draws(expr: Expr) -> bool:
 def has_phases(block: Sequence[Stmt]) -> bool:
     """Whether there are phases in a block, or in a function that it calls."""
     for stmt in statements(block):
-        if isinstance(stmt, tree.Turns) and stmt.method == "agents":
+        if isinstance(stmt, tree.Turns) and stmt.is_phase:
             return True
         if any(isinstance(expr, tree.Invoke) and expr.function.effects.phases for expr in expressions(stmt)):
             return True

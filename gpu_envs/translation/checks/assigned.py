@@ -44,6 +44,7 @@ class _Way:
         return known
 
     def statement(self, stmt: tree.Stmt, known: Known) -> Known | None:
+        known |= {stmt.variable} if isinstance(stmt, tree.Fold) else set()
         known = self.evaluated(stmt, parts(stmt), known)
         for place in places(stmt):
             if not isinstance(place, tree.Local) or (isinstance(stmt, tree.Assign) and stmt.op):
@@ -66,8 +67,8 @@ class _Way:
             case tree.For(variable=variable, body=body):
                 after, broken = self.turn(body, known | {variable})
                 return _where_they_meet([*broken, after]) if stmt.turns else known
-            case tree.Turns(variable=variable, body=body):
-                self.turn(body, known | {variable})
+            case tree.Turns(variables=variables, body=body):
+                self.turn(body, known | {*variables})
             case tree.Leave(word=word):
                 self.left[word].append(known)
                 return None

@@ -56,7 +56,7 @@ class _Look:
                 return self.branches(stmt, at)
             case tree.For(variable=variable, turns=turns, counter=None) if turns:
                 self.block(stmt.body, at.among(variable, turns))
-            case tree.Turns(method="agents"):
+            case tree.Turns() if stmt.is_phase:
                 self.phase(stmt, at)
             case _:
                 for inner in blocks(stmt).values():
@@ -79,15 +79,19 @@ class _Look:
 
     def phase(self, stmt: tree.Turns, at: Whose) -> None:
         outside, self.accesses = self.accesses, {}
-        turn = stmt.variable
-        only = (turn, 0) if known(stmt.count) == 1 else None
-        counts = {turn: count} if (count := known(stmt.count)) else {}
-        turns = {} if self.stores[turn] else {turn: turn}
-        self.block(stmt.body, dataclasses.replace(at, turns=turns, only=only, asked=False, counts=counts))
+        turn, counted = stmt.variables[0], not any(self.stores[variable] for variable in stmt.variables)
+        here = Whose({}, at.ranges, at.meanings)
+        if stmt.method == "elements":
+            here = dataclasses.replace(here, pair=stmt.variables if counted else ())
+        else:
+            count = known(stmt.counts[0])
+            counts, only = {turn: count} if count else {}, (turn, 0) if count == 1 else None
+            here = dataclasses.replace(here, turns={turn: turn} if counted else {}, only=only, counts=counts)
+        self.block(stmt.body, here)
         inside, self.accesses = self.accesses, outside
         for access, node in inside.items():
             if access.how == "write":
-                self.refuse_write(access, node, turn)
+                self.refuse_write(access, node, stmt)
         for one, other in itertools.combinations(inside, 2):
             if one.field == other.field and {one.how, other.how} not in ({"read"}, {"add"}):
                 self.refuse_both(one, other, inside, turn)
@@ -127,10 +131,15 @@ class _Look:
 
     # --- a whole phase ---
 
-    def refuse_write(self, access: Access, node: ast.AST | None, turn: tree.Variable) -> None:
+    def refuse_write(self, access: Access, node: ast.AST | None, stmt: tree.Turns) -> None:
+        turn, *column = stmt.variables
         field, name, span = access.field, turn.name, access.span
         if span is not None and span.turn == turn and span.is_apart_from(span):
             return
+        if column and (access.held is not None or access.constant is None or not access.asked):
+            element = f"{name}, {column[0].name}"
+            instead = f"Write w.{field}[{element}], of a matrix; what else is written needs a phase of its own"
+            raise RefusedError(f"the turn of element ({element}) writes what other turns write too", instead, node)
         if access.held:
             instead = f"Write w.{field}[{name}]; ints of others are changed by add(...) and lower(...)"
             raise RefusedError(f"the turn of agent {name!r} writes a field of another's", instead, node)

@@ -53,6 +53,8 @@ class Whose(Record):
     """Not every turn comes here."""
     counts: Mapping[tree.Variable, int] = dataclasses.field(default_factory=dict)
     """How many turns there are, by their first variable, where that is known."""
+    pair: tuple[tree.Variable, ...] = ()
+    """Row and column of the turn, in a phase over the elements of a matrix."""
 
     def defined(self, variable: tree.Variable, value: Expr) -> "Whose":
         """With a variable that is assigned here and nowhere else."""
@@ -75,6 +77,11 @@ class Whose(Record):
     def span_of(self, place: Expr, length: int | None) -> Span | None:
         """The turn whose elements these are, and which; ``length``: how many an agent has, 0 of a replica's array."""
         match place:
+            case tree.Element(indices=(tree.Local(variable=row), tree.Local(variable=column), *_)) if (
+                row,
+                column,
+            ) == self.pair:
+                return Span(row, 1, 0, 0)
             case tree.Element(indices=(agent, index)) if length:
                 return self._pair(agent, index, length)
             case tree.Element(indices=(agent, *_)) if length and (turn := self.turn_of(agent)):

@@ -75,7 +75,7 @@ class Assignments(Expressions):
 
     def updated(self, node: ast.AugAssign) -> tree.Assign:
         """``a += b`` and its like."""
-        place, value = self.expression(node.target), self.expression(node.value)
+        value, place = self.expression(node.value), self.expression(node.target)
         result = dataclasses.replace(arithmetic.binary(node.op, place, value), at=node.value)
         if isinstance(node.target, ast.Name):
             place = self.learn(node.target.id, result.kind, node)

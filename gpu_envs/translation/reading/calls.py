@@ -24,6 +24,9 @@ DRAWS: Mapping[str, tuple[tuple[Number, ...], Number]] = {
 }
 """What is drawn: arguments, and result."""
 
+FOLDS = ("sum", "max", "min")
+"""What makes one number of many."""
+
 _ATOMIC = {rules.add: "add", rules.lower: "lower"}
 
 
@@ -103,9 +106,14 @@ class Calls(Reader):
             return self._draw(node, of, name)
         if thing == "Team" and name in ("random", "shared_random"):
             return self._stream(node, name)
-        if (thing, name) == ("Team", "agents"):
-            raise RefusedError("agents(...) stands in a for statement", f"Write for i in {ast.unparse(node)}:")
-        meant = did_you_mean(name, ("agents", "random", "shared_random") if thing == "Team" else ())
+        if thing == "Team" and name in ("agents", "elements"):
+            numbers = "i" if name == "agents" else "i, j"
+            raise RefusedError(f"{name}(...) stands in a for statement", f"Write for {numbers} in {ast.unparse(node)}:")
+        if thing == "Team" and name in FOLDS:
+            instead = f"Write w.total = team.{name}(w.x[i] for i in team.agents()), and read w.total in a later phase"
+            raise RefusedError(f"team.{name}(...) is a phase, and assigned to a field by itself", instead)
+        methods = ("agents", "elements", "random", "shared_random", *FOLDS)
+        meant = did_you_mean(name, methods if thing == "Team" else ())
         raise RefusedError(f"the {thing} has no method {name!r}{meant}".rstrip("."))
 
     def _draw(self, node: ast.Call, of: Expr, name: str) -> Expr:

@@ -5,7 +5,7 @@ import ast
 import contextlib
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from gpu_envs.specs.names import CPP_WORDS
@@ -30,7 +30,7 @@ _REFUSED: tuple[tuple[tuple[type, ...], str, str], ...] = (
     ((ast.Delete,), "nothing is deleted in rules", "Leave it out: a local ends by itself"),
     ((ast.Dict, ast.DictComp), "there are no dicts in rules", "Use an array, indexed by int"),
     ((ast.FunctionDef,), "there are no functions within functions in rules", "Write it in the module, and call it"),
-    ((ast.GeneratorExp,), "there are no generators in rules", "Write a loop: for i in range(n):"),
+    ((ast.GeneratorExp,), "there are no generators in rules", "Write a loop; teams have w.total = team.sum(...)"),
     ((ast.Global, ast.Nonlocal), "rules have no state of their own", "Keep what lasts in the spec's state"),
     ((ast.Import, ast.ImportFrom), "nothing is imported within rules", "Import it at the top of the module"),
     ((ast.JoinedStr,), "there are no strings in rules", "Compare choices with words: p.start == 'fixed'"),
@@ -63,12 +63,12 @@ Nested: TypeAlias = Callable[[ast.For], bool]
 """Whether a loop's turns have variables of their own: a phase, or the columns of a row."""
 
 
-def frame_of(number: int, body: list[ast.stmt], nested: Nested, counts: str = "") -> Frame:
+def frame_of(number: int, body: list[ast.stmt], nested: Nested, counts: Sequence[str] = ()) -> Frame:
     """The variables of a function, or of a turn that ``counts``, whose body this is."""
     uses = [use for statement in body for use in _uses(statement, (), nested)]
     stored = frozenset(name.id for name, _ in uses if isinstance(name.ctx, ast.Store))
     own = frozenset(n for n in stored if all(_belongs(use, loops) for use, loops in uses if use.id == n))
-    return Frame(number, stored | ({counts} if counts else set()), own)
+    return Frame(number, stored | {*counts}, own)
 
 
 def _uses(node: ast.AST, loops: tuple[ast.For, ...], nested: Nested) -> Iterator[tuple[ast.Name, tuple[ast.For, ...]]]:
@@ -80,6 +80,10 @@ def _uses(node: ast.AST, loops: tuple[ast.For, ...], nested: Nested) -> Iterator
         inner = [use for part in node.body for use in _uses(part, loops, nested)]
         own = {use.id for use, _ in inner if isinstance(use.ctx, ast.Store)}
         own |= {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
+        yield from (use for use in inner if use[0].id not in own)
+    elif isinstance(node, ast.GeneratorExp):
+        inner = [use for part in ast.iter_child_nodes(node) for use in _uses(part, loops, nested)]
+        own = {use.id for use, _ in inner if isinstance(use.ctx, ast.Store)}
         yield from (use for use in inner if use[0].id not in own)
     else:
         for part in ast.iter_child_nodes(node):

@@ -1,16 +1,26 @@
-"""Statements: which of them are reached, and loops over ranges, while something holds, and over a team's agents."""
+"""Statements: which of them are reached, loops over ranges and while something holds, and the phases of teams."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
 from gpu_envs.translation import tree
 from gpu_envs.translation.arithmetic import converted
-from gpu_envs.translation.reading.assignments import Assignments
-from gpu_envs.translation.reading.reader import frame_of
+from gpu_envs.translation.reading.assignments import Assignments, fitting
+from gpu_envs.translation.reading.calls import FOLDS
+from gpu_envs.translation.reading.reader import Frame, frame_of
 from gpu_envs.translation.sources import RefusedError
 from gpu_envs.translation.tree import Block, Expr
-from gpu_envs.translation.types import BOOL, INT, Array, Several, Thing, described
-from gpu_envs.translation.walk import draws, ends, has_phases, known, literal, statements
+from gpu_envs.translation.types import BOOL, INT, REAL, Array, Several, Thing, described
+from gpu_envs.translation.walk import draws, ends, field_of, has_phases, known, literal, statements, stored_as, within
+
+_LOOPS = {
+    "agents": ("Team", "a phase counts with one name", "for i in team.agents():"),
+    "elements": ("Team", "a phase over a matrix counts with two names", "for i, j in team.elements(rows, columns):"),
+    "columns": ("Row", "a loop over columns counts with one name", "for j in row.columns(n):"),
+}
+"""What loops go over: whose method it is, and how it is written."""
+
+_FOLDING = [("Team", name) for name in FOLDS]
 
 
 class Statements(Assignments):
@@ -30,6 +40,8 @@ class Statements(Assignments):
         match node:
             case ast.AnnAssign():
                 yield from self.assigned_annotated(node)
+            case ast.Assign(targets=[target], value=ast.Call() as call) if self._called(call) in _FOLDING:
+                yield self._folded(node, target, call)
             case ast.Assign():
                 yield from self.assigned(node)
             case ast.AugAssign():
@@ -122,9 +134,9 @@ class Statements(Assignments):
     def _for(self, node: ast.For) -> tree.For | tree.Turns:
         if method := self.method_of(node):
             return self._turns(node, method)
+        first, end, step = self._bounds(node.iter)
         if not isinstance(node.target, ast.Name):
             raise RefusedError("a loop counts with one name", "Write for i in range(n):", node.target)
-        first, end, step = self._bounds(node.iter)
         name = node.target.id
         variable = self.learn(name, INT, node).variable
         own = any(frame.number == variable.frame and name in frame.own for frame in self.frames)
@@ -133,9 +145,8 @@ class Statements(Assignments):
         return tree.For(node, variable, first, end, step, self._body(node, constant=constant), counter)
 
     def _bounds(self, node: ast.expr) -> tuple[Expr, Expr, int]:
-        if isinstance(node, ast.Attribute) and node.attr in ("agents", "columns"):
-            call = f"{ast.unparse(node)}({'' if node.attr == 'agents' else 'n'})"
-            raise RefusedError(f"{node.attr} is called", f"Write for i in {call}:", node)
+        if isinstance(node, ast.Attribute) and node.attr in _LOOPS:
+            raise RefusedError(f"{node.attr} is called", f"Write {_LOOPS[node.attr][2]}", node)
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"):
             instead = "Write for i in range(n):, and index what it should go over"
             raise RefusedError("a loop goes over a range", instead, node)
@@ -150,28 +161,34 @@ class Statements(Assignments):
 
     # --- phases, and the columns of a row ---
 
-    def method_of(self, node: ast.AST) -> str:
-        """``agents`` or ``columns``, where a loop goes over those."""
+    def _called(self, node: ast.AST) -> tuple[str, str]:
+        """The method of an argument that is called: whose it is, and its name."""
         match node:
-            case ast.For(iter=ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=name))) if of in self.arguments:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=name)) if of in self.arguments:
                 kind = self.arguments[of].kind
-                team = isinstance(kind, Thing) and kind.name == "Team"
-                row = isinstance(kind, Array) and kind.owner == "Row"
-                return name if (name == "agents" and team) or (name == "columns" and row) else ""
-        return ""
+                return kind.name if isinstance(kind, Thing) else kind.owner if isinstance(kind, Array) else "", name
+        return "", ""
+
+    def method_of(self, node: ast.AST) -> str:
+        """``agents``, ``elements`` or ``columns``, where a loop goes over those."""
+        of, name = self._called(node.iter) if isinstance(node, ast.For) else ("", "")
+        return name if name in _LOOPS and _LOOPS[name][0] == of else ""
 
     def _turns(self, node: ast.For, method: str) -> tree.Turns:
-        """``for i in team.agents(n)``, or ``for j in row.columns(n)``."""
-        if method == "agents":
+        """``for i in team.agents(n)``, ``for i, j in team.elements(n, m)``, or ``for j in row.columns(n)``."""
+        if method != "columns":
             self.meet_phase("a phase stands within a phase", "Write for j in range(AGENTS):")
-        if not isinstance(node.target, ast.Name):
-            raise RefusedError("a phase counts with one name", "Write for i in team.agents():", node.target)
+        _, what, instead = _LOOPS[method]
+        parts = node.target.elts if isinstance(node.target, ast.Tuple | ast.List) else [node.target]
+        names = list(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
+        if not len(names) == len(parts) == (2 if method == "elements" else 1):
+            raise RefusedError(what, f"Write {instead}", node.target)
         assert isinstance(node.iter, ast.Call)
-        count, name = self._count(node.iter, method), node.target.id
+        counts = self._counts(node.iter, method)
         outer = self.frames[-1]
         targets = [loop.target for loop in self.loops if isinstance(loop, ast.For)]
         around = {target.id for target in targets if isinstance(target, ast.Name)}
-        frame = frame_of(id(node), node.body, lambda inner: bool(self.method_of(inner)), name)
+        frame = frame_of(id(node), node.body, lambda inner: bool(self.method_of(inner)), names)
         taken = frame.stored & (outer.stored - (outer.own - around))
         if taken:
             what = f"{min(taken)!r} is set in here and outside, and turns have variables of their own"
@@ -179,24 +196,101 @@ class Statements(Assignments):
         outside = self.between, self.loops
         self.between, self.loops = False, []
         self.frames.append(frame)
-        variable = self.learn(name, INT, node).variable
+        variables = tuple(self.learn(name, INT, node).variable for name in names)
         body = self.block(node.body)
         self.frames.pop()
         self.between, self.loops = outside
         self.elsewhere |= frame.stored
-        return tree.Turns(node, method, variable, count, body)
+        for inner in statements(body):
+            if isinstance(inner, tree.Fold):
+                self._check_rows(inner, method, variables, body)
+        return tree.Turns(node, method, variables, counts, body)
 
-    def _count(self, node: ast.Call, method: str) -> Expr:
-        if node.keywords or len(node.args) > 1:
-            raise RefusedError("this takes a number", "Write for i in team.agents(n):", node)
-        if not node.args:
-            if method == "columns":
-                raise RefusedError("row.columns takes the number of columns", at=node)
-            return self.unit.arguments.capitals["AGENTS"]
+    def _counts(self, node: ast.Call, method: str) -> tuple[Expr, ...]:
+        if method == "agents" and not node.args and not node.keywords:
+            return (self.unit.arguments.capitals["AGENTS"],)
+        if node.keywords or len(node.args) != (2 if method == "elements" else 1):
+            what = {"agents": "this takes a number", "columns": "row.columns takes the number of columns"}
+            instead = f"Write {_LOOPS[method][2].replace('()', '(n)')}"
+            raise RefusedError(what.get(method, "this takes the numbers of rows and of columns"), instead, node)
         between, self.between = self.between, False  # the number may be a field that an earlier phase wrote
-        value = self.expression(node.args[0])
+        values = [converted(self.expression(given), INT) for given in node.args]
         self.between = between
-        if draws(value):
+        if any(map(draws, values)):
             instead = "Keep it in a field of the world"
             raise RefusedError("the number of turns is a field or a constant", instead, node)
-        return converted(value, INT)
+        return tuple(values)
+
+    # --- sums, greatest and least numbers ---
+
+    def _folded(self, node: ast.Assign, target: ast.expr, call: ast.Call) -> tree.Turns | tree.Fold:
+        """``w.total = team.sum(w.x[j] for j in team.agents(n))``; in a turn, of one number for each."""
+        in_turn = len(self.frames) > 1
+        if not in_turn:
+            self.meet_phase("a phase stands within a phase", "Write it between phases")
+        outside = self.between, self.loops
+        self.between, self.loops = False, []
+        with self.at(call):
+            made = self._fold(node, target, call, self._called(call)[1], in_turn=in_turn)
+        self.between, self.loops = outside
+        return made if in_turn else tree.Turns(node, "agents", (self.fresh("first"),), (literal(1),), (made,))
+
+    def _fold(self, node: ast.Assign, target: ast.expr, call: ast.Call, method: str, *, in_turn: bool) -> tree.Fold:
+        match call.args:
+            case [ast.GeneratorExp(elt=elt, generators=[ast.comprehension(ast.Name(name), ast.Call() as over, ifs)])]:
+                ranged = isinstance(over.func, ast.Name) and over.func.id == "range" and len(over.args) == 1
+            case _:
+                name = ""
+        if not name or not (ranged or self._called(over) == ("Team", "agents")):
+            what = f"team.{method} goes over team.agents(n), or range(n)"
+            raise RefusedError(what, f"Write w.total = team.{method}(w.x[i] for i in team.agents())")
+        if ifs:
+            other = {"sum": "0.0", "max": "-math.inf", "min": "math.inf"}[method]
+            instead = f"Write {ast.unparse(elt)} if {ast.unparse(ifs[0])} else {other} for {name} in ..."
+            raise RefusedError(f"team.{method} leaves no number out", instead, ifs[0])
+        if in_turn and name in self.frames[-1].stored:
+            raise RefusedError(f"{name!r} is the turn's number too", "Give one of them another name", call)
+        count, place = self._counts(over, "agents")[0], self._result(target, method, in_turn=in_turn)
+        words = {word.arg: known(self.expression(word.value)) for word in call.keywords}
+        if words and not (method == "sum" and place.kind is REAL and words in ({"double": True}, {"double": False})):
+            instead = f"Leave {' and '.join(f'{word}=' for word in words)} out"
+            raise RefusedError("there is one option, double=True, of team.sum where it makes a float", instead)
+        self.frames.append(Frame(id(call), frozenset({name}), frozenset()))
+        variable, value = self.learn(name, INT, call).variable, fitting(place, self.expression(elt))
+        self.frames.pop()
+        if draws(value):
+            what = f"team.{method} only reads, and this draws numbers or changes something"
+            raise RefusedError(what, "Do it in a phase before, and keep what comes of it in a field", elt)
+        return tree.Fold(node, method, place, count, variable, value, words.get("double") is True)
+
+    def _result(self, target: ast.expr, method: str, *, in_turn: bool) -> Expr:
+        """Where the result goes."""
+        if isinstance(target, ast.Attribute | ast.Subscript):
+            place = self.expression(target)
+            self._check_place(place, target)
+            field, indices = (place.of, place.indices) if isinstance(place, tree.Element) else (place, ())
+            known_place = all(isinstance(index, tree.Constant | tree.Local) for index in indices)
+            if isinstance(field, tree.Field) and field_of(place)[0] in ("World", "Metrics") and known_place:
+                if stored_as(place) not in ("real", "int"):
+                    what = f"team.{method} gives floats and ints, and {ast.unparse(target)} holds none"
+                    raise RefusedError(what, "Write it to a field of type real or int", target)
+                if in_turn or not field.held:
+                    return place
+        instead = "Keep it in one: TeamSpec(shared_scratch={...}); one for each agent: "
+        instead += f"for i in team.agents(): w.x[i] = team.{method}(... for j in team.agents())"
+        raise RefusedError(f"what team.{method} makes of all goes to a field of the replica", instead, target)
+
+    def _check_rows(self, fold: tree.Fold, method: str, variables: Sequence[tree.Variable], body: Block) -> None:
+        """Whether a phase's turns do nothing but this, of which each has a result of its own."""
+        number = variables[0].name
+        whole = f"for {number} in team.agents(): w.x[{number}] = team.{fold.method}(... for j in team.agents())"
+        if method != "agents" or len(body) > 1 or body[0] is not fold:
+            what = f"team.{fold.method} is all that a phase does, and this one does more"
+            raise RefusedError(what, f"Give it a phase of its own: {whole}", fold.at)
+        if any(isinstance(part, tree.Local) and part.variable in variables for part in within(fold.count)):
+            instead = f"Write ... if {fold.variable.name} < n else 0.0 for {fold.variable.name} in team.agents()"
+            raise RefusedError("how many numbers are taken is the same for every turn", instead, fold.count.at)
+        match fold.place:
+            case tree.Element(indices=(tree.Local(variable=index),)) if index == variables[0]:
+                return
+        raise RefusedError("each turn has a result of its own", f"Write {whole}; one of all stands alone", fold.at)
