@@ -1,5 +1,6 @@
 """Sums, greatest and least numbers of many turns: those of a NumPy model, bit for bit, on every schedule."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from harness import Place, numpy_of
 from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
 from small_envs import chase, wrong
+from translation_cases import HEADER, module, rules_of
 
 import gpu_envs
 from gpu_envs import Field, Param, Role, TeamSpec
@@ -40,10 +42,48 @@ RULES = {
     "observe": "row[0] = float(w.sum);",
 }
 
+IN_PYTHON = """
+def reset(w: World, p: Params, team: Team) -> None:
+    for i in team.agents():
+        random = team.random(RESET, i)
+        w.x[i] = random.uniform(-1, 1)
+        for j in range(WIDE):
+            w.given[i, j] = random.uniform(-100, 100)
+        for j in range(WIDE):
+            w.doubled[i, j] = 0
+        w.row_sums[i] = w.column_sums[i] = w.most[i] = 0
+        if i == 0:
+            w.sum = w.precise = w.greatest = w.least = 0
+            w.count = 0
 
-@pytest.fixture
-def spec(tmp_path: Path) -> TeamSpec:
-    """Agents who do nothing but be added up."""
+def add_up(w: World, team: Team) -> None:
+    w.sum = team.sum(w.x[i] * w.row_sums[i] for i in team.agents())
+    w.precise = team.sum((w.x[i] * w.row_sums[i] for i in team.agents()), double=True)
+    w.greatest = team.max(w.x[k] for k in range(AGENTS))
+    w.least = team.min(w.x[k] for k in range(AGENTS))
+    w.count = team.sum(w.x[i] > 0 for i in team.agents())
+
+def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:
+    for i in team.agents():
+        w.row_sums[i] = team.sum(w.given[i, j] for j in range(WIDE))
+    for j in team.agents(WIDE):
+        w.column_sums[j] = team.sum(w.given[i, j] for i in team.agents())
+    for i in team.agents():
+        w.most[i] = team.max(w.given[i, j] for j in range(WIDE))
+    add_up(w, team)
+    for i, j in team.elements(AGENTS, WIDE):
+        w.doubled[i, j] = 2 * w.given[i, j] + j * w.x[i]
+    for i in team.agents():
+        w.reward[i] = w.sum
+
+def observe(w: World, p: Params, agent: int, row: Row) -> None:
+    row[0] = w.sum
+"""
+
+
+@pytest.fixture(params=["in C++", "in Python"])
+def spec(request: pytest.FixtureRequest, tmp_path: Path) -> TeamSpec:
+    """Agents who do nothing but be added up, of rules in one language or the other."""
     made: TeamSpec = chase(
         tmp_path,
         "Adding-v0",
@@ -59,6 +99,8 @@ def spec(tmp_path: Path) -> TeamSpec:
         },
         **RULES,
     )
+    if request.param == "in Python":
+        return dataclasses.replace(made, header=rules_of(module(HEADER + IN_PYTHON, tmp_path)))
     return made
 
 
@@ -121,7 +163,7 @@ def test_the_checker_takes_them_for_phases(spec: TeamSpec) -> None:
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
-@pytest.mark.parametrize("many", [3, 100])
+@pytest.mark.parametrize("many", [3, 100, 9000])
 @pytest.mark.parametrize("checked", [False, True])
 def test_nvrtc_compiles(spec: TeamSpec, many: int, checked: bool) -> None:
     for program in programs(spec, "SameStep", "float32", checked=checked, many=many):

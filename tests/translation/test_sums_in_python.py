@@ -1,0 +1,266 @@
+"""Sums, greatest and least numbers in rules in Python, and phases over a matrix; see tests/kernels/test_sums.py too."""
+
+import re
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import numpy_of
+from refusals import TEAM, filled, marked, refusal, team_spec
+from small_envs import wrong
+from translation_cases import HEADER, module, rules_of
+
+import gpu_envs
+from gpu_envs.codegen import PRECISIONS
+from gpu_envs.testing import builds
+from gpu_envs.translation.translate import translated
+
+SUM = "team.sum(w.x[i] for i in team.agents())"
+ROWS = "for i in team.agents():\n    w.x[i] = team.sum(w.cargo[i, k] for k in range(3))"
+
+FOLDS = {
+    f"w.left = {SUM}": "a float is assigned to w.left, which is of type int",
+    f"w.x[0] = {SUM}": "goes to a field of the replica\n.*shared_scratch",
+    f"total = {SUM}": "goes to a field of the replica\n.*shared_scratch",
+    f"w.board[w.left] = {SUM}": "goes to a field of the replica",
+    f"actions[0] = {SUM}": "cannot be assigned",
+    f"w.terminated = {SUM}": "gives floats and ints, and w.terminated holds none",
+    f"w.elapsed = {SUM}": "steps are not counted by rules",
+    f"w.lfet = {SUM}": "Did you mean 'left'",
+    f"w.mean = {SUM} / AGENTS": r"phase, and assigned to a field by itself\n.*Write w.total = team.sum\(",
+    f"w.mean += {SUM}": "assigned to a field by itself",
+    f"w.mean = w.most = {SUM}": "assigned to a field by itself",
+    f"w.mean, w.most = {SUM}, 0": "assigned to a field by itself",
+    SUM: "assigned to a field by itself",
+    f"if {SUM} > 0:  # <--\n    pass": "assigned to a field by itself",
+    "w.mean = team.summ(w.x[i] for i in team.agents())": "Did you mean 'sum'",
+    "w.mean = team.sum(w.x)": r"goes over team.agents\(n\), or range\(n\)",
+    "w.mean = team.sum()": r"goes over team.agents\(n\), or range\(n\)",
+    "w.mean = team.sum([w.x[i] for i in team.agents()])": r"goes over team.agents\(n\)",
+    "w.mean = team.sum(lambda i: w.x[i])": r"goes over team.agents\(n\)",
+    "w.mean = team.sum(w.x[i] for i in w.cargo)": r"goes over team.agents\(n\)",
+    "w.mean = team.sum(w.x[i] for i in range(1, 2))": r"goes over team.agents\(n\)",
+    "w.mean = team.sum(w.x[i] for i in team.elements(1, 2))": r"goes over team.agents\(n\)",
+    "w.mean = team.sum(w.cargo[i, k] for i in range(2) for k in range(3))": r"goes over team.agents\(n\)",
+    "w.mean = team.sum(w.x[i] for i in team.agents(1, 2))": "takes a number",
+    "w.mean = team.sum(w.x[i] for i in team.agents(0.5))": "an int belongs",
+    "w.mean = team.sum(w.x[i] for i in team.agents() if w.in_game[i])": (
+        r"leaves no number out\n.*Write w.x\[i\] if w.in_game\[i\] else 0.0 for i in"
+    ),
+    "w.mean = team.max(w.x[i] for i in team.agents() if w.in_game[i])": r"else -math.inf for i in",
+    "w.mean = team.sum((w.x[i] for i in team.agents()), double=w.left)": "one option, double=True",
+    "w.mean = team.sum((w.x[i] for i in team.agents()), start=1)": "Leave start= out",
+    "w.mean = team.max((w.x[i] for i in team.agents()), double=True)": "Leave double= out",
+    "w.left = team.sum((w.cargo[i, 0] for i in team.agents()), double=True)": "Leave double= out",
+    "w.mean = team.sum(w.board for i in team.agents())": "an array",
+    "w.mean = team.sum(w.x[j] for i in team.agents())": "'j' is not known",
+    "w.mean = team.sum(team.random(STEP, i, w.elapsed).uniform(0, 1) for i in team.agents())": "only reads",
+    "w.mean = team.sum(moved(w, i) for i in team.agents())": "only reads",
+    "w.mean = team.sum(roll(w, team) for i in team.agents())": "called within one",
+    "w.mean = team.sum(team.sum(w.x[j] for j in team.agents()) for i in team.agents())": "by itself",
+    f"if p.wide:  # <--\n    w.mean = {SUM}": "fixed=True",
+    f"for i in team.agents():\n    w.mean = {SUM}  # <--": "'i' is the turn's number too",
+    "for i in team.agents():\n    w.mean = team.sum(w.x[j] for j in team.agents())  # <--": "a result of its own",
+    "for i in team.agents():\n    w.x[0] = team.sum(w.x[j] for j in team.agents())  # <--": "a result of its own",
+    "for i in team.agents():\n    w.cargo[i, 0] = team.sum(w.left for j in team.agents())  # <--": (
+        "a result of its own\n.*for i in team.agents"
+    ),
+    "for i in team.agents():\n    w.x[i] = team.sum(w.x[j] for j in team.agents())  # <--": "turns read 'x'",
+    "for i in team.agents():\n    w.x[i] = team.sum(w.left for k in range(i))  # <--": (
+        "the same for every turn\n.*if k < n else 0.0 for k in"
+    ),
+    "w.mean = sum(w.x[i] for i in team.agents())": r"sum is not translated\n.*w.total = team.sum\(",
+    "for i in team.agents():\n    w.x[i] = max(w.left for k in range(3))  # <--": r"no generators.*team.sum\(",
+    f"{ROWS}  # <--\n    w.reward[i] = w.x[i]": "this one does more\n.*phase of its own",
+    "for i in team.agents():\n    if i == 0:\n        w.x[i] = team.sum(w.left for k in range(3))  # <--": "does more",
+    "for i, j in team.elements(2, 3):\n    w.x[i] = team.sum(w.left for k in range(3))  # <--": "does more",
+    "mark(w, team, 1)\nfor i in team.agents():\n    mark(w, team, i)  # <--": "called within one",
+}
+"""What sums, greatest and least numbers are not."""
+
+HELPERS = """
+def moved(w: World, i: int) -> float:
+    w.x[i] += 1
+    return w.x[i]
+
+def mark(w: World, team: Team, k: int) -> None:
+    w.mean = team.sum(w.x[i] * k for i in team.agents())
+"""
+
+ELEMENTS = "for i, j in team.elements(AGENTS, 3):\n    "
+
+NO_ELEMENTS = {
+    "for i in team.elements(2, 3):  # <--\n    pass": "counts with two names",
+    "for i, i in team.elements(2, 3):  # <--\n    pass": "counts with two names",
+    "for i, j in team.agents():  # <--\n    pass": "counts with one name",
+    "for i, j in team.elements(2):  # <--\n    pass": r"numbers of rows and of columns\n.*elements\(rows, columns\)",
+    "for i, j in team.elements:  # <--\n    pass": r"Write for i, j in team.elements\(rows, columns\)",
+    "a = team.elements(2, 3)": "Write for i, j in",
+    ELEMENTS + "break  # <--": "Write continue",
+    ELEMENTS + "for k in team.agents():  # <--\n        pass": "within a phase",
+    ELEMENTS + "w.x[i] = j  # <--": r"turn of element \(i, j\) writes.*Write w.x\[i, j\], of a matrix",
+    ELEMENTS + "w.board[j] = i  # <--": r"turn of element \(i, j\)",
+    ELEMENTS + "w.left = i  # <--": r"turn of element \(i, j\)",
+    ELEMENTS + "if i == 0:\n        w.left = i  # <--": r"turn of element \(i, j\)",
+    ELEMENTS + "w.cargo[i, 0] = j  # <--": r"turn of element \(i, j\)",
+    ELEMENTS + "w.cargo[j, i] = j  # <--": r"turn of element \(i, j\)",
+    ELEMENTS + "w.cargo[i, j] = w.cargo[i, 0]  # <--": "turns read 'cargo'",
+    ELEMENTS + "w.cargo[i, j] = w.cargo[j, i]  # <--": "turns read 'cargo'",
+    ELEMENTS + "j += 1\n    w.cargo[i, j] = 1  # <--": r"turn of element \(i, j\)",
+    "j = 1\nfor i, j in team.elements(AGENTS, 3):  # <--\n    w.cargo[i, j] = 1": "variables of their own",
+}
+
+YES_ELEMENTS = [
+    "w.cargo[i, j] = i - j",
+    "w.cargo[i, j] += w.cargo[i, j] + int(w.x[i] + w.x[j])",
+    "if w.x[i] > 0:\n        continue\n    w.cargo[i, j] = 1",
+    "if w.x[i] > 0:\n        w.left = 1",
+    "add(w.left, i + j)",
+    "j_end = i_and_j = 1\n    w.cargo[i, j] = j_end + i_and_j",
+]
+
+
+def spec_of(header: gpu_envs.Rules) -> gpu_envs.TeamSpec:
+    return team_spec(header, shared_scratch={"mean": gpu_envs.Field(), "most": gpu_envs.Field()})
+
+
+@pytest.mark.parametrize("body", [*FOLDS, *NO_ELEMENTS])
+def test_they_are_refused(body: str, tmp_path: Path) -> None:
+    message = refusal(HELPERS + filled(TEAM, marked(body)), spec_of, tmp_path)
+    assert re.search({**FOLDS, **NO_ELEMENTS}[body], message, re.S), message
+
+
+@pytest.mark.parametrize("body", YES_ELEMENTS)
+def test_phases_over_a_matrix(body: str, tmp_path: Path) -> None:
+    spec = spec_of(rules_of(module(HEADER + filled(TEAM, ELEMENTS + body), tmp_path)))
+    assert "FOR_EACH_ELEMENT(i, j, AGENTS, 3)" in translated(spec, spec.check_params({}, 1))
+    env = gpu_envs.MultiAgentEnv(spec, 2, device="cpu", autoreset_mode="Disabled")
+    env.reset(seed=0)
+    env.step({"cat": np.zeros((2, 2), int)})
+    env.close()
+
+
+def test_a_refusal_whole(tmp_path: Path) -> None:
+    message = refusal(filled(TEAM, f"w.mean = 2.0 * {SUM}  # <--"), spec_of, tmp_path)
+    line = re.search(r"line (\d+)", message)
+    assert line is not None
+    assert message == (
+        "team.sum(...) is a phase, and assigned to a field by itself\n"
+        f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
+        f"    w.mean = 2.0 * {SUM}  # <--\n"
+        f"                   {'^' * len(SUM)}\n"
+        "Write w.total = team.sum(w.x[i] for i in team.agents()), and read w.total in a later phase"
+    )
+
+
+MARKET = """
+def reset(w: World, p: Params, team: Team) -> None:
+    for i in team.agents():
+        random = team.random(RESET, i)
+        w.wealth[i] = random.uniform(-1, 1)
+        w.age[i] = random.integer(9)
+    for i, j in team.elements(AGENTS, GOODS):
+        w.stock[i, j] = i * GOODS + j - 4.5
+    for i in team.agents(1):
+        w.asked = 3
+    w.total = team.sum(w.wealth[i] for i in team.agents())
+    trade(w, p, team)
+
+def price(w: World, p: Params, j: int) -> float:
+    return p.rate * (j + 1) - w.total
+
+def tally(w: World, p: Params, team: Team, by: float) -> None:
+    factor = by * 0.5
+    w.weighted = team.sum((factor * w.wealth[i] for i in team.agents()), double=True)
+    w.middle = team.sum(0 <= w.age[i] < 5 for i in team.agents(w.asked))
+
+def trade(w: World, p: Params, team: Team) -> None:
+    n = 3.0
+    for j in team.agents(GOODS):
+        w.sold[j] = team.sum(w.stock[i, j] * price(w, p, j) for i in team.agents())
+    for k in range(2):
+        w.ends[k] = team.max(w.wealth[first_of(DOG) * k + n] for n in team.agents(count_of(CAT)))
+    w.ends[2] = team.min(w.wealth[first_of(DOG) + i] for i in range(count_of(DOG)))
+    for d in team.agents(count_of(DOG)):
+        w.bones[d] = team.max(w.stock[first_of(DOG) + d, j] for j in range(GOODS))
+    tally(w, p, team, n)
+    for i, j in team.elements(GOODS, 2):
+        w.table[i, j] = w.sold[i] + j
+    w.oldest = team.max(w.age[i] for i in team.agents())
+    if GOODS > 2:
+        w.heads = team.sum(1 for _ in team.agents())
+
+def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:
+    trade(w, p, team)
+    for agent in team.agents():
+        if team.last_step and agent == 0:
+            w.terminated = True
+
+def measure(w: World, p: Params, team: Team, metrics: Metrics) -> None:
+    metrics.poorest = team.min(w.wealth[i] for i in team.agents())
+    for i in team.agents(1):
+        metrics.sold = w.sold[0]
+
+def observe(w: World, p: Params, agent: int, row: Row) -> None:
+    row[0] = w.total
+"""
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> gpu_envs.TeamSpec:
+    """Sums of all sorts."""
+    field, box = gpu_envs.Field, gymnasium.spaces.Box(-90, 90, (1,), np.float32)
+    moves = gymnasium.spaces.Discrete(2)
+    return gpu_envs.TeamSpec(
+        id="Market-v0",
+        header=rules_of(module(HEADER + "from gpu_envs.rules import Metrics\n" + MARKET, tmp_path)),
+        roles=(
+            gpu_envs.Role("cat", 2, box, moves),
+            gpu_envs.Role("dog", 3, box, moves, state={"bones": field()}),
+        ),
+        state={"wealth": field(), "age": field("byte"), "stock": field(shape=("goods",))},
+        shared={
+            **{name: field() for name in ("total", "weighted")},
+            **{name: field("int") for name in ("asked", "middle", "oldest", "heads")},
+            "sold": field(length=4),
+            "ends": field(length=3),
+            "table": field(shape=("goods", 2)),
+        },
+        params={"goods": gpu_envs.Param(4, fixed=True), "rate": gpu_envs.Param(0.25)},
+        metrics={"poorest": gpu_envs.Metric(), "sold": gpu_envs.Metric(reduce="sum")},
+        max_episode_steps=3,
+    )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_they_are_numpys(market: gpu_envs.TeamSpec, precision: str, device: str) -> None:
+    env = gpu_envs.MultiAgentEnv(market, 4, device=device, precision=precision, autoreset_mode="Disabled")
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step({"cat": np.zeros((4, 2), int), "dog": np.zeros((4, 3), int)})
+    s = {name: numpy_of(values) for name, values in env.state.items()}
+    wealth, stock = s["wealth"], s["stock"]
+    prices = 0.25 * np.arange(1, 5) - s["total"][:, None]
+    near = 1e-5 if precision == "float32" else 1e-13
+    expected = {
+        "total": wealth.sum(1),
+        "sold": (stock * prices[:, None]).sum(1),
+        "ends": np.stack([wealth[:, :2].max(1), wealth[:, 2:4].max(1), wealth[:, 2:].min(1)], 1),
+        "bones": stock[:, 2:].max(2),
+        "weighted": (1.5 * wealth.astype(np.float64)).sum(1),
+        "table": s["sold"][:, :, None] + np.arange(2),
+        "middle": (s["age"][:, :3] < 5).sum(1),
+        "oldest": s["age"].max(1),
+        "heads": [5] * 4,
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(s[name], values, near, near, err_msg=name)
+    measured = {name: numpy_of(values) for name, values in env.episode_metrics.items()}
+    np.testing.assert_allclose(measured["poorest"], wealth.min(1), near)
+    np.testing.assert_allclose(measured["sold"], 3 * s["sold"][:, 0], near)
+    env.close()
+
+
+def test_they_pass_the_checker(market: gpu_envs.TeamSpec) -> None:
+    assert wrong(builds.phases, market) == ""
