@@ -152,8 +152,9 @@ def test_infos_of_an_end(team_id: str, place: Place) -> None:
         assert set(infos[agent]) == {"alive", "final_obs", "_final_obs", "episode", "_episode"} | masks
         assert numpy_of(infos[agent]["_final_obs"]).all()
         assert infos[agent]["final_obs"].shape == env.observation_space(agent).shape
-        assert set(infos[agent]["episode"]) == {"r", "l"}
-        assert infos[agent]["episode"]["l"].shape == (COUNT,)
+        episode, metrics = infos[agent]["episode"], env.unwrapped.env_spec.metrics
+        assert set(episode) == {"r", "l", *metrics}
+        assert {numbers.shape for numbers in episode.values()} == {(COUNT,)}
 
 
 def test_vector_is_views(team_id: str, place: Place) -> None:

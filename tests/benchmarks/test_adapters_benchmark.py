@@ -97,8 +97,8 @@ def test_the_bytes_of_a_step_of_sb3_are_counted() -> None:
     from benchmarks.adapters.sb3_step import result_bytes
 
     env = gpu_envs.make("CartPole-v1", 10, device="cpu", autoreset_mode="SameStep")
-    # two observations of 4 floats, reward and return, length, two flags
-    assert result_bytes(env) == 10 * (2 * 16 + 2 * 4 + 4 + 2)
+    # two observations of 4 floats, reward and return, length, two flags, metrics
+    assert result_bytes(env) == 10 * (2 * 16 + 2 * 4 + 4 + 2 + 4 * len(env.env_spec.metrics))
     env.close()
 
 

@@ -1,7 +1,6 @@
 """What all agents of a role see alike: in their rows, or once a replica."""
 
 import dataclasses
-import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -108,13 +107,20 @@ def test_steps_into_memory_of_ones_own(spec: TeamSpec, device: str) -> None:
         plain.step(actions, out=gpu_envs.Step(final_shared={"prey": mine["prey"][0]}))
 
 
-def test_numbers_are_looked_at(spec: TeamSpec, device: str) -> None:
+def test_numbers_are_looked_at(spec: TeamSpec, tmp_path: Path, device: str) -> None:
+    """A number that only a shared observation has."""
+    if isinstance(spec.header, Rules):
+        pytest.skip("what is written is the same")
+    header = tmp_path / "sharing.cuh"
+    header.write_text(
+        header.read_text().replace("row[0] = float(w.weather)", "row[0] = 0.0f / float(w.elapsed == 2 ? 0 : 1)")
+    )
     env = MultiAgentEnv(spec, 3, device=device, checking=True, shared_observations=True)
     env.reset(seed=0)
-    assert "shared observation" in str(env._numbers._results("shared_observations", None).__next__())
-    env.state["weather"] = [0.0, math.nan, 0.0]
-    with pytest.raises(NotFiniteError, match="weather"):
-        env.step({role: np.ones((3, count), int) for role, count in env.counts.items()})
+    actions = {role: np.ones((3, count), int) for role, count in env.counts.items()}
+    env.step(actions)
+    with pytest.raises(NotFiniteError, match=r"replica 0, .*the shared observation.*nan"):
+        env.step(actions)
 
 
 def test_pickles_keep_the_way() -> None:
@@ -152,7 +158,8 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
         error, match=r"a role has a shared_observation, .*has? no .*observe_shared|and the rules have no"
     ):
         MultiAgentEnv(dataclasses.replace(spec, header=header), 2, device="cpu")
-    for at in (4, -1, "wide", True, 1.5):
+    wrong: tuple[Any, ...] = (4, -1, "wide", True, 1.5)
+    for at in wrong:
         roles = (dataclasses.replace(spec.roles[0], shared_at=at), *spec.roles[1:])
         with pytest.raises(ValueError, match=rf"'hunter': shared_at is {at!r}; give a whole number from 0 to 3"):
             MultiAgentEnv(dataclasses.replace(spec, roles=roles), 2, device="cpu")

@@ -12,6 +12,8 @@ from trainers import small, timeless
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
+
 import gpu_envs  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.policies.normalise import ObservationScale  # noqa: E402
@@ -116,13 +118,12 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
         observations, *_, infos = other.by_role.env.step(other.taken(actions))
         there = other.observations(observations)
         ended = numpy_of(infos["_final_obs"])
-        last = env.storage["prey"].last_seen
+        last: Any = env.storage["prey"].last_seen
         for replica in np.flatnonzero(ended):
-            mine = whole(Parts(last.own[t, replica], last.shared[t, replica : replica + 1], 3, last.split))
-            theirs = infos["final_obs"]["prey"][replica]
-            np.testing.assert_array_equal(
-                numpy_of(mine)[numpy_of(theirs).any(1)], numpy_of(theirs)[numpy_of(theirs).any(1)]
-            )
+            ends = Parts(last.own[t, replica], last.shared[t, replica : replica + 1], 3, last.split)
+            found, expected = numpy_of(ends.whole), numpy_of(infos["final_obs"]["prey"][replica])
+            alive = expected.any(1)
+            np.testing.assert_array_equal(found[alive], expected[alive])
 
 
 def test_minibatches_keep_groups_together(device: str) -> None:
@@ -146,7 +147,7 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
     trainer._roll_out()
     trainer._learn()
     trainer._roll_out()
-    learner = trainer.learners["prey"]
+    learner: Any = trainer.learners["prey"]
     learner.set_scalars(torch.full((1,), 1e-3, device=device), torch.full((1,), 0.01, device=device))
     learner.conclude(trainer._horizon_env.storage)
     parts, batch = learner._flat
@@ -171,8 +172,9 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     }  # fmt: skip
     one._roll_out()
     one._learn()
-    rows = one.learners["others"]._flat[0]
-    first = one._horizon_env.storage["prey"]
+    others: Any = one.learners["others"]
+    rows, first = others._flat[0], one._horizon_env.storage["prey"]
+    assert first.shared_observations is not None
     assert torch.equal(rows.own.view(16, 8, 2, 3), first.observations[:-1, :, 1:])
     assert torch.equal(rows.shared.view(16, 8, 71), first.shared_observations[:-1])
 
@@ -180,10 +182,10 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
 def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
     seen = []
 
-    class Own(torch.nn.Module):
+    class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = torch.nn.Linear(74, 4)
+            self.layer = nn.Linear(74, 4)
 
         def forward(self, rows: Any) -> Any:
             seen.append(rows)
@@ -194,7 +196,7 @@ def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
     trainer = Trainer(config, modules={"prey": Own().to(device)})
     trainer._roll_out()
     assert {tuple(rows.shape) for rows in seen[1:]} == {(12, 74)}
-    storage = trainer._horizon_env.storage["prey"]
+    storage: Any = trainer._horizon_env.storage["prey"]
     assert torch.equal(seen[-1][:, 3:].view(4, 3, 71), storage.shared_observations[2].unsqueeze(1).expand(-1, 3, -1))
 
 
