@@ -1,7 +1,7 @@
 """The functions that a header of rules must have, for messages about one that does not compile."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 _ONE = {
@@ -18,6 +18,7 @@ _TEAM = {
     "observe_shared": "FN void observe_shared(const World& w, const Params& p, int role, const Row& row)",
     "observe": "FN void observe(const World& w, const Params& p, int i, const Row& row)",
     "allow": "FN void allow(const World& w, const Params& p, int i, const Mask& mask)",
+    "active": "FN bool active(const World& w, const Params& p, int i, int j)",
     "measure": "FN void measure(World& w, const Params& p, Team& team, Metrics& metrics)",
 }
 
@@ -35,9 +36,9 @@ class Contract:
     """How each function begins, by its name."""
 
 
-def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool, shares: bool = False) -> Contract:
+def contract(spec: str, file: str, *, team: bool, masks: bool, metrics: bool, more: Sequence[str] = ()) -> Contract:
     """What the rules of an environment must have, which has a team or one agent, and what else or not."""
-    optional = (("allow", masks), ("measure", metrics), ("observe_shared", shares))
-    without = {name for name, wanted in optional if not wanted}
+    optional = {"allow": masks, "measure": metrics, **{name: name in more for name in ("active", "observe_shared")}}
+    without = {name for name, wanted in optional.items() if not wanted}
     functions = _TEAM if team else _ONE
     return Contract(spec, file, {name: text for name, text in functions.items() if name not in without})

@@ -28,6 +28,7 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
     masks = "action_mask=True: add it, or action_mask=False to do without"
     for function, wanted, asked, missing in (
         ("allow", spec.masked or None if spec.action_mask is not None else False, "action_mask=True", masks),
+        ("active", isinstance(spec, TeamSpec) and spec.active_heads, "active_heads=True", "active_heads=True"),
         ("measure", bool(spec.metrics), f"metrics names {', '.join(spec.metrics)}", "metrics={'name': Metric()}"),
         ("observe_shared", shares, "a role has a shared_observation", "Role(shared_observation=...)"),
     ):

@@ -40,6 +40,8 @@ class SimulationConfig:
     """Look at every index: a slow build that ends the process where one is outside its array, and says where."""
     first_replica: int = 0
     """The number of the first one, in the batch that these are part of."""
+    active_heads: bool = False
+    """Of a team: masks leave elements of actions that mean nothing now one choice."""
     apart: bool = False
     """Of a team: what all agents of a role see alike is written once a replica, and not into their rows."""
 

@@ -78,17 +78,17 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *([] if layout.spec.shares else [("generated", _NOTHING_SHARED)]),
         *_checked_calls(layout),
         *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
+        *headers(*(["drivers/active_heads.cuh"] if layout.config.active_heads else [])),
         *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", f"drivers/{module}.cuh"),
     ]
     schedule, spec = layout.schedule, layout.spec
+    more = [name for name, wanted in (("active", spec.active_heads), ("observe_shared", spec.shares)) if wanted]
     tiles = -(-layout.agents // schedule.threads) if schedule.kind == "SPREAD" else 1
     return Program(
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
         calls={kernel: declared[struct].ctype() for kernel, struct in _CALLS.items()},
-        contract=contract(
-            spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), shares=spec.shares
-        ),
+        contract=contract(spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), more=more),
         flush_denormals=layout.config.precision == "float32",
         grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
         weight=32 * layout.agents,
@@ -236,6 +236,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     _by_role("shared_at", [role.seen.at for role in layout.roles]),
                     _by_role("row_size", [role.features for role in layout.roles]),
                     f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules say what is possible",
+                    f"constexpr bool ACTIVE_HEADS = {str(config.active_heads).lower()};  // as masks tell",
                     *([_by_role("choices_of", [role.choices for role in layout.roles])] if spec.masked else []),
                     _by_role("batches_before", _before(-(-role.size // together) for role in layout.roles)),
                     _by_role("staged_before", _before(staged)[:-1]),
@@ -309,7 +310,7 @@ def _actions(layout: TeamLayout) -> str:
                     f"Boxes; a {role.name}'s are {space}"
                 )
         sizes = [len(row) for row in counts]
-    kind = "int" if counts else "real"
+    kind, masked = "int" if counts else "real", layout.config.active_heads
     size = max(sizes)
     alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
     long = size > MOST_HELD
@@ -327,5 +328,6 @@ def _actions(layout: TeamLayout) -> str:
             _by_role("action_size", sizes),
             _by_element("action_start", starts, size),
             _by_element("action_count", counts, size),
+            *([_by_element("choices_before", [_before(row)[:-1] for row in counts], size)] if masked else []),
         ]
     )

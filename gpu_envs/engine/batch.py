@@ -67,6 +67,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         checking: bool = False,
         first_replica: int = 0,
         shared_observations: bool = False,
+        active_heads: bool = False,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -87,9 +88,9 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
             block_size: On CUDA: threads per block, with a team the most; None: the default.
             checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
                 waits for the device, so it is for finding mistakes, and never within a CUDA graph.
-            first_replica: The number of the first replica, where these are part of a larger batch: they have the seeds
-                and offsets that replicas of these numbers have there, and errors name them so.
+            first_replica: The number of the first in a larger batch, as part of which these are seeded and named.
             shared_observations: Of a team: give what all agents of a role see alike once a replica, not in each row.
+            active_heads: Of a team: masks leave elements of actions that mean nothing now one choice.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own: one value or, but for those on which shapes depend, one for each replica.
@@ -97,7 +98,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self.num_envs = check_num_envs(num_envs)
         self._options = options = Options(
             str(device), output, autoreset_mode, precision, max_episode_steps, copy, statistics, threads, block_size,
-            checking, first_replica, shared_observations,
+            checking, first_replica, shared_observations, active_heads,
         )  # fmt: skip
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)

@@ -66,6 +66,7 @@ class Options:
     checking: bool = False
     first_replica: int = 0
     shared_observations: bool = False
+    active_heads: bool = False
 
     def __post_init__(self) -> None:
         """Refuses an unknown mode at once; the rest waits for the device, in ``check``."""
@@ -94,6 +95,7 @@ class Options:
         _check_switch("statistics", self.statistics, default=True)
         _check_switch("checking", self.checking, default=False)
         _check_switch("shared_observations", self.shared_observations, default=False)
+        _check_switch("active_heads", self.active_heads, default=False)
         _check_whole("threads", self.threads, range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}", "all cores")
         _check_whole("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
         _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^32")
@@ -133,7 +135,10 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
         limit = longest
     if options.shared_observations and not (isinstance(spec, TeamSpec) and spec.shares):
         raise ValueError(f"{spec.id}: shared_observations=True, and no role has a shared_observation; leave it out")
+    if options.active_heads and not (isinstance(spec, TeamSpec) and spec.active_heads):
+        raise ValueError(f"{spec.id}: active_heads=True, and its rules do not say which are; leave it out")
     return SimulationConfig(
         spec, num_envs, options.mode, options.precision, limit, checked,
         first_replica=int(options.first_replica), apart=bool(options.shared_observations),
+        active_heads=bool(options.active_heads),
     )  # fmt: skip

@@ -176,6 +176,7 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
             "carbon": Table([[0.88, 0.196, 0.0], [0.12, 0.797, 0.001465], [0.0, 0.007, 0.99853488]]),
         },
         action_mask=True,
+        active_heads=True,
         drawing=Drawing(_draw, size=(500, 500), frames_a_second=4),
     )
 

@@ -18,6 +18,7 @@ ARGUMENTS = (
     *("self", "spec", "id", "env_id", "num_envs", "seed", "device", "output", "autoreset_mode", "precision"),
     *("max_episode_steps", "copy", "statistics", "threads", "block_size", "checking", "first_replica", "render_mode"),
     "shared_observations",
+    "active_heads",
 )
 """What environments are made with besides their parameters, none of which can have such a name."""
 

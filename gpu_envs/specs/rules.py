@@ -28,6 +28,8 @@ class Rules:
     """Of a team: ``look(w, p, team)``."""
     allow: Function | None = None
     """``allow(s, p, mask)``, of a team ``allow(w, p, i, mask)``: which actions are possible, for ``action_mask``."""
+    active: Function | None = None
+    """Of a team: ``active(w, p, i, j)``, whether element j of an action means something now, for ``active_heads``."""
     measure: Function | None = None
     """``measure(s, p, metrics)``, of a team ``measure(w, p, team, metrics)``: the spec's ``metrics``."""
 

@@ -83,6 +83,9 @@ class TeamSpec(Spec):
     """What each agent has from one phase of a step to the next, and no longer."""
     shared_scratch: Mapping[str, Field] = dataclasses.field(default_factory=dict)
     """What a replica has once, and no longer than a step."""
+    active_heads: bool = False
+    """The rules say in ``active`` which elements of an action mean something now. With ``make(..., active_heads=True)``
+    masks leave the others one choice, so that policies learn nothing of them; the trainer asks for that."""
     columns: Callable[[Mapping[str, Any]], int] | None = None
     """How many columns ``FOR_EACH_COLUMN`` goes through, so that so many threads share a row; None: many."""
 
@@ -109,6 +112,8 @@ class TeamSpec(Spec):
         repeated = {n for n in taken if taken.count(n) > 1}
         if repeated:
             raise ValueError(f"{self.id}: {sorted(repeated)} named more than once, or a name that every world has")
+        if self.active_heads and not self.action_mask:
+            raise ValueError(f"{self.id}: active_heads=True tells policies by masks: give action_mask=True too")
         if not self.roles or len({role.name for role in self.roles}) < len(self.roles):
             raise ValueError(f"{self.id}: roles must be named, each once; got {[r.name for r in self.roles]}")
         for role in self.roles:

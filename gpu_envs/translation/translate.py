@@ -36,12 +36,13 @@ TEAM = {
     "observe": ("World", "Params", "int", "Row"),
     "observe_shared": ("World", "Params", "int", "Row"),
     "allow": ("World", "Params", "int", "Mask"),
+    "active": ("World", "Params", "int", "int"),
     "measure": ("World", "Params", "Team", "Metrics"),
 }
 """The arguments of the functions of a team."""
 
 _FROZEN = {
-    **dict.fromkeys(("observe", "observe_shared", "allow"), frozenset({"State", "World"})),
+    **dict.fromkeys(("observe", "observe_shared", "allow", "active"), frozenset({"State", "World"})),
     "measure": frozenset({"State"}),  # a team's may need scratch
 }
 """What functions must not change."""
@@ -97,6 +98,11 @@ def _check(spec: Spec, rules: Rules, wanted: Mapping[str, Any]) -> None:
         lack = "the rules have observe_shared, and no role has a shared_observation"
         hint = "give both, Rules(observe_shared=...) and Role(shared_observation=...), or neither"
         raise TranslationError(f"{spec.id}: {have if sharing else lack}; {hint}")
+    heads = isinstance(spec, TeamSpec) and spec.active_heads
+    if (rules.active is not None) is not heads:
+        have = "active_heads is True, and the rules have no active"
+        lack = "the rules have active, and the spec no active_heads=True"
+        raise TranslationError(f"{spec.id}: {have if heads else lack}; give both, or neither")
     if rules.allow is not None and spec.action_mask is None:
         raise TranslationError(f"{spec.id}: the rules have allow, and the spec no masks; give action_mask=True")
     if rules.allow is None and spec.masked:
@@ -127,12 +133,13 @@ def _entry(unit: Unit, spec: Spec, name: str, written: Written, kinds: tuple[str
         number = word == "int" and kind == "Action" and unit.arguments.all[kind] is INT
         if word in (*unit.arguments.all, *NUMBERS) and word != kind and not number:
             raise RefusedError(f"{own!r} is the {kind} here, and not the {word}", "Mind the arguments' order", node)
+    usual_result = name == "step" and isinstance(spec, EnvSpec)
     return translate(
         unit,
         written,
         name,
         dict(zip(given, kinds, strict=True)),
-        Several("Outcome", (REAL, BOOL)) if name == "step" and isinstance(spec, EnvSpec) else None,
+        BOOL if name == "active" else Several("Outcome", (REAL, BOOL)) if usual_result else None,
         between=isinstance(spec, TeamSpec) and name in ("reset", "step", "look", "measure"),
         frozen=_FROZEN.get(name, frozenset()),
     )

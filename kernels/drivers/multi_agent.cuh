@@ -154,6 +154,7 @@ template <class Call> FN void observe_apart(const World& w, const Params& p, Tea
 template <class Call> FN void observe_team(World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     look(w, p, team);
     if constexpr (MASKED) mask_actions(w, p, team, call);
+    if constexpr (ACTIVE_HEADS) mask_idle(w, p, team, call);
     if constexpr (APART) observe_apart(w, p, team, call, rows);
     if constexpr (ROW_WRITING == BY_BLOCK) observe_by_block(w, p, team, call, rows, local);
     else if constexpr (ROW_WRITING == BY_WARP) observe_by_warps(w, p, team, call, rows, local);

@@ -19,4 +19,5 @@ template <class Call> FN void mask_actions(const World& w, const Params& p, Team
         for (int choice = 0; choice < choices_of(own) && !FILLED_TOGETHER; ++choice) mask[choice] = true;
         if (w.present[i]) allow(w, p, i, mask);
     }
+    if (ACTIVE_HEADS) team.sync();
 }

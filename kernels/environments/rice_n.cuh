@@ -167,6 +167,12 @@ FN void allow(const World& w, const Params&, int i, const Mask& mask) {
     for (int level = 0; level < least; ++level) mask[10 * MITIGATE + level] = false;
 }
 
+// What regions decide in this stage.
+FN bool active(const World& w, const Params&, int, int j) {
+    const int stage = stage_of(w);
+    return stage == ACT ? j < PROPOSALS : stage == PROPOSE ? j >= PROPOSALS && j < DECISIONS : j >= DECISIONS;
+}
+
 FN void observe(const World& w, const Params&, int i, const Row& row) {
     constexpr int OWN = AGENTS, TALKS = OWN + 9 + NEGOTIATION;
     FOR_EACH_COLUMN(j, AGENTS) {

@@ -1,5 +1,7 @@
 """Choices that an environment's action mask forbids: their logits are so low that they are never drawn."""
 
+import itertools
+
 import torch
 
 from gpu_envs.training.operations.heads import Head
@@ -10,13 +12,14 @@ FORBIDDEN = -1e9
 
 def possible(action_mask: torch.Tensor, head: Head) -> torch.Tensor:
     """Which choices an action mask ``[..., head.parameters]`` leaves: where it leaves an element none, all of them."""
-    allowed = action_mask != 0
-    sizes = head.sizes
-    if len(set(sizes)) == 1:  # one element, or several alike
-        elements = allowed.view(*allowed.shape[:-1], len(sizes), sizes[0])
-        return (elements | ~elements.any(-1, keepdim=True)).flatten(-2)
-    parts = torch.split(allowed, list(sizes), -1)
-    return torch.cat([part | ~part.any(-1, keepdim=True) for part in parts], -1)
+    allowed, found, first = action_mask != 0, [], 0
+    for size, alike in itertools.groupby(head.sizes):  # elements with as many choices, one after another
+        count = len(list(alike))
+        part = allowed[..., first : first + count * size]
+        elements = part.reshape(*part.shape[:-1], count, size)
+        found.append((elements | ~elements.any(-1, keepdim=True)).flatten(-2))
+        first += count * size
+    return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
 def masked(parameters: torch.Tensor, action_mask: torch.Tensor | None, head: Head) -> torch.Tensor:

@@ -13,6 +13,7 @@ from gpu_envs.engine.by_role import ALONE, ByRole, RoleView, roles_of
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.results import Step
 from gpu_envs.registry import known as registry
+from gpu_envs.specs.team import TeamSpec
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.parts import Parts, Rows, Split, splits_of
@@ -221,13 +222,13 @@ def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str, **
 def simulated(config: Config, num_envs: int, device: str) -> SimulationConfig:
     """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
     spec = registry.spec(config.env)
-    known = {field.name for field in dataclasses.fields(Options)} - {"shared_observations"}
+    known = {field.name for field in dataclasses.fields(Options)} - {"shared_observations", "active_heads"}
     given: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
     options = Options(**given | {name: value for name, value in config.params.items() if name in known})
     own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
     found = config_of(spec, num_envs, options, own)
     apart = any(splits_of(role.seen for role in roles_of(spec, found.params)))
-    return dataclasses.replace(found, apart=apart)
+    return dataclasses.replace(found, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
 
 
 @final
@@ -246,10 +247,9 @@ class HorizonEnv:
 
     def __init__(self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0) -> None:
         """Makes the environment and the storage; its first replica has this number."""
-        apart = simulated(config, num_envs, device).apart
-        self.env = make_env(
-            config, num_envs, device, "SameStep", first_replica=first_replica, shared_observations=apart
-        )
+        world = simulated(config, num_envs, device)
+        ways = {"shared_observations": world.apart, "active_heads": world.active_heads}
+        self.env = make_env(config, num_envs, device, "SameStep", first_replica=first_replica, **ways)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors = RoleTensors(self.env)
         self._alone = self._tensors.by_role.alone

@@ -1,0 +1,175 @@
+"""Elements of actions that mean nothing in a step: masks leave them one choice, where that is asked for."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, MultiDiscrete
+from harness import HAS_TORCH, Place, forgotten, numpy_of
+from nvrtc import compile_with_nvrtc, nvrtc_missing
+from small_envs import chase
+
+import gpu_envs
+from gpu_envs import Field, MultiAgentEnv, Param, Role, Rules, TeamSpec, TranslationError
+from gpu_envs.backend.program import Device
+from gpu_envs.codegen import SimulationConfig, generate, layout_of
+from gpu_envs.rules import Mask, Params, Row, Team, TeamActions, World
+
+SIZES = [3, 2, 4]
+TURNS = {
+    "reset": "FOR_EACH_AGENT(i, AGENTS) w.x[i] = 0;",
+    "step": "FOR_EACH_AGENT(i, AGENTS) w.reward[i] = real(actions[i][w.elapsed % 2]);",
+    "observe": "row[0] = float(w.elapsed);\n    row[1] = float(i);",
+    "further": """FN void allow(const World& w, const Params&, int i, const Mask& mask) {
+    mask[2] = false;
+    if (i == 1) mask[0] = false;
+}
+FN bool active(const World& w, const Params&, int i, int j) { return j == w.elapsed % 2 || (i == 2 && j == 2); }
+""",
+}
+
+
+def reset(w: World, p: Params, team: Team) -> None:  # noqa: ARG001
+    for i in team.agents():
+        w.x[i] = 0
+
+
+def step(w: World, p: Params, team: Team, actions: TeamActions) -> None:  # noqa: ARG001
+    for i in team.agents():
+        w.reward[i] = actions[i][w.elapsed % 2]
+
+
+def observe(w: World, p: Params, i: int, row: Row) -> None:  # noqa: ARG001
+    row[0] = w.elapsed
+    row[1] = i
+
+
+def allow(w: World, p: Params, i: int, mask: Mask) -> None:  # noqa: ARG001
+    mask[2] = False
+    if i == 1:
+        mask[0] = False
+
+
+def active(w: World, p: Params, i: int, j: int) -> bool:  # noqa: ARG001
+    return j == w.elapsed % 2 or (i == 2 and j == 2)
+
+
+@pytest.fixture(params=["C++", "Python"])
+def spec(request: Any, tmp_path: Path) -> TeamSpec:
+    """Two who take turns with two elements, and one more who has a third."""
+    seen, more = Box(0, 99, (2,), np.float32), dict[str, Any]()
+    more = {
+        "roles": (Role("pair", 2, seen, MultiDiscrete(SIZES[:2])), Role("other", 1, seen, MultiDiscrete(SIZES))),
+        "params": {"unused": Param(0)},
+        "shared": {},
+        "action_mask": True,
+        "active_heads": True,
+        "max_episode_steps": 6,
+    }
+    if request.param == "C++":
+        made: TeamSpec = chase(tmp_path, "Turns-v0", more=more, **TURNS)
+        return made
+    rules = Rules(reset=reset, step=step, observe=observe, allow=allow, active=active)
+    return TeamSpec(id="Turns-v0", header=rules, state={"x": Field()}, **more)
+
+
+def expected(step: int, agent: int, *, told: bool) -> list[int]:
+    """A mask: what the rules forbid, and if idle elements are told of, their first choices."""
+    sizes = SIZES if agent == 2 else SIZES[:2]
+    parts = [[1] * size for size in sizes]
+    parts[0][2], parts[0][0] = 0, int(agent != 1)
+    for j, part in enumerate(parts):
+        if told and j != step % 2 and not (agent == 2 and j == 2):
+            part[:] = [1] + [0] * (len(part) - 1)
+    return [entry for part in parts for entry in part]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_masks(spec: TeamSpec, place: Place, told: bool) -> None:
+    env = MultiAgentEnv(spec, 3, device=place.device, output=place.output, active_heads=told)
+    _, infos = env.reset(seed=0)
+    for step in range(5):
+        masks = infos["action_mask"]
+        for agent in range(3):
+            found = numpy_of(masks["pair"])[:, agent] if agent < 2 else numpy_of(masks["other"])[:, 0]
+            assert found.tolist() == [expected(step, agent, told=told)] * 3
+        *_, infos = env.step({"pair": np.ones((3, 2, 2), int), "other": np.ones((3, 1, 3), int)})
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+def test_policies_learn_nothing_of_idle_elements(spec: TeamSpec, device: str) -> None:
+    """Their choices have probability one: neither log-probability, nor entropy, nor gradient."""
+    import torch
+    from trainers import small
+
+    from gpu_envs.training import Trainer
+
+    with forgotten():
+        gpu_envs.register(spec)
+        trainer = Trainer(small(device, "Turns-v0", num_envs=4, horizon=6, epochs=1, minibatches=1))
+        trainer._roll_out()
+        learner: Any = trainer.learners["other"]
+        learner.conclude(trainer._horizon_env.storage)
+        rows, batch = learner._flat
+        logits, _ = learner.module(rows)
+        actions = batch.actions.long()
+        step = torch.arange(6, device=device).repeat_interleave(4)
+        logits = torch.where(torch.arange(9, device=device) == 2, -torch.inf, logits)  # the third choice is forbidden
+        parts: list[Any] = [torch.distributions.Categorical(logits=part) for part in torch.split(logits, SIZES, 1)]
+        each = torch.stack([part.log_prob(actions[:, j]) for j, part in enumerate(parts)], 1)
+        means = torch.stack([step % 2 == 0, step % 2 == 1, torch.ones_like(step, dtype=torch.bool)], 1)
+        torch.testing.assert_close(batch.log_probs, torch.where(means, each, 0.0).sum(1), rtol=1e-5, atol=1e-6)
+        assert (actions[:, :2][~means[:, :2]] == 0).all()
+
+
+def test_regions_decide_one_thing_at_a_time() -> None:
+    told = gpu_envs.make("RiceN-v0", 2, device="cpu", num_regions=3, negotiation=True, active_heads=True)
+    plain = gpu_envs.make("RiceN-v0", 2, device="cpu", num_regions=3, negotiation=True)
+    told.reset(seed=0)
+    plain.reset(seed=0)
+    sizes = told.single_action_spaces["region"].nvec
+    for stage in (0, 1, 2, 0):
+        few, all_of = (np.split(env.action_mask["region"], np.cumsum(sizes)[:-1], -1) for env in (told, plain))
+        here = {0: range(9), 1: range(9, 15), 2: range(15, 18)}[stage]
+        for j, (some, every) in enumerate(zip(few, all_of, strict=True)):
+            if j in here:
+                assert (some == every).all()
+            else:
+                assert (some[..., 0] == 1).all()
+                assert not some[..., 1:].any()
+        actions = {"region": np.zeros((2, 3, len(sizes)), int)}
+        told.step(actions)
+        plain.step(actions)
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
+@pytest.mark.parametrize("pairs", [2, 300, 5000])
+def test_it_compiles_for_every_schedule(spec: TeamSpec, pairs: int) -> None:
+    many = dataclasses.replace(spec, roles=(dataclasses.replace(spec.roles[0], count=pairs), spec.roles[1]))
+    config = SimulationConfig(many, 8, "SameStep", "float32", 6, many.check_params({}, 1), active_heads=True)
+    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), frozenset())
+    (module,) = layout.modules
+    compile_with_nvrtc(generate(layout, module).source, "sm_90")
+
+
+def test_what_is_wrong_is_told(spec: TeamSpec) -> None:
+    with pytest.raises(ValueError, match=r"active_heads=True tells policies by masks: give action_mask=True too"):
+        dataclasses.replace(spec, action_mask=None)
+    silent = dataclasses.replace(spec, active_heads=False)
+    if isinstance(spec.header, Rules):
+        with pytest.raises(TranslationError, match=r"the rules have active, and the spec no active_heads=True"):
+            MultiAgentEnv(silent, 2, device="cpu")
+        less = dataclasses.replace(spec, header=dataclasses.replace(spec.header, active=None))
+        with pytest.raises(TranslationError, match=r"active_heads is True, and the rules have no active"):
+            MultiAgentEnv(less, 2, device="cpu")
+    else:
+        less = dataclasses.replace(spec, header=Path(str(spec.header)).with_name("less.cuh"))
+        Path(str(less.header)).write_text(Path(str(spec.header)).read_text().replace("bool active(", "bool lively("))
+        with pytest.raises(ValueError, match=r"active_heads=True, but .*less\.cuh has no function active"):
+            MultiAgentEnv(less, 2, device="cpu")
+        with pytest.raises(ValueError, match=r"active_heads=True, and its rules do not say which are; leave it out"):
+            MultiAgentEnv(silent, 2, device="cpu", active_heads=True)
+    with pytest.raises(ValueError, match=r"CartPole-v1: active_heads=True, and its rules do not say"):
+        gpu_envs.make("CartPole-v1", 2, device="cpu", active_heads=True)
