@@ -172,9 +172,10 @@ def _laid_out(team: TeamSize, kind: str, replicas: int, threads: int, *, arrays_
             size = field.elements(team.agents) * replicas * np.dtype(field.dtype).itemsize
             at += -(-size // 64) * 64  # so that on a CPU each begins a cache line
     widest, rows_at = team.widest, at
-    lanes, together = team.row_lanes(kind), max(1, BATCH_FLOATS // widest)
+    warps = -(-threads // 32)
+    lanes, together = team.row_lanes(kind), max(1, min(BATCH_FLOATS // widest, -(-team.agents // warps)))
     together = min(32, together // (32 // lanes) * (32 // lanes) or together)
-    by_warp = 4 * batch_floats(together, widest) * -(-threads // 32)
+    by_warp = 4 * batch_floats(together, widest) * warps
     if kind != "BLOCK" or (replicas == 1 and lanes > 1 and by_warp > SEVERAL_BYTES):
         writing = "DIRECTLY"
     elif replicas == 1 and lanes > 1:
