@@ -1,13 +1,15 @@
 """What all adapters do first: make the environment that is asked for, or look at the one that is given."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from gymnasium.vector import AutoresetMode
 
 import gpu_envs
 from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.specs.base import Spec
+
+EnvT = TypeVar("EnvT")
 
 
 def opened(
@@ -36,7 +38,7 @@ def opened(
             given = options.get(name, value)
             if (given.value if isinstance(given, AutoresetMode) else given) != value:
                 raise ValueError(f"{name} is {options[name]!r}; this adapter needs {value!r}: leave it out")
-        return gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen})
+        return whole(gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen}))
     if not isinstance(env, VectorEnv | MultiAgentEnv):
         raise TypeError(
             f"env is {type(env).__name__}; give an id, such as 'CartPole-v1', a place, such as "
@@ -51,6 +53,15 @@ def opened(
     ):
         if given != needed:
             raise ValueError(f"the environment has {name}={given!r}; make it with {name}={needed!r}")
+    return whole(env)
+
+
+def whole(env: EnvT) -> EnvT:
+    """The environment, if its rows hold all that an agent sees: libraries know nothing of rows in parts."""
+    if getattr(env, "single_shared_spaces", {}):
+        raise ValueError(
+            "shared_observations=True gives rows in parts, which adapters cannot hand on; leave it out for whole rows"
+        )
     return env
 
 

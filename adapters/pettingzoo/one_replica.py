@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from gpu_envs.adapters.opening import check_mode_of_one
+from gpu_envs.adapters.opening import check_mode_of_one, whole
 from gpu_envs.adapters.pettingzoo.agents import (
     Infos,
     Space,
@@ -183,6 +183,7 @@ class TeamEnv(ParallelEnv):
             render_mode=render_mode,
             **params,
         )
+        whole(self.batch)
         self.possible_agents = list(self.batch.possible_agents)
         self.agents: list[str] = []
         self.max_cycles = self.batch.max_episode_steps

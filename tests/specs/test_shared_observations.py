@@ -171,3 +171,13 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
             gpu_envs.make(name, 2, device="cpu", shared_observations=True)
     with pytest.raises(ValueError, match=r"shared_observations is 1; True or False"):
         gpu_envs.make("RiceN-v0", 2, device="cpu", shared_observations=1)
+
+
+def test_adapters_give_whole_rows() -> None:
+    """And say so to who asks them for parts."""
+    pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo", exc_type=ImportError)
+    for made in (pettingzoo.parallel_env, pettingzoo.vector_env):
+        env = made("RiceN-v0", device="cpu", num_regions=2)
+        assert env.observation_space("region_0").shape[-1] == 2 * 13 + 17
+        with pytest.raises(ValueError, match=r"shared_observations=True gives rows in parts, which adapters cannot"):
+            made("RiceN-v0", device="cpu", num_regions=2, shared_observations=True)
