@@ -2,6 +2,7 @@
 
 import importlib.resources
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_envs.backend.program import ELEMENTARY, ELEMENTARY_NAMES, NUMBERS, PORTABLE, headers
@@ -24,19 +25,26 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
 
         return spec.header.file, translated(spec, config.params)
     name, text = _found_header(spec, spec.header)
-    code, shares = blanked(text), isinstance(spec, TeamSpec) and spec.shares
-    masks = "action_mask=True: add it, or action_mask=False to do without"
-    for function, wanted, asked, missing in (
-        ("allow", spec.masked or None if spec.action_mask is not None else False, "action_mask=True", masks),
-        ("active", isinstance(spec, TeamSpec) and spec.active_heads, "active_heads=True", "active_heads=True"),
-        ("measure", bool(spec.metrics), f"metrics names {', '.join(spec.metrics)}", "metrics={'name': Metric()}"),
-        ("observe_shared", shares, "a role has a shared_observation", "Role(shared_observation=...)"),
-    ):
-        if wanted and not re.search(rf"\b{function}\s*\(", code):
-            raise ValueError(f"{spec.id}: {asked}, but {name} has no function {function}(...), which writes that")
-        if wanted is False and re.search(rf"\bvoid\s+{function}\s*\(", code):
+    for function, begins, wanted, asked, missing in _optional(spec):
+        if wanted and not re.search(rf"\b{function}\s*\(", blanked(text)):
+            raise ValueError(f"{spec.id}: {asked}, but {name} has no function {function}(...)")
+        if not wanted and missing and re.search(begins, blanked(text)):
             raise ValueError(f"{spec.id}: {name} has {function}(...), but the spec has no {missing}")
     return name, text
+
+
+def _optional(spec: Spec) -> Iterator[tuple[str, str, bool, str, str]]:
+    """Functions that not all rules have: name, how it begins, whether it is asked for, by what, and what is missing."""
+    hint = "action_mask=True: add it, or action_mask=False to do without" if spec.action_mask is None else ""
+    yield "allow", r"\bvoid\s+allow\s*\(", spec.masked, "action_mask=True", hint
+    metrics = f"metrics names {', '.join(spec.metrics)}"
+    yield "measure", r"\bvoid\s+measure\s*\(", bool(spec.metrics), metrics, "metrics={'name': Metric()}"
+    if isinstance(spec, TeamSpec):
+        world = r"\s*\(\s*const\s+World\b"
+        yield "active", rf"\bbool\s+active{world}", spec.active_heads, "active_heads=True", "active_heads=True"
+        sharing = "a role has a shared_observation"
+        missing = "role with a shared_observation"
+        yield "observe_shared", rf"\bvoid\s+observe_shared{world}", spec.shares, sharing, missing
 
 
 def _imported(code: str) -> str:

@@ -79,7 +79,7 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *_checked_calls(layout),
         *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
         *headers(*(["drivers/active_heads.cuh"] if layout.config.active_heads else [])),
-        *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", f"drivers/{module}.cuh"),
+        *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", "drivers/team_rows.cuh", f"drivers/{module}.cuh"),
     ]
     schedule, spec = layout.schedule, layout.spec
     more = [name for name, wanted in (("active", spec.active_heads), ("observe_shared", spec.shares)) if wanted]
@@ -310,8 +310,8 @@ def _actions(layout: TeamLayout) -> str:
                     f"Boxes; a {role.name}'s are {space}"
                 )
         sizes = [len(row) for row in counts]
-    kind, masked = "int" if counts else "real", layout.config.active_heads
-    size = max(sizes)
+    kind = "int" if counts else "real"
+    size, heads = max(sizes), layout.config.active_heads
     alone = all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces)
     long = size > MOST_HELD
     held = f"const {CPP_TYPES[layout.world['action'].type]}* value" if long else f"{kind} value[ACTION_SIZE]"
@@ -328,6 +328,6 @@ def _actions(layout: TeamLayout) -> str:
             _by_role("action_size", sizes),
             _by_element("action_start", starts, size),
             _by_element("action_count", counts, size),
-            *([_by_element("choices_before", [_before(row)[:-1] for row in counts], size)] if masked else []),
+            *([_by_element("choices_before", [_before(row)[:-1] for row in counts], size)] if heads else []),
         ]
     )

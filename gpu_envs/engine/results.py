@@ -103,6 +103,17 @@ def as_step(out: object) -> Step:
 Span: TypeAlias = tuple[int, int, str]
 """Memory: its first address, the one after its last, and whose it is."""
 
+_APART = "by teams that are made with shared_observations=True"
+
+_WHERE = {
+    "final_obs": "in autoreset_mode='SameStep'",
+    "action_mask": "by environments whose spec has action_mask=True",
+    "episode_metrics": "by environments whose spec names metrics",
+    "shared_observations": _APART,
+    "final_shared": f"in autoreset_mode='SameStep' {_APART}",
+}
+"""Results that not all environments have."""
+
 _MOST_KNOWN = 4096
 """Sets of arrays that are known to lie apart."""
 
@@ -152,15 +163,9 @@ class OutReader:
             actions: Those of the step, which are read while results are written.
         """
         as_step(out)
-        if out.final_obs is not None and not self._keys["final_obs"]:
-            raise ValueError("out.final_obs is written in autoreset_mode='SameStep' only")
-        if out.action_mask is not None and not self._keys["action_mask"]:
-            raise ValueError("out.action_mask is written by environments whose spec has action_mask=True only")
-        for name in ("shared_observations", "final_shared"):
+        for name, where in _WHERE.items():
             if getattr(out, name) is not None and not self._keys[name]:
-                raise ValueError(f"out.{name} is written by teams that are made with shared_observations=True only")
-        if out.episode_metrics is not None and not self._keys["episode_metrics"]:
-            raise ValueError("out.episode_metrics is written by environments whose spec names metrics only")
+                raise ValueError(f"out.{name} is written {where} only")
         if self._divided:
             self._check_keys(out)
         found = []

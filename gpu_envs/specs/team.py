@@ -126,22 +126,31 @@ class TeamSpec(Spec):
     def _check_role(self, role: Role) -> None:
         """Refuses wrong counts and spaces."""
         what = f"{self.id}: the role {role.name!r}:"
-        if isinstance(role.count, str):
-            param = self.params.get(role.count)
-            if param is None:
-                raise ValueError(
-                    f"{what} its count names {role.count!r}, which is not a parameter"
-                    f"{did_you_mean(role.count, self.params)} There are: {', '.join(self.params) or 'none'}"
-                )
-            if param.kind != "int" or not param.fixed:
-                raise ValueError(
-                    f"{what} its count is the parameter {role.count!r}, which must be a whole number and fixed: "
-                    f"Param({int(param.default) if param.kind in ('int', 'real') else 1}, positive=True, fixed=True)"
-                )
-        elif isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1:
+        for name, given in (("count", role.count), ("shared_at", role.shared_at)):
+            if isinstance(given, str):
+                self._check_number(f"{what} its {name}", given)
+        if role.shared_at is not None and role.shared_observation is None:
+            raise ValueError(f"{what} shared_at says where its shared_observation stands, and it has none")
+        if not isinstance(role.count, str) and (
+            isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1
+        ):
             raise ValueError(f"{what} its count is {role.count!r}; a whole number from 1 up, or a parameter's name")
         for name in ("observation", "action", *(["shared_observation"] if role.shared_observation is not None else [])):
             check_space(f"{what} {name}", getattr(role, name))
+
+    def _check_number(self, what: str, name: str) -> None:
+        """Refuses the name of what is no fixed whole number among the parameters."""
+        param = self.params.get(name)
+        if param is None:
+            raise ValueError(
+                f"{what} names {name!r}, which is not a parameter"
+                f"{did_you_mean(name, self.params)} There are: {', '.join(self.params) or 'none'}"
+            )
+        if param.kind != "int" or not param.fixed:
+            raise ValueError(
+                f"{what} is the parameter {name!r}, which must be a whole number and fixed: "
+                f"Param({int(param.default) if param.kind in ('int', 'real') else 1}, positive=True, fixed=True)"
+            )
 
     @property
     def spaces(self) -> Mapping[str, SpaceSource]:
@@ -182,6 +191,9 @@ class TeamSpec(Spec):
             return Seen(own)
         shared = row_space(role.shared_observation, params, f"{what} shared_observation")
         given, size = role.shared_at, int(own.shape[0])
+        if not size or not shared.shape[0]:
+            both = f"observation and shared_observation are {own} and {shared}"
+            raise ValueError(f"{what} {both}; give each a number or more")
         at = size if given is None else params.get(given) if isinstance(given, str) else given
         if isinstance(at, bool) or not isinstance(at, int | np.integer) or not 0 <= at <= size:
             raise ValueError(

@@ -15,7 +15,7 @@ from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.permutation import Permutation
 from gpu_envs.training.policies.networks import TOTALS, Networks
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
-from gpu_envs.training.policies.parts import Rows, largest_of
+from gpu_envs.training.policies.parts import Rows, chosen_rows, largest_of
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
@@ -94,7 +94,7 @@ class Learner:
 
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
         """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
-        observations = self.policy_rows.observed({name: s.seen_at(t) for name, s in storage.items()}, 0)
+        observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
         self.policy_rows.act(
             self.networks, observations, self._actions[t], self._log_probs[t],
@@ -107,7 +107,7 @@ class Learner:
         """Values, advantages and returns of a horizon that is complete."""
         config = self.config
         horizon = config.horizon
-        observations = self.policy_rows.observed({name: s.all_seen for name, s in storage.items()}, 1)
+        observations = self.policy_rows.observed({name: s.rows for name, s in storage.items()}, 1)
         rewards, terminations, truncations = (
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
         )
@@ -154,15 +154,17 @@ class Learner:
         horizon, rows = self._log_probs.shape
         if self._limit is None:
             return self._values[horizon]
-        final = self.policy_rows.observed({name: s.last_seen for name, s in storage.items()}, 1)
+        final = self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1)
         if horizon > self._limit:
             every = torch.empty_like(self._log_probs)
             self.networks.values(final.flatten(0, 1), every.view(-1))
             return every
         step = (truncations & ~terminations).to(torch.uint8).argmax(0)
+        each = self.policy_rows.each  # agents of a replica are truncated together
+        step = step.view(-1, each).amax(1).repeat_interleave(each)
         place = step * rows + torch.arange(rows, device=step.device)
         once = torch.empty_like(self._values[0])
-        self.networks.values(final.flatten(0, 1).index_select(0, place), once)
+        self.networks.values(chosen_rows(final.flatten(0, 1), place), once)
         return once
 
     def _measure(self, observations: Rows, alive: torch.Tensor | None) -> None:

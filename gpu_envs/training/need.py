@@ -117,7 +117,8 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
 def _passes(config: Config, device: str, part: RoleMembers, samples: int, module: nn.Module | None) -> list[Pass]:
     """What a policy that learns does over its samples."""
     head, features, masked, split = part.role.head, part.role.features, part.role.masked, part.role.split
-    held = features if split is None else split.own + -(-split.shared // len(part.members))  # of a row in memory
+    whole = split is None or module is not None  # modules of the user's own are given whole rows
+    held = features if split is None or whole else split.own + -(-split.shared // len(part.members))
     found = [Pass(samples, 24 * held)] if config.normalise_observations else []
     network = Network(head, features, config.hidden, config.activation, config.precision)
     perceptron = module is None and not config.shared_trunk

@@ -169,6 +169,8 @@ def test_what_is_wrong_is_told(spec: TeamSpec) -> None:
         Path(str(less.header)).write_text(Path(str(spec.header)).read_text().replace("bool active(", "bool lively("))
         with pytest.raises(ValueError, match=r"active_heads=True, but .*less\.cuh has no function active"):
             MultiAgentEnv(less, 2, device="cpu")
+        with pytest.raises(ValueError, match=r"has active\(\.\.\.\), but the spec has no active_heads=True"):
+            MultiAgentEnv(silent, 2, device="cpu")
         with pytest.raises(ValueError, match=r"active_heads=True, and its rules do not say which are; leave it out"):
             MultiAgentEnv(silent, 2, device="cpu", active_heads=True)
     with pytest.raises(ValueError, match=r"CartPole-v1: active_heads=True, and its rules do not say"):

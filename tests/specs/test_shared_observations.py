@@ -46,6 +46,27 @@ def same(whole: Any, own: Any, shared: Any, who: np.ndarray | None = None) -> No
         first += count
 
 
+@pytest.mark.parametrize("hunters", [70, 2100])
+def test_parts_make_whole_rows_of_many(spec: TeamSpec, place: Place, hunters: int) -> None:
+    """Of teams that have a block each, and of one that is spread; episodes end in several steps."""
+    whole, parts = both(spec, place, 2, autoreset_mode="SameStep", max_episode_steps=4, num_hunters=hunters)
+    whole.reset(seed=4)
+    parts.reset(seed=4)
+    whole.stagger(offsets=[0, 1])
+    parts.stagger(offsets=[0, 1])
+    ended = []
+    for _ in range(9):
+        present = numpy_of(whole.state["in_game"]).copy()
+        actions = {role: np.full((2, count), 2) for role, count in whole.counts.items()}
+        (seen, *_, told), (own, *_, infos) = whole.step(actions), parts.step(actions)
+        same(seen, own, infos["shared_observations"])
+        finished = numpy_of(infos["_final_obs"]) if "_final_obs" in infos else np.zeros(2, bool)
+        ended.append(finished.tolist())
+        if finished.any():
+            same(told["final_obs"], infos["final_obs"], infos["final_shared"], present & finished[:, None])
+    assert ended[2:4] == [[False, True], [True, False]]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
     whole, parts = both(spec, place, autoreset_mode=mode, max_episode_steps=7)
@@ -103,7 +124,7 @@ def test_steps_into_memory_of_ones_own(spec: TeamSpec, device: str) -> None:
         env.step(actions, out=gpu_envs.Step(shared_observations={"guard": mine["prey"][0]}))
     plain = MultiAgentEnv(spec, 5, device=device, output="torch")
     plain.reset(seed=0)
-    with pytest.raises(ValueError, match=r"out\.final_shared is written by teams that are made with shared_obs"):
+    with pytest.raises(ValueError, match=r"out\.final_shared is written in .*SameStep.* with shared_observations=True"):
         plain.step(actions, out=gpu_envs.Step(final_shared={"prey": mine["prey"][0]}))
 
 
@@ -159,6 +180,15 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
     ):
         MultiAgentEnv(dataclasses.replace(spec, header=header), 2, device="cpu")
     wrong: tuple[Any, ...] = (4, -1, "wide", True, 1.5)
+    with pytest.raises(ValueError, match=r"shared_at says where its shared_observation stands, and it has none"):
+        dataclasses.replace(spec, roles=(*spec.roles[:2], dataclasses.replace(spec.roles[2], shared_at=1)))
+    with pytest.raises(ValueError, match=r"its shared_at names 'wode', which is not a parameter. Did you mean 'wide'"):
+        dataclasses.replace(spec, roles=(dataclasses.replace(spec.roles[0], shared_at="wode"), *spec.roles[1:]))
+    for name in ("observation", "shared_observation"):
+        none: dict[str, Any] = {name: Box(0, 1, (0,))}
+        one = dataclasses.replace(spec.roles[0], shared_at=None, **none)
+        with pytest.raises(ValueError, match=r"'hunter': observation and shared_observation are .*; give each"):
+            MultiAgentEnv(dataclasses.replace(spec, roles=(one, *spec.roles[1:])), 2, device="cpu")
     for at in wrong:
         roles = (dataclasses.replace(spec.roles[0], shared_at=at), *spec.roles[1:])
         with pytest.raises(ValueError, match=rf"'hunter': shared_at is {at!r}; give a whole number from 0 to 3"):

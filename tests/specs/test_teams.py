@@ -492,7 +492,9 @@ def test_rules_without_allow_are_named(tmp_path: Path) -> None:
 )
 def test_observations_are_float32_boxes_of_one_dimension(space: gymnasium.Space[Any]) -> None:
     roles = (CARRIERS.roles[0], dataclasses.replace(CARRIERS.roles[1], observation=space))
-    with pytest.raises(ValueError, match=r"the role 'digger' is .*; a team's must be float32 Boxes of one dimension"):
+    with pytest.raises(
+        ValueError, match=r"the role 'digger': observation is .*; a team's must be float32 Boxes of one"
+    ):
         made(spec=dataclasses.replace(CARRIERS, roles=roles))
 
 

@@ -1,5 +1,6 @@
 """Policies that learn from observations in parts do what they would with whole rows."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn  # noqa: E402
 import gpu_envs  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.policies.normalise import ObservationScale  # noqa: E402
-from gpu_envs.training.policies.parts import Parts, Split, largest_of, whole  # noqa: E402
+from gpu_envs.training.policies.parts import Parts, Split, chosen_rows, largest_of, whole  # noqa: E402
 from gpu_envs.training.policies.policy import PartedLinear  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
@@ -51,8 +52,8 @@ def test_parts_stand_for_rows(device: str) -> None:
     assert torch.equal(torch.cat([rows[:, :3], rows[:, 63:]], 1), parts.own)
     assert torch.equal(whole(parts[3:9]), rows[3:9])
     assert torch.equal(whole(Parts.of(rows, SPLIT)), rows)
-    some = torch.tensor([4, 11, 0, 4], device=device)
-    assert torch.equal(whole(parts.index_select(0, some)), rows[some])
+    some = torch.tensor([9, 10, 11, 0, 1, 2], device=device, dtype=torch.int32)
+    assert torch.equal(whole(chosen_rows(parts, some)), rows[some])
     assert torch.equal(largest_of(parts), rows.abs().amax(1))
     steps = Parts(parts.own.view(2, 6, -1), parts.shared.view(2, 2, -1), 3, SPLIT)
     assert torch.equal(whole(steps[1:].flatten(0, 1)), rows[6:])
@@ -118,7 +119,7 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
         observations, *_, infos = other.by_role.env.step(other.taken(actions))
         there = other.observations(observations)
         ended = numpy_of(infos["_final_obs"])
-        last: Any = env.storage["prey"].last_seen
+        last: Any = env.storage["prey"].last_rows
         for replica in np.flatnonzero(ended):
             ends = Parts(last.own[t, replica], last.shared[t, replica : replica + 1], 3, last.split)
             found, expected = numpy_of(ends.whole), numpy_of(infos["final_obs"]["prey"][replica])
@@ -177,6 +178,45 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     assert first.shared_observations is not None
     assert torch.equal(rows.own.view(16, 8, 2, 3), first.observations[:-1, :, 1:])
     assert torch.equal(rows.shared.view(16, 8, 71), first.shared_observations[:-1])
+
+
+def test_roles_that_share_otherwise_may_have_one_policy(device: str) -> None:
+    """It has whole rows then."""
+    trainer = Trainer(small(device, "Sharing-v0", policies={"hunter": "all", "prey": "all"}))
+    trainer._roll_out()
+    trainer._learn()
+    learner: Any = trainer.learners["all"]
+    rows, prey = learner._flat[0], trainer._horizon_env.storage["prey"]
+    assert rows.shape == (16 * 8 * 5, 74)
+    assert prey.shared_observations is not None
+    last = rows.view(16, 40, 74)[:, 16:].reshape(16, 8, 3, 74)
+    assert torch.equal(last[..., :3], prey.observations[:-1])
+    assert torch.equal(last[..., 3:], prey.shared_observations[:-1].unsqueeze(2).expand(-1, -1, 3, -1))
+
+
+def test_what_nobody_sees_may_be_no_number(device: str, tmp_path: Path) -> None:
+    """A mean over the living, say, where none is left."""
+    spec = sharing(tmp_path)
+    header = Path(str(spec.header))
+    text = header.read_text().replace(
+        "row[0] = float(w.weather)", "row[0] = float(w.weather) / float(role == PREY ? living(w) : 1)"
+    )
+    count = "FN int living(const World& w) { int n = 0; for (int i = 2; i < 5; ++i) n += w.in_game[i]; return n; }\n"
+    header.write_text(count + text.replace("w.x[i] == 0) w.in_game", "w.elapsed == 3) w.in_game"))
+    with forgotten():
+        gpu_envs.register(dataclasses.replace(spec, id="Dying-v0"))
+        trainer = Trainer(small(device, "Dying-v0", total_steps=8 * 16 * 3, normalise_observations=True))
+        for _ in range(3):
+            trainer._roll_out()
+            trainer._learn()
+        assert all(bool(torch.isfinite(p).all()) for p in trainer.learners["prey"].module.parameters())
+
+
+def test_what_the_trainer_chooses_is_not_a_parameter(device: str) -> None:
+    with pytest.raises(
+        ValueError, match="params names active_heads, which the trainer chooses by itself; leave it out"
+    ):
+        Trainer(small(device, "Sharing-v0", params={"active_heads": True}))
 
 
 def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:

@@ -23,12 +23,17 @@ class Split(NamedTuple):
     at: int
     """How many of its own stand before those."""
 
+    @classmethod
+    def of(cls, seen: Seen | None) -> "Split | None":
+        """Of what agents see; None: they share nothing."""
+        return cls(int(seen.own.shape[0]), seen.shared_size, seen.at) if seen is not None and seen.shared_size else None
+
 
 def splits_of(seen: Iterable[Seen | None]) -> list[Split | None]:
     """How the rows of each role are learnt from: in parts where that pays, which are all roles that share or none."""
-    found = [one and one.shared and Split(int(one.own.shape[0]), one.shared_size, one.at) for one in seen]
-    few = any(split and split.own + split.shared <= FEW_FEATURES for split in found)
-    return [None if few else split or None for split in found]
+    found = [Split.of(one) for one in seen]
+    few = any(split is not None and split.own + split.shared <= FEW_FEATURES for split in found)
+    return [None if few else split for split in found]
 
 
 @final
@@ -54,8 +59,9 @@ class Parts:
     @property
     def whole(self) -> torch.Tensor:
         """The rows."""
-        shared = self.shared.repeat_interleave(self.each, -2)
-        return torch.cat([self.own[..., : self.split.at], shared, self.own[..., self.split.at :]], -1)
+        own = self.own.reshape(*self.shared.shape[:-1], self.each, self.split.own)
+        shared = self.shared.unsqueeze(-2).expand(*own.shape[:-1], -1)
+        return torch.cat([own[..., : self.split.at], shared, own[..., self.split.at :]], -1).flatten(-3, -2)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,11 +82,6 @@ class Parts:
     def flatten(self, first: int, last: int) -> "Parts":
         """Rows of several steps, one after another."""
         return self.made_of(self.own.flatten(first, last), self.shared.flatten(first, last))
-
-    def index_select(self, dim: int, rows: torch.Tensor) -> "Parts":
-        """Any rows."""
-        shared = self.shared.index_select(dim, rows // self.each)
-        return Parts(self.own.index_select(dim, rows), shared, 1, self.split)
 
 
 Rows: TypeAlias = torch.Tensor | Parts
@@ -110,6 +111,8 @@ def largest_of(rows: Rows) -> torch.Tensor:
 
 def of_living(rows: Rows, alive: torch.Tensor) -> Rows:
     """The rows, of which those of the dead are zero: they may hold NaN, which times zero stays NaN."""
-    if isinstance(rows, Parts):
-        return rows.made_of(torch.where(alive.unsqueeze(1) != 0, rows.own, 0.0), rows.shared)
-    return torch.where(alive.unsqueeze(1) != 0, rows, 0.0)
+    if not isinstance(rows, Parts):
+        return torch.where(alive.unsqueeze(1) != 0, rows, 0.0)
+    groups = (alive != 0).view(-1, rows.each).any(1)
+    own = torch.where(alive.unsqueeze(1) != 0, rows.own, 0.0)
+    return rows.made_of(own, torch.where(groups.unsqueeze(1), rows.shared, 0.0))

@@ -141,7 +141,7 @@ class RoleStorage:
         array: torch.Tensor | None = getattr(self, name)
         if array is None:
             return None
-        row = array[t + (name in _SEEN)]
+        row = array[t + (name in _KNOWN)]
         row = row.squeeze(1) if self.alone else row
         way = self.role.flattening
         if way is None or name not in ("observations", "final_obs"):
@@ -149,17 +149,17 @@ class RoleStorage:
         return None if way.pieces else row.view(*row.shape[:-1], *way.shape)
 
     @property
-    def all_seen(self) -> Rows:
+    def rows(self) -> Rows:
         """What is seen before each step and after the last, ``[horizon + 1, num_envs, agents, features]``."""
         return self._rows(self.observations, self.shared_observations)
 
     @property
-    def last_seen(self) -> Rows:
+    def last_rows(self) -> Rows:
         """What is seen at ends of episodes, ``[horizon, num_envs, agents, features]``."""
         assert self.final_obs is not None
         return self._rows(self.final_obs, self.final_shared)
 
-    def seen_at(self, t: int) -> Rows:
+    def rows_at(self, t: int) -> Rows:
         """What is seen before step ``t``, ``[num_envs, agents, features]``."""
         shared = self.shared_observations
         return self._rows(self.observations[t], None if shared is None else shared[t])
@@ -186,13 +186,13 @@ class RoleStorage:
 
     def carry_over(self) -> None:
         """Begins a horizon where the last one ended."""
-        for array in self.seen():
+        for array in self.known():
             array[0].copy_(array[-1])
         self.episode_length.zero_()
 
-    def seen(self) -> list[torch.Tensor]:
+    def known(self) -> list[torch.Tensor]:
         """What is known before a step, ``[horizon + 1, num_envs, agents, ...]`` each."""
-        arrays: list[torch.Tensor | None] = [getattr(self, name) for name in _SEEN]
+        arrays: list[torch.Tensor | None] = [getattr(self, name) for name in _KNOWN]
         return [array for array in arrays if array is not None]
 
     def episodes(self) -> torch.Tensor:
@@ -203,7 +203,7 @@ class RoleStorage:
         return torch.stack([part.to(torch.float32) for part in parts])
 
 
-_SEEN = ("observations", "shared_observations", "alive", "action_mask")
+_KNOWN = ("observations", "shared_observations", "alive", "action_mask")
 """Arrays of which row ``t`` is what is known before step ``t``."""
 
 _WRITTEN = (
@@ -219,10 +219,17 @@ def make_env(config: Config, num_envs: int, device: str, autoreset_mode: str, **
     return gpu_envs.make(config.env, num_envs, **kinds, **options, **config.params)
 
 
+_CHOSEN = ("shared_observations", "active_heads")
+"""Options of the environment that are the trainer's to choose."""
+
+
 def simulated(config: Config, num_envs: int, device: str) -> SimulationConfig:
     """What the environment of a run simulates: where policies learn from observations in parts, it gives them so."""
     spec = registry.spec(config.env)
-    known = {field.name for field in dataclasses.fields(Options)} - {"shared_observations", "active_heads"}
+    for name in _CHOSEN:
+        if name in config.params:
+            raise ValueError(f"params names {name}, which the trainer chooses by itself; leave it out")
+    known = {field.name for field in dataclasses.fields(Options)}
     given: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
     options = Options(**given | {name: value for name, value in config.params.items() if name in known})
     own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
@@ -356,7 +363,7 @@ class HorizonEnv:
 
     def observations(self, t: int) -> dict[str, Rows]:
         """By role, what is seen before step ``t``, ``[num_envs, agents, features]``."""
-        return {name: storage.seen_at(t) for name, storage in self.storage.items()}
+        return {name: storage.rows_at(t) for name, storage in self.storage.items()}
 
     def action_masks(self, t: int) -> dict[str, torch.Tensor]:
         """By role, what is possible in step ``t``, ``[num_envs, agents, choices]``; empty where there are no masks."""

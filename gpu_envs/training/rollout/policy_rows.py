@@ -39,14 +39,15 @@ class PolicyRows:
         """Refuses agents whose spaces differ."""
         first = parts[0].role
         for part in parts:
-            if (part.role.features, part.role.split, part.role.head) != (first.features, first.split, first.head):
+            if (part.role.features, part.role.head) != (first.features, first.head):
                 raise ValueError(
                     f"the policy {name!r} cannot act for both {first.name!r} and {part.role.name!r}: their spaces "
                     f"differ ({first.features} and {part.role.features} features; actions {first.head} and "
                     f"{part.role.head}); give them policies of their own"
                 )
         self.name, self.parts, self.num_envs = name, parts, num_envs
-        self.features, self.head, self.masked, self.split = first.features, first.head, first.masked, first.split
+        self.features, self.head, self.masked = first.features, first.head, first.masked
+        self.split = first.split if all(part.role.split == first.split for part in parts) else None
         counts = {len(part.members) for part in parts}
         self.each = counts.pop() if self.split is not None and len(counts) == 1 else 1
         self.rows = num_envs * sum(len(part.members) for part in parts)
@@ -88,14 +89,10 @@ class PolicyRows:
                 what a replica's agents share, ``[*lead, num_envs, numbers]`` or of each agent.
             lead: How many dimensions come first.
         """
-        whole, parts = dict[str, torch.Tensor](), dict[str, Parts]()
-        for role, rows in by_role.items():
-            if isinstance(rows, Parts):
-                parts[role] = rows
-            else:
-                whole[role] = rows
+        given = {part.role.name: by_role[part.role.name] for part in self.parts}
         if self.split is None:
-            return self.take(whole, lead)
+            return self.take({role: _whole(rows, lead) for role, rows in given.items()}, lead)
+        parts = {role: rows for role, rows in given.items() if isinstance(rows, Parts)}
         own = self.take({role: rows.own for role, rows in parts.items()}, lead)
         shared = {role: rows.shared for role, rows in parts.items()}
         first = next(iter(parts.values()))
@@ -141,6 +138,16 @@ class PolicyRows:
     def shares(self, role: str) -> bool:
         """Whether these are some of the agents of a role, and others are not among them."""
         return any(part.role.name == role and not part.whole for part in self.parts)
+
+
+def _whole(rows: Rows, lead: int) -> torch.Tensor:
+    """A role's observations as whole rows, ``[*lead, num_envs, agents, features]``."""
+    if not isinstance(rows, Parts):
+        return rows
+    of_each = rows.shared.dim() == rows.own.dim()
+    shared = rows.shared.flatten(lead, lead + 1) if of_each else rows.shared
+    flat = Parts(rows.own.flatten(lead, lead + 1), shared, 1 if of_each else rows.own.shape[lead + 1], rows.split)
+    return flat.whole.view(*rows.own.shape[:-1], -1)
 
 
 def assign(roles: tuple[RoleInfo, ...], policies: Mapping[str, str]) -> dict[str, tuple[RoleMembers, ...]]:

@@ -245,7 +245,7 @@ class Statements(Assignments):
             what = f"team.{method} goes over team.agents(n), or range(n)"
             raise RefusedError(what, f"Write w.total = team.{method}(w.x[i] for i in team.agents())")
         if ifs:
-            other = {"sum": "0.0", "max": "-math.inf", "min": "math.inf"}[method]
+            other = {"sum": "0", "max": "-math.inf", "min": "math.inf"}[method]
             instead = f"Write {ast.unparse(elt)} if {ast.unparse(ifs[0])} else {other} for {name} in ..."
             raise RefusedError(f"team.{method} leaves no number out", instead, ifs[0])
         if in_turn and name in self.frames[-1].stored:
