@@ -24,6 +24,7 @@ from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.random_actions import chosen
 from gpu_envs.engine.results import by_metric
 from gpu_envs.engine.simulation import Simulation
+from gpu_envs.specs.team import TeamSpec
 from gpu_envs.testing.draws import KINDS, Draw, long_draws
 from gpu_envs.testing.portable import from_bytes
 from gpu_envs.testing.subject import Moment, Subject, difference, ended
@@ -36,6 +37,9 @@ PLACE = "gpu_envs place: "
 
 MODES = ("SameStep", "NextStep", "Disabled")
 """The autoreset modes that are played."""
+
+PARTED = "NextStep"
+"""The mode in which a team's shared observations are written once a replica, and masks tell of idle elements."""
 
 _WAIT = 3
 """In Disabled, replicas that ended are begun anew after every so many steps, until when some of them wait."""
@@ -81,6 +85,9 @@ def builds_of(plan: Plan, mode: str) -> list[Build]:
     """
     options = Options(device=plan.device, autoreset_mode=mode, max_episode_steps=plan.limit)
     config = config_of(from_bytes(plan.spec), plan.num_envs, options, plan.params)
+    spec = config.spec
+    if mode == PARTED and isinstance(spec, TeamSpec):
+        config = dataclasses.replace(config, apart=spec.shares, active_heads=spec.active_heads)
     return [
         Build(dataclasses.replace(config, checked=bool(flags) or plan.device != "cpu"), flags)
         for flags in (plan.builds if mode == MODES[0] else plan.builds[-2:])
