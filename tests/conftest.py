@@ -3,11 +3,14 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, Tab, found
 from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, Make, Place, forgotten
 from registered import Variant
+from replay_pages import READY, STILL, Open
 
 import gpu_envs
 from gpu_envs.envs import ALL
@@ -168,3 +171,36 @@ def replay() -> Any:
     from gpu_envs.replays import record
 
     return record("Pendulum-v1", replicas=4, steps=20, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One without a screen."""
+    pytest.importorskip("PIL.Image")
+    program = found()
+    if program is None:
+        pytest.skip("no browser is installed: apt-get install chromium")
+    started = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens the page of a replay; at the end it may not have complained, nor asked for anything but itself."""
+    tabs: list[tuple[Tab, Path]] = []
+
+    def open_page(replay: Any, *, moving: bool = False, fps: int | None = None, **window: Any) -> Tab:
+        path = tmp_path / f"page-{len(tabs)}.html"
+        replay.save_html(path, fps=fps)
+        tab = Tab(browser)
+        tab.call("Emulation.setEmulatedMedia", features=[] if moving else STILL)
+        tabs.append((tab, path))
+        tab.open(path, ready=READY, **window)
+        return tab
+
+    yield open_page
+    for tab, path in tabs:
+        assert tab.complaints() == []
+        assert tab.requests() == [path.as_uri()]
+        tab.close()

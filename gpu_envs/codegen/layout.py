@@ -44,6 +44,8 @@ class SimulationConfig:
     """Of a team: masks leave elements of actions that mean nothing now one choice."""
     apart: bool = False
     """Of a team: what all agents of a role see alike is written once a replica, and not into their rows."""
+    measured: bool = False
+    """Each step writes what the metrics come to so far."""
 
     def name_of(self, replica: int) -> str:
         """How messages name a replica."""

@@ -11,11 +11,12 @@ def totals(spec: Spec) -> list[str]:
     return [name for name, metric in spec.metrics.items() if metric.reduce != "last"]
 
 
-def metrics_part(spec: Spec, *, followed: bool = False) -> str:
+def metrics_part(spec: Spec, *, measured: bool, followed: bool = False) -> str:
     """``Metrics``, which names the numbers that ``measure`` writes, and how they are reduced.
 
     Args:
         spec: The environment.
+        measured: Each step writes what they come to so far.
         followed: It is told which turns of phases write them, in a build that follows that.
     """
     metrics, reduced = spec.metrics, totals(spec)
@@ -26,6 +27,7 @@ def metrics_part(spec: Spec, *, followed: bool = False) -> str:
     return "\n".join(
         [
             f"enum MetricCounts : int {{ METRICS = {len(metrics)}, TOTALS = {len(reduced)} }};",
+            f"constexpr bool MEASURED = {str(measured).lower()};  // each step writes what they come to so far",
             "struct Metrics {",
             *(f"    real& {name};" for name in metrics),
             *([f"    FN explicit Metrics(real* at) : {places} {{"] if metrics else []),

@@ -101,6 +101,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "offset"),
         ("u32*", "staggered"),
         *([("real*", "totals")] if layout.spec.metrics else []),
+        *([("real*", "so_far")] if layout.config.measured else []),
         ("u8*", "ended"),
         ("u8*", "finished"),
         ("Record*", "records"),
@@ -172,7 +173,7 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
-            *([metrics_part(spec)] if spec.metrics else []),
+            *([metrics_part(spec, measured=config.measured)] if spec.metrics else []),
             _totals(layout),
             _record(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),

@@ -148,6 +148,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("u64*", "shared_seed"),
         ("u64*", "offence"),
         *([("real*", "last_metrics")] if layout.spec.metrics else []),
+        *([("real*", "so_far")] if layout.config.measured else []),
     )
     role = of(
         "RoleCall",
@@ -254,7 +255,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                 alone=schedule.replicas == 1,
                 checked=config.checked,
             ),
-            metrics_part(spec, followed=config.checked),
+            metrics_part(spec, measured=config.measured, followed=config.checked),
         ]
     )
 

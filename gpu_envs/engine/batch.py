@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 import gymnasium
@@ -102,8 +103,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         )  # fmt: skip
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)
-        self._env_spec = spec
-        self.output, self.precision, self.gives_copies = output, precision, options.gives_copies
+        self._env_spec, self.output, self.precision, self.gives_copies = spec, output, precision, options.gives_copies
         self.autoreset_mode = AutoresetMode(options.mode)
         config = config_of(spec, self.num_envs, options, params)
         backend = open_backend(self.device, threads, block_size)
@@ -225,6 +225,10 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         values = self._to_output(self._sim.buffers["episode_metrics"]) if self._measured else None
         return by_metric(self._env_spec.metrics, values)
 
+    def measured(self) -> AbstractContextManager[Array | None]:
+        """While it lasts, each step measures; see ``Simulation.measured``."""
+        return self._sim.measured()
+
     @in_turn
     def observe(self) -> ResultT:
         """The observations of the state as it stands, after assigning into ``state``."""
@@ -326,13 +330,12 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
     @in_turn
     def __getstate__(self) -> dict[str, Any]:
         """The arguments that made it, and where its trajectories are: ids, numbers and NumPy's arrays only."""
-        sim = self._sim
         return {
             "id": self._env_spec.id,
             "place": lasting(self._env_spec.id),
             "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
-            "params": given_params(sim),
-            "snapshot": on_host(snapshot(sim)) if sim.ready and not self.closed else None,
+            "params": given_params(self._sim),
+            "snapshot": on_host(snapshot(self._sim)) if self._sim.ready and not self.closed else None,
             "closed": self.closed,
             "frozen_steps": not self._report_frozen,
             "render_mode": self.render_mode,
@@ -393,8 +396,6 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     def _given_out(self, array: Array) -> Array:
         """One of the simulation's arrays as the user gets it: itself, or a copy."""
-        if not self.gives_copies:
-            return array
-        if self.output == "numpy":
+        if self.output == "numpy" and self.gives_copies:
             return self._sim.arrays.read(array)
-        return array.clone() if self.output == "torch" else array.copy()
+        return array if not self.gives_copies else array.clone() if self.output == "torch" else array.copy()

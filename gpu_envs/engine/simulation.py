@@ -1,7 +1,9 @@
 """The replicas of one environment on one device: their memory, their kernels, and the launches. Knows no Gymnasium."""
 
+import contextlib
+import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -197,6 +199,32 @@ class Simulation:
         self._memory = tuple(sorted((at, at + own_arrays[name].nbytes, name) for name, at in places.items()))
         self._watch()
         self._prepare(program.calls.values())
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[Array | None]:
+        """While it lasts, each step writes what the metrics come to so far.
+
+        Yields:
+            ``[num_envs, metrics]``, NaN where no step was taken; None: there are no metrics.
+        """
+        if not self.config.spec.metrics:
+            yield None
+            return
+        shape, dtype = self.shapes["episode_metrics"]
+        found = self.buffers["so_far"] = self.arrays.full_of(np.full(shape, np.nan, dtype))
+        self._compile(measured=True)
+        try:
+            yield found
+        finally:
+            self._compile(measured=False)
+
+    def _compile(self, *, measured: bool) -> None:
+        """Takes a program that measures each step, or the one that does not."""
+        with self.turn:
+            config, before = dataclasses.replace(self.config, measured=measured), self.layout
+            layout = layout_of(config, self.backend.traits, before.per_replica, before.baked)
+            self.program, self.config = EnvProgram(layout, self.buffers, self.arrays, self.backend), config
+            self._prepare(self.program.calls.values())
 
     def _prepare(self, calls: Iterable[Any]) -> None:
         """Writes parameters and flags into what kernels are called with."""

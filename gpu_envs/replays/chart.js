@@ -1,4 +1,4 @@
-/* Curves of returns. */
+/* Curves of returns and metrics. */
 
 /** Numbers at round distances from one another, from below the least to above the greatest. */
 function ticks(low, high) {
@@ -20,25 +20,40 @@ function styled(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name);
 }
 
-/** The return of a role's episodes against time. */
+/** The curves of a role's returns. */
+function ofRole(recording, { name, agents, colour }, role) {
+  const title = agents > 1 ? `${name}, mean of ${agents}` : name;
+  return { title, colour, what: `Return of ${name}`, values: recording.totals[role] };
+}
+
+/** The curves of a metric. */
+function ofMetric(recording, { name, description, reduce, colour }, metric) {
+  const note = [description, reduce === "last" ? "" : `(${reduce})`].filter(Boolean).join(" ");
+  return { title: name, note, colour, what: name, values: recording.measured[metric] };
+}
+
+/** Something of each replica's episodes against time. */
 class Chart {
-  constructor(recording, role, parent, seek) {
+  constructor(recording, { title, note = "", colour, what, values }, parent, seek) {
     this.recording = recording;
-    this.role = role;
-    const { name, agents, colour } = recording.about.roles[role];
+    this.colour = colour;
+    this.values = values;
     const figure = document.createElement("figure");
     const caption = document.createElement("figcaption");
-    const title = document.createElement("b");
-    title.textContent = agents > 1 ? `${name}, mean of ${agents}` : name;
-    title.style.setProperty("--colour", colour);
+    const name = document.createElement("b");
+    name.textContent = title;
+    name.style.setProperty("--colour", colour);
     this.now = document.createElement("span");
     this.mean = document.createElement("span");
     this.same = document.createElement("small");
     this.canvas = document.createElement("canvas");
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", `Return of ${name} against time`);
+    this.canvas.setAttribute("aria-label", `${what} against time`);
     this.curves = document.createElement("canvas");
-    caption.append(title, this.now, this.mean, this.same);
+    const more = document.createElement("small");
+    more.className = "note";
+    more.textContent = note;
+    caption.append(name, ...(note ? [more] : []), this.now, this.mean, this.same);
     figure.append(caption, this.canvas);
     parent.append(figure);
     const follow = (event) => {
@@ -50,13 +65,13 @@ class Chart {
     this.measure();
   }
 
-  /** The range of all returns: the same whichever replicas are looked at. */
+  /** The range of all values: the same whichever replicas are looked at. */
   measure() {
-    let [low, high] = [0, 0];
-    for (const totals of this.recording.totals[this.role]) {
-      for (const total of totals.filter(Number.isFinite)) [low, high] = [Math.min(low, total), Math.max(high, total)];
+    let [low, high] = [Infinity, -Infinity];
+    for (const row of this.values) {
+      for (const value of row.filter(Number.isFinite)) [low, high] = [Math.min(low, value), Math.max(high, value)];
     }
-    this.ticks = ticks(low, high);
+    this.ticks = low > high ? ticks(0, 0) : ticks(low, high);
     this.low = this.ticks[0];
     this.high = this.ticks[this.ticks.length - 1];
   }
@@ -69,8 +84,8 @@ class Chart {
     return this.left + (frame / Math.max(1, this.recording.frames - 1)) * (this.width - this.left - this.right);
   }
 
-  y(total) {
-    return this.height - 18 - ((total - this.low) / (this.high - this.low)) * (this.height - 26);
+  y(value) {
+    return this.height - 18 - ((value - this.low) / (this.high - this.low)) * (this.height - 26);
   }
 
   /** Draws what stays as it is while time passes. */
@@ -100,8 +115,8 @@ class Chart {
   /** One of the replicas with each curve: where a step pays 1, many have the same. */
   distinct(replicas) {
     const { last } = this.recording.about;
-    const { totals, ends } = this.recording;
-    const curve = (replica) => [totals[this.role][replica], ends[replica], last[replica]].join(" ");
+    const { ends } = this.recording;
+    const curve = (replica) => [this.values[replica], ends[replica], last[replica]].join(" ");
     return [...new Map(replicas.map((replica) => [curve(replica), replica])).values()];
   }
 
@@ -127,24 +142,24 @@ class Chart {
   }
 
   drawCurve(context, replica, strength) {
-    const { last, roles } = this.recording.about;
-    const totals = this.recording.totals[this.role][replica];
+    const { last } = this.recording.about;
+    const values = this.values[replica];
     const ends = this.recording.ends[replica];
     context.globalAlpha = strength;
-    context.strokeStyle = context.fillStyle = roles[this.role].colour;
+    context.strokeStyle = context.fillStyle = this.colour;
     context.lineWidth = 1.3;
     context.lineJoin = "round";
     context.beginPath();
     for (let frame = 0; frame <= last[replica]; frame++) {
-      if (!Number.isFinite(totals[frame])) break;
-      if (frame === 0 || ends[frame - 1]) context.moveTo(this.x(frame), this.y(totals[frame]));
-      else context.lineTo(this.x(frame), this.y(totals[frame]));
+      if (!Number.isFinite(values[frame])) continue;
+      const begins = frame === 0 || ends[frame - 1] || !Number.isFinite(values[frame - 1]);
+      context[begins ? "moveTo" : "lineTo"](this.x(frame), this.y(values[frame]));
     }
     context.stroke();
     for (const frame of this.recording.endings[replica]) {
-      if (!Number.isFinite(totals[frame])) continue;
+      if (!Number.isFinite(values[frame])) continue;
       context.beginPath();
-      context.arc(this.x(frame), this.y(totals[frame]), 2.8, 0, 2 * Math.PI);
+      context.arc(this.x(frame), this.y(values[frame]), 2.8, 0, 2 * Math.PI);
       if (ends[frame] === 1) context.fill();
       else context.stroke();
     }
@@ -153,7 +168,6 @@ class Chart {
 
   draw(frame) {
     const context = this.canvas.getContext("2d");
-    const totals = this.recording.totals[this.role];
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     context.drawImage(this.curves, 0, 0);
@@ -164,10 +178,10 @@ class Chart {
     context.lineTo(this.x(frame), this.height - 18);
     context.stroke();
     const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-    const now = mean(this.replicas.map((replica) => totals[replica][frame]));
-    const finished = this.recording.finished(this.role, this.replicas, frame);
+    const now = this.replicas.map((replica) => this.values[replica][frame]).filter((value) => !Number.isNaN(value));
+    const finished = this.recording.finished(this.values, this.replicas, frame);
     this.same.textContent = this.alike;
-    this.now.textContent = `now ${shown(now)}`;
+    this.now.textContent = now.length ? `now ${shown(mean(now))}` : "";
     const whose = finished.length === 1 ? "1 episode" : `mean of ${finished.length} episodes`;
     this.mean.textContent = finished.length ? `${whose} ${shown(mean(finished))}` : "";
   }

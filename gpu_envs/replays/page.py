@@ -35,7 +35,7 @@ SCRIPTS: Final = ("recording.js", "chart.js", "player.js")
 """In this order: each uses what those before it define."""
 
 COLOURS: Final = ("#c0392b", "#2471a3", "#1e8449", "#b9770e", "#7d3c98", "#117a65")
-"""Of curves, role by role; of one agent alone the second."""
+"""Of curves, role by role; of one agent alone the second. Those of metrics follow."""
 
 
 def check(path: Path) -> None:
@@ -109,7 +109,7 @@ def _described(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
     layers = _layers(pictures, replay.env)
     with np.errstate(over="ignore"):  # beyond float32 it is infinite, and no curve is drawn of it
         paid = rewards.astype(np.float32)
-    return {
+    about = {
         "title": replay.title or replay.env,
         "facts": _facts(replay),
         "fps": fps,
@@ -131,6 +131,26 @@ def _described(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
         "gapShade": _css((GAP_SHADE,) * 3),
         "faded": FADED,
         "layers": [layer.described(block, pictures[0].view) for layer in layers],
+    }
+    return about | (_metrics(replay, block) if replay.metrics else {})
+
+
+def _metrics(replay: Recorded, block: Block) -> dict[str, Any]:
+    """What is measured; what it comes to goes into the block."""
+    before = max(2, len(replay.agents))
+    with np.errstate(over="ignore"):
+        values = np.stack([values.T for values in replay.metrics.values()]).astype(np.float32)
+    return {
+        "metrics": [
+            {
+                "name": name,
+                "description": replay.measured[name].description,
+                "reduce": replay.measured[name].reduce,
+                "colour": COLOURS[(before + i) % len(COLOURS)],
+            }
+            for i, name in enumerate(replay.metrics)
+        ],
+        "measured": block.add(values),
     }
 
 

@@ -60,9 +60,13 @@ class Player {
     this.position = 0;
     this.playing = false;
     this.picture = new Picture(recording, byId("picture"));
-    this.charts = recording.about.roles.map(
-      (_, role) => new Chart(recording, role, byId("charts"), (frame) => this.seek(frame)),
-    );
+    const { roles, metrics = [] } = recording.about;
+    const drawn = (curves, place) => new Chart(recording, curves, byId(place), (frame) => this.seek(frame));
+    byId("measured").hidden = !metrics.length;
+    this.charts = [
+      ...roles.map((role, i) => drawn(ofRole(recording, role, i), "charts")),
+      ...metrics.map((metric, i) => drawn(ofMetric(recording, metric, i), "metrics")),
+    ];
     byId("scrub").max = recording.frames - 1;
     byId("replica").append(new Option(`all ${this.all.length}`, "all"));
     for (const replica of this.all) byId("replica").append(new Option(this.name(replica), replica));

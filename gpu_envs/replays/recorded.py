@@ -10,6 +10,7 @@ import numpy as np
 from gpu_envs.pictures import Drawing, Picture
 from gpu_envs.rendering.frames import GAP, Snapshot, tile_size, tiled
 from gpu_envs.rendering.painter import Painter
+from gpu_envs.specs.metrics import Metric
 
 GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
 """What became of a replica's episode in a step."""
@@ -57,6 +58,11 @@ class Recorded:
     """Says in a few words what it is."""
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """What else is known of it."""
+    metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """By name, ``[frames, replicas]``: what the episode has of it if it ends with the step before the frame, as in
+    ``infos["episode"]`` where it does; NaN where it has had no step."""
+    measured: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
+    """What they are."""
 
     @property
     def frames(self) -> int:

@@ -15,20 +15,22 @@ StepArrays: TypeAlias = dict[str, Array]
 
 @final
 class Recorder:
-    """States, rewards and ends of episodes of some replicas, step by step.
+    """States, rewards, metrics and ends of episodes of some replicas, step by step.
 
     Attributes:
         ends: ``[frames, replicas]``: ``GOES_ON``, ``TERMINATED`` or ``TRUNCATED``, of the frames on the host.
     """
 
-    def __init__(self, env: Any, numbers: np.ndarray) -> None:
+    def __init__(self, env: Any, numbers: np.ndarray, so_far: Array | None = None) -> None:
         """Records the first frame.
 
         Args:
             env: The environment.
             numbers: Of the replicas.
+            so_far: What the metrics come to after each step, ``[num_envs, metrics]``, live; None: there are none.
         """
         self._env, self._by_role, self._numbers = env, ByRole(env), numbers
+        self._measured: StepArrays = {} if so_far is None else {"metrics": so_far}
         self._stays_over = env.autoreset_mode.value == "Disabled"
         self._was_over = np.zeros(len(numbers), bool)
         self._indices: dict[str, Array] = {}
@@ -36,11 +38,12 @@ class Recorder:
         self._results: list[StepArrays] = []
         self._frames: list[dict[str, np.ndarray]] = []
         self._rewards: list[dict[str, np.ndarray]] = []
+        self._metrics: list[np.ndarray] = []
         self.ends = np.full((1, len(numbers)), GOES_ON, np.uint8)
 
     def add(self, rewards: Any, terminations: Any, truncations: Any) -> None:
         """Records a step, as the environment gave it, and the state after it."""
-        row: StepArrays = {}
+        row = self._taken(self._measured)
         for kind, given in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
             row |= self._taken({f"{kind}.{role}": values for role, values in self._by_role.split(given).items()})
         self._results.append(row)
@@ -55,6 +58,7 @@ class Recorder:
             results = _stacked(self._results)
             self._results = []
             self.ends = np.concatenate([self.ends, self._ends(results)])
+            self._metrics += [results["metrics"]] if self._measured else []
             paid = _of_agents(results, "rewards")
             self._rewards.append({role: values.astype(np.float64).mean(-1) for role, values in paid.items()})
 
@@ -69,6 +73,15 @@ class Recorder:
             role: np.concatenate([nothing, *(part[role] for part in self._rewards)])[:frames]
             for role in self._rewards[0]
         }
+
+    def metrics(self, frames: int) -> dict[str, np.ndarray]:
+        """By name, what each comes to by each of the first so many frames."""
+        if not self._metrics:
+            return {}
+        values = np.concatenate([np.full_like(self._metrics[0][:1], np.nan), *self._metrics])[:frames]
+        if self._env.autoreset_mode.value == "NextStep":  # the step after an episode's last one is no step of the next
+            values[1:][self.ends[: frames - 1] != GOES_ON] = np.nan
+        return {name: values[..., m] for m, name in enumerate(self._env.env_spec.metrics)}
 
     def _taken(self, arrays: Mapping[str, Array]) -> StepArrays:
         """Copies of the replicas' part."""

@@ -126,7 +126,7 @@ class Layer {
   }
 }
 
-/** What was recorded: shapes, returns and the ends of episodes. */
+/** What was recorded: shapes, returns, metrics and the ends of episodes. */
 class Recording {
   constructor(about, bytes) {
     this.about = about;
@@ -148,6 +148,15 @@ class Recording {
         return this.summed(replica, 0, (frame) => rewards[row + frame]);
       }),
     );
+    const metrics = about.metrics ?? [];
+    const measured = arrayOf(Float32Array, bytes, about.measured ?? 0, metrics.length * this.replicas * this.frames);
+    /** By metric, replica and frame: what the episode has of it so far; NaN where it has had no step. */
+    this.measured = metrics.map((_, metric) =>
+      this.byReplica((replica) => {
+        const row = (metric * this.replicas + replica) * this.frames;
+        return Float64Array.from({ length: this.frames }, (_, f) => measured[row + Math.min(f, about.last[replica])]);
+      }),
+    );
   }
 
   byReplica(made) {
@@ -167,10 +176,10 @@ class Recording {
     return sums;
   }
 
-  /** Returns of the episodes of some replicas that had ended by a frame. */
-  finished(role, replicas, frame) {
+  /** Returns or metrics, by replica and frame: of the episodes of some replicas that had ended by a frame. */
+  finished(values, replicas, frame) {
     return replicas.flatMap((replica) =>
-      this.endings[replica].filter((at) => at <= frame).map((at) => this.totals[role][replica][at]),
+      this.endings[replica].filter((at) => at <= frame).map((at) => values[replica][at]),
     );
   }
 

@@ -79,10 +79,10 @@ def _recorded(opened: ReplaySource, most: int, each: int | None, bar: Progress) 
     env, count = opened.env, len(opened.numbers)
     elapsed = to_numpy(env.elapsed)[opened.numbers].astype(np.int64)
     params = {name: _own(value, opened.numbers) for name, value in env.drawn_params.items()}
-    recorder = Recorder(env, opened.numbers)
     observations, began = opened.observations, time.perf_counter()
     look_every = 1 if env.device == "cpu" else _LOOK_EVERY
-    with opened.settings:
+    with opened.settings, env.measured() as so_far:
+        recorder = Recorder(env, opened.numbers, so_far)
         for step in range(1, most + 1):
             observations, *results, _ = env.step(opened.act(observations))
             recorder.add(*results)
@@ -111,6 +111,8 @@ def _recorded(opened: ReplaySource, most: int, each: int | None, bar: Progress) 
         device=env.device,
         title=opened.title,
         facts=opened.facts,
+        metrics={name: _until(values, last, frames) for name, values in recorder.metrics(frames).items()},
+        measured=spec.metrics,
     )
 
 

@@ -62,7 +62,10 @@ FN void conclude(World& w, Team& team, const StepCall& call, bool late) {
         }
         if (i == 0) {
             w.finished = finished;
-            if (!pending) add_to_totals(w);
+            if (!pending) {
+                add_to_totals(w);
+                tell_metrics(w, team, buffers);
+            }
         }
     }
 }

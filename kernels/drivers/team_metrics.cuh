@@ -1,5 +1,6 @@
-// Metrics of teams, measured in phases of their own: in every step where any of them has a total, otherwise where an
-// episode ends. Templates, for what is named here is not there where there are none.
+// Metrics of teams, measured in phases of their own: in every step where any of them has a total, or where a build tells
+// what they come to so far; otherwise where an episode ends. Templates, for what is named here is not there where there
+// are none.
 
 template <class W> FN void begin_totals(W& w) {
     if constexpr (TOTALS > 0) FOR_EACH_TOTAL(m) w._totals[total_of(m)] = first_total(m);
@@ -18,7 +19,17 @@ template <class W> FN void measure_team(W& w, const Params& p, Team& team) {
 }
 
 template <class W> FN void measure_step(W& w, const Params& p, Team& team) {
-    if constexpr (TOTALS > 0) measure_team(w, p, team);
+    if constexpr (TOTALS > 0 || MEASURED) measure_team(w, p, team);
+}
+
+template <class W> FN real metric_so_far(const W& w, int m) {
+    real value = w._metrics[m];
+    if constexpr (TOTALS > 0) value = of_episode(m, value, w._totals[total_of(m)], w.elapsed);
+    return value;
+}
+
+template <class W, class Buffers> FN void tell_metrics(const W& w, const Team& team, const Buffers& buffers) {
+    if constexpr (MEASURED) FOR_EACH_METRIC(m) buffers.so_far[team.replica * METRICS + m] = metric_so_far(w, m);
 }
 
 // The metrics of the episodes that have just ended, of the replicas that take part.
@@ -27,11 +38,11 @@ template <class W, class Call> FN void keep_metrics(W& w, const Params& p, Team&
         if constexpr (TOTALS == 0) measure_team(w, p, team);
         FOR_EACH_AGENT(first, 1) {
             FOR_EACH_METRIC(m) {
-                real value = w._metrics[m];
-                if constexpr (TOTALS > 0) value = of_episode(m, value, w._totals[total_of(m)], w.elapsed);
-                const Element at = team.replica * METRICS + m;
+                const real    value = metric_so_far(w, m);
+                const Element at    = team.replica * METRICS + m;
                 call.buffers.last_metrics[at] = value;
                 if (call.episode_metrics != nullptr) call.episode_metrics[at] = value;
+                if constexpr (MEASURED) call.buffers.so_far[at] = value;
             }
         }
     }

@@ -35,11 +35,21 @@ template <class Env> FN void add_to_totals(Tile& tile, const ParamBuffers& param
     }
 }
 
-// The metrics of an episode that has just ended.
+// The metrics of an episode that has just ended, or would.
 FN MetricValues concluded_metrics(const Tile& tile, int k, const Params& params) {
     MetricValues values = measured(tile.state.get(k), params);
     FOR_EACH_TOTAL(m) values.of[m] = of_episode(m, values.of[m], tile.totals.of[total_of(m)][k], tile.elapsed[k]);
     return values;
+}
+
+// What they come to so far, of the replicas that have taken a step, where a build tells it.
+template <class Call, class Env> FN void tell_metrics(const Call& call, const Tile& tile, const int (&pending)[LANES], const Env& env) {
+    if constexpr (MEASURED) FOR_EACH_LANE_ALONE(k, env) {
+        if (pending[k]) continue;
+        const Index        i      = env.index(k);
+        const MetricValues values = concluded_metrics(tile, k, call.params.get(i));
+        FOR_EACH_METRIC(m) call.buffers.so_far[i * METRICS + m] = values.of[m];
+    }
 }
 
 FN void keep_metrics(const StepCall& call, const Tile& tile, int k, Index i, Record& record) {

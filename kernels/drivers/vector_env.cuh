@@ -47,6 +47,7 @@ KERNEL(kernel_step, StepCall) {
             advance_lane(tile, k, buffers.records[i].key, params.get(i), limits[k], pending[k]);
         }
         add_to_totals(tile, call.params, pending, env);
+        tell_metrics(call, tile, pending, env);
         observe_all(tile, call.params, env);
         FOR_EACH_LANE(k, env) {
             const int skipped = AUTORESET == NEXT_STEP && pending[k];  // the step that restarts is none of the episode's

@@ -1,5 +1,6 @@
 """What rules measure of episodes: the numbers of a plain loop over the states, in all modes, on all devices."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -252,9 +253,39 @@ def test_every_schedule_compiles(birds: int) -> None:
     spec, kinds = SPECS["FLOCK"], {3: "BLOCK", 300: "BLOCK", 3000: "SPREAD"}
     for mode in MODES:
         config = SimulationConfig(spec, 8, mode, "float32", 9, spec.check_params({"birds": birds}, 1))
-        layout: Any = layout_of(config, H200)
-        assert layout.schedule.kind == kinds[birds]
-        compile_with_nvrtc(generate(layout, "multi_agent").source, "sm_90")
+        for measured in (False, True):
+            layout: Any = layout_of(dataclasses.replace(config, measured=measured), H200)
+            assert layout.schedule.kind == kinds[birds]
+            compile_with_nvrtc(generate(layout, "multi_agent").source, "sm_90")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_single_agent_that_is_measured_each_step_compiles(mode: str) -> None:
+    if nvrtc_missing():
+        pytest.skip(nvrtc_missing())
+    spec = SPECS["DRIFTER"]
+    config = SimulationConfig(spec, 8, mode, "float32", 9, spec.check_params({}, 1), measured=True)
+    compile_with_nvrtc(generate(layout_of(config, H200), "vector_env").source, "sm_90")
+
+
+@own
+def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, place: Place, mode: str) -> None:
+    """Nor is anything left of it afterwards, whatever became of the parameters meanwhile."""
+    envs = [started(make, variant, 6, place, autoreset_mode=mode) for _ in range(2)]
+    for env in envs:
+        env.allow_frozen_steps()
+    actions = draw(envs[0], 20)
+    source = envs[0]._sim.program_source()
+    for t, action in enumerate(actions):
+        with envs[0].measured() if t % 5 == 2 else contextlib.nullcontext():
+            for env in envs:
+                env.step(placed(env, action, place))
+                if t == 7:
+                    env.set_attr("edge", 1.5)
+        assert_same_bits(envs[0].get_state(), envs[1].get_state())
+    assert envs[0]._sim.program_source() == envs[1]._sim.program_source()
+    assert not envs[0]._sim.config.measured
+    assert "MEASURED = false" in source
 
 
 # --- where they are given ---

@@ -2,15 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import browser as browsers
 import numpy as np
 import pytest
 from browser import Browser, Tab
 from harness import IDS, TEAM_IDS
+from replay_pages import STILL, Open, frame, middle_of, set_to, text
 
 import gpu_envs
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon, same
@@ -21,59 +20,6 @@ from gpu_envs.replays import Replay, record
 pytest.importorskip("PIL.Image")
 if browsers.found() is None:
     pytest.skip("no browser is installed: apt-get install chromium", allow_module_level=True)
-
-READY = "document.getElementById('player') && !document.getElementById('player').hidden"
-STILL = [{"name": "prefers-reduced-motion", "value": "reduce"}]
-
-Open = Callable[..., Tab]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = browsers.found()
-    assert program is not None
-    started = Browser(program, tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
-
-
-@pytest.fixture
-def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens the page of a replay; at the end it may not have complained, nor asked for anything but itself."""
-    tabs: list[tuple[Tab, Path]] = []
-
-    def open_page(replay: Replay, *, moving: bool = False, fps: int | None = None, **window: Any) -> Tab:
-        path = tmp_path / f"page-{len(tabs)}.html"
-        replay.save_html(path, fps=fps)
-        tab = Tab(browser)
-        tab.call("Emulation.setEmulatedMedia", features=[] if moving else STILL)
-        tabs.append((tab, path))
-        tab.open(path, ready=READY, **window)
-        return tab
-
-    yield open_page
-    for tab, path in tabs:
-        assert tab.complaints() == []
-        assert tab.requests() == [path.as_uri()]
-        tab.close()
-
-
-def frame(tab: Tab) -> int:
-    """The frame that the page says it shows."""
-    text = tab.run("document.getElementById('frame').textContent")
-    return int(text.split()[1])
-
-
-def set_to(tab: Tab, name: str, value: Any) -> None:
-    """What a user does with a slider or a list."""
-    tab.run(
-        f"(() => {{ const it = document.getElementById('{name}'); it.value = '{value}';"
-        " it.dispatchEvent(new Event('input')); it.dispatchEvent(new Event('change')); })()"
-    )
-
-
-def text(tab: Tab, selector: str) -> str:
-    return str(tab.run(f"document.querySelector({selector!r}).textContent"))
 
 
 def playing(tab: Tab) -> bool:
@@ -372,15 +318,6 @@ def test_scrubbing_and_keys(long: Replay, opened: Open) -> None:
     assert apart(shown, golden(long, frame(tab), shown))[0] < SMOOTHED[0]
 
 
-def middle_of(tab: Tab, selector: str, across: float, down: float) -> tuple[float, float]:
-    """A place in the window: so much of the width and height of what is there."""
-    left, top, width, height = tab.run(
-        f"(() => {{ const it = document.querySelector({selector!r}); it.scrollIntoView();"
-        " const box = it.getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })()"
-    )
-    return left + across * width, top + down * height
-
-
 def test_picking_a_replica(opened: Open) -> None:
     env = gpu_envs.make("CartPole-v1", 60, device="cpu")
     replay = record(env, replicas=[7, 11, 42, 5], steps=10, seed=3)
@@ -421,7 +358,7 @@ def test_returns_are_told(opened: Open) -> None:
             set_to(tab, "replica", chosen)
             which = [0, 1, 2] if chosen == "all" else [1]
             ended = [totals[at, r] for r in which for at in np.flatnonzero(replay.ends[:, r]) if at <= number]
-            now, mean = tab.run("[...document.querySelectorAll('figcaption span')].map((it) => it.textContent)")
+            now, mean = tab.run("[...document.querySelectorAll('#charts span')].map((it) => it.textContent)")
             assert float(now.removeprefix("now ")) == pytest.approx(totals[number, which].mean(), rel=1e-3)
             assert mean.startswith({0: "", 1: "1 episode "}.get(len(ended), f"mean of {len(ended)} episodes "))
             if ended:
@@ -453,7 +390,7 @@ def test_curves_are_drawn(opened: Open) -> None:
     """In the colour of each role, higher where the return is, with a mark at the end and a line at the time."""
     replay = record("TagContinuous-v0", replicas=1, params={"num_taggers": 2, "num_runners": 5}, device="cpu")
     tab = opened(replay)
-    names = tab.run("[...document.querySelectorAll('figcaption b')].map((it) => it.textContent)")
+    names = tab.run("[...document.querySelectorAll('#charts b')].map((it) => it.textContent)")
     assert names == ["tagger, mean of 2", "runner, mean of 5"]
     set_to(tab, "scrub", 250)
     for number, sign in enumerate((1, -1)):  # red, blue
