@@ -45,8 +45,8 @@ def named(path: Path) -> str:
 
 
 def blocks() -> dict[str, str]:
-    """By page and number: the blocks of Python, except the tutorial's, which test_tutorial.py runs."""
-    others = {block.text for block in tutorial.blocks()}
+    """By page and number: the blocks of Python, except the tutorials', which tests of their own run."""
+    others = {block.text for block in (*tutorial.blocks(), *tutorial.blocks_of_equations())}
     found = ((path, re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)) for path in READ)
     return {f"{named(path)}-{i}": text for path, texts in found for i, text in enumerate(texts) if text not in others}
 

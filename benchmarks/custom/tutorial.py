@@ -1,11 +1,14 @@
-"""The files and commands of the tutorial in ``docs/your-own-environment.md``, as a reader would write and run them."""
+"""The files and commands of the tutorials in ``docs/``, as a reader would write and run them."""
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import final
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "your-own-environment.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE = DOCS / "your-own-environment.md"
+EQUATIONS = DOCS / "from-equations-to-a-policy.md"
 
 _TUTORIAL = re.compile(r"\n## From nothing to a trained agent\n(.*?)\n## ", re.DOTALL)
 _BLOCK = re.compile(r"(?P<before>.*?)```(?P<kind>cpp|python|sh)\n(?P<text>.*?)```\n", re.DOTALL)
@@ -20,24 +23,38 @@ class CodeBlock:
     kind: str
     """``cpp``, ``python`` or ``sh``."""
     file: str
-    """The first that the paragraph before it names; empty for commands."""
+    """The first that the paragraph before it names, or else that of the block before; empty for commands."""
     text: str
 
 
 def blocks() -> list[CodeBlock]:
-    """The tutorial's blocks, in order."""
+    """The blocks of the tutorial from nothing to a trained agent, in order."""
     tutorial = _TUTORIAL.search(PAGE.read_text())
     assert tutorial is not None, f"{PAGE} has no tutorial"
-    return [_block(match) for match in _BLOCK.finditer(tutorial[1])]
+    return _blocks(tutorial[1])
 
 
-def _block(match: re.Match[str]) -> CodeBlock:
-    named = _FILE.search(match["before"].rstrip().rpartition("\n\n")[2])
-    return CodeBlock(match["kind"], named[1] if named is not None and match["kind"] != "sh" else "", match["text"])
+def blocks_of_equations() -> list[CodeBlock]:
+    """The blocks of the tutorial from equations to a policy, in order."""
+    return _blocks(EQUATIONS.read_text())
 
 
-def write(folder: Path) -> None:
-    """Writes the tutorial's files into a folder."""
-    for block in blocks():
+def _blocks(text: str) -> list[CodeBlock]:
+    found: list[CodeBlock] = []
+    file = ""
+    for match in _BLOCK.finditer(text):
+        if match["kind"] != "sh":
+            named = _FILE.search(match["before"].rstrip().rpartition("\n\n")[2])
+            file = named[1] if named is not None else file
+        found.append(CodeBlock(match["kind"], "" if match["kind"] == "sh" else file, match["text"]))
+    return found
+
+
+def write(folder: Path, found: Iterable[CodeBlock] | None = None) -> None:
+    """Writes the files of some blocks into a folder; None: of ``blocks()``. Blocks of a file follow one another."""
+    texts: dict[str, list[str]] = {}
+    for block in blocks() if found is None else found:
         if block.file:
-            (folder / block.file).write_text(block.text)
+            texts.setdefault(block.file, []).append(block.text)
+    for file, parts in texts.items():
+        (folder / file).write_text("\n\n".join(parts))

@@ -1,0 +1,161 @@
+"""The tutorial in ``docs/from-equations-to-a-policy.md``: it runs, and its rules are its equations."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from cli_tools import said
+from harness import forgotten
+
+import gpu_envs
+from benchmarks.custom import tutorial
+from gpu_envs.testing import check_environment
+
+BLOCKS = tutorial.blocks_of_equations()
+COMMANDS = [
+    shlex.split(line) for block in BLOCKS if block.kind == "sh" for line in block.text.replace("\\\n", " ").splitlines()
+]
+PLACE = "economy.py:ECONOMY"
+RUNS = ("runs/selfish", "runs/treaty")
+MOST_LINES = 115
+"""That the rules and the spec take, blank ones not counted."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A reader's folder, which is the working folder, with the page's files in it."""
+    folder = tmp_path_factory.mktemp("equations")
+    tutorial.write(folder, BLOCKS)
+    with pytest.MonkeyPatch.context() as patch, forgotten():
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> None:
+    """The page's runs, each after so few steps that nothing has been learnt."""
+    pytest.importorskip("torch")
+    from gpu_envs.cli import main
+
+    runs = [words for words in COMMANDS if words[1] == "train"]
+    assert tuple(words[words.index("--run-dir") + 1] for words in runs) == RUNS
+    for words in runs:
+        assert main([*words[1:], "--total-steps", "4096", "--device", "cpu", "--no-progress"]) == 0
+        assert (folder / words[words.index("--run-dir") + 1] / "config.json").is_file()
+
+
+class Seen(NamedTuple):
+    """What a period brings, ``[num_envs, ...]``."""
+
+    state: dict[str, np.ndarray]
+    rewards: np.ndarray
+    measured: dict[str, np.ndarray]
+
+
+def period(capital: np.ndarray, carbon: np.ndarray, actions: np.ndarray, params: dict[str, Any]) -> Seen:
+    """The page's equations (1) to (8), of capital ``[num_envs, N]`` and carbon ``[num_envs, 1]``."""
+    regions = capital.shape[1]
+    saved, abated, offered = 0.1 * actions[..., 0], 0.2 * actions[..., 1], 0.2 * actions[..., 2:]
+    gross = params["productivity"] * capital ** params["alpha"] / (1 + params["damage"] * carbon**2)
+    output = (1 - params["abatement_cost"] * abated**2) * gross
+    offers = offered * ((1 - saved) * output)[..., None] / regions * (1 - np.eye(regions))
+    traded = np.minimum(offers, offers.swapaxes(1, 2))
+    home = (1 - saved) * output - traded.sum(2)
+    consumption = (np.sqrt(home) + params["taste"] * np.sqrt(traded).sum(2)) ** 2
+    utility, solidarity = np.log(consumption), params["solidarity"]
+    later = {
+        "capital": (1 - params["depreciation"]) ** 5 * capital + saved * output,
+        "carbon": ((1 - params["uptake"]) ** 5 * carbon[:, 0] + params["intensity"] * ((1 - abated) * gross).sum(1)),
+        "saved": saved,
+        "abated": abated,
+        "consumption": consumption,
+        "offers": offers,
+        "traded": traded,
+    }
+    measured = {"saved": saved, "abated": abated, "traded": traded.sum(2) / output}
+    return Seen(
+        later,
+        (1 - solidarity) * utility + solidarity * utility.mean(1, keepdims=True),
+        {"carbon": later["carbon"], **{name: values.mean(1) for name, values in measured.items()}},
+    )
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-11), ("float32", 1e-5)])
+def test_the_rules_are_the_equations(precision: str, tolerance: float, device: str) -> None:
+    """Random steps from random starts, with another solidarity in each replica."""
+    count, periods = 7, 20
+    given: dict[str, Any] = {"taste": 0.7, "damage": 0.08, "uptake": 0.02, "solidarity": np.linspace(0, 1, count)}
+    env: Any = gpu_envs.make(PLACE, count, device=device, precision=precision, statistics=True, **given)
+    params: dict[str, Any] = {**env.params, "solidarity": given["solidarity"][:, None]}
+    env.reset(seed=5)
+    assert len(np.unique(env.state["capital"])) == count * 5
+    actions = np.random.default_rng(0).integers(0, 6, (periods, count, 5, 7))
+    history = []
+    for t in range(periods):
+        expected = period(np.array(env.state["capital"]), np.array(env.state["carbon"])[:, None], actions[t], params)
+        observations, rewards, terminations, truncations, infos = env.step({"region": actions[t]})
+        for name, values in expected.state.items():
+            np.testing.assert_allclose(env.state[name], values, tolerance, tolerance, err_msg=name)
+        np.testing.assert_allclose(rewards["region"], expected.rewards, tolerance, tolerance)
+        assert (terminations["region"] == (t == periods - 1)).all()
+        assert not truncations["region"].any()
+        rows = np.broadcast_to(np.eye(5), (count, 5, 5))
+        alike = [expected.state["carbon"][:, None], np.full((count, 1), (t + 1) / periods), expected.state["capital"]]
+        shared = np.broadcast_to(np.concatenate(alike, 1)[:, None], (count, 5, 7))
+        seen = np.concatenate([rows, expected.state["offers"].swapaxes(1, 2), shared], 2)
+        np.testing.assert_allclose(observations["region"], seen, 1e-5, 1e-6)
+        history.append(expected.measured)
+    np.testing.assert_allclose(infos["episode"]["carbon"], history[-1]["carbon"], 1e-5)
+    for name in ("saved", "abated", "traded"):
+        np.testing.assert_allclose(infos["episode"][name], np.mean([each[name] for each in history], 0), 1e-5)
+    env.close()
+
+
+@pytest.mark.usefixtures("folder")
+def test_it_passes_the_check() -> None:
+    assert ["gpu-envs", "check", PLACE] in COMMANDS
+    few = {"num_regions": 3, "periods": 6}
+    report = check_environment(
+        gpu_envs.spec(PLACE), devices=["cpu"], num_envs=4, steps=8, sanitize=False, params=few, report=lambda _: None
+    )
+    assert not report.failures
+
+
+@pytest.mark.parametrize("file", sorted({b.file for b in BLOCKS if b.file not in ("", "economy.py")}))
+def test_script_runs(
+    file: str, folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (folder / file).read_text()
+    if "runs/" in text:
+        request.getfixturevalue("trained")
+    exec(compile(text, file, "exec"), {})
+    printed = capsys.readouterr().out
+    if file == "constants.py":  # it says what the page says
+        found = re.findall(r"the best (.+): \[(.+)\], (\S+) \+-(\S+), carbon (\S+)", printed)
+        assert len(found) == 2
+        for name, plan, mean, interval, carbon in found:
+            row = f"the best constant policy {name} | {', '.join(plan.split())} | {mean} ± {interval} | {carbon} |"
+            assert row in tutorial.EQUATIONS.read_text(), printed
+
+
+@pytest.mark.usefixtures("trained")
+def test_evaluations_show_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluations = [words for words in COMMANDS if words[1] == "eval"]
+    assert {words[2] for words in evaluations} == {*RUNS}
+    returns = set()
+    for words in evaluations:
+        printed = said(capsys, *words[1:], "--episodes", "32", "--device", "cpu")
+        rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
+        assert [*rows][1:-1] == ["region", "carbon", "abated", "saved", "traded"]
+        returns.add(rows["region"][0])
+    assert len(returns) == len(evaluations)
+
+
+def test_it_is_short() -> None:
+    lines = [line for block in BLOCKS if block.file == "economy.py" for line in block.text.splitlines() if line.strip()]
+    assert len(lines) < MOST_LINES
