@@ -150,7 +150,8 @@ def test_a_refusal_whole(tmp_path: Path) -> None:
         f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
         f"    w.mean = 2.0 * {SUM}  # <--\n"
         f"                   {'^' * len(SUM)}\n"
-        "Write w.total = team.sum(w.x[i] for i in team.agents()), and read w.total in a later phase"
+        "Write w.total = team.sum(w.x[i] for i in team.agents()), and read w.total in a later phase; a factor stands "
+        "within, team.sum(2 * w.x[i] for ...)"
     )
 
 

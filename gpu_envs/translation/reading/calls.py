@@ -110,7 +110,10 @@ class Calls(Reader):
             numbers = "i" if name == "agents" else "i, j"
             raise RefusedError(f"{name}(...) stands in a for statement", f"Write for {numbers} in {ast.unparse(node)}:")
         if thing == "Team" and name in FOLDS:
-            instead = f"Write w.total = team.{name}(w.x[i] for i in team.agents()), and read w.total in a later phase"
+            instead = (
+                f"Write w.total = team.{name}(w.x[i] for i in team.agents()), and read w.total in a later phase; "
+                f"a factor stands within, team.{name}(2 * w.x[i] for ...)"
+            )
             raise RefusedError(f"team.{name}(...) is a phase, and assigned to a field by itself", instead)
         methods = ("agents", "elements", "random", "shared_random", *FOLDS)
         meant = did_you_mean(name, methods if thing == "Team" else ())

@@ -27,6 +27,14 @@ _IMPORTED = frozenset(
 )
 """The names of ``gpu_envs.rules``."""
 
+_NAMED_IN = {
+    "State": "state=",
+    "World": "state=, shared=, scratch= or shared_scratch=",
+    "Params": "params=",
+    "Metrics": "metrics=",
+}
+"""By what rules are given: where the spec names its fields."""
+
 
 class Expressions(Calls):
     """The layer of a reader that reads expressions."""
@@ -124,7 +132,9 @@ class Expressions(Calls):
             fields = of.kind.fields
             if name not in fields:
                 what = f"the {of.kind.name} has no field {name!r}{did_you_mean(name, fields)}".rstrip(".")
-                raise RefusedError(what, f"Its fields are: {', '.join(fields) or 'none'}")
+                where = _NAMED_IN.get(of.kind.name)
+                further = "" if where is None else f". The spec names others, in {where}"
+                raise RefusedError(what, f"Its fields are: {', '.join(fields) or 'none'}{further}")
             found: Expr = fields[name]
             return found
         if isinstance(of.kind, Array) and name == "shape":
