@@ -119,10 +119,8 @@ def test_the_rules_are_the_equations(precision: str, tolerance: float, device: s
 @pytest.mark.usefixtures("folder")
 def test_it_passes_the_check() -> None:
     assert ["gpu-envs", "check", PLACE] in COMMANDS
-    few = {"num_regions": 3, "periods": 6}
-    report = check_environment(
-        gpu_envs.spec(PLACE), devices=["cpu"], num_envs=4, steps=8, sanitize=False, params=few, report=lambda _: None
-    )
+    spec = gpu_envs.spec(PLACE)
+    report = check_environment(spec, devices=["cpu"], num_envs=4, steps=25, sanitize=False, report=lambda _: None)
     assert not report.failures
 
 
