@@ -83,8 +83,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
             precision: Of state and reward: ``float32`` or ``float64``. Observations are float32 in both.
             max_episode_steps: Truncates at this step; -1: never; None: the environment's default.
             copy: Return fresh arrays. None: for NumPy only.
-            statistics: Give ``infos["episode"]`` where an episode ends. None: not for NumPy, where Gymnasium's
-                RecordEpisodeStatistics gives it of one agent.
+            statistics: Give ``infos["episode"]`` where an episode ends. None: not for NumPy; Gymnasium has a wrapper.
             threads: On the CPU: the most threads to use; None: one for each core.
             block_size: On CUDA: threads per block, with a team the most; None: the default.
             checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
