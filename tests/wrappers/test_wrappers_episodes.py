@@ -28,7 +28,7 @@ def check(ours: Any, theirs: Any, env_id: str, steps: int, device: str) -> None:
         infos, expected = taken.ours[4], taken.theirs[4]
         done = numpy_of(taken.ours[2]) | numpy_of(taken.ours[3])
         np.testing.assert_array_equal(numpy_of(infos["_episode"]), done)
-        assert set(infos["episode"]) == {"r", "l", "t"}
+        assert set(infos["episode"]) == {"r", "l", "t", *ours.unwrapped.env_spec.metrics}
         if done.any():
             ended += int(done.sum())
             np.testing.assert_array_equal(numpy_of(infos["_episode"]), expected["_episode"])
@@ -160,7 +160,7 @@ def test_another_key(device: str) -> None:
     ours = RecordEpisodeStatistics(RecordEpisodeStatistics(env), stats_key="outer")
     ours.reset(seed=0)
     infos = ours.step(on(device, np.zeros(2, np.int64)))[4]
-    assert set(infos["outer"]) == {"r", "l", "t"}
+    assert set(infos["outer"]) == {"r", "l", "t", *env.unwrapped.env_spec.metrics}
     assert {"episode", "_episode", "_outer"} <= set(infos)
     with pytest.raises(ValueError, match="inside already; give stats_key, not 'episode'"):
         RecordEpisodeStatistics(RecordEpisodeStatistics(env))

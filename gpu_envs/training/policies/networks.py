@@ -131,7 +131,7 @@ class TorchNetworks(Networks):
 
     def values(self, observations: Rows, values: torch.Tensor) -> None:
         self._learning(False)
-        step = self._chunk(observations)
+        step = self._chunk(observations.shape[0], _each(observations))
         with torch.no_grad(), matmul_precision(self._precision), self._casts():
             for first in range(0, observations.shape[0], step):
                 some = self._scaled(observations[first : first + step])
@@ -145,7 +145,7 @@ class TorchNetworks(Networks):
         assert self.optimiser is not None
         self._learning(True)
         count = observations.shape[0] if indices is None else indices.shape[0]
-        step = self._chunk(observations, count)
+        step = self._chunk(count, _each(observations))
         sum_of_pieces: list[torch.Tensor] = []
         for first in range(0, count, step):
             piece = slice(first, min(first + step, count))
@@ -181,11 +181,10 @@ class TorchNetworks(Networks):
         named = zip(self._parameters, sum_of_pieces, strict=True)
         self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
 
-    def _chunk(self, observations: Rows, count: int | None = None) -> int:
-        """How many rows go through the module at a time: of those in parts, whole groups."""
-        each = observations.each if isinstance(observations, Parts) else 1
-        rows = (observations.shape[0] if count is None else count) // each
-        return each * -(-rows // -(-rows * each // most_rows(units_of(self._parameters))))
+    def _chunk(self, rows: int, each: int = 1) -> int:
+        """How many rows go through the module at a time, in whole groups of so many each."""
+        pieces = -(-rows // most_rows(units_of(self._parameters)))
+        return each * -(-rows // (each * pieces))
 
     def _scaled(self, observations: Rows) -> Any:
         """What the module is given."""
@@ -201,6 +200,11 @@ class TorchNetworks(Networks):
         if self._precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self._kind, torch.bfloat16, cache_enabled=False)
+
+
+def _each(rows: Rows) -> int:
+    """How many rows belong together."""
+    return rows.each if isinstance(rows, Parts) else 1
 
 
 def _sliced(batch: Samples, piece: slice) -> Samples:
