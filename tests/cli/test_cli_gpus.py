@@ -98,7 +98,7 @@ def test_one_is_killed(rank: int, gpus: int, place: str, tmp_path: Path) -> None
     began = time.monotonic()
     code, stdout, stderr = ended(process)
     assert time.monotonic() - began < 30
-    assert code == 1
+    assert code == 1, stderr
     assert stdout.startswith(f"{gpus} processes train together")
     assert stdout.count("\n") == 1
     done = load(max(run.glob("checkpoints/iteration-*.pt")))["iteration"]

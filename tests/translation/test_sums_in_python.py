@@ -46,7 +46,7 @@ FOLDS = {
     "w.mean = team.sum(w.x[i] for i in team.agents(1, 2))": "takes a number",
     "w.mean = team.sum(w.x[i] for i in team.agents(0.5))": "an int belongs",
     "w.mean = team.sum(w.x[i] for i in team.agents() if w.in_game[i])": (
-        r"leaves no number out\n.*Write w.x\[i\] if w.in_game\[i\] else 0.0 for i in"
+        r"leaves no number out\n.*Write w.x\[i\] if w.in_game\[i\] else 0 for i in"
     ),
     "w.mean = team.max(w.x[i] for i in team.agents() if w.in_game[i])": r"else -math.inf for i in",
     "w.mean = team.sum((w.x[i] for i in team.agents()), double=w.left)": "one option, double=True",
@@ -68,7 +68,7 @@ FOLDS = {
     ),
     "for i in team.agents():\n    w.x[i] = team.sum(w.x[j] for j in team.agents())  # <--": "turns read 'x'",
     "for i in team.agents():\n    w.x[i] = team.sum(w.left for k in range(i))  # <--": (
-        "the same for every turn\n.*if k < n else 0.0 for k in"
+        "the same for every turn\n.*if k < n else 0 for k in"
     ),
     "w.mean = sum(w.x[i] for i in team.agents())": r"sum is not translated\n.*w.total = team.sum\(",
     "for i in team.agents():\n    w.x[i] = max(w.left for k in range(3))  # <--": r"no generators.*team.sum\(",
@@ -139,6 +139,15 @@ def test_phases_over_a_matrix(body: str, tmp_path: Path) -> None:
     env.reset(seed=0)
     env.step({"cat": np.zeros((2, 2), int)})
     env.close()
+
+
+@pytest.mark.parametrize("field", ["mean", "left"])
+def test_numbers_left_out_as_advised(field: str, tmp_path: Path) -> None:
+    """Of reals and of whole numbers."""
+    counted = {"mean": "w.x[i]", "left": "w.cargo[i, 0]"}[field]
+    body = f"w.{field} = team.sum({counted} if w.in_game[i] else 0 for i in team.agents())"
+    spec = spec_of(rules_of(module(HEADER + filled(TEAM, body), tmp_path)))
+    assert "sum_over" in translated(spec, spec.check_params({}, 1))
 
 
 def test_a_refusal_whole(tmp_path: Path) -> None:

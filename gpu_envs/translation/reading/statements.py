@@ -288,7 +288,7 @@ class Statements(Assignments):
             what = f"team.{fold.method} is all that a phase does, and this one does more"
             raise RefusedError(what, f"Give it a phase of its own: {whole}", fold.at)
         if any(isinstance(part, tree.Local) and part.variable in variables for part in within(fold.count)):
-            instead = f"Write ... if {fold.variable.name} < n else 0.0 for {fold.variable.name} in team.agents()"
+            instead = f"Write ... if {fold.variable.name} < n else 0 for {fold.variable.name} in team.agents()"
             raise RefusedError("how many numbers are taken is the same for every turn", instead, fold.count.at)
         match fold.place:
             case tree.Element(indices=(tree.Local(variable=index),)) if index == variables[0]:
