@@ -236,7 +236,9 @@ def tell_launcher(message: str, kind: str) -> bool:
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not launched() or not file:
         return False
-    Path(file).write_text(json.dumps({"message": message, "timestamp": time.time(), "kind": kind}), "utf-8")
+    partial = Path(f"{file}.partial")  # the launcher reads the file when it has ended this process, and as it is
+    partial.write_text(json.dumps({"message": message, "timestamp": time.time(), "kind": kind}), "utf-8")
+    partial.replace(file)
     return True
 
 

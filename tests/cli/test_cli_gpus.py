@@ -1,5 +1,6 @@
 """``gpu-envs train --gpus``: several processes, one command, one exit code, one error."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +19,7 @@ pytest.importorskip("torch")
 
 from gpu_envs.backend.cuda import device_count
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
-from gpu_envs.cli.launch import FELL, LOST, MISTOOK, SHORT, Ending, explained
+from gpu_envs.cli.launch import FELL, LOST, MISTOOK, SHORT, Ending, explained, tell_launcher
 from gpu_envs.cli.parser import FAILED
 from gpu_envs.training.process.peers import TURN_OFF
 from gpu_envs.training.record.checkpoint import load
@@ -336,3 +338,18 @@ def test_other_numbers_than_were_started(monkeypatch: pytest.MonkeyPatch, capsys
 def test_how_many(gpus: str, device: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "device_count", lambda: 4)
     assert launch.count_of(gpus, device) == expected
+
+
+def test_what_a_process_says_of_its_end_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its launcher reads that at any moment: a half of it would end the launcher, as a mistake in the options."""
+    file = tmp_path / "error.json"
+    read: list[str] = []
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"):  # by which it knows that it has a launcher
+        monkeypatch.setenv(name, "0")
+    writer = threading.Thread(target=lambda: [tell_launcher("." * 2**22, LOST) for _ in range(20)])
+    writer.start()
+    while writer.is_alive():
+        with contextlib.suppress(FileNotFoundError):
+            read.append(json.loads(file.read_text())["kind"])
+    assert set(read) == {LOST}

@@ -30,7 +30,7 @@ def _losses_told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "peer" in str(error):
+        if any(word in str(error) for word in ("peer", "Broken pipe")):
             raise LostProcessError(LOST) from error
         raise
 
