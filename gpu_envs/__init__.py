@@ -6,7 +6,9 @@
 Importing registers every environment with Gymnasium, as ``gpu_envs/<id>``; it imports neither CuPy nor torch.
 """
 
-from gpu_envs.engine.results import Rollout, Step
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from gpu_envs.envs import ALL as _ALL
 from gpu_envs.errors import (
     ActionError,
@@ -17,8 +19,6 @@ from gpu_envs.errors import (
     TranslationError,
     UnknownEnvironmentError,
 )
-from gpu_envs.making import make
-from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry.known import add as _add
 from gpu_envs.registry.known import ids, register, spec
 from gpu_envs.registry.sources import Origin as _Origin
@@ -30,9 +30,35 @@ from gpu_envs.specs.params import Param
 from gpu_envs.specs.rules import Rules
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import Role, TeamSpec
-from gpu_envs.vector_env import VectorEnv
+
+if TYPE_CHECKING:
+    from gpu_envs.engine.results import Rollout, Step
+    from gpu_envs.making import make
+    from gpu_envs.multi_agent_env import MultiAgentEnv
+    from gpu_envs.vector_env import VectorEnv
 
 __version__ = "0.1.0"
+
+_LATER = {
+    "MultiAgentEnv": "gpu_envs.multi_agent_env",
+    "Rollout": "gpu_envs.engine.results",
+    "Step": "gpu_envs.engine.results",
+    "VectorEnv": "gpu_envs.vector_env",
+    "make": "gpu_envs.making",
+}
+"""What is imported when it is asked for: what runs environments, which those who list or describe them do without."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(importlib.import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 for _spec in _ALL:
     _add(_spec, _Origin("gpu_envs", _spec.id))

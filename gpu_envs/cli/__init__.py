@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import gpu_envs
-from gpu_envs.cli.commands import all_commands
-from gpu_envs.cli.launch import FELL, LOST, MISTOOK, SHORT, launched, tell_launcher
+from gpu_envs.cli.commands import COMMANDS
+from gpu_envs.cli.launched import FELL, LOST, MISTOOK, SHORT, launched, tell_launcher
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
 from gpu_envs.cli.report import hush, say
 from gpu_envs.errors import (
@@ -115,14 +115,13 @@ def _main(words: list[str], trainer: Any) -> int:
 
 
 def _run(words: list[str], trainer: Any, debug: list[str]) -> int:
-    known = all_commands(trainer)
-    if words and words[0] in known:
-        return known[words[0]].run(words[1:] + debug)
+    if words and words[0] in COMMANDS:
+        return COMMANDS[words[0]].run(words[1:] + debug, trainer)
     if words and not words[0].startswith("-"):
         raise ValueError(
-            f"there is no command {words[0]!r}{did_you_mean(words[0], known)} There are: {', '.join(known)}"
+            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)} There are: {', '.join(COMMANDS)}"
         )
-    listed = "\n".join(f"  {name:8}{command.summary}" for name, command in known.items())
+    listed = "\n".join(f"  {name:8}{command.summary}" for name, command in COMMANDS.items())
     parser = Parser("gpu-envs", "gpu-envs COMMAND ...", f"commands:\n{listed}\n\ngpu-envs COMMAND --help says more.")
     parser.add_argument("--version", action="store_true", help="print the version")
     found, extras = parser.parse_known_args(words)

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,18 +17,13 @@ from typing import Any, NamedTuple
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.cuda import device_count
 from gpu_envs.backend.host import available_threads
+from gpu_envs.cli.launched import FELL, LOST, SHORT, launched
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import say
 from gpu_envs.training.process.watch import ENDED
 
-_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
-"""What launchers set."""
-
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """At 1, processes that are started again do not find what those before them left (PyTorch's issue 135712)."""
-
-MISTOOK, SHORT, LOST, FELL = "a mistake", "too little memory", "lost another", "a failure"
-"""What processes say of their ends."""
 
 
 class Place(NamedTuple):
@@ -41,11 +35,6 @@ class Place(NamedTuple):
     """Its device; None: what the settings say."""
     first: bool = True
     """Whether this process speaks for all."""
-
-
-def launched() -> bool:
-    """Whether this process is one of several that a launcher has started."""
-    return all(name in os.environ for name in _PLACE)
 
 
 def count_of(gpus: str, device: str) -> int:
@@ -229,17 +218,6 @@ def _silent_launcher(gpus: int) -> Iterator[None]:
             logger.setLevel(level)
         for name in added:
             del os.environ[name]
-
-
-def tell_launcher(message: str, kind: str) -> bool:
-    """Leaves the launcher, where there is one, to tell what went wrong: it may be the same in all processes."""
-    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not launched() or not file:
-        return False
-    partial = Path(f"{file}.partial")  # the launcher reads the file when it has ended this process, and as it is
-    partial.write_text(json.dumps({"message": message, "timestamp": time.time(), "kind": kind}), "utf-8")
-    partial.replace(file)
-    return True
 
 
 @contextlib.contextmanager

@@ -1,17 +1,19 @@
 """Where specs come from besides this package: Python files, modules, and installed distributions."""
 
 import dataclasses
-import importlib.metadata
 import re
 import types
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from gpu_envs.errors import SourceError, did_you_mean, display
 from gpu_envs.registry.importing import explained, import_file, import_module, importing
 from gpu_envs.specs.base import Spec
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "gpu_envs.environments"
 """The entry points by which distributions name their specs: ``name = "package.module:MY_ENV"``, or an iterable."""
@@ -150,12 +152,14 @@ def _described(value: object) -> str:
 # --- distributions ---
 
 
-def installed() -> Iterable[importlib.metadata.EntryPoint]:
+def installed() -> Iterable["EntryPoint"]:
     """The entry points of all distributions that are installed, in the order of their names."""
-    return sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (distribution(point), point.name))
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=GROUP), key=lambda point: (distribution(point), point.name))
 
 
-def of_distribution(point: importlib.metadata.EntryPoint) -> list[tuple[Spec, Origin]]:
+def of_distribution(point: "EntryPoint") -> list[tuple[Spec, Origin]]:
     """The specs of an entry point; none, and a warning, where it does not import or names none."""
     shown = f"{distribution(point)} ({point.value})"
     try:
@@ -171,6 +175,6 @@ def of_distribution(point: importlib.metadata.EntryPoint) -> list[tuple[Spec, Or
     return [(spec, Origin(shown, spec.id)) for spec in specs]
 
 
-def distribution(point: importlib.metadata.EntryPoint) -> str:
+def distribution(point: "EntryPoint") -> str:
     """The distribution that has an entry point, with its version."""
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a distribution"

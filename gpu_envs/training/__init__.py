@@ -10,10 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gpu_envs.errors import CheckpointError
-from gpu_envs.training.config import Config
-from gpu_envs.training.schedule import Schedule
 
 if TYPE_CHECKING:
+    from gpu_envs.training.config import Config as Config
     from gpu_envs.training.operations.heads import Head as Head
     from gpu_envs.training.policies.policy import Policy as Policy
     from gpu_envs.training.record.reports import Result as Result
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.runs import evaluate as evaluate
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
+    from gpu_envs.training.schedule import Schedule as Schedule
     from gpu_envs.training.trainer import Trainer as Trainer
     from gpu_envs.training.tuning import Size as Size
     from gpu_envs.training.tuning import Tuning as Tuning
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from gpu_envs.training.tuning import tune as tune
 
 _LATER = {
+    "Config": "config",
     "Evaluation": "rollout.evaluation",
     "Head": "operations.heads",
     "Policy": "policies.policy",
     "Result": "record.reports",
     "RunDirectory": "record.run_directory",
+    "Schedule": "schedule",
     "Size": "tuning",
     "Trainer": "trainer",
     "Tuning": "tuning",
@@ -43,13 +45,13 @@ _LATER = {
     "train": "runs",
     "tune": "tuning",
 }
-"""What needs torch, and the module it is in."""
+"""What is imported when it is asked for, and the module it is in."""
 
-__all__ = ["CheckpointError", "Config", "Schedule", *sorted(_LATER)]  # noqa: PLE0604
+__all__ = ["CheckpointError", *sorted(_LATER)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs torch when it is asked for."""
+    """Imports a name when it is asked for."""
     if name in _LATER:
         return getattr(importlib.import_module(f"gpu_envs.training.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,7 +63,7 @@ def presets(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
         },
         "Pendulum-v1": {"slow": {"gamma": 0.5}},
     }
-    monkeypatch.setattr(commands, "PRESETS", own)
+    monkeypatch.setattr("gpu_envs.cli.train.PRESETS", own)
     return own
 
 
@@ -282,7 +282,7 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"gpu_envs {gpu_envs.__version__}\n"
     assert main(["--help"]) == OK
     text = capsys.readouterr().out
-    assert all(name in text for name in commands.all_commands())
+    assert all(name in text for name in commands.COMMANDS)
     assert main([]) == MISTAKE
     assert "usage" in capsys.readouterr().err
     assert main(["eval", "--help"]) == OK

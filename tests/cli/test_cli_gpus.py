@@ -19,7 +19,8 @@ pytest.importorskip("torch")
 
 from gpu_envs.backend.cuda import device_count
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
-from gpu_envs.cli.launch import FELL, LOST, MISTOOK, SHORT, Ending, explained, tell_launcher
+from gpu_envs.cli.launch import Ending, explained
+from gpu_envs.cli.launched import FELL, LOST, MISTOOK, SHORT, tell_launcher
 from gpu_envs.cli.parser import FAILED
 from gpu_envs.training.process.peers import TURN_OFF
 from gpu_envs.training.record.checkpoint import load

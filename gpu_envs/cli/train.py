@@ -1,0 +1,328 @@
+"""``gpu-envs train``, ``tune`` and ``eval``: what each is asked, what it asks of the trainer, and what it prints."""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_envs.backend.cuda import device_count
+from gpu_envs.cli.launch import Place, count_of, goes_on, launch, place, restarts
+from gpu_envs.cli.launched import launched
+from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
+from gpu_envs.cli.report import evaluation_report, say, training_report, tuning_header, tuning_report, tuning_row
+from gpu_envs.cli.settings import add_settings, combined, given, settings
+from gpu_envs.errors import did_you_mean
+from gpu_envs.registry import known as registry
+from gpu_envs.registry.sources import parse
+from gpu_envs.training.config import AUTO, CHANGEABLE, OF_A_POLICY, Config
+from gpu_envs.training.presets import PRESETS
+
+_NO_PRESET = "none"
+
+_TRAIN = """Train policies for an environment.
+
+ID is the place of a spec, such as path/to/my_env.py:MY_ENV or package.module:MY_ENV, or one of
+{ids}
+
+A setting's value is the first there is of
+  1. the option given here,
+  2. the preset's: of --preset, or else of the environment's preset "default" where it has one,
+  3. the default.
+--param, --policy and --policy-setting are combined so name by name. A value that may be absent is given as none.
+
+--policy-setting gives one policy of a team, by its name, a setting of its own. Possible are
+{of_a_policy}
+
+--resume RUN goes on with a run where its last checkpoint left it; its settings stay, save those that are given of
+{changeable}
+
+On Ctrl-C, SIGTERM and when the terminal is closed the run is saved, and the exit code is 130; a second Ctrl-C
+ends it at once, and its last checkpoint stays. 2 is the exit code of a mistake in the options."""
+
+_TUNE = """Measure how many replicas suit a run on a device.
+
+A few iterations are trained with 64 replicas (on the CPU 16 or fewer), with twice as many and so
+on, until that gets no faster, the memory is full, or twelve seconds are over. Nothing is
+written.
+
+Settings and presets are those of gpu-envs train."""
+
+_TUNE_EXAMPLES = """examples:
+  gpu-envs tune CartPole-v1
+  gpu-envs tune TagContinuous-v0 --preset taggers --horizon 32
+  gpu-envs train CartPole-v1 --num-envs auto"""
+
+_EVAL = """Let the policies of a run play, without learning, and say how well they do.
+
+RUN is the run's folder, such as runs/CartPole-v1-20250131-120000."""
+
+
+def train(words: Sequence[str], trainer: Any = None) -> int:
+    """``gpu-envs train ID`` and ``gpu-envs train --resume RUN``."""
+    parser = _train_parser(None, {})
+    found, env = take_one(parser, words, "environment ID")
+    parser.check_least(found, "max_restarts", 0)
+    if launched() and found.max_restarts:
+        parser.error("--max-restarts goes with --gpus; the launcher of this process has an option of its own")
+    if found.resume is not None:
+        return parser.show_help() if found.help else _train_on(parser, words, found, env, trainer)
+    return _help(found, env, _train_parser) if found.help else _train_anew(parser, words, found, env, trainer)
+
+
+def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
+    """A new run."""
+    config = _asked(parser, found, env)
+    found.trust = parse(config.env) is not None  # it was named here
+    if (found.max_restarts or restarts() > 0) and (config.run_dir == "" or (launched() and config.run_dir is None)):
+        parser.error("a run that is started again goes on from its folder: give --run-dir")
+    if (gpus := _processes(found, config.device)) > 1:
+        return launch(gpus, words, config.run_dir, found.max_restarts, _stays(found))
+    if restarts() > 0 and os.environ.get("TORCHELASTIC_RUN_ID") == "none":
+        parser.error("a launcher with --max-restarts needs --standalone or --rdzv-id, by which a restart knows its run")
+    with place(config.device) as here:
+        if goes_on(config.run_dir):
+            result = _gone_on(_loaded(trainer), found, here, str(config.run_dir), {})
+        else:
+            config = config if here.device is None else dataclasses.replace(config, device=here.device)
+            if config.num_envs == AUTO:
+                chosen, why = _loaded(trainer).choose_num_envs(config, **_of(here.group))
+                config = dataclasses.replace(config, num_envs=chosen)
+                if here.first:
+                    say(f"num_envs is {chosen:,}: {why}")
+            _tell_of_several(here, config.replicas)
+            result = _loaded(trainer).train(config, progress=found.progress, **_of(here.group))
+        _report(result, found, here)
+    return INTERRUPTED if result.reason == "interrupted" else OK
+
+
+def _train_on(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
+    """A run that goes on."""
+    explicit = given(found)
+    _refuse_beside_resume(parser, env, found.preset, explicit)
+    then, asked = _trained_on(found.resume)
+    device = explicit.get("device", asked)
+    if (gpus := _processes(found, device, then)) > 1:
+        return launch(gpus, words, found.resume, found.max_restarts, None)
+    with _named("--resume", found.resume), place(device) as here:
+        result = _gone_on(_loaded(trainer), found, here, found.resume, explicit)
+        _report(result, found, here)
+    return INTERRUPTED if result.reason == "interrupted" else OK
+
+
+def tune(words: Sequence[str], trainer: Any = None) -> int:
+    """``gpu-envs tune ID``."""
+    parser = _tune_parser(None, {})
+    found, env = take_one(parser, words, "environment ID")
+    if found.help:
+        return _help(found, env, _tune_parser)
+    config = _asked(parser, found, env, num_envs=AUTO)
+    say(tuning_header())
+    say(tuning_report(_loaded(trainer).tune(config, told=lambda size: say(tuning_row(size)))))
+    return OK
+
+
+def evaluate(words: Sequence[str], trainer: Any = None) -> int:
+    """``gpu-envs eval RUN``."""
+    parser = Parser("gpu-envs eval", "gpu-envs eval RUN [options]", _EVAL)
+    parser.add_whole("--episodes", "how many at least (default: 1000)", 1000)
+    parser.add_greedy()
+    parser.add_device()
+    parser.add_whole("--seed", "of the episodes; none: the run's own (default: none)", none=True)
+    parser.add_whole("--num-envs", "replicas; none: as suits the episodes (default: none)", none=True)
+    parser.add_policies("as in training")
+    parser.add_trust()
+    parser.add_debug()
+    found, run = take_one(parser, words, "run directory")
+    if found.help:
+        return parser.show_help()
+    if run is None:
+        parser.error("which run? Give its folder, such as runs/CartPole-v1-20250131-120000")
+    for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
+        parser.check_least(found, name, least)
+    with _named("RUN", run):
+        results = _loaded(trainer).evaluate(
+            run,
+            episodes=found.episodes,
+            greedy=found.greedy,
+            device=found.device,
+            seed=found.seed,
+            num_envs=found.num_envs,
+            policies=found.policies,
+            trust=found.trust,
+        )
+    say(evaluation_report(results, found.greedy))
+    return OK
+
+
+def preset(env: str, name: str | None) -> tuple[str | None, Mapping[str, Any]]:
+    """The preset of that name and what it says; without a name the one called default, where there is one."""
+    known = PRESETS.get(env, {})
+    if name == _NO_PRESET or (name is None and "default" not in known):
+        return None, {}
+    name = "default" if name is None else name
+    if name not in known:
+        names = [*known, _NO_PRESET]
+        raise ValueError(f"{env} has no preset {name!r}{did_you_mean(name, names)} There are: {', '.join(names)}")
+    return name, known[name]
+
+
+def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
+    parser = Parser(
+        "gpu-envs train",
+        "gpu-envs train ID [options]\n       gpu-envs train --resume RUN [options]",
+        _TRAIN.format(
+            ids="\n".join(f"  {env}" for env in registry.ids()),
+            of_a_policy=textwrap.fill(", ".join(OF_A_POLICY), 100),
+            changeable=textwrap.fill(", ".join(_changeable()), 100),
+        ),
+    )
+    _add_preset(parser)
+    parser.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
+    parser.add_argument(
+        "--gpus",
+        metavar="N",
+        help="train on so many GPUs, or all: a process and --num-envs replicas each; with --device cpu, so many "
+        "processes (default: 1, or as many as the run to be resumed)",
+    )
+    parser.add_whole(
+        "--max-restarts",
+        "with --gpus, start anew from the last checkpoint when a process fails, so often (default: 0)",
+        0,
+    )
+    parser.add_trust()
+    parser.add_progress()
+    parser.add_debug()
+    add_settings(parser, name, values)
+    return parser
+
+
+def _tune_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
+    parser = Parser("gpu-envs tune", "gpu-envs tune ID [options]", _TUNE, _TUNE_EXAMPLES)
+    _add_preset(parser)
+    parser.add_debug()
+    add_settings(parser, name, values, without="num_envs")
+    return parser
+
+
+def _add_preset(parser: Parser) -> None:
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"settings that suit the environment; {_NO_PRESET}: the defaults (default: its preset default, if any)",
+    )
+
+
+def _help(found: Any, env: str | None, parser: Callable[[str | None, Mapping[str, Any]], Parser]) -> int:
+    """Shows the options, with the values of the environment's preset where there is one."""
+    return parser(*(preset(registry.spec(env).id, found.preset) if env is not None else (None, {}))).show_help()
+
+
+def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
+    """The new run that the options describe."""
+    if env is None:
+        parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
+    spec = registry.spec(env)
+    _, values = preset(spec.id, found.preset)
+    return Config(**(combined(values, given(found)) | {"env": registry.lasting(spec.id)} | fixed))
+
+
+def _processes(found: Any, device: str, then: int = 1) -> int:
+    """How many processes are to be started, where this one is none of them; ``then`` trained the run so far."""
+    if launched():
+        here = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
+        if found.gpus is not None and found.gpus != "all" and found.gpus != here:
+            raise ValueError(f"--gpus is {found.gpus}, and the launcher has started {here}; leave --gpus out")
+        return 1
+    count = then if found.gpus is None else count_of(found.gpus, device)
+    if found.gpus is None and device != "cpu" and count > max(1, most := device_count()):
+        raise ValueError(f"the run was trained on {count} GPUs, and there are {most} here: --gpus says on how many now")
+    if found.max_restarts and count == 1:
+        raise ValueError("--max-restarts goes with --gpus; give both")
+    return count
+
+
+def _stays(found: Any) -> list[str]:
+    """The options that hold for a run when it is started again, too; all else is in its folder."""
+    progress = {True: ["--progress"], False: ["--no-progress"], None: []}[found.progress]
+    return [*progress, *["--trust"] * bool(found.trust), *["--debug"] * found.debug]
+
+
+def _trained_on(run: str) -> tuple[int, str]:
+    """By how many processes a run was trained, and on what kind of device; that there is no run is said later."""
+    from gpu_envs.training.record.run_directory import RunDirectory
+
+    try:
+        config = RunDirectory.open(run).config()
+    except FileNotFoundError:
+        return 1, "auto"
+    return config.gpus, config.device.partition(":")[0]
+
+
+def _gone_on(trainer: Any, found: Any, here: Place, run: str, changes: Mapping[str, Any]) -> Any:
+    if here.group is not None:
+        from gpu_envs.training.record.run_directory import RunDirectory
+
+        _tell_of_several(here, RunDirectory.open(run).config().replicas)
+    device = {} if here.device is None else {"device": here.device}
+    own = _of(here.group) | dict(changes) | device
+    return trainer.resume(run, progress=found.progress, trust=found.trust, **own)
+
+
+def _report(result: Any, found: Any, here: Place) -> None:
+    if here.first:
+        say(training_report(result, trust=found.trust))
+
+
+def _tell_of_several(here: Place, num_envs: int) -> None:
+    """Says how many train together, and how."""
+    if here.group is None:
+        return
+    from gpu_envs.training.process.group import Group
+
+    group = Group(here.group)
+    way = group.way  # all ask
+    if here.first:
+        say(
+            f"{group.size} processes train together, with {num_envs:,} replicas each and {group.size * num_envs:,} in "
+            f"all; their gradients are added up through {way}"
+        )
+
+
+def _of(group: Any) -> dict[str, Any]:
+    return {} if group is None else {"group": group}
+
+
+def _refuse_beside_resume(parser: Parser, env: str | None, name: str | None, explicit: Mapping[str, Any]) -> None:
+    others = [option for option in explicit if option not in CHANGEABLE]
+    if env is not None or name is not None or others:
+        flags = {setting.name: setting.flag for setting in settings()}
+        wrong = [*([env] if env else []), *(["--preset"] if name else []), *(flags[option] for option in others)]
+        parser.error(
+            f"--resume takes environment and settings from the run, save {', '.join(_changeable())}; leave out "
+            f"{', '.join(wrong)}"
+        )
+
+
+def _changeable() -> list[str]:
+    """The options that may be given beside --resume."""
+    return [setting.flag for setting in settings() if setting.name in CHANGEABLE]
+
+
+@contextlib.contextmanager
+def _named(option: str, run: str) -> Iterator[None]:
+    """Says which option gave a folder that is not a run's."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not str(error).startswith(f"the run directory {Path(run)} "):
+            raise
+        raise FileNotFoundError(f"{option}: {error}") from error
+
+
+def _loaded(trainer: Any) -> Any:
+    """The trainer, imported only now: help and mistakes need no torch."""
+    return importlib.import_module("gpu_envs.training") if trainer is None else trainer
