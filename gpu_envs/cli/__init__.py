@@ -121,7 +121,7 @@ def _run(words: list[str], trainer: Any, debug: list[str]) -> int:
         raise ValueError(
             f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)} There are: {', '.join(COMMANDS)}"
         )
-    listed = "\n".join(f"  {name:8}{command.summary}" for name, command in COMMANDS.items())
+    listed = "\n".join(f"  {name:12}{command.summary}" for name, command in COMMANDS.items())
     parser = Parser("gpu-envs", "gpu-envs COMMAND ...", f"commands:\n{listed}\n\ngpu-envs COMMAND --help says more.")
     parser.add_argument("--version", action="store_true", help="print the version")
     found, extras = parser.parse_known_args(words)

@@ -18,7 +18,7 @@ from gpu_envs.backend.cuda import device_count, import_cupy
 from gpu_envs.backend.toolchain import find_compiler
 from gpu_envs.cli.launch import count_of
 from gpu_envs.cli.parser import OK, Parser, number, take_all
-from gpu_envs.cli.report import say
+from gpu_envs.cli.report import say, say_json
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.random_actions import chosen, elements
 from gpu_envs.errors import NoCompilerError
@@ -36,7 +36,7 @@ _EXAMPLES = """examples:
   gpu-envs bench
   gpu-envs bench CartPole-v1 --device cpu --seconds 3
   gpu-envs bench CartPole-v1 --gpus all
-  gpu-envs bench TagContinuous-v0 --num-envs 2000 --param num_taggers=5 --param num_runners=20"""
+  gpu-envs bench TagContinuous-v0 --num-envs 2000 --param num_taggers=5"""
 
 REPLICAS: Mapping[bool, tuple[int, int]] = {True: (2**20, 2**19), False: (2**15, 2**14)}
 """By whether it is a GPU: replicas of an environment with one agent; agents in all replicas of a team."""
@@ -65,15 +65,25 @@ def bench(words: Sequence[str]) -> int:
         groups = [together(found.gpus, "auto" if found.device == "all" else found.device)]
     for device in set(itertools.chain(*groups)):
         open_backend(device)  # says what is wrong with it
-    say(row.format("environment", "device", "replicas", "one a launch", "many a launch"))
+    measured = []
+    if not found.json:
+        say(row.format("environment", "device", "replicas", "one a launch", "many a launch"))
     for group in groups:
         for spec in specs:
             count = found.num_envs or replicas_for(spec, found.params, group[0])
             rates = rates_of(group, spec, count, found.params, found.seconds)
-            many = amount(rates[1]) if len(rates) > 1 else ""
-            place = group[0] if len(group) == 1 else f"{len(group)} x {group[0].partition(':')[0]}"
-            say(row.format(spec.id, place, f"{len(group) * count:,}", amount(rates[0]), many).rstrip())
-    say("(steps a second of all replicas together)")
+            one, many = (*rates, None)[:2]
+            speeds = {"one_a_launch": one, "many_a_launch": many}
+            what = {"environment": spec.id, "devices": group, "replicas": len(group) * count}
+            measured.append({**what, "steps_per_s": speeds})
+            if not found.json:
+                place = group[0] if len(group) == 1 else f"{len(group)} x {group[0].partition(':')[0]}"
+                shown = ["" if rate is None else amount(rate) for rate in speeds.values()]
+                say(row.format(spec.id, place, f"{len(group) * count:,}", *shown).rstrip())
+    if found.json:
+        say_json(measured)
+    else:
+        say("(steps a second of all replicas together)")
     return OK
 
 
@@ -240,5 +250,6 @@ def _parser() -> Parser:
         "--num-envs", "replicas; none: so many that the device has enough to do (default: none)", none=True
     )
     parser.add_params("a parameter of the environments")
+    parser.add_json()
     parser.add_debug()
     return parser

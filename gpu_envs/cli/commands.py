@@ -34,5 +34,6 @@ COMMANDS: Mapping[str, Command] = {
     "bench": Command("measure steps a second on the devices here", "bench:bench"),
     "show": Command("print the C++ that an environment is compiled from", "show:show"),
     "play": Command("show what the policies of a run do, as a page or a video", "play:play"),
+    "completion": Command("print what makes a shell complete all this", "completion:completion"),
 }
 """Every command by its word."""

@@ -15,7 +15,7 @@ import gpu_envs
 from gpu_envs.backend import toolchain
 from gpu_envs.cli import probes
 from gpu_envs.cli.parser import OK, Parser, refuse_extras
-from gpu_envs.cli.report import say, wrapped
+from gpu_envs.cli.report import say, say_json, wrapped
 from gpu_envs.registry import sources
 
 _INFO = """Say what is installed here: versions, the C++ compiler, GPUs, CuPy, NVRTC, torch and caches;
@@ -54,6 +54,7 @@ def info(words: Sequence[str]) -> int:
     parser.add_argument(
         "--clear-cache", action="store_true", help="remove the compiled libraries; they are compiled anew when used"
     )
+    parser.add_json()
     parser.add_debug()
     found, extras = parser.parse_known_args(list(words))
     if found.help:
@@ -63,6 +64,9 @@ def info(words: Sequence[str]) -> int:
         say(clear_cache())
         return OK
     statuses = look()
+    if found.json:
+        say_json([{"name": name, "text": status.text, "advice": status.advice} for name, status in statuses])
+        return OK
     say(wrapped([(name, status.text) for name, status in statuses]))
     advice = [status.advice for _, status in statuses if status.advice]
     say("\nNothing is missing." if not advice else f"\nTo do:\n{wrapped([('-', each) for each in advice])}")

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from gpu_envs.cli.parser import OK, Parser, take_all
-from gpu_envs.cli.report import line_width, say, table, wrapped
+from gpu_envs.cli.report import line_width, say, say_json, table, wrapped
 from gpu_envs.errors import display
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.base import Spec
@@ -38,11 +38,15 @@ def list_environments(words: Sequence[str]) -> int:
     parser.add_argument(
         "--params", action="store_true", help="their parameters, reset options and metrics, with defaults"
     )
+    parser.add_json()
     parser.add_debug()
     found, ids = take_all(parser, words)
     if found.help:
         return parser.show_help()
     specs = registry.specs(ids or registry.ids())
+    if found.json:
+        say_json([facts(spec) for spec in specs])
+        return OK
     say("\n\n".join(map(parameters, specs)) if found.params else overview(specs))
     return OK
 
@@ -77,6 +81,43 @@ def _row(spec: Spec) -> tuple[Sequence[str], ...]:
     limit = "none" if steps is None else str(steps)
     solved = "" if spec.reward_threshold is None else f"{spec.reward_threshold:g}"
     return (spec.id,), agents, *zip(*spaces, strict=True), (limit,), (solved,)
+
+
+def facts(spec: Spec) -> dict[str, Any]:
+    """All that is listed of an environment, for programs."""
+    _, _, observations, actions, *_ = _row(spec)
+    params = spec.check_params({}, 1)
+    counts = spec.counts(params) if isinstance(spec, TeamSpec) else {"agent": 1}
+    spaces = zip(observations, actions, strict=True)
+    seen = dict(zip(counts, itertools.cycle(spaces), strict=False))
+    named = {
+        kind: {
+            name: {
+                "description": param.description,
+                "default": None if isinstance(param, Derived) else params.get(name, param.default),
+                "derived": isinstance(param, Derived),
+                "fixed": param.fixed,
+                "choices": param.choices,
+            }
+            for name, param in of_kind.items()
+        }
+        for kind, of_kind in (("params", spec.params), ("options", spec.options))
+    }
+    return {
+        "id": spec.id,
+        "description": spec.description,
+        "roles": {
+            role: {"agents": count, "observation": seen[role][0], "action": seen[role][1]}
+            for role, count in counts.items()
+        },
+        "max_episode_steps": spec.limit(params),
+        "reward_threshold": spec.reward_threshold,
+        "from": _origin(spec) or "gpu_envs",
+        **named,
+        "metrics": {
+            name: {"description": metric.description, "reduce": metric.reduce} for name, metric in spec.metrics.items()
+        },
+    }
 
 
 def _origin(spec: Spec) -> str:

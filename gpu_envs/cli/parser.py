@@ -4,10 +4,11 @@ import argparse
 import contextlib
 import json
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, final
 
-from gpu_envs.cli.report import say
+from gpu_envs.cli.report import filled, say
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.values import merged
 
@@ -18,6 +19,13 @@ INTERRUPTED: Final = 130
 UNREAD: Final = 141
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """argparse's own, which would break the names of options at their hyphens."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+
 @final
 class Parser(argparse.ArgumentParser):
     """Options of a command. ``-h`` is an ordinary switch, since the help depends on the other options."""
@@ -26,11 +34,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=prog,
             usage=usage,
-            description=description,
+            description=filled(description),
             epilog=epilog,
             add_help=False,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         self.add_argument("-h", "--help", action="store_true", help="show this")
 
@@ -90,6 +98,10 @@ class Parser(argparse.ArgumentParser):
     def _add_pairs(self, flag: str, name: str, form: str, read: Callable[[str, str], Any], what: str) -> None:
         text = f"{what}. May be given several times."
         self.add_argument(flag, dest=name, action=Pairs, const=read, metavar=form, default={}, help=text)
+
+    def add_json(self) -> None:
+        """Adds ``--json``."""
+        self.add_argument("--json", action="store_true", help="print it as JSON, for programs")
 
     def add_trust(self) -> None:
         """Adds ``--trust``."""

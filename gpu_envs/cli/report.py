@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import math
 import os
 import shlex
@@ -113,6 +114,21 @@ def say(text: str, *, error: bool = False) -> None:
         hush(stream)
 
 
+def say_json(value: Any) -> None:
+    """Prints a value for programs; what JSON has no number for, such as NaN, is null."""
+    say(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def hush(stream: TextIO) -> None:
     """Lets a stream end nowhere, so that Python can flush it when it leaves."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a file has nothing to flush
@@ -144,6 +160,23 @@ def wrapped(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
         parts = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False)
         first = parts.pop(0) if parts and not below else ""
         lines += [(start + first).rstrip(), *(hanging + part for part in parts)]
+    return "\n".join(lines)
+
+
+def filled(text: str) -> str:
+    """Paragraphs with their lines broken anew, to fit; an indented line stays one, and goes on further in."""
+    paragraphs: list[str] = []
+    for line in text.splitlines():
+        if line and not line.startswith(" ") and paragraphs and paragraphs[-1] and not paragraphs[-1].startswith(" "):
+            paragraphs[-1] += f" {line}"
+        else:
+            paragraphs.append(line)
+    lines = []
+    for each in paragraphs:
+        further = " " * (len(each) - len(each.lstrip()) + 2) if each.startswith(" ") else ""
+        lines += textwrap.wrap(
+            each, line_width(), subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+        ) or [""]
     return "\n".join(lines)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import importlib
 import os
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,22 @@ from gpu_envs.backend.cuda import device_count
 from gpu_envs.cli.launch import Place, count_of, goes_on, launch, place, restarts
 from gpu_envs.cli.launched import launched
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
-from gpu_envs.cli.report import evaluation_report, say, training_report, tuning_header, tuning_report, tuning_row
+from gpu_envs.cli.report import (
+    evaluation_report,
+    say,
+    say_json,
+    training_report,
+    tuning_header,
+    tuning_report,
+    tuning_row,
+)
 from gpu_envs.cli.settings import add_settings, combined, given, settings
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
 from gpu_envs.training.config import AUTO, CHANGEABLE, OF_A_POLICY, Config
 from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.settings_file import read
 
 _NO_PRESET = "none"
 
@@ -30,8 +38,9 @@ ID is the place of a spec, such as path/to/my_env.py:MY_ENV or package.module:MY
 
 A setting's value is the first there is of
   1. the option given here,
-  2. the preset's: of --preset, or else of the environment's preset "default" where it has one,
-  3. the default.
+  2. that of the file that --config names,
+  3. the preset's: of --preset or else, without --config, of the environment's preset "default" where it has one,
+  4. the default.
 --param, --policy and --policy-setting are combined so name by name. A value that may be absent is given as none.
 
 --policy-setting gives one policy of a team, by its name, a setting of its own. Possible are
@@ -102,7 +111,7 @@ def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | Non
 def _train_on(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
     """A run that goes on."""
     explicit = given(found)
-    _refuse_beside_resume(parser, env, found.preset, explicit)
+    _refuse_beside_resume(parser, env, found.preset, found.config, explicit)
     then, asked = _trained_on(found.resume)
     device = explicit.get("device", asked)
     if (gpus := _processes(found, device, then)) > 1:
@@ -134,6 +143,7 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
     parser.add_whole("--seed", "of the episodes; none: the run's own (default: none)", none=True)
     parser.add_whole("--num-envs", "replicas; none: as suits the episodes (default: none)", none=True)
     parser.add_policies("as in training")
+    parser.add_json()
     parser.add_trust()
     parser.add_debug()
     found, run = take_one(parser, words, "run directory")
@@ -154,7 +164,11 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
             policies=found.policies,
             trust=found.trust,
         )
-    say(evaluation_report(results, found.greedy))
+    if found.json:
+        roles = {role: dataclasses.asdict(each) for role, each in results.items()}
+        say_json({"greedy": found.greedy, "roles": roles})
+    else:
+        say(evaluation_report(results, found.greedy))
     return OK
 
 
@@ -176,11 +190,11 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
         "gpu-envs train ID [options]\n       gpu-envs train --resume RUN [options]",
         _TRAIN.format(
             ids="\n".join(f"  {env}" for env in registry.ids()),
-            of_a_policy=textwrap.fill(", ".join(OF_A_POLICY), 100),
-            changeable=textwrap.fill(", ".join(_changeable()), 100),
+            of_a_policy="  " + ", ".join(OF_A_POLICY),
+            changeable="  " + ", ".join(_changeable()),
         ),
     )
-    _add_preset(parser)
+    _add_sources(parser)
     parser.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
     parser.add_argument(
         "--gpus",
@@ -202,17 +216,21 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
 
 def _tune_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
     parser = Parser("gpu-envs tune", "gpu-envs tune ID [options]", _TUNE, _TUNE_EXAMPLES)
-    _add_preset(parser)
+    _add_sources(parser)
+    parser.add_trust()
     parser.add_debug()
     add_settings(parser, name, values, without="num_envs")
     return parser
 
 
-def _add_preset(parser: Parser) -> None:
+def _add_sources(parser: Parser) -> None:
     parser.add_argument(
         "--preset",
         metavar="NAME",
         help=f"settings that suit the environment; {_NO_PRESET}: the defaults (default: its preset default, if any)",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="settings in a TOML file, such as the run.toml that every run writes"
     )
 
 
@@ -223,11 +241,14 @@ def _help(found: Any, env: str | None, parser: Callable[[str | None, Mapping[str
 
 def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
     """The new run that the options describe."""
-    if env is None:
+    file = {} if found.config is None else read(found.config)
+    named, env = env is None, env or file.get("env")
+    if not isinstance(env, str):
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
-    spec = registry.spec(env)
-    _, values = preset(spec.id, found.preset)
-    return Config(**(combined(values, given(found)) | {"env": registry.lasting(spec.id)} | fixed))
+    spec = registry.spec_of_run(env, found.config, trust=found.trust) if named else registry.spec(env)
+    no_preset = found.preset is None and found.config is not None  # a file stands in for the preset called default
+    _, values = preset(spec.id, _NO_PRESET if no_preset else found.preset)
+    return Config(**(combined(combined(values, file), given(found)) | {"env": registry.lasting(spec.id)} | fixed))
 
 
 def _processes(found: Any, device: str, then: int = 1) -> int:
@@ -296,11 +317,18 @@ def _of(group: Any) -> dict[str, Any]:
     return {} if group is None else {"group": group}
 
 
-def _refuse_beside_resume(parser: Parser, env: str | None, name: str | None, explicit: Mapping[str, Any]) -> None:
+def _refuse_beside_resume(
+    parser: Parser, env: str | None, name: str | None, file: str | None, explicit: Mapping[str, Any]
+) -> None:
     others = [option for option in explicit if option not in CHANGEABLE]
-    if env is not None or name is not None or others:
+    if env is not None or file is not None or name is not None or others:
         flags = {setting.name: setting.flag for setting in settings()}
-        wrong = [*([env] if env else []), *(["--preset"] if name else []), *(flags[option] for option in others)]
+        wrong = [
+            *([env] if env else []),
+            *(["--preset"] if name else []),
+            *(["--config"] if file else []),
+            *(flags[option] for option in others),
+        ]
         parser.error(
             f"--resume takes environment and settings from the run, save {', '.join(_changeable())}; leave out "
             f"{', '.join(wrong)}"

@@ -150,8 +150,8 @@ def spec(id: str | Spec) -> Spec:
     )
 
 
-def spec_of_run(name: str, run: Path, *, trust: bool) -> Spec:
-    """The spec of the environment that a run's folder names, which somebody else may have written.
+def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
+    """The spec of the environment that a run's folder or a file of settings names: somebody else may have written it.
 
     What is installed is imported, and what this process was given by name before; anything else only on trust.
 
@@ -166,7 +166,7 @@ def spec_of_run(name: str, run: Path, *, trust: bool) -> Spec:
             return spec(name)
     what = f"the file {reference.place}" if reference.is_file else f"the module {reference.place!r} of this folder"
     raise UntrustedError(
-        f"the run {run} names {what} as its environment, and to import it is to run its code: read it, and if you "
+        f"{source} names {what} as its environment, and to import it is to run its code: read it, and if you "
         "trust it say so by --trust (trust=True in Python)"
     )
 

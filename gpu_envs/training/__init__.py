@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
     from gpu_envs.training.schedule import Schedule as Schedule
+    from gpu_envs.training.settings_file import load_config as load_config
     from gpu_envs.training.trainer import Trainer as Trainer
     from gpu_envs.training.tuning import Size as Size
     from gpu_envs.training.tuning import Tuning as Tuning
@@ -41,6 +42,7 @@ _LATER = {
     "Tuning": "tuning",
     "choose_num_envs": "tuning",
     "evaluate": "runs",
+    "load_config": "settings_file",
     "resume": "runs",
     "train": "runs",
     "tune": "tuning",

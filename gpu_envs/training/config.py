@@ -137,7 +137,7 @@ class Config:
                 self._keep(name, Schedule.of(value if real_number(value) is None else real_number(value)))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        for name, example in _MAPPINGS.items():
+        for name, example in MAPPINGS.items():
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
@@ -151,7 +151,7 @@ class Config:
             raise ValueError(f"run_dir is {self.run_dir!r}; give a path, '' for none, or None") from None
         kinds = {field.name: field.type for field in dataclasses.fields(self)}
         optional = {name for name, kind in kinds.items() if type(None) in get_args(kind)}
-        for name, (least, most) in _WHOLE.items():
+        for name, (least, most) in WHOLE.items():
             value = getattr(self, name)
             if (value is None and name in optional) or (
                 name == "num_envs" and isinstance(value, str) and value == AUTO
@@ -309,16 +309,20 @@ class Config:
         """
         if "env" not in given:
             raise ValueError("a training run has an environment: give env, such as CartPole-v1")
-        known = [field.name for field in dataclasses.fields(cls)]
         for name in given:
-            if name not in known:
+            if name not in SETTINGS:
                 raise ValueError(
-                    f"a training run has no setting {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}"
+                    f"a training run has no setting {name!r}{did_you_mean(name, SETTINGS)} There are: "
+                    f"{', '.join(SETTINGS)}"
                 )
         std = real_number(given.get("initial_std"))
         low, high, _ = _RANGES["initial_std"]
         held = {} if std is None or not 0.0 < std <= _ONCE_ALLOWED else {"initial_std": min(max(std, low), high)}
         return cls(**(dict(given) | held))
+
+
+SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
+"""The names of all settings."""
 
 
 def _plain(value: Any) -> Any:
@@ -330,14 +334,14 @@ _MOST = 2**31 - 1
 _LONGEST = 10**15
 """Steps and updates are counted in doubles, too, which are exact so far."""
 
-_MAPPINGS = {
+MAPPINGS = {
     "params": "{'gravity': 9.8}",
     "policies": "{'runner': 'random'}",
     "policy_settings": "{'runner': {'gamma': 0.95}}",
 }
 """Settings that are mappings by name, and an example of each."""
 
-_WHOLE = {
+WHOLE = {
     "seed": (0, math.inf),
     "total_steps": (1, _LONGEST),
     "num_envs": (1, _MOST),

@@ -42,7 +42,6 @@ def test_help_is_complete(command: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "examples:" in text
     assert text.count(f"gpu-envs {command}") >= 3
     assert "--debug" in text
-    assert max(map(len, text.splitlines())) <= 100
     assert said(capsys, command, "-h") == text
 
 
@@ -166,7 +165,6 @@ def test_a_narrow_terminal_gets_a_few_lines_for_each(
 
 def test_every_parameter_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "list", "--params")
-    assert max(map(len, text.splitlines())) <= 100
     blocks = text.split("\n\n")
     assert [block.partition(":")[0] for block in blocks] == gpu_envs.ids()
     for block, spec in zip(blocks, map(gpu_envs.spec, gpu_envs.ids()), strict=True):

@@ -1,4 +1,4 @@
-"""The folder of a training run: config.json, log.csv with TensorBoard's events beside it, and checkpoints."""
+"""The folder of a training run: config.json, run.toml, log.csv with TensorBoard's events beside it, and checkpoints."""
 
 import contextlib
 import json
@@ -22,6 +22,7 @@ from gpu_envs.registry.sources import parse
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.config import Config
 from gpu_envs.training.record.checkpoint import FORMAT, Checkpoints, replacing
+from gpu_envs.training.settings_file import written
 
 try:
     import fcntl
@@ -29,6 +30,8 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]  # typed as the module
 
 _CONFIG = "config.json"
+SETTINGS_FILE = "run.toml"
+"""What ``gpu-envs train --config`` reads."""
 _LOCK = ".lock"
 
 ROOT = "runs"
@@ -111,7 +114,7 @@ class RunDirectory:
         Raises:
             UntrustedError: It is neither installed nor named by the user, and not to be trusted.
         """
-        return spec_of_run(self.config().env, self.path, trust=trust)
+        return spec_of_run(self.config().env, f"the run {self.path}", trust=trust)
 
     def about(self) -> dict[str, Any]:
         """All of config.json: the configuration, its changes, versions, the device's name, and the command lines."""
@@ -181,6 +184,8 @@ class RunDirectory:
         commands = [*about.get("commands", []), *_command()]
         about = about | {"format": FORMAT, "config": config.to_json(), **_versions(config.device), "commands": commands}
         about["launch"] = os.environ.get("TORCHELASTIC_RUN_ID")
+        with replacing(self.path / SETTINGS_FILE) as file:
+            file.write(written(config).encode())
         with replacing(self.path / _CONFIG) as file:
             file.write((json.dumps(about, indent=2, default=_listed) + "\n").encode())
 

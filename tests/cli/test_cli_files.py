@@ -1,0 +1,211 @@
+"""Settings from files, JSON for programs, words for shells, and help that fits a narrow terminal."""
+
+import dataclasses
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_tools import refused, said
+from harness import with_package
+
+import gpu_envs
+from gpu_envs.cli import OK, main
+from gpu_envs.cli.commands import COMMANDS
+from gpu_envs.cli.completion import offered
+from gpu_envs.training.config import Config
+from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.settings_file import load_config, written
+
+CONFIGS = [
+    Config(env="CartPole-v1"),
+    *(Config(**({"env": env} | dict(values))) for env, named in PRESETS.items() for values in named.values()),
+    Config(env="Pendulum-v1", num_envs="auto", learning_rate="0:0.1,1:1e-9", max_grad_norm=None, hidden=(3,)),
+    Config(
+        env="Odd-v0",
+        params={"each": np.linspace(-1, 1, 3), "word": 'a "b"\n\\\x7fé', "far": math.inf, "on": True, "a.b c": -0.0},
+        policies={"the role": "frozen:runs/a=b:x"},
+        policy_settings={"x.y": {"hidden": (1, 2), "target_kl": None, "entropy_weight": "0:1,1:0"}, "z": {}},
+        seed=2**70,
+    ),
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    pytest.importorskip("torch")
+    words = ("--device", "cpu", "--num-envs", "8", "--horizon", "8", "--hidden", "8", "--total-steps", "128")
+    folder = tmp_path / "run"
+    said(capsys, "train", "CartPole-v1", *words, "--param", "length=0.7", "--run-dir", str(folder))
+    return folder
+
+
+def asked(*words: str) -> Config:
+    """The run that a command line asks for."""
+    found: list[Config] = []
+
+    class Trained(Exception):  # noqa: N818
+        pass
+
+    class Trainer:
+        def train(self, config: Config, **_: Any) -> None:
+            found.append(config)
+            raise Trained
+
+    with pytest.raises(Trained):
+        main(["train", *words, "--debug"], trainer=Trainer())
+    return found[0]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.env)
+def test_a_file_says_all_of_a_run(config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(written(config), "utf-8")
+    found = load_config(path)
+    values, expected = found.to_json(), config.to_json()
+    for name in ("run_dir", "gpus"):
+        del values[name], expected[name]
+    np.testing.assert_equal(values, expected)
+
+
+def test_a_run_writes_what_repeats_it(run: Path) -> None:
+    again = asked("--config", str(run / "run.toml"))
+    assert again == dataclasses.replace(load_config(run / "run.toml"), run_dir=None)
+    assert (again.params, again.num_envs, again.total_steps) == ({"length": 0.7}, 8, 128)
+
+
+def test_options_overrule_a_file_and_a_file_presets(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(
+        'env = "CartPole-v1"\ntotal_steps = 1e6\nvalue_clip = "none"\n[params]\ngravity = 1\nlength = 2.0\n'
+    )
+    alone = asked("--config", str(file))
+    plain = Config(env="CartPole-v1")
+    assert (alone.total_steps, alone.params) == (10**6, {"gravity": 1, "length": 2.0})
+    assert alone.learning_rate == plain.learning_rate != asked("CartPole-v1").learning_rate  # the preset's
+    over = asked("Pendulum-v1", "--config", str(file), "--param", "gravity=3", "--seed", "5", "--preset", "default")
+    assert (over.env, over.seed, over.params) == ("Pendulum-v1", 5, {"gravity": 3, "length": 2.0})
+    assert over.gamma == PRESETS["Pendulum-v1"]["default"]["gamma"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gama = 1", "my.toml: a training run has no setting 'gama'. Did you mean 'gamma'?"),
+        ("gamma = ", "my.toml is no TOML file"),
+        ("gamma = 'x'", "gamma is 'x'; give a number"),
+        ("[policy_settings.a]\ndevice = 'cpu'", "policy_settings gives 'a' the setting 'device'"),
+        ("policy_settings = 3", "my.toml: policy_settings is 3; give a table"),
+    ],
+)
+def test_mistakes_in_a_file(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(text)
+    assert message in refused(capsys, "train", "CartPole-v1", "--config", str(file))
+
+
+def test_mistakes_beside_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no file" in refused(capsys, "train", "CartPole-v1", "--config", str(tmp_path / "my.toml"))
+    file = tmp_path / "my.toml"
+    file.write_text("")
+    assert "which environment?" in refused(capsys, "train", "--config", str(file))
+    assert "leave out --config" in refused(capsys, "train", "--resume", "runs/x", "--config", str(file))
+
+
+def test_the_environment_of_a_file_is_imported_on_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
+    file = tmp_path / "my.toml"
+    file.write_text(f'env = "{tmp_path}/mine.py:MINE"')
+    assert "say so by --trust" in refused(capsys, "train", "--config", str(file))
+    assert "SystemExit: imported" in refused(capsys, "train", "--config", str(file), "--trust")
+
+
+def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {each["id"]: each for each in json.loads(said(capsys, "list", "--json"))}
+    assert sorted(found) == gpu_envs.ids()
+    for name, facts in found.items():
+        spec = gpu_envs.spec(name)
+        params = spec.check_params({}, 1)
+        assert (list(facts["params"]), list(facts["metrics"])) == (list(spec.params), list(spec.metrics))
+        assert facts["max_episode_steps"] == spec.limit(params)
+        roles = {role: each["agents"] for role, each in facts["roles"].items()}
+        assert roles == (dict(spec.counts(params)) if isinstance(spec, gpu_envs.TeamSpec) else {"agent": 1})
+
+
+def test_this_machine_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row["name"]: row["text"] for row in json.loads(said(capsys, "info", "--json"))}
+    assert gpu_envs.__version__ in rows["gpu_envs"]
+    assert np.__version__ in rows["NumPy, Gymnasium"]
+
+
+def test_speeds_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--device", "cpu", "--num-envs", "64", "--seconds", "0.01", "--json")
+    one, team = json.loads(said(capsys, "bench", "CartPole-v1", "TagGridWorld-v0", *words))
+    assert (one["environment"], one["devices"], one["replicas"]) == ("CartPole-v1", ["cpu"], 64)
+    assert one["steps_per_s"]["many_a_launch"] > one["steps_per_s"]["one_a_launch"] / 10 > 0
+    assert team["steps_per_s"]["many_a_launch"] is None
+
+
+def test_an_evaluation_as_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("eval", str(run), "--episodes", "16", "--device", "cpu")
+    found = json.loads(said(capsys, *words, "--json"))
+    assert found["greedy"] is True
+    assert found["roles"]["agent"]["episodes"] == 16
+    assert f"{found['roles']['agent']['mean']:.6g}" in said(capsys, *words)
+    assert set(found["roles"]["agent"]["metrics"]) == set(gpu_envs.spec("CartPole-v1").metrics)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], list(COMMANDS)),
+        (["tr"], ["train"]),
+        (["train", "Cart"], ["CartPole-v0", "CartPole-v1"]),
+        (["train", "--conf"], ["--config"]),
+        (["train", "CartPole-v1", "--preset", ""], ["default", "none"]),
+        (["train", "--config", ""], []),
+        (["bench", "--device", "cu"], ["cuda"]),
+        (["completion", "b"], ["bash"]),
+        (["no-such", "--"], []),
+    ],
+    ids=" ".join,
+)
+def test_what_a_shell_offers(words: list[str], expected: list[str]) -> None:
+    assert offered(words) == expected
+
+
+def test_runs_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b", "a"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").touch()
+    assert offered(["eval", "runs/"]) == offered(["play", "runs/"]) == ["runs/a", "runs/b"]
+    assert offered(["play", "CartPole-v1"]) == ["CartPole-v1"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_a_shell_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "gpu-envs"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpu_envs "$@"\n')
+    program.chmod(0o755)
+    script = said(capsys, "completion", "bash")
+    script += '\nCOMP_WORDS=(gpu-envs train --preset); COMP_CWORD=2; _gpu_envs; echo "${COMPREPLY[*]}"'
+    env = with_package(PATH=f"{tmp_path}:/usr/bin:/bin")
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "--preset\n"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_narrow_terminal(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*command.split(), "--help"]) == OK
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("--") or line.rstrip().endswith("-") for line in lines)
