@@ -114,9 +114,11 @@ class Parser(argparse.ArgumentParser):
             "--progress",
             action="store_true",
             default=None,
-            help="draw a progress bar on standard error (default: where that is a terminal)",
+            help="draw a progress bar on standard error (default: in a terminal; elsewhere a line every 30 s)",
         )
-        self.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="draw none")
+        self.add_argument(
+            "--no-progress", dest="progress", action="store_false", default=None, help="say nothing meanwhile"
+        )
 
 
 def refuse_extras(parser: Parser, extras: Sequence[str]) -> None:

@@ -47,7 +47,7 @@ def record(
         params: Of a run or an id: parameters of the environment, in place of those it was trained with.
         device: Of a run or an id: where they play.
         modules: Of a run: policies of your own, as the run had them.
-        progress: Draw a progress bar; None: where standard error is a terminal.
+        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
         trust: Of a run: import the environment's file, where the folder names one that this process was not given.
     """
     if steps is not None and episodes is not None:

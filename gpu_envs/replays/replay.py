@@ -25,7 +25,7 @@ class Replay(Recorded):
             path: The file: ``.mp4``, or ``.gif`` for an animated picture.
             width: In pixels, about; None: 1200, and less where replicas are few.
             fps: Frames, which are steps, a second; None: as many as make time pass as in the world.
-            progress: Draw a progress bar; None: where standard error is a terminal.
+            progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
         """
         video.write(self, Path(path), width, fps, progress)
 

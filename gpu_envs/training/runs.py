@@ -35,7 +35,7 @@ def train(
 
     Args:
         config: The run. For ``num_envs="auto"`` the number is measured first, and kept in the folder.
-        progress: Draw a progress bar; None: where standard error is a terminal.
+        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
         modules: Policies of your own, by the names that ``config.policies`` gives them (or their roles').
         group: A process group of ``torch.distributed`` whose processes all call this, and train as one; the first keeps
             the folder.
@@ -62,7 +62,7 @@ def resume(
 
     Args:
         run: Its folder.
-        progress: Draw a progress bar; None: where standard error is a terminal.
+        progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
         modules: Policies of your own, as the run had them.
         trust: Import the environment's file, where the folder names one that this process was not given.
         group: A process group of ``torch.distributed``, whose processes all call this.

@@ -242,7 +242,7 @@ class Trainer:
         Ctrl-C, SIGTERM and SIGHUP (a closed terminal) interrupt it. A second Ctrl-C raises KeyboardInterrupt at once.
 
         Args:
-            progress: Draw a progress bar; None: where standard error is a terminal.
+            progress: Draw a progress bar; None: in a terminal or a notebook, and elsewhere write a line every 30 s.
 
         Raises:
             DivergedError: A loss or an observation is NaN or infinite.

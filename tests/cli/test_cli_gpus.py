@@ -35,8 +35,9 @@ def started(*words: str, device: str = "cpu", at: Path | None = None) -> "subpro
     env = with_package(OMP_NUM_THREADS="1") | ({TURN_OFF: "0"} if device == "nccl" else {})
     if at is not None:
         env["PYTHONPATH"] = f"{at}{os.pathsep}{env['PYTHONPATH']}"
+    own = ("train", "--no-progress", "--device", device.replace("nccl", "cuda"))
     return subprocess.Popen(
-        [sys.executable, "-m", "gpu_envs", "train", "--device", device.replace("nccl", "cuda"), *words],
+        [sys.executable, "-m", "gpu_envs", *own, *words],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -334,6 +334,19 @@ def test_the_bar_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bar.close()
 
 
+def test_a_file_gets_a_line_now_and_then(clock: list[float]) -> None:
+    file = io.StringIO()
+    progress = Progress(1000, stream=file, target={"agent": 9.0})
+    for second in range(101):
+        clock[0] = float(second)
+        progress.update(second * 10, 10.0, {"agent": second / 10}, {"far": 0.5})
+    progress.close()
+    assert file.getvalue().splitlines() == [
+        f"{second}%  10 steps/s  return {second // 10} of 9  {progress_left}  far 0.5"
+        for second, progress_left in ((30, "1:10 left"), (60, "40s left"), (90, "10s left"))
+    ]
+
+
 def test_nothing_is_drawn_into_a_pipe() -> None:
     for quiet, drawn in ((None, False), (True, False), (False, True)):
         pipe = io.StringIO()

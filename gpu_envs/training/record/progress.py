@@ -1,4 +1,4 @@
-"""One line that says how far a training run is."""
+"""How far a training run is: a line drawn anew and anew or, where there is no terminal, a line now and then."""
 
 import io
 import math
@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Final, TextIO, final
 
 _INTERVAL: Final = 0.1
+_INTERVAL_OF_LINES: Final = 30.0
+_LENGTH_OF_LINES: Final = 200
 _BAR: Final = (10, 30)  # columns, at least and at most
 
 
 @final
 class Progress:
-    """A bar with percentage, speed, returns and the time that is left, redrawn in place."""
+    """Percentage, speed, returns and the time that is left: a bar redrawn in place, or a line every 30 seconds."""
 
     def __init__(
         self,
@@ -30,7 +32,8 @@ class Progress:
 
         Args:
             total_steps: What a full bar stands for.
-            quiet: True: no bar; False: a bar whatever the stream is; None: where it is a terminal.
+            quiet: True: nothing; False: a bar whatever the stream is; None: a bar in a terminal or a notebook, lines
+                elsewhere.
             stream: Where it is drawn; None: standard error.
             unit: What steps are called in the speed.
             target: Figures that are aimed at, by the names that ``update`` gives them.
@@ -38,20 +41,27 @@ class Progress:
         self._total = max(1, total_steps)
         self._unit, self._target = unit, dict(target or {})
         self._stream = sys.stderr if stream is None else stream
-        self._draws = not quiet if quiet is not None else self._stream.isatty()
-        self._drawn_at = -math.inf
+        self._draws = not quiet
+        in_place = self._stream.isatty() or type(self._stream).__module__.startswith("ipykernel.")
+        self._in_lines = quiet is None and not in_place
+        self._drawn_at = time.monotonic() if self._in_lines else -math.inf
         self._shown = 0
 
     def update(
         self, steps: int, steps_per_s: float, returns: Mapping[str, float], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Says how far it is; drawn at most ten times a second, and when all steps are done.
+        """Says how far it is: a bar at most ten times a second, and when all steps are done.
 
         NaN is the return of a role, or the metric, of which no episode has ended.
         """
         if not self._draws:
             return
         now = time.monotonic()
+        if self._in_lines:
+            if now - self._drawn_at >= _INTERVAL_OF_LINES:
+                self._drawn_at = now
+                self._write(self._fitted(steps, steps_per_s, returns, metrics or {}).lstrip() + "\n")
+            return
         if now - self._drawn_at < _INTERVAL and steps < self._total:
             return
         self._drawn_at = now
@@ -92,7 +102,7 @@ class Progress:
         while len(parts) > 1 and len("  ".join(parts)) > width:
             parts.pop()
         text = "  ".join(parts)[:width]
-        room = min(_BAR[1], width - len(text) - 1)
+        room = 0 if self._in_lines else min(_BAR[1], width - len(text) - 1)
         return text if room < _BAR[0] else f"{self._bar(done, room)} {text}"
 
     def _bar(self, done: float, room: int) -> str:
@@ -105,6 +115,8 @@ class Progress:
         return full * count + empty * (room - count)
 
     def _width(self) -> int:
+        if self._in_lines:
+            return _LENGTH_OF_LINES
         try:
             columns = os.get_terminal_size(self._stream.fileno()).columns
         except (OSError, ValueError, io.UnsupportedOperation):
