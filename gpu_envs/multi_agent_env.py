@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, final
 
 import gymnasium
+import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from gpu_envs.backend.arrays import Array
 from gpu_envs.codegen import RESULTS, TeamLayout
 from gpu_envs.engine.actions import ActionReader, Actions
 from gpu_envs.engine.batch import Batch
-from gpu_envs.engine.results import OutReader, Step, only_finished
+from gpu_envs.engine.results import OutReader, Step
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import Seeds
@@ -197,17 +198,12 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         finished = self._given_out(self._sim.buffers["finished"])
         if self.output == "numpy" and not finished.any():
             return infos
+        ended = np.flatnonzero(finished) if self.output == "numpy" else None
         if self._statistics:
-            episode = {key: self._result(name, out) for key, name in (("r", "episode_return"), ("l", "episode_length"))}
-            if self.output == "numpy":
-                given = {"r": out.episode_return, "l": out.episode_length} if out is not None else {}
-                episode = {key: only_finished(finished, by_role, given.get(key)) for key, by_role in episode.items()}
-            infos |= {"episode": episode | self._metrics(finished, out), "_episode": finished}
+            infos |= {"episode": self._episode(ended, out), "_episode": finished}
         if self._same_step:
             for name in ("final_obs", *(["final_shared"] if self.single_shared_spaces else [])):
-                infos[name] = self._result(name, out)
-                if self.output == "numpy" and self.gives_copies:
-                    infos[name] = only_finished(finished, infos[name], getattr(out, name, None))
+                infos[name] = self._ended(name, ended if self.gives_copies else None, out)
             infos["_final_obs"] = finished
         return infos
 

@@ -9,12 +9,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from gpu_envs.backend.arrays import Array, to_numpy
+from gpu_envs.backend.arrays import Array
 from gpu_envs.codegen import RESULTS, SingleLayout
 from gpu_envs.engine.actions import ActionReader, Actions
 from gpu_envs.engine.batch import Batch
 from gpu_envs.engine.program import OPTIONAL
-from gpu_envs.engine.results import OutReader, Rollout, Step, given_for, only_finished
+from gpu_envs.engine.results import OutReader, Rollout, Step, given_for
 from gpu_envs.engine.simulation import NOT_A_NUMBER, OUT_OF_RANGE
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.seeds import Seeds
@@ -225,7 +225,9 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
             return {k: self._given_out(self._buffers[f"{name}.{k}"]) if a is None else a for k, a in own.items()}
         return self._given_out(self._buffers[name]) if given is None else given
 
-    def _last(self, name: str) -> Array:
+    def _last(self, name: str) -> Any:
+        if self._keys and name in _OBSERVED:
+            return {key: self._to_output(self._buffers[f"{name}.{key}"]) for key in self._keys}
         return self._to_output(self._buffers[name])
 
     def _masks(self, out: Step | None) -> dict[str, Any]:
@@ -260,16 +262,9 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         finished = self._given_out(self._buffers["finished"])
         if self.output == "numpy" and not finished.any():
             return infos
-        episode, final_obs = {}, None
-        if self._statistics:
-            episode = {"r": self._result("episode_return", out), "l": self._result("episode_length", out)}
-            if self.output == "numpy":
-                episode = {k: np.where(finished, to_numpy(v), 0) for k, v in episode.items()}
-            episode |= self._metrics(finished, out)
-        if self._same_step:
-            final_obs = self._result("final_obs", out)
-            if self.output == "numpy" and self.gives_copies:
-                final_obs = only_finished(finished, final_obs, out.final_obs if out is not None else None)
+        ended = np.flatnonzero(finished) if self.output == "numpy" else None
+        episode = self._episode(ended, out) if self._statistics else {}
+        final_obs = self._ended("final_obs", ended if self.gives_copies else None, out) if self._same_step else None
         return infos | self._ending(finished, episode, final_obs)
 
     def _rollout_arrays(self, steps: int, per_step: bool, *, drawn: bool) -> dict[str, Array]:

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
@@ -17,8 +16,8 @@ from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.attributes import given_params, param_of_each, params_by_replica, per_replica, set_param
 from gpu_envs.engine.number_check import NumberCheck
 from gpu_envs.engine.options import Options, check_num_envs, config_of
-from gpu_envs.engine.resets import Reset, read_offsets, read_reset
-from gpu_envs.engine.results import Step, by_metric
+from gpu_envs.engine.resets import Reset, begin, read_offsets
+from gpu_envs.engine.results import Step, by_metric, keep_memory, only_finished
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
 from gpu_envs.engine.snapshots import on_host, restore, snapshot
 from gpu_envs.engine.state import LiveParams, LiveState
@@ -108,7 +107,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         backend = open_backend(self.device, threads, block_size)
         self._sim = sim = Simulation(config, backend, options.library(self.device))
         self._turn = sim.turn
-        self._params = LiveParams(lambda: sim.params, functools.partial(set_param, sim))
+        self._params = LiveParams(lambda: sim.params, lambda name, value: set_param(sim, name, value))
         self._numbers = NumberCheck(sim) if checking else None
         self._renderer = Renderer(spec.id, spec.drawing, render_mode, self.device)
         self.max_episode_steps = None if config.limit == NO_LIMIT else config.limit
@@ -119,6 +118,8 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self._statistics, self._masked, self._measured = options.gives_statistics, spec.masked, bool(spec.metrics)
         self._same_step, self._report_frozen = options.mode == "SameStep", options.mode == "Disabled"
         sim.set_step_flags(report_frozen=self._report_frozen, clear_final=output == "numpy" and not self.gives_copies)
+        if output == "numpy" and self.gives_copies:
+            keep_memory(sim.buffers.values())
         self._prepare()
 
     # --- what each kind of environment adds ---
@@ -349,8 +350,6 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self.closed = state["closed"]
         self.allow_frozen_steps(state.get("frozen_steps", False))
 
-    # --- helpers ---
-
     def _check_open(self) -> None:
         if self.closed:
             raise gymnasium.error.ClosedEnvironmentError(f"this {self._env_spec.id} is closed; make another")
@@ -364,14 +363,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
     def _begin(self, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
         """Begins new episodes at the starts asked for, or raises what is wrong with what ``reset`` was given."""
         self._check_open()
-        sim = self._sim
-        asked = read_reset(sim, seed, options)
-        sim.reset(asked.seeds, asked.mask, asked.values)
-        for name, values in asked.starts.items():
-            mask = True if asked.mask is None else sim.arrays.read(asked.mask).reshape(-1, *(1,) * (values.ndim - 1))
-            sim.state[name] = np.where(mask, values, sim.arrays.read(sim.state[name]))
-        if asked.starts:
-            sim.observe()
+        asked = begin(self._sim, seed, options)
         if self._followed:
             self._follow(stepped=False)
         return asked
@@ -383,11 +375,19 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         if self.render_mode == "human":
             self.render()
 
-    def _metrics(self, finished: Array, out: Step | None) -> dict[str, Array]:
-        """The metrics of the episodes that ended, as infos give them."""
-        given = out.episode_metrics if out is not None else None
-        values = self._given_out(self._sim.buffers["episode_metrics"]) if given is None and self._measured else given
-        return by_metric(self._env_spec.metrics, values, finished if given is None and self.output == "numpy" else None)
+    def _episode(self, ended: np.ndarray | None, out: Step | None) -> dict[str, Any]:
+        """Returns, lengths and metrics of the episodes that ended, as infos give them; see ``_ended``."""
+        values = given = out.episode_metrics if out is not None else None
+        if given is None and self._measured:
+            values = (self._given_out if ended is None else self._to_output)(self._sim.buffers["episode_metrics"])
+        episode = {"r": self._ended("episode_return", ended, out), "l": self._ended("episode_length", ended, out)}
+        return episode | by_metric(self._env_spec.metrics, values, ended if given is None else None)
+
+    def _ended(self, name: str, ended: np.ndarray | None, out: Step | None) -> Any:
+        """A result of the episodes that ended, of these replicas; None: as the environment keeps it."""
+        if ended is None:
+            return self._result(name, out)
+        return only_finished(ended, self._last(name), getattr(out, name) if out is not None else None)
 
     def _to_output(self, array: Array) -> Array:
         """One of the simulation's arrays in the output's library: itself, or a copy from the device."""

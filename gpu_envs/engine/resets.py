@@ -132,3 +132,15 @@ def read_offsets(sim: Simulation, seed: object, given: Any) -> np.ndarray:
             "time limit"
         )
     return offsets
+
+
+def begin(sim: Simulation, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
+    """Begins new episodes at the starts asked for, or raises what is wrong with what ``reset`` was given."""
+    asked = read_reset(sim, seed, options)
+    sim.reset(asked.seeds, asked.mask, asked.values)
+    for name, values in asked.starts.items():
+        mask = True if asked.mask is None else sim.arrays.read(asked.mask).reshape(-1, *(1,) * (values.ndim - 1))
+        sim.state[name] = np.where(mask, values, sim.arrays.read(sim.state[name]))
+    if asked.starts:
+        sim.observe()
+    return asked

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import time
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ from registered import (
 import gpu_envs
 from gpu_envs import Field, Step
 from gpu_envs.engine.by_role import ByRole
-from gpu_envs.engine.results import OutReader
+from gpu_envs.engine.results import OutReader, only_finished
 
 
 @each_variant
@@ -389,3 +390,42 @@ def test_alive_is_live(make: Make, place: Place) -> None:
     alive = env.reset(seed=0)[1]["alive"]["runner"]
     env.state["in_game"] = np.zeros((2, 15), bool)
     assert numpy_of(alive).all() == (place.output == "numpy")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 2), (0,)], ids=str)
+@pytest.mark.parametrize("dtype_", ["float32", "float64", "int32", "bool"])
+def test_what_is_kept_of_episodes_that_ended(shape: tuple[int, ...], dtype_: str) -> None:
+    """Of arrays that lie in one piece, and of views that do not."""
+    numbers = np.random.default_rng(0)
+    for finished in (np.zeros(9, bool), numbers.random(9) < 0.5, np.ones(9, bool)):
+        whole = (numbers.random((18, *shape)) * 100).astype(dtype_)
+        for values in (whole[:9], whole[::2]):
+            before = values.copy()
+            kept = only_finished(np.flatnonzero(finished), values)
+            expected = np.where(finished.reshape(-1, *(1,) * len(shape)), values, values.dtype.type(0))
+            np.testing.assert_array_equal(kept, expected, strict=True)
+            kept += kept.dtype.type(1)
+            np.testing.assert_array_equal(values, before)
+    given = np.zeros(3)
+    assert only_finished(np.array([0]), {"a": np.ones(3), "b": np.ones(3)}, {"a": given})["a"] is given
+
+
+@pytest.mark.timing
+def test_copies_cost_little() -> None:
+    """Ended episodes among them: 1.4 of the time without, on two cores; pages fetched anew each time made it 3."""
+
+    def seconds(copy_: bool) -> float:
+        env = gpu_envs.make(
+            "CartPole-v1", 16384, device="cpu", autoreset_mode="SameStep", copy=copy_, statistics=True, threads=1
+        )
+        env.reset(seed=0)
+        actions = np.random.default_rng(0).integers(0, 2, 16384)
+        taken = []
+        for _ in range(7):
+            began = time.perf_counter()
+            for _ in range(60):
+                env.step(actions)
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    assert min(seconds(True) / seconds(False) for _ in range(3)) < 2.2
