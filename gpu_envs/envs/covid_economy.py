@@ -120,10 +120,10 @@ COVID_ECONOMY = TeamSpec(
         Role("planner", 1, Box(-np.inf, np.inf, (463,), np.float32), Discrete(21)),
     ),
     shared={"subsidy": Field("int")},
-    scratch={"died": Field(), "given": Field()},
+    scratch={"died": Field(), "given": Field(), "past": Field(), "laid_off": Field()},
     shared_scratch={
         "totals": Field(length=3),
-        "delivers": Field("bool"),
+        "seen": Field(shape=(9, 51)),
         **{name: Field() for name in ("time", "subsidies", "money", "vaccines")},
     },
     params={

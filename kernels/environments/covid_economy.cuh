@@ -30,10 +30,10 @@ FN void reset(World& w, const Params& p, Team& team) {
 }
 
 // How a day changes health, which follows from the stringency of some weeks ago.
-FN void infect(World& w, const Params& p, int i, real level) {
+FN void infect(World& w, const Params& p, int i, bool delivers) {
     const real people  = p.population[i], healthy = w.susceptible[i], ill = w.infected[i];
-    const real rate    = p.infection[i] + p.infection_slope[i] * level;
-    const real doses   = w.delivers ? round_down(real(p.vaccine_interval) * people / 1000000 * p.vaccines_per_million) : real(0);
+    const real rate    = p.infection[i] + p.infection_slope[i] * w.past[i];
+    const real doses   = delivers ? round_down(real(p.vaccine_interval) * people / 1000000 * p.vaccines_per_million) : real(0);
     const real share   = minimum(real(1), doses / (healthy + real(1e-10)));
     const real treated = minimum(doses, healthy);
     const real fell    = rate * (healthy / people) * ill * (1 - share);
@@ -57,7 +57,7 @@ FN void lay_off(World& w, const Params& p, int i, real change) {
         kept       = kept * p.fading[k] + change - p.faded[k] * gone;
         sum += p.weights(i, k) * kept;
     }
-    w.unemployed[i] = (softplus(sum) + p.baseline[i]) * p.population[i] / 100;
+    w.laid_off[i] = sum;
 }
 
 // Utility of a year's consumption as a share of the most, a day of it.
@@ -75,20 +75,20 @@ FN real weighed(real health, real economy, real weight, real priority) {
 }
 
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
-    FOR_EACH_AGENT(i, 1) w.delivers = w.elapsed >= p.first_vaccines && w.elapsed % p.vaccine_interval == 0;
-    FOR_EACH_AGENT(i, AGENTS) {
-        if (i == THE_PLANNER) {
-            if ((w.elapsed - 1) % p.subsidy_interval == 0) w.subsidy = int(actions[i]);
-        } else {
-            const int  level = int(actions[i]), before = w.stringency[i], slot = w.elapsed % LAG;
-            const real past = w.levels(i, slot);
-            if (level != 0) w.stringency[i] = u8(level);
-            w.levels(i, slot) = w.stringency[i];
-            if (w.elapsed == w.free_from[i] + 1) w.free_from[i] += level == 0 ? 1 : p.cooldown;
-            infect(w, p, i, past);
-            lay_off(w, p, i, real(w.stringency[i]) - real(before));
-        }
+    FOR_EACH_AGENT(i, 1)
+        if ((w.elapsed - 1) % p.subsidy_interval == 0) w.subsidy = int(actions[THE_PLANNER]);
+    FOR_EACH_AGENT(i, GOVERNORS) {
+        const int level = int(actions[i]), before = w.stringency[i], slot = w.elapsed % LAG;
+        w.past[i]       = w.levels(i, slot);
+        if (level != 0) w.stringency[i] = u8(level);
+        w.levels(i, slot) = w.stringency[i];
+        if (w.elapsed == w.free_from[i] + 1) w.free_from[i] += level == 0 ? 1 : p.cooldown;
+        lay_off(w, p, i, real(w.stringency[i]) - real(before));
     }
+    const bool delivers = w.elapsed >= p.first_vaccines && w.elapsed % p.vaccine_interval == 0;
+    // Phases of their own: so a CPU advances several states at once.
+    FOR_EACH_AGENT(i, GOVERNORS) infect(w, p, i, delivers);
+    FOR_EACH_AGENT(i, GOVERNORS) w.unemployed[i] = (softplus(w.laid_off[i]) + p.baseline[i]) * p.population[i] / 100;
     FOR_EACH_AGENT(i, GOVERNORS) {
         const real people = p.population[i];
         const real fit    = people - p.too_ill_to_work * w.infected[i] - w.deaths[i];
@@ -125,9 +125,21 @@ FN float vaccine_countdown(const World& w, const Params& p) {
     return float(interval - tomorrow % interval) / float(interval);
 }
 
-// What all see alike.
+// What is seen of each state, and of the calendar.
 FN void look(World& w, const Params& p, Team& team) {
-    FOR_EACH_AGENT(i, 1) {
+    const int next = (w.elapsed + 1) % LAG;
+    FOR_EACH_AGENT(i, GOVERNORS) {
+        const real share = 1 / p.population[i];
+        w.seen(0, i)     = w.susceptible[i] * share;
+        w.seen(1, i)     = w.infected[i] * share;
+        w.seen(2, i)     = w.recovered[i] * share;
+        w.seen(3, i)     = w.deaths[i] * share;
+        w.seen(4, i)     = w.vaccinated[i] * share;
+        w.seen(5, i)     = w.unemployed[i] * share;
+        w.seen(6, i)     = w.income[i] / p.most_income[i];
+        w.seen(7, i)     = real(w.levels(i, next)) / LEVELS;
+        w.seen(8, i)     = real(w.stringency[i]) / LEVELS;
+        if (i > 0) continue;
         w.time      = float(w.elapsed) / float(EPISODE_LENGTH);
         w.subsidies = float(p.subsidy_interval - w.elapsed % p.subsidy_interval) / float(p.subsidy_interval);
         w.money     = float(w.subsidy) / float(SUBSIDIES);
@@ -135,42 +147,26 @@ FN void look(World& w, const Params& p, Team& team) {
     }
 }
 
-FN void observe(const World& w, const Params& p, int i, const Row& row) {
-    const int next = (w.elapsed + 1) % LAG;
+// The planner sees a column of states where a governor sees one number, of its own.
+FN void observe(const World& w, const Params&, int i, const Row& row) {
+    int at;  // where the calendar begins
     if (i == THE_PLANNER) {
         FOR_EACH_COLUMN(s, GOVERNORS) {
-            const real share       = 1 / p.population[s];
-            row[s]                 = float(w.susceptible[s] * share);
-            row[GOVERNORS + s]     = float(w.infected[s] * share);
-            row[2 * GOVERNORS + s] = float(w.recovered[s] * share);
-            row[3 * GOVERNORS + s] = float(w.deaths[s] * share);
-            row[4 * GOVERNORS + s] = float(w.vaccinated[s] * share);
-            row[5 * GOVERNORS + s] = float(w.unemployed[s] * share);
-            row[6 * GOVERNORS + s] = float(w.income[s] / p.most_income[s]);
-            row[7 * GOVERNORS + s] = float(w.levels(s, next)) / float(LEVELS);
-            row[8 * GOVERNORS + 1 + s] = float(w.stringency[s]) / float(LEVELS);
+            for (int k = 0; k < 8; ++k) row[k * GOVERNORS + s] = float(w.seen(k, s));
+            row[8 * GOVERNORS + 1 + s] = float(w.seen(8, s));
         }
-        row[8 * GOVERNORS]     = float(w.time);
-        row[9 * GOVERNORS + 1] = float(w.subsidies);
-        row[9 * GOVERNORS + 2] = float(w.money);
-        row[9 * GOVERNORS + 3] = float(w.vaccines);
-        return;
+        row[8 * GOVERNORS] = float(w.time);
+        at = 9 * GOVERNORS + 1;
+    } else {
+        FOR_EACH_COLUMN(s, GOVERNORS) row[s] = s == i;
+        for (int k = 0; k < 8; ++k) row[GOVERNORS + k] = float(w.seen(k, i));
+        row[GOVERNORS + 8] = float(w.time);
+        row[GOVERNORS + 9] = float(w.seen(8, i));
+        at = GOVERNORS + 10;
     }
-    const real share = 1 / p.population[i];
-    FOR_EACH_COLUMN(s, GOVERNORS) row[s] = s == i;
-    row[GOVERNORS]      = float(w.susceptible[i] * share);
-    row[GOVERNORS + 1]  = float(w.infected[i] * share);
-    row[GOVERNORS + 2]  = float(w.recovered[i] * share);
-    row[GOVERNORS + 3]  = float(w.deaths[i] * share);
-    row[GOVERNORS + 4]  = float(w.vaccinated[i] * share);
-    row[GOVERNORS + 5]  = float(w.unemployed[i] * share);
-    row[GOVERNORS + 6]  = float(w.income[i] / p.most_income[i]);
-    row[GOVERNORS + 7]  = float(w.levels(i, next)) / float(LEVELS);
-    row[GOVERNORS + 8]  = float(w.time);
-    row[GOVERNORS + 9]  = float(w.stringency[i]) / float(LEVELS);
-    row[GOVERNORS + 10] = float(w.subsidies);
-    row[GOVERNORS + 11] = float(w.money);
-    row[GOVERNORS + 12] = float(w.vaccines);
+    row[at]     = float(w.subsidies);
+    row[at + 1] = float(w.money);
+    row[at + 2] = float(w.vaccines);
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {
