@@ -34,7 +34,7 @@ $(BIN)/python -m pip install --disable-pip-version-check --editable '$(1)'
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tag test check format clean
+.PHONY: help train play tag test check format docs links clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -78,8 +78,17 @@ format: $(DEV_STAMP)  ## format the Python files, and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -d docs/_build/doctrees
+
+docs: $(DEV_STAMP)  ## build the documentation's site, docs/_build/html, and follow its own links
+	$(SPHINX) -b html docs docs/_build/html
+	@echo 'docs/_build/html/index.html'
+
+links: $(DEV_STAMP)  ## follow the documentation's links to other sites
+	$(SPHINX) -b linkcheck docs docs/_build/links
+
 clean:  ## remove what was made here, the virtual environment included
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -11,7 +11,9 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.specs.following import Derived
 
 ROOT = Path(__file__).parent.parent
-READ = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.is_file()]
+SITE = ROOT / "docs" / "_build"
+PAGES = (path for path in sorted((ROOT / "docs").rglob("*.md")) if not path.is_relative_to(SITE))
+READ = [path for path in (ROOT / "README.md", *PAGES) if path.is_file()]
 LINKING = [*READ, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "kernels/README.md"))]
 
 NEEDED = {
