@@ -3,12 +3,15 @@
 Pages link to one another and to files as they lie in the repository, so that they can be read there too.
 """
 
+import dataclasses
 import os
 import re
 import sys
 import tomllib
 from pathlib import Path
 
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
@@ -26,6 +29,8 @@ OUTSIDE = {
     "kernels/README.md": "kernels.md",
 }
 """Pages that stand elsewhere in the repository, and the pages here that include them."""
+FIELDS = "Attributes:"
+"""Where a docstring names fields, which autodoc finds by itself."""
 
 project = "gpu_envs"
 author = copyright = "the authors of gpu_envs"  # noqa: A001
@@ -33,6 +38,14 @@ version = release = gpu_envs.__version__
 exclude_patterns = ["_build"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 highlight_language = "none"
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 100
+autoclass_content = "both"
+nitpick_ignore_regex = [(r"py:.*", r"(?!gpu_envs\.(\w+\.)?[A-Za-z]\w*$).*")]
 
 myst_heading_anchors = 4
 
@@ -74,7 +87,30 @@ def read_included(_app: Sphinx, file: Path, name: str, content: list[str]) -> No
     content[0] = relinked(content[0], (DOCS / file).resolve(), DOCS / f"{name}.md")
 
 
+def read_docstring(_app: Sphinx, kind: str, _name: str, item: object, _options: object, lines: list[str]) -> None:
+    """Fields of dataclasses are shown one by one, with their types; napoleon takes what is before a colon for one."""
+    if kind in ("attribute", "data", "property"):
+        lines.insert(0, "\\")  # an empty word
+    if kind == "class" and (dataclasses.is_dataclass(item) or hasattr(item, "_fields")) and FIELDS in lines:
+        del lines[lines.index(FIELDS) :]
+
+
+def read_signature(_app: Sphinx, kind: str, _name: str, item: object, *_rest: object) -> tuple[str, str] | None:
+    """Those of dataclasses would say all fields once more."""
+    return ("", "") if kind == "class" and dataclasses.is_dataclass(item) else None
+
+
+def read_references(_app: Sphinx, document: nodes.document) -> None:
+    """A type is what has just that name, and not an attribute anywhere whose name ends so."""
+    for reference in document.findall(addnodes.pending_xref):
+        if reference.get("refspecific") is False:
+            del reference["refspecific"]
+
+
 def setup(app: Sphinx) -> None:
     """Has texts changed as they are read."""
     app.connect("source-read", read_page)
     app.connect("include-read", read_included)
+    app.connect("autodoc-process-docstring", read_docstring, priority=0)  # before napoleon
+    app.connect("autodoc-process-signature", read_signature)
+    app.connect("doctree-read", read_references)

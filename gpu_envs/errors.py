@@ -7,6 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self, final
 
+__all__ = [
+    "ActionError",
+    "CheckpointError",
+    "CompileError",
+    "DivergedError",
+    "LostProcessError",
+    "NoCompilerError",
+    "NotFiniteError",
+    "NotWrittenError",
+    "SourceError",
+    "TranslationError",
+    "UnknownEnvironmentError",
+    "UntrustedError",
+]
+
 
 class CompileError(RuntimeError):
     """The rules of an environment did not compile; the message names the author's own lines.

@@ -10,17 +10,42 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from gpu_envs.documented import documented
+
+__all__ = [
+    "BLACK",
+    "WHITE",
+    "Colour",
+    "Drawing",
+    "Params",
+    "Picture",
+    "Shape",
+    "State",
+    "bar",
+    "box",
+    "disc",
+    "discs",
+    "line",
+    "own",
+    "placed",
+    "polygon",
+    "same",
+]
+
 Colour: TypeAlias = tuple[int, int, int]
 """Red, green, blue: 0 to 255."""
 
 WHITE: Colour = (255, 255, 255)
+"""The background where a picture names no other."""
 BLACK: Colour = (0, 0, 0)
+"""The darkest."""
 
 MOST_CORNERS = 8
 """Of a polygon."""
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """Some shapes of one kind in each replica, drawn in order."""
@@ -30,6 +55,7 @@ class Shape:
     points: np.ndarray
     """``[replicas, shapes, points, 2]``: corners, points of the line, or the one centre."""
     colour: Colour
+    """Of all of them."""
     size: float = 0.0
     """Of a line its width, of a disc its radius. Neither is painted narrower than a pixel, so that it stays seen."""
     shown: np.ndarray | None = None
@@ -99,6 +125,7 @@ def _shape(kind: str, points: np.ndarray, colour: Colour, size: float, shown: An
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Picture:
     """What all replicas look like at one time."""
@@ -108,6 +135,7 @@ class Picture:
     shapes: tuple[Shape, ...]
     """From the hindmost to the foremost."""
     background: Colour = WHITE
+    """Its colour."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot be one picture."""
@@ -127,6 +155,7 @@ Params: TypeAlias = Mapping[str, Any]
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Drawing:
     """How an environment is drawn."""

@@ -12,6 +12,34 @@ imported by their names: ``AGENTS``, the roles' numbers and the parameters marke
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias, final
 
+__all__ = [
+    "RESET",
+    "STEP",
+    "Action",
+    "Constant",
+    "Mask",
+    "Metrics",
+    "Observation",
+    "Params",
+    "Random",
+    "Row",
+    "State",
+    "Stream",
+    "Team",
+    "TeamActions",
+    "World",
+    "add",
+    "clip",
+    "count_of",
+    "features_of",
+    "first_of",
+    "fma",
+    "lower",
+    "maximum",
+    "minimum",
+    "role_of",
+]
+
 
 def _never() -> NoReturn:
     raise RuntimeError("rules are translated to C++ and never run by Python; give them to gpu_envs.Rules(...)")
@@ -89,7 +117,10 @@ class Stream:
     """What random numbers are for: ``RESET`` or ``STEP``."""
 
 
-RESET, STEP = Stream(), Stream()
+RESET = Stream()
+"""Of a beginning."""
+STEP = Stream()
+"""Of a step."""
 
 
 @final

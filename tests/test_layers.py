@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 TREES = {"gpu_envs": "gpu_envs", "gpu_envs.adapters": "adapters", "benchmarks": "benchmarks"}
 
 ROOMS = (
+    ("documented",),
     ("errors", "extras", "seeds", "pictures", "rules"),
     ("backend",),
     ("specs",),

@@ -30,6 +30,8 @@ from gpu_envs.adapters.pettingzoo.one_replica import TeamEnv
 from gpu_envs.adapters.pettingzoo.replicas import TeamVectorEnv
 from gpu_envs.adapters.pettingzoo.turns import TurnEnv
 
+__all__ = ["TeamEnv", "TeamVectorEnv", "TurnEnv", "env", "parallel_env", "raw_env", "vector_env"]
+
 
 def parallel_env(id: str, **kwargs: Any) -> TeamEnv:
     """Makes one replica in which all agents act at once.

@@ -4,6 +4,6 @@ rsl_rl bootstraps an episode that the time limit cut short from the value of the
 which is all its PPO has at hand; ``time_outs`` says where.
 """
 
-from gpu_envs.adapters.rsl_rl.vec_env import GROUP, EpisodeLog, VecEnv
+from gpu_envs.adapters.rsl_rl.vec_env import EpisodeLog, VecEnv
 
-__all__ = ["GROUP", "EpisodeLog", "VecEnv"]
+__all__ = ["EpisodeLog", "VecEnv"]

@@ -1,12 +1,9 @@
 """Options made from the dataclass of a training run: one for each field, with its docstring as help."""
 
 import argparse
-import ast
 import dataclasses
 import functools
-import inspect
 import re
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -26,6 +23,7 @@ from gpu_envs.cli.parser import (
     whole,
     wholes,
 )
+from gpu_envs.documented import field_docs
 from gpu_envs.training.config import OF_A_POLICY, Config
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.values import merged
@@ -146,23 +144,6 @@ def settings() -> tuple[Setting, ...]:
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         made.append(Setting(field.name, kind, types.NoneType in kinds, tuple(words), default, docs[field.name]))
     return tuple(made)
-
-
-def field_docs(cls: type) -> dict[str, str]:
-    """The string that stands under each field of a class, by the field's name."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(tree, ast.ClassDef)
-    docs = {}
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-            and isinstance(text.value.value, str)
-        ):
-            docs[field.target.id] = " ".join(text.value.value.split())
-    return docs
 
 
 def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any], without: str = "") -> None:

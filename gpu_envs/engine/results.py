@@ -12,10 +12,12 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, library_of
 from gpu_envs.codegen import RESULTS
+from gpu_envs.documented import documented
 from gpu_envs.engine.actions import Actions
 from gpu_envs.errors import did_you_mean
 
 
+@documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
     """Arrays that one step writes straight into, any of them: torch, CuPy or NumPy, on the environment's device.
@@ -49,6 +51,7 @@ class Step:
     """The same of last observations; rows are written where an episode ended (SameStep)."""
 
 
+@documented
 class Rollout(NamedTuple):
     """What many steps in one launch give back."""
 

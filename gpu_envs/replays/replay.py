@@ -4,11 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import final
 
+from gpu_envs.documented import documented
 from gpu_envs.replays import page, video, window
 from gpu_envs.replays.recorded import Recorded
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Replay(Recorded):
     """Some replicas of an environment, frame by frame: frame 0 is the beginning, frame ``t`` is after ``t`` steps.

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.pictures import Drawing
 from gpu_envs.specs.derived import FixedParams, derived
@@ -31,6 +32,7 @@ Steps: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
 """A number of steps, or a function of the parameters that says it."""
 
 
+@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec(ABC):
     """What every environment has: a name, a header, parameters and limits."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from gpu_envs.documented import documented
 from gpu_envs.specs.derived import derived
 
 FIELD_TYPES = ("real", "int", "byte", "agent", "bool")
@@ -34,6 +35,7 @@ MOST_DIMENSIONS = 3
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
     """One field of a ``State``, or one array of a team's ``World``."""
@@ -112,6 +114,7 @@ Values: TypeAlias = Any
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Table:
     """Numbers that all replicas read and nobody writes: a map, a curve. On the device they are there once."""

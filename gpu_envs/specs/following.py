@@ -6,11 +6,13 @@ from typing import Any, Never, final
 
 import numpy as np
 
+from gpu_envs.documented import documented
 from gpu_envs.specs.derived import derived
 from gpu_envs.specs.params import Param, ParamValue
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Derived(Param):
     """A real parameter, or an array of them, that follows from others.

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import final
 
+from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.names import check_name
 
@@ -14,6 +15,7 @@ _STATISTICS = ("r", "l", "t")
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
     """A number of a replica's episode, which the rules write in ``measure``."""

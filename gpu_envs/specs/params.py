@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.documented import documented
 from gpu_envs.specs.fields import Size, check_shape, sizes_of
 
 ParamValue: TypeAlias = bool | float | str | np.ndarray
@@ -33,6 +34,7 @@ Default: TypeAlias = Any
 """A bool, an int, a float or a string; of an array a number, nested lists, an array, or a function that gives it."""
 
 
+@documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Param:
     """One number, switch or choice that the rules depend on, or an array of numbers.

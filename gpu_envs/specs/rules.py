@@ -4,10 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
+from gpu_envs.documented import documented
+
 Function: TypeAlias = Callable[..., Any]
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
     """The rules of an environment as Python functions, which are translated to a header and never run.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, final
 
 import gymnasium
 
+from gpu_envs.documented import documented
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.fields import Field, check_kinds
 from gpu_envs.specs.params import ParamValue
@@ -14,6 +15,7 @@ from gpu_envs.specs.spaces import SpaceSource, check_space, space_of
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvSpec(Spec):
     """Names the state, the parameters, the spaces and the limits of a single-agent environment.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.derived import FixedParams, derived
@@ -18,6 +19,7 @@ from gpu_envs.specs.spaces import Seen, SpaceSource, check_space, row_space
 _WORLD_WORDS = ("present", "reward", "action", "terminated", "pending", "finished")
 
 
+@documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Role:
     """The agents of one kind in a team."""
@@ -62,6 +64,7 @@ class Role:
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeamSpec(Spec):
     """Names the roles, the state, the parameters and the limits of an environment with a team of agents.

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import final
 
+from gpu_envs.documented import documented
+
 Tell = Callable[[str], object]
 """Takes a line, such as ``print`` does."""
 
@@ -27,6 +29,7 @@ class SkippedError(Exception):
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
     """What became of one check."""

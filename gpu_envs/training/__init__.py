@@ -52,6 +52,11 @@ _LATER = {
 __all__ = ["CheckpointError", *sorted(_LATER)]  # noqa: PLE0604
 
 
+def __dir__() -> list[str]:
+    """What is imported when it is asked for, too."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Imports a name when it is asked for."""
     if name in _LATER:

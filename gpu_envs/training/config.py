@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, final, get_args
 
 from gpu_envs.backend.host import MOST_THREADS
+from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
 from gpu_envs.training.schedule import Schedule
@@ -33,6 +34,7 @@ OF_A_POLICY = (
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """A training run."""

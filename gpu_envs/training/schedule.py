@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, final
 
+from gpu_envs.documented import documented
+
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """A value for each fraction of the training that is done, by straight lines between points."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import resolve_device
+from gpu_envs.documented import documented
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.need import Need, need_of
 from gpu_envs.training.process.group import Group
@@ -43,11 +44,13 @@ _LIMIT = 12.0
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Size:
     """What a number of replicas takes and gives."""
 
     num_envs: int
+    """How many replicas, on each GPU."""
     memory: int
     """Bytes: on a GPU measured, with all that torch took; on the CPU worked out."""
     rollout: float
@@ -57,11 +60,13 @@ class Size:
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Tuning:
     """The sizes that were tried, and what follows from them."""
 
     sizes: tuple[Size, ...]
+    """Those that were tried, by rising number of replicas."""
     largest: int
     """The most replicas that there is memory for."""
     most: int

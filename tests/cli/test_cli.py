@@ -16,7 +16,8 @@ from harness import with_package
 import gpu_envs
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
 from gpu_envs.cli import report as reports
-from gpu_envs.cli.settings import Setting, field_docs, settings
+from gpu_envs.cli.settings import Setting, settings
+from gpu_envs.documented import field_docs
 from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.schedule import Schedule

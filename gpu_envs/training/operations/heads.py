@@ -6,11 +6,14 @@ from typing import Any, final
 import gymnasium
 import numpy as np
 
+from gpu_envs.documented import documented
+
 MOST_CHOICE = 2**31 - 1
 """Actions are 32-bit integers."""
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Head:
     """The distribution of actions that a policy's outputs are the parameters of."""

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from gpu_envs.documented import documented
 from gpu_envs.engine.by_role import ALONE
 
 WINDOW = 100
@@ -35,6 +36,7 @@ class IterationReport:
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Result:
     """How a run ended."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpu_envs.backend.arrays import dimensions, to_numpy
+from gpu_envs.documented import documented
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
@@ -43,6 +44,7 @@ class Estimate:
 
 
 @final
+@documented
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """What the episodes of one role were like; with several agents, the mean of each episode's agents counts once."""

@@ -1,0 +1,116 @@
+"""The reference: every public name is in it, everything in it has a docstring, and ``help`` shows all fields."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import itertools
+import pkgutil
+import pydoc
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gpu_envs
+import gpu_envs.adapters
+from gpu_envs.documented import field_names
+
+PAGES = Path(__file__).parent.parent / "docs" / "reference"
+
+INTERNAL = ("gpu_envs.backend", "gpu_envs.cli", "gpu_envs.codegen", "gpu_envs.envs")
+"""Packages that only this one imports from."""
+
+MODULES = [
+    "gpu_envs",
+    *(
+        name
+        for package in (gpu_envs, gpu_envs.adapters)
+        for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+        if name not in INTERNAL and "__all__" in Path(str(importlib.util.find_spec(name).origin)).read_text()  # type: ignore[union-attr]  # it was just found
+    ),
+]
+"""What users import from: whatever says so in ``__all__``."""
+
+SHOWN = {name for page in PAGES.glob("*.md") for name in re.findall(r"^\.\. auto\w+:: (\S+)", page.read_text(), re.M)}
+"""What the reference shows, by where it says that it is."""
+
+
+def imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+def public() -> Iterator[tuple[ModuleType, str, Any]]:
+    """All public names that can be imported here."""
+    for module in MODULES:
+        try:
+            found = importlib.import_module(module)
+            yield from ((found, name, getattr(found, name)) for name in found.__all__)
+        except ImportError:
+            continue
+
+
+CLASSES = list({each: None for *_, each in public() if dataclasses.is_dataclass(each) or hasattr(each, "_fields")})
+
+
+def test_the_modules_are_found() -> None:
+    assert {"gpu_envs.errors", "gpu_envs.pictures", "gpu_envs.rules", "gpu_envs.training"} < set(MODULES)
+    assert {f"gpu_envs.adapters.{n}" for n in ("pettingzoo", "rsl_rl", "sb3", "skrl", "torchrl")} < set(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    module = imported(name)
+    for each in module.__all__:
+        item = getattr(module, each)
+        places = {f"{name}.{each}"}  # errors have several
+        if isinstance(item, type) and issubclass(item, BaseException):
+            places |= {f"{other.__name__}.{each}" for other, _, it in public() if it is item}
+        assert places & SHOWN, f"{name}.{each} is in no page of docs/reference"
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_everything_in_the_reference_has_a_docstring(name: str) -> None:
+    where, _, own = name.rpartition(".")
+    module = imported(where)
+    item = getattr(module, own)
+    if not (inspect.isclass(item) or inspect.isroutine(item)):
+        assert own in constants_with_docs(module), f"no string stands under {name}"
+        return
+    assert vars(item).get("__doc__") if inspect.isclass(item) else item.__doc__, name
+    if inspect.isclass(item):
+        members = [n for n, found in vars(item).items() if n[0] != "_" and isinstance(found, property)]
+        assert not [member for member in members if not inspect.getdoc(getattr(item, member))], name
+
+
+def constants_with_docs(module: ModuleType) -> set[str]:
+    """Names at the top of a module under whose assignment a string stands."""
+    found = set()
+    body = ast.parse(inspect.getsource(module)).body
+    for statement, text in itertools.pairwise(body):
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_help_shows_every_field(kind: type) -> None:
+    shown = pydoc.plain(pydoc.render_doc(kind))
+    names = field_names(kind)
+    assert [name for name in names if not re.search(rf"^ \|      {name}: \S", shown, re.M)] == []
+    assert len(names) > 0
+
+
+def test_fields_of_what_inherits_are_shown() -> None:
+    doc = gpu_envs.EnvSpec.__doc__ or ""
+    assert "    id: Its name" in doc  # of Spec
+    assert "    observation: The observation space" in doc
+    assert gpu_envs.Derived.__doc__ != gpu_envs.Param.__doc__
+    assert gpu_envs.Param(1.0).__doc__ == gpu_envs.Param.__doc__
