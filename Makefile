@@ -34,7 +34,7 @@ $(BIN)/python -m pip install --disable-pip-version-check --editable '$(1)'
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tag test check format docs links clean
+.PHONY: help train play tag test check format pages docs links clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -79,6 +79,9 @@ format: $(DEV_STAMP)  ## format the Python files, and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 
 SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -d docs/_build/doctrees
+
+pages: $(DEV_STAMP)  ## write into docs/ what follows from specs, results and the command line
+	$(BIN)/python -m benchmarks.pages
 
 docs: $(DEV_STAMP)  ## build the documentation's site, docs/_build/html, and follow its own links
 	$(SPHINX) -b html docs docs/_build/html

@@ -1,5 +1,7 @@
 """Draws the committed results: ``python -m benchmarks.plot`` writes ``results/*.png``; it needs matplotlib.
 
+It writes ``docs/environments/*.png`` too, what the environments look like.
+
 A picture whose results are missing is left out, with the command that makes them.
 """
 
@@ -17,6 +19,8 @@ with extra("plot", "matplotlib", "PIL"):
     from matplotlib.figure import Figure
 
     from benchmarks.plot import environments, peers, scaling, style, training
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 Documents = Mapping[str, Any]
 
@@ -115,6 +119,8 @@ def main() -> None:
         "python -m benchmarks.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
     draw_all(RESULTS, RESULTS, print)
+    for path in environments.write(DOCS / "environments"):
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

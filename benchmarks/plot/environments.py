@@ -1,9 +1,11 @@
 """What the environments look like, after some random steps."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
 import gpu_envs
 from benchmarks.plot import style
@@ -18,6 +20,12 @@ SHOWN = {
     "TagGridWorld-v0": 30,
 }
 """By id: how many steps were taken before the picture."""
+
+ALSO = {"MountainCar-v0": 60, "RiceN-v0": 12, "CovidEconomy-v0": 200}
+"""Others, whose pages have a picture too."""
+
+WIDTH = 360
+"""Of those pictures, in pixels."""
 
 LARGEST = {"TagGridWorld-v0": {"grid_length": 20}}
 """Parameters with which there is more to see."""
@@ -34,6 +42,18 @@ def draw() -> Figure:
         for spine in axes.spines.values():
             spine.set_visible(True)
     return figure
+
+
+def write(into: Path) -> list[Path]:
+    """A picture for the page of each."""
+    written = []
+    for env_id, steps in (SHOWN | ALSO).items():
+        path = into / f"{Path(str(gpu_envs.spec(env_id).header)).stem}.png"
+        picture = Image.fromarray(frame(env_id, steps))
+        picture.thumbnail((WIDTH, WIDTH))
+        picture.quantize(64).save(path, optimize=True)
+        written.append(path)
+    return written
 
 
 def frame(env_id: str, steps: int) -> np.ndarray:

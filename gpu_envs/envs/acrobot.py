@@ -48,20 +48,26 @@ ACROBOT = EnvSpec(
     description="Swing the tip of two hanging links above a line, by a torque on the joint between them.",
     state=("theta1", "theta2", "theta1_dot", "theta2_dot"),
     params={
-        "dt": Param(0.2, "seconds a step", positive=True),
-        "link_length_1": Param(1.0, "m", positive=True),
-        "link_length_2": Param(1.0, "m", positive=True),
-        "link_mass_1": Param(1.0, "kg", positive=True),
-        "link_mass_2": Param(1.0, "kg", positive=True),
-        "link_com_pos_1": Param(0.5, "centre of mass, from the joint, m", positive=True),
-        "link_com_pos_2": Param(0.5, "centre of mass, from the joint, m", positive=True),
-        "link_moi": Param(1.0, "moment of inertia of each link", positive=True),
-        "max_vel_1": Param(4 * math.pi, "rad/s", minimum=0),
-        "max_vel_2": Param(9 * math.pi, "rad/s", minimum=0),
-        "gravity": Param(9.8, "m/s^2"),
-        "torque": Param(1.0, "of a push, N m"),
-        "torque_noise_max": Param(0.0, "the greatest disturbance of the torque, either way", minimum=0, baked=True),
-        "book_or_nips": Param("book", "dynamics of the book or of the 1996 paper", choices=("book", "nips")),
+        "dt": Param(0.2, "time of a step, s", positive=True),
+        "link_length_1": Param(1.0, "length of the upper link, m", positive=True),
+        "link_length_2": Param(
+            1.0, "length of the lower link, which is drawn and enters no equation, m", positive=True
+        ),
+        "link_mass_1": Param(1.0, "mass of the upper link, kg", positive=True),
+        "link_mass_2": Param(1.0, "mass of the lower link, kg", positive=True),
+        "link_com_pos_1": Param(0.5, "centre of mass of the upper link, from its joint, m", positive=True),
+        "link_com_pos_2": Param(0.5, "centre of mass of the lower link, from its joint, m", positive=True),
+        "link_moi": Param(1.0, "moment of inertia of each link, kg m^2", positive=True),
+        "max_vel_1": Param(4 * math.pi, "greatest speed of the upper link (4 pi), rad/s", minimum=0),
+        "max_vel_2": Param(9 * math.pi, "greatest speed of the lower link (9 pi), rad/s", minimum=0),
+        "gravity": Param(9.8, "gravity, m/s^2"),
+        "torque": Param(1.0, "torque of a push, N m"),
+        "torque_noise_max": Param(
+            0.0, "the greatest random addition to the torque, either way, N m", minimum=0, baked=True
+        ),
+        "book_or_nips": Param(
+            "book", "dynamics of Sutton and Barto's book, or of the 1996 paper", choices=("book", "nips")
+        ),
     },
     options={
         "low": Param(-0.1, "the least of each start value"),

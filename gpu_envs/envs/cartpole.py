@@ -50,18 +50,22 @@ CARTPOLE_V1 = EnvSpec(
     description="Keep a pole upright on a cart that is pushed left or right.",
     state=("x", "x_dot", "theta", "theta_dot"),
     params={
-        "gravity": Param(9.8, "m/s^2"),
-        "cart_mass": Param(1.0, "kg", positive=True),
-        "pole_mass": Param(0.1, "kg", positive=True),
-        "length": Param(0.5, "half the pole's, m", positive=True),
-        "force_mag": Param(10.0, "of a push, N"),
-        "tau": Param(0.02, "seconds a step", positive=True),
-        "theta_threshold_radians": Param(12 * 2 * math.pi / 360, "an episode ends beyond", positive=True),
-        "x_threshold": Param(2.4, "an episode ends beyond, m", positive=True),
-        "kinematics_integrator": Param(
-            "euler", "positions move by the old velocities, or by the new", choices=("euler", "semi-implicit")
+        "gravity": Param(9.8, "gravity, m/s^2"),
+        "cart_mass": Param(1.0, "mass of the cart, kg", positive=True),
+        "pole_mass": Param(0.1, "mass of the pole, kg", positive=True),
+        "length": Param(0.5, "half the pole's length, m", positive=True),
+        "force_mag": Param(10.0, "force of a push, N"),
+        "tau": Param(0.02, "time of a step, s", positive=True),
+        "theta_threshold_radians": Param(
+            12 * 2 * math.pi / 360, "an episode ends beyond this angle, either way, rad", positive=True
         ),
-        "sutton_barto_reward": Param(False, "0 a step and -1 at the end, instead of 1 a step"),
+        "x_threshold": Param(2.4, "an episode ends beyond this position, either way, m", positive=True),
+        "kinematics_integrator": Param(
+            "euler",
+            "euler: positions move by the old velocities; semi-implicit: by the new",
+            choices=("euler", "semi-implicit"),
+        ),
+        "sutton_barto_reward": Param(False, "reward 0 a step and -1 at the end, instead of 1 a step"),
     },
     options={
         "low": Param(-0.05, "the least of each start value"),

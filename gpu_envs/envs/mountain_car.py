@@ -13,9 +13,9 @@ from gpu_envs.specs.single import EnvSpec
 ROAD = {
     "min_position": Param(-1.2, "the left wall"),
     "max_position": Param(0.6, "the right end"),
-    "max_speed": Param(0.07, "of the car, either way", minimum=0),
-    "goal_velocity": Param(0.0, "the least at which an arrival counts"),
-    "gravity": Param(0.0025, "of a step, on the steepest slope"),
+    "max_speed": Param(0.07, "greatest speed of the car, either way, a step", minimum=0),
+    "goal_velocity": Param(0.0, "the least velocity at which an arrival counts, a step"),
+    "gravity": Param(0.0025, "on the steepest slope, a step^2"),
 }
 START = {
     "low": Param(-0.6, "the least start position"),
@@ -78,7 +78,7 @@ MOUNTAIN_CAR = EnvSpec(
     params={
         **ROAD,
         "goal_position": Param(0.5, "where the goal begins"),
-        "force": Param(0.001, "of a push, per step"),
+        "force": Param(0.001, "force of a push, a step^2"),
     },
     metrics={"position": Metric("of the car")},
     options=START,

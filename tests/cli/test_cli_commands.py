@@ -177,7 +177,7 @@ def test_every_parameter_is_described(capsys: pytest.CaptureFixture[str]) -> Non
             assert f" {name} {default} {param.description}" in plain
             for choice in param.choices:
                 assert choice in plain
-    assert " pole_mass                0.1      kg (above 0)\n" in text
+    assert " pole_mass                0.1      mass of the pole, kg (above 0)\n" in text
     assert "\n  explicit starts  x, y, heading\n" in text
 
 

@@ -1,0 +1,1 @@
+"""What the documentation shows of specs, results and commands, written into its pages."""

@@ -1,0 +1,166 @@
+"""What an environment's page shows of its spec: spaces, state, parameters, metrics."""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from benchmarks.pages.tables import table
+from gpu_envs.envs import ALL
+from gpu_envs.specs.base import Spec
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.following import Derived
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.single import EnvSpec
+from gpu_envs.specs.team import TeamSpec
+
+REDUCED = {
+    "last": "at its end",
+    "mean": "mean of its steps",
+    "sum": "sum of its steps",
+    "max": "greatest of its steps",
+}
+"""What an episode has of a metric."""
+
+
+def specs_of(page: Path) -> list[Spec]:
+    """The specs that a page is about, the newest version first."""
+    return sorted((spec for spec in ALL if Path(str(spec.header)).stem == page.stem), key=lambda s: s.id, reverse=True)
+
+
+def facts(page: Path) -> str:
+    """Ids, spaces and state, and the picture."""
+    specs = specs_of(page)
+    spec = specs[0]
+    params = spec.check_params({}, 1)
+    rows = [(f"`{each.id}`", _limits(each)) for each in specs]
+    rows += _team(spec, params) if isinstance(spec, TeamSpec) else _single(spec, params)
+    if spec.action_mask:
+        rows.append(("action mask", '`infos["action_mask"]`'))
+    return f"{table(('', ''), rows)}\n\n![{spec.id}]({page.stem}.png)"
+
+
+def _limits(spec: Spec) -> str:
+    steps = spec.limit(spec.check_params({}, 1))
+    limit = "no limit" if steps is None else f"truncated after {steps} steps"
+    return limit + ("" if spec.reward_threshold is None else f"; solved at a mean return of {spec.reward_threshold:g}")
+
+
+def _single(spec: Spec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
+    assert isinstance(spec, EnvSpec)
+    return [
+        ("observation", space_text(spec.observation_space(params))),
+        ("action", space_text(spec.action_space(params))),
+        ("state", _fields(spec.typed_state)),
+    ]
+
+
+def _team(spec: TeamSpec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [("agents", ", ".join(f"{count} `{role}`" for role, count in spec.counts(params).items()))]
+    spaces = [(role.name, spec.seen(role, params), _space(role.action, params)) for role in spec.roles]
+    alike = len({(space_text(seen.whole), space_text(action)) for _, seen, action in spaces}) == 1
+    for name, seen, action in spaces[:1] if alike else spaces:
+        of = "" if alike else f" of a {name}"
+        shared = f"; {seen.shared_size} of its numbers are alike for all agents of the role" if seen.shared else ""
+        rows += [(f"observation{of}", space_text(seen.whole) + shared), (f"action{of}", space_text(action))]
+    groups: list[tuple[str, Mapping[str, Field]]] = [("state of an agent", {**spec.state, "in_game": Field("bool")})]
+    groups += [(f"state of a {role.name}", role.state) for role in spec.roles if role.state]
+    groups += [("state of a replica", {**spec.shared, "elapsed": Field("int")})]
+    return rows + [(what, _fields(fields)) for what, fields in groups]
+
+
+def _space(source: Any, params: Mapping[str, Any]) -> gymnasium.Space[Any]:
+    return source if isinstance(source, gymnasium.Space) else source(params)
+
+
+def space_text(space: gymnasium.Space[Any]) -> str:
+    """A space in few words."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return f"`Discrete({space.n})`"
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        runs = [(choices, len(list(same))) for choices, same in itertools.groupby(space.nvec.tolist())]
+        shown = [f"[{n}] * {count}" if count > 3 else str([n] * count) for n, count in runs]
+        return f"`MultiDiscrete({' + '.join(shown)})`" if len(runs) > 1 else f"`MultiDiscrete({shown[0]})`"
+    assert isinstance(space, gymnasium.spaces.Box)
+    alike = all((limits == limits.flat[0]).all() and np.isfinite(limits).all() for limits in (space.low, space.high))
+    bounds = f", from {space.low.flat[0]:.6g} to {space.high.flat[0]:.6g}" if alike else ""
+    return f"`Box({', '.join(map(str, space.shape))})` of {space.dtype}{bounds}"
+
+
+def _fields(fields: Mapping[str, Field]) -> str:
+    return ", ".join(f"`{name}`{_field(field)}" for name, field in fields.items())
+
+
+def _field(field: Field) -> str:
+    sizes = field.shape if field.shape is not None else (field.length,) if field.is_array else ()
+    shape = " x ".join("all agents" if size == "AGENTS" else str(size) for size in sizes) if not callable(sizes) else ""
+    said = [*([field.type] if field.type != "real" else []), *([shape] if shape else [])]
+    return f" ({', '.join(said)})" if said else ""
+
+
+def parameters(page: Path) -> str:
+    """Parameters and reset options, with default, limits and meaning."""
+    spec = specs_of(page)[0]
+    parts = [
+        "Each is an argument of `gpu_envs.make` and `gymnasium.make_vec`, one value or an array with one for each\n"
+        "replica, and an option of the command line, `--param NAME=VALUE`.",
+        _settings("parameter", spec.params),
+    ]
+    if any(param.fixed for param in spec.params.values()):
+        parts.append("\\* One value for all replicas.")
+    if any(param.baked for param in spec.params.values()):
+        baked = ", ".join(f"`{name}`" for name, param in spec.params.items() if param.baked)
+        parts.append(f"Compiled in, so that another value compiles another program, once: {baked}.")
+    if spec.options:
+        parts += [
+            "Reset options, given as `reset(options={...})` and for that reset alone:",
+            _settings("option", spec.options),
+        ]
+    if spec.layouts:
+        fields = ", ".join(f"`{name}`" for name in spec.layouts)
+        shape = "`[num_agents]` or `[num_envs, num_agents]`" if spec.has_team else "one value or `[num_envs]`"
+        parts.append(f"Explicit starts, given as `reset(options={{...}})`: {fields}, each {shape}.")
+    return "\n\n".join(parts)
+
+
+def _settings(what: str, settings: Mapping[str, Param]) -> str:
+    rows = [
+        (f"`{name}`" + (" \\*" if param.fixed else ""), _default(param), _allowed(param), param.description)
+        for name, param in settings.items()
+    ]
+    return table((what, "default", "allowed", "meaning"), rows)
+
+
+def _default(param: Param) -> str:
+    if isinstance(param, Derived):
+        return "derived"
+    if param.rank:
+        return "an array"
+    if param.kind == "int":
+        return f"{param.default:,}"
+    if param.kind == "real":
+        return str(float(f"{param.default:.6g}"))
+    return f"`{param.default}`"
+
+
+def _allowed(param: Param) -> str:
+    if isinstance(param, Derived) or param.kind == "bool":
+        return ""
+    if param.choices:
+        return ", ".join(f"`{choice}`" for choice in param.choices)
+    return re.sub(r"^a (finite number ?)?|of (?=at)", "", param.allowed)
+
+
+def metrics(page: Path) -> str:
+    """Metrics, and what an episode has of each."""
+    spec = specs_of(page)[0]
+    rows = [(f"`{name}`", REDUCED[metric.reduce], metric.description) for name, metric in spec.metrics.items()]
+    return table(("metric", "of an episode", "what"), rows)
+
+
+MADE: Mapping[str, Callable[[Path], str]] = {"facts": facts, "parameters": parameters, "metrics": metrics}
+"""By the name in the pages."""

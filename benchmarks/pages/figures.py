@@ -1,0 +1,375 @@
+"""Tables of what was measured, made from ``benchmarks/results``."""
+
+import functools
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages.environments import specs_of
+from benchmarks.pages.tables import digits, percent, rate, table
+from benchmarks.record import RESULTS
+
+SINGLE = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
+
+TEAMS = {
+    "tag_10_100": "TagContinuous-v0, 10 + 100 agents, 10 nearest observed",
+    "tag_10_100_all_in_game": "the same, tagged runners stay in the game",
+    "tag_5_100_full": "TagContinuous-v0, 5 + 100 agents, all observed",
+    "tag_10000_agents": "TagContinuous-v0, 1,000 + 9,000 agents, 10 nearest observed",
+    "grid_4_1_100k": "TagGridWorld-v0, 4 + 1 agents",
+    "grid_4_1_1m": "the same",
+    "grid_4_1_1m_int64": "the same",
+    "grid_999_1": "TagGridWorld-v0, 999 + 1 agents, nearest observed",
+}
+"""By the names in the results: what was stepped."""
+
+PRECISIONS = {"float32": "float32", "tf32": "TF32", "bf16": "bf16"}
+
+
+@functools.cache
+def document(name: str) -> dict[str, Any]:
+    """A file of results."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def results(name: str, section: str = "") -> dict[str, Any]:
+    """The figures of a file, or of one of its sections."""
+    found: dict[str, Any] = (document(name)["sections"][section] if section else document(name))["results"]
+    return found
+
+
+# --- where they come from ---
+
+
+def sources(_page: Path) -> str:
+    """Every file with its commands, commits and days."""
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        sections = document(path.stem).get("sections", {"": document(path.stem)})
+        same: dict[tuple[str, str, str], list[str]] = {}
+        for name, each in sections.items():
+            command = re.sub(r" --(commit|\w+-python) \S+", "", each["command"])
+            same.setdefault((command, each["commit"][:7], each["date"][:10]), []).append(name)
+        for i, ((command, commit, date), names) in enumerate(same.items()):
+            what = "" if len(same) == 1 else f": {', '.join(names)}"
+            file = f"[{path.name}](../benchmarks/results/{path.name})" if i == 0 else ""
+            rows.append((f"{file}{what}".removeprefix(": "), f"`{command}`", commit, date))
+    return table(("file", "command", "commit", "day"), rows)
+
+
+# --- steps ---
+
+
+def steps_cuda(_page: Path) -> str:
+    """One agent, on a GPU."""
+    return _by_env(SINGLE, [(what, cells) for what, of, cells in _single() if of == "cuda"])
+
+
+def steps_cpu(_page: Path) -> str:
+    """One agent, on a CPU."""
+    return _by_env(SINGLE, [(what, cells) for what, of, cells in _single() if of == "cpu"])
+
+
+def _by_env(envs: Sequence[str], rows: Iterable[tuple[str, Mapping[str, str]]]) -> str:
+    return table(("what", *envs), ((what, *(cells.get(env, "") for env in envs)) for what, cells in rows))
+
+
+def _single() -> list[tuple[str, str, dict[str, str]]]:
+    """Rows: what, where, and by environment how much."""
+    cuda, cpu = results("throughput_cuda"), results("throughput_cpu")
+    return [
+        (
+            "one step a launch, 4 M replicas, new random actions each step, steps/s",
+            "cuda",
+            {env: rate(of["steps_per_s"]) for env, of in cuda["single"].items()},
+        ),
+        (
+            f"its share of the bandwidth of a copy ({cuda['copy_bytes_per_s'] / 1e12:.2f} TB/s)",
+            "cuda",
+            {env: percent(of["share_of_copy"]) for env, of in cuda["single"].items()},
+        ),
+        (
+            "512 random steps a launch, 1 M replicas, steps/s",
+            "cuda",
+            {env: rate(of["steps_per_s"]) for env, of in cuda["fused"].items()},
+        ),
+        ("compiled, cold / from the cache, s", "cuda", _compiled(cuda)),
+        (
+            "one step a call, NumPy in and out, 16,384 replicas on one core, steps/s",
+            "cpu",
+            {env: rate(of["steps_per_s"]) for env, of in cpu["vectorised"].items()},
+        ),
+        (
+            "against its own build without vectorisation",
+            "cpu",
+            {env: f"{of['ratio']:.1f}x" for env, of in cpu["vectorised"].items()},
+        ),
+        (
+            "one step of a single environment (Gymnasium's own), us",
+            "cpu",
+            {env: f"{of['ours']:.1f} ({of['gymnasium']:.1f})" for env, of in cpu["single_us"].items()},
+        ),
+        ("compiled, cold / from the cache, s", "cpu", _compiled(cpu)),
+    ]
+
+
+def _compiled(found: Mapping[str, Any]) -> dict[str, str]:
+    return {env: f"{of['cold']:.2f} / {of['cached']:.3f}" for env, of in found["compile_s"].items()}
+
+
+def teams_cuda(_page: Path) -> str:
+    """Teams, on a GPU."""
+    return _teams("throughput_cuda", TEAMS)
+
+
+def teams_cpu(_page: Path) -> str:
+    """Teams, on one core."""
+    return _teams("throughput_cpu", [name for name in TEAMS if not name.startswith("grid_4_1_1m")])
+
+
+def _teams(file: str, names: Iterable[str]) -> str:
+    found = results(file)["teams"]
+    rows = []
+    for name in names:
+        of = found[name]
+        shown = [f"{of['num_envs']:,}", of["actions"], percent(of["in_game"])]
+        rows.append((TEAMS[name], *shown, digits(of["us_per_step"]), rate(of["env_steps_per_s"])))
+    return table(("what", "replicas", "actions", "agents in the game", "us a step", "env-steps/s"), rows)
+
+
+# --- training ---
+
+
+def training_cuda(_page: Path) -> str:
+    """Ours beside a PPO in JAX."""
+    solve, shell = results("training_cuda", "solve"), results("training_cuda", "shell")
+    rows = [
+        (
+            "CartPole solved: from first weights to a mean return of 475 over 100 episodes, confirmed by 1,000 fresh "
+            "ones; median of 10 seeds",
+            *(f"{of['median_s']:.3f} s ({of['solved']} of {of['seeds']})" for of in (solve["ours"], solve["jax"])),
+        ),
+        (
+            "the same from the shell, everything included, caches warm (empty)",
+            *(f"{of['median_s']:.1f} s ({of['cold_s']:.1f} s)" for of in (shell["ours"], shell["jax"])),
+        ),
+    ]
+    throughput = results("training_cuda", "throughput")
+    for epochs, said in ((1, ""), (4, "with 4 epochs, ")):
+        for precision, name in PRECISIONS.items():
+            of = throughput[f"{precision}_{epochs}"]
+            what = f"the same, {said}{name}"
+            if not said and precision == "float32":
+                what = f"PPO on CartPole, 65,536 replicas x 32 steps, 4 minibatches, 1 epoch, 64 x 64 tanh, {name}"
+            rows.append((f"{what}, steps/s", *(rate(of[who]["steps_per_s"]) for who in ("ours", "jax"))))
+    sampler = results("training_cuda", "sampler")
+    rows.append(
+        (
+            "actions, log-probabilities and entropies of 220,000 agents with 21 + 21 choices, in a CUDA graph",
+            f"{sampler['ours']['graph_us']:.0f} us",
+            f"torch.distributions: {sampler['torch']['graph_us']:.0f} us",
+        )
+    )
+    return table(("what", "ours", "JAX"), rows)
+
+
+def training_tag(_page: Path) -> str:
+    """Training of a large team."""
+    found = results("training_cuda", "tag_throughput")
+    names = (
+        ("a2c", "A2C on TagContinuous, 10 + 100 agents, shared trunk of 256 x 256"),
+        ("ppo", "PPO on it, 4 epochs"),
+    )
+    rows = [(what, *(rate(found[f"{way}_{p}"]["ours"]["steps_per_s"]) for p in PRECISIONS)) for way, what in names]
+    return table(("env-steps/s", *PRECISIONS.values()), rows)
+
+
+def presets(_page: Path) -> str:
+    """What presets reach."""
+    rows = [(env, f"{of['threshold']:g}", *_reached(of)) for env, of in results("training_cuda", "presets").items()]
+    return table(("what", "threshold", "worst and best seed", "seconds of training"), rows)
+
+
+def _reached(of: Mapping[str, Any]) -> tuple[str, str]:
+    means = sorted(run["drawn"]["mean"] for run in of["runs"])
+    return f"{means[0]:.1f}, {means[-1]:.1f}", f"{statistics.median(run['seconds'] for run in of['runs']):.2f}"
+
+
+def tag_learning(_page: Path) -> str:
+    """How long runners last."""
+    rows = [_lasts(env) for env in results("training_cuda", "tag_learning")]
+    return table(("steps a runner lasts", "random against random", "trained taggers", "trained runners"), rows)
+
+
+def _lasts(env: str) -> tuple[str, ...]:
+    found = results("training_cuda", "tag_learning")[env]
+    cells = []
+    for who in ("random", "taggers", "runners"):
+        runner = found[who]["evaluated"]["runner"]
+        after = f" after {found[who]['seconds']:.1f} s" if "seconds" in found[who] else ""
+        cells.append(f"{runner['length']:.1f} +- {runner['length_interval']:.1f}{after}")
+    return env, *cells
+
+
+def gpus(_page: Path) -> str:
+    """Two GPUs together."""
+    found = results("training_cuda", "gpus")
+    named = {
+        "cartpole_65536_1": "PPO on CartPole, 65,536 replicas a GPU x 32, 1 epoch",
+        "cartpole_65536_4": "the same, 4 epochs",
+        "cartpole_4096_4": "the same, 4 epochs, 4,096 replicas a GPU",
+        "tag_2000": "A2C on TagContinuous, 10 + 100 agents, 2,000 replicas a GPU",
+    }
+    rows = [
+        (what, f"{rate(found['trained'][name]['together'])} steps/s", percent(found["trained"][name]["share"], 1))
+        for name, what in named.items()
+    ]
+    stepped = found["stepped"]
+    alone = f"{rate(statistics.median(stepped['at_once']))} steps/s"
+    rows.append(("environments alone, CartPole, 4 M replicas a GPU", alone, percent(stepped["share"], 1)))
+    return table(("what", "together", "share"), rows)
+
+
+def sums(_page: Path) -> str:
+    """What two GPUs tell each other."""
+    found = results("training_cuda", "gpus")
+    of, solved = found["sums"], found["solved"]
+    solve = "CartPole until its return is 475, 8,192 replicas in all; median of 10 seeds"
+    return table(
+        ("what", "two GPUs", "one"),
+        [
+            (f"the sum of CartPole's {of['numbers']:,} numbers, in a graph", f"{of['gather_us']:.1f} us", ""),
+            ("sum, norm and step of Adam", f"{of['together_us']:.1f} us", f"{of['alone_us']:.1f} us"),
+            (solve, f"{solved['together_s']:.3f} s", f"{solved['alone_s']:.3f} s"),
+        ],
+    )
+
+
+# --- environments of one's own, adapters ---
+
+
+def custom(_page: Path) -> str:
+    """Rules from outside, beside rules from here."""
+    cuda, cpu = results("custom_cuda"), results("custom_cpu")
+    named = {
+        "CartPoleOutside-v1": "CartPole's rules from outside this package, in C++, beside those in it",
+        "CartPoleInPython-v1": "the same rules in Python, beside those in C++",
+        "Lander-v0": "the tutorial's lander in C++, beside MountainCar, whose state and rows are as large",
+        "LanderInPython-v0": "the lander in Python, beside the one in C++",
+    }
+    rows = []
+    for name, what in named.items():
+        share = {of["num_envs"]: percent(of["share"], 1) for of in cuda["speed"][name]}
+        on_cpu = percent(cpu["speed"][name][0]["share"], 1)
+        rows.append((what, share[4194304], share[65536], on_cpu))
+    compiled = [
+        f"{of['compile_s']['Lander-v0']:.2f} s ({of['compile_s']['LanderInPython-v0']:.2f} s)" for of in (cuda, cpu)
+    ]
+    rows.append(("the lander compiled, cold, in C++ (Python)", compiled[0], "", compiled[1]))
+    return table(("what", "H200, 4 M replicas", "65,536", "one core of an EPYC, 16,384"), rows)
+
+
+def sb3(_page: Path) -> str:
+    """Rollouts of Stable-Baselines3."""
+    found = results("adapters_cpu", "sb3")
+    named = {
+        "gpu_envs_ppo": f"`sb3.VecEnv`, {found['num_envs']:,} replicas, with `sb3.PPO`",
+        "stock_ppo": "the same, with Stable-Baselines3's PPO",
+        "dummy": f"`DummyVecEnv`, {found['peers']['dummy']['num_envs']:,} environments",
+        "subproc": f"`SubprocVecEnv`, {found['peers']['subproc']['num_envs']} environments",
+    }
+    rows = []
+    for name, what in named.items():
+        cells = []
+        for kind in ("fresh", "balancing"):
+            of = found["collect_rollouts"][kind]
+            cells.append(f"{rate(of['steps_per_s'][name])}, {percent(of['shares'][name]['step_wait'], 1)}")
+        rows.append((what, *cells))
+    head = ("steps/s, and the share of `step_wait`", "a new policy: episodes of 22 steps")
+    return table((*head, "a policy that balances: 500 steps"), rows)
+
+
+def libraries(_page: Path) -> str:
+    """Loops of libraries that use torch."""
+    found = results("adapters_cuda", "torch_libraries")["libraries"]
+    named = {
+        ("torchrl", "rollout"): "TorchRL, `rollout`, random actions",
+        ("torchrl", "collector"): "TorchRL, collector",
+        ("skrl", "skrl_ppo"): "skrl, its PPO",
+        ("skrl", "gpu_envs_ppo"): "skrl, `skrl.PPO` of the adapter",
+        ("rsl_rl", "ppo"): "rsl_rl, its PPO",
+    }
+    rows = []
+    for (library, loop), what in named.items():
+        of = found[library]["loops"][loop]
+        constants = "; ".join(f"{us:,.0f}" for us in of["yardsticks_us"].values())
+        more = "; ".join(percent(share) for share in of["overheads"].values())
+        rows.append((what, f"{of['ours_us']:,.0f}", constants, more))
+    return table(("loop", "around our environment", "around constants", "more than both, the bare step included"), rows)
+
+
+# --- an environment's own ---
+
+
+def measured(page: Path) -> str:
+    """What was measured of a page's environment."""
+    env = specs_of(page)[0].id
+    return _measured_team(env) if specs_of(page)[0].has_team else _measured_single(env)
+
+
+def _measured_single(env: str) -> str:
+    found: dict[str, dict[str, str]] = {}
+    for what, where, cells in _single():
+        found.setdefault(what, {})[where] = cells[env]
+    rows = [(what, cells.get("cuda", ""), cells.get("cpu", "")) for what, cells in found.items()]
+    reached = results("training_cuda", "presets").get(env)
+    if reached is not None:
+        means, seconds = _reached(reached)
+        rows.append(("the preset, 5 seeds: median time of training, s", seconds, ""))
+        rows.append(("the return of the worst and the best seed over 1,000 fresh episodes", means, ""))
+    if env == "CartPole-v1":
+        for section, what in (("solve", "trained to a mean return of 475, s"), ("shell", "the same from the shell, s")):
+            cuda, cpu = (results(f"training_{where}", section)["ours"]["median_s"] for where in ("cuda", "cpu"))
+            rows.append((what, f"{cuda:.2g}", f"{cpu:.2g}"))
+    return table(("what", "NVIDIA H200", "AMD EPYC"), rows)
+
+
+def _measured_team(env: str) -> str:
+    names = [name for name in TEAMS if results("throughput_cuda")["teams"][name]["env_id"] == env]
+    on_core = [name for name in names if not name.startswith("grid_4_1_1m")]
+    cold = results("throughput_cuda")["compile_s"][env]
+    parts = [
+        "On an NVIDIA H200:",
+        _teams("throughput_cuda", names),
+        f"Compiled in {cold['cold']:.2f} s, and from the cache in {1000 * cold['cached']:.0f} ms.",
+        "On one core of an AMD EPYC:",
+        _teams("throughput_cpu", on_core),
+        "One team learning against a random one, over 1,000 episodes, with 95 % intervals. A runner that "
+        "lasts\nlonger is tagged later:",
+        table(("steps a runner lasts", "random against random", "trained taggers", "trained runners"), [_lasts(env)]),
+    ]
+    return "\n\n".join(parts)
+
+
+MADE: Mapping[str, Callable[[Path], str]] = {
+    "sources": sources,
+    "steps-cuda": steps_cuda,
+    "steps-cpu": steps_cpu,
+    "teams-cuda": teams_cuda,
+    "teams-cpu": teams_cpu,
+    "training-cuda": training_cuda,
+    "training-tag": training_tag,
+    "presets": presets,
+    "tag-learning": tag_learning,
+    "gpus": gpus,
+    "sums": sums,
+    "custom": custom,
+    "sb3": sb3,
+    "libraries": libraries,
+    "measured": measured,
+}
+"""By the name in the pages."""
