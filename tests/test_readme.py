@@ -104,6 +104,7 @@ def test_every_environment_has_a_page() -> None:
     assert {page.stem for page in ENVIRONMENTS} == {Path(str(spec.header)).stem for spec in ALL}
 
 
+@pytest.mark.usefixtures("ours_alone")  # the help of commands names the environments that there are
 @pytest.mark.parametrize("page", pages(), ids=named)
 def test_what_is_made_is_up_to_date(page: Path) -> None:
     """Of specs, results and commands the pages show what is there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_envs.cli import main
 from gpu_envs.cli.commands import all_commands
 
-COLUMNS = "100"
+COLUMNS = "80"
 """How wide the help is."""
 
 

@@ -249,6 +249,45 @@ def sums(_page: Path) -> str:
     )
 
 
+# --- peers ---
+
+WAYS = {
+    "host": "NumPy",
+    "step": "a step a call",
+    "graph": "a CUDA graph of steps",
+    "fused": "128 steps a call",
+    "train": "PPO",
+}
+"""By the names in the results: how steps are taken."""
+
+
+def peers_cuda(_page: Path) -> str:
+    """All peers, on a GPU and its host."""
+    return _peers("peers_cuda")
+
+
+def peers_cpu(_page: Path) -> str:
+    """All peers, on a CPU."""
+    return _peers("peers_cpu")
+
+
+def _peers(file: str) -> str:
+    rows = []
+    for name, section in document(file)["sections"].items():
+        best: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for row in section["results"]["rows"] if name != "ours" else ():
+            cores = f", {row['cores']} core{'s' * (row['cores'] == 'all')}" if row["way"] == "host" else ""
+            label = section["results"]["label"] + (f", {row['variant']}" if row["variant"] else "")
+            key = (label, row["task"], WAYS[row["way"]] + cores)
+            if row["env_steps_per_s"] > best.get(key, row)["env_steps_per_s"] or key not in best:
+                best[key] = row
+        for key, row in best.items():
+            theirs, ours = row["env_steps_per_s"], row["ours_env_steps_per_s"]
+            shown = ("", "") if ours is None else (rate(ours), f"{digits(ours / theirs, 2)}x")
+            rows.append((*key, f"{row['num_envs']:,}", rate(theirs), *shown))
+    return table(("who", "task", "how", "replicas", "steps/s", "ours", ""), rows)
+
+
 # --- environments of one's own, adapters ---
 
 
@@ -367,6 +406,8 @@ MADE: Mapping[str, Callable[[Path], str]] = {
     "tag-learning": tag_learning,
     "gpus": gpus,
     "sums": sums,
+    "peers-cuda": peers_cuda,
+    "peers-cpu": peers_cpu,
     "custom": custom,
     "sb3": sb3,
     "libraries": libraries,
