@@ -3,12 +3,16 @@
 Pages link to one another and to files as they lie in the repository, so that they can be read there too.
 """
 
+import contextlib
 import dataclasses
+import importlib
+import inspect
 import os
 import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
@@ -107,6 +111,45 @@ def read_references(_app: Sphinx, document: nodes.document) -> None:
             del reference["refspecific"]
 
 
+def write_markdown(app: Sphinx, error: Exception | None) -> None:
+    """Every page as Markdown beside its HTML, and ``llms.txt``, which lists them."""
+    if error is not None or app.builder.name != "html":
+        return
+    out = Path(app.outdir)
+    for name in app.env.found_docs:
+        page = DOCS / f"{name}.md"
+        text = re.sub(r"```{include} (\S+)\n```", lambda m: (DOCS / m[1]).read_text(), page.read_text())
+        file = next((ROOT / outside for outside, inside in OUTSIDE.items() if inside == page.name), page)
+        text = re.sub(r"```{toctree}.*?\n```\n", "", relinked(text, file, page), flags=re.DOTALL)
+        text = re.sub(r"```{eval-rst}\n(.*?)```", lambda m: described(m[1]), text, flags=re.DOTALL)
+        (out / f"{name}.md").write_text(f"{text.strip()}\n")
+    contents = [f"# {project}\n\n> {PROJECT['description']}\n\n[The README](index.md) is the way in.\n"]
+    for caption, names in re.findall(r":caption: (.*)\n:hidden:\n\n([^`]*)", (DOCS / "index.md").read_text()):
+        links = (f"- [{app.env.titles[name].astext()}]({name}.md)\n" for name in names.split())
+        contents.append(f"## {caption}\n\n{''.join(links)}")
+    (out / "llms.txt").write_text("\n".join(contents))
+
+
+def described(directives: str) -> str:
+    """What autodoc would show, as ``help`` has it."""
+    parts = []
+    for name in re.findall(r"auto(?:class|exception|function):: (\S+)", directives):
+        module, _, own = name.rpartition(".")
+        item = getattr(importlib.import_module(module), own)
+        members = {n: each for n, each in vars(item).items() if not n.startswith("_")} if inspect.isclass(item) else {}
+        shown = {n: each for n, each in members.items() if inspect.isroutine(each) or isinstance(each, property)}
+        texts = [f"{n}{arguments(each)}\n\n{inspect.getdoc(each)}" for n, each in {own: item, **shown}.items()]
+        parts.append(f"### {name}\n\n```text\n" + "\n\n".join(texts) + "\n```")
+    return "\n\n".join(parts)
+
+
+def arguments(item: Any) -> str:
+    """Those of a function or a class; empty for a property, and where fields say it."""
+    with contextlib.suppress(TypeError, ValueError):
+        return "" if dataclasses.is_dataclass(item) else str(inspect.signature(item))
+    return ""
+
+
 def setup(app: Sphinx) -> None:
     """Has texts changed as they are read."""
     app.connect("source-read", read_page)
@@ -114,3 +157,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", read_docstring, priority=0)  # before napoleon
     app.connect("autodoc-process-signature", read_signature)
     app.connect("doctree-read", read_references)
+    app.connect("build-finished", write_markdown)
