@@ -55,6 +55,8 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = f"gpu_envs {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 
 def relinked(text: str, file: Path, page: Path) -> str:
