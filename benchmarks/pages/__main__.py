@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages import commands, environments, figures
+from benchmarks.pages import commands, comparisons, environments, figures
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-MADE: Mapping[str, Callable[[Path], str]] = {**environments.MADE, **figures.MADE, **commands.MADE}
+MADE: Mapping[str, Callable[[Path], str]] = {**environments.MADE, **figures.MADE, **comparisons.MADE, **commands.MADE}
 """By name: from the page to what stands there."""
 
 _BLOCK = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpu_envs.cli import main
-from gpu_envs.cli.commands import all_commands
+from gpu_envs.cli.commands import COMMANDS
 
 COLUMNS = "80"
 """How wide the help is."""
@@ -17,7 +17,7 @@ COLUMNS = "80"
 def commands(_page: Path) -> str:
     """The help of all commands."""
     shown = [f"```text\n{printed(['--help'])}\n```"]
-    shown += [f"## gpu-envs {name}\n\n```text\n{printed([name, '--help'])}\n```" for name in all_commands()]
+    shown += [f"## gpu-envs {name}\n\n```text\n{printed([name, '--help'])}\n```" for name in COMMANDS]
     return "\n\n".join(shown)
 
 
