@@ -53,6 +53,8 @@ nitpick_ignore_regex = [(r"py:.*", r"(?!gpu_envs\.(\w+\.)?[A-Za-z]\w*$).*")]
 
 myst_heading_anchors = 4
 
+linkcheck_ignore = [rf"{re.escape(REPOSITORY)}/.*"]  # files of the repository, which a test looks for
+
 html_theme = "furo"
 html_title = f"gpu_envs {release}"
 html_static_path = ["_static"]

@@ -1,12 +1,15 @@
 """The pages: every block of Python runs, links lead somewhere, what is made of specs and results is up to date."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from harness import forgotten
 
 from benchmarks.custom import tutorial
 from benchmarks.pages.__main__ import pages, remade
+from gpu_envs.cli import main
 from gpu_envs.envs import ALL
 
 ROOT = Path(__file__).parent.parent
@@ -71,6 +74,22 @@ def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_there_are_blocks() -> None:
     """The pages show how each interface is used."""
     assert len(BLOCKS) >= 19
+
+
+def commands(path: Path) -> list[str]:
+    """The lines that call ``gpu-envs``, except the tutorials', which tests of their own run."""
+    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("gpu-envs ")]
+
+
+@pytest.mark.parametrize("page", [page for page in READ if commands(page)], ids=named)
+def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their options are there: asked for help, a command reads them first."""
+    monkeypatch.chdir(tmp_path)
+    with forgotten():
+        assert main(["new", "my_env"]) == 0  # which pages name
+        for line in commands(page):
+            assert main([*shlex.split(line, comments=True)[1:], "--help"]) == 0, line
 
 
 def anchors(path: Path) -> set[str]:
