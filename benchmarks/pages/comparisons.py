@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages.figures import document, results
-from benchmarks.pages.tables import digits, percent, rate, table
+from benchmarks.pages.tables import digits, percent, table
+from benchmarks.record import short
 
 WAYS = {
     "host": "NumPy",
@@ -32,6 +33,8 @@ def _peers(file: str) -> str:
     for name, section in document(file)["sections"].items():
         best: dict[tuple[str, str, str], dict[str, Any]] = {}
         for row in section["results"]["rows"] if name != "ours" else ():
+            if "failed" in row:
+                continue
             cores = f", {row['cores']} core{'s' * (row['cores'] == 'all')}" if row["way"] == "host" else ""
             label = section["results"]["label"] + (f", {row['variant']}" if row["variant"] else "")
             key = (label, row["task"], WAYS[row["way"]] + cores)
@@ -39,8 +42,8 @@ def _peers(file: str) -> str:
                 best[key] = row
         for key, row in best.items():
             theirs, ours = row["env_steps_per_s"], row["ours_env_steps_per_s"]
-            shown = ("", "") if ours is None else (rate(ours), f"{digits(ours / theirs, 2)}x")
-            rows.append((*key, f"{row['num_envs']:,}", rate(theirs), *shown))
+            shown = ("", "") if ours is None else (short(ours), f"{digits(ours / theirs)}x")
+            rows.append((*key, f"{row['num_envs']:,}", short(theirs), *shown))
     return table(("who", "task", "how", "replicas", "steps/s", "ours", ""), rows)
 
 
@@ -79,7 +82,7 @@ def sb3(_page: Path) -> str:
         cells = []
         for kind in ("fresh", "balancing"):
             of = found["collect_rollouts"][kind]
-            cells.append(f"{rate(of['steps_per_s'][name])}, {percent(of['shares'][name]['step_wait'], 1)}")
+            cells.append(f"{short(of['steps_per_s'][name])}, {percent(of['shares'][name]['step_wait'], 1)}")
         rows.append((what, *cells))
     head = ("steps/s, and the share of `step_wait`", "a new policy: episodes of 22 steps")
     return table((*head, "a policy that balances: 500 steps"), rows)

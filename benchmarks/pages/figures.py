@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages.environments import specs_of
-from benchmarks.pages.tables import digits, percent, rate, table
-from benchmarks.record import RESULTS
+from benchmarks.pages.tables import digits, percent, table
+from benchmarks.record import RESULTS, short
 
 SINGLE = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 
@@ -85,7 +85,7 @@ def _single() -> list[tuple[str, str, dict[str, str]]]:
         (
             "one step a launch, 4 M replicas, new random actions each step, steps/s",
             "cuda",
-            {env: rate(of["steps_per_s"]) for env, of in cuda["single"].items()},
+            {env: short(of["steps_per_s"]) for env, of in cuda["single"].items()},
         ),
         (
             f"its share of the bandwidth of a copy ({cuda['copy_bytes_per_s'] / 1e12:.2f} TB/s)",
@@ -95,13 +95,13 @@ def _single() -> list[tuple[str, str, dict[str, str]]]:
         (
             "512 random steps a launch, 1 M replicas, steps/s",
             "cuda",
-            {env: rate(of["steps_per_s"]) for env, of in cuda["fused"].items()},
+            {env: short(of["steps_per_s"]) for env, of in cuda["fused"].items()},
         ),
         ("compiled, cold / from the cache, s", "cuda", _compiled(cuda)),
         (
             "one step a call, NumPy in and out, 16,384 replicas on one core, steps/s",
             "cpu",
-            {env: rate(of["steps_per_s"]) for env, of in cpu["vectorised"].items()},
+            {env: short(of["steps_per_s"]) for env, of in cpu["vectorised"].items()},
         ),
         (
             "against its own build without vectorisation",
@@ -137,7 +137,7 @@ def _teams(file: str, names: Iterable[str]) -> str:
     for name in names:
         of = found[name]
         shown = [f"{of['num_envs']:,}", of["actions"], percent(of["in_game"])]
-        rows.append((TEAMS[name], *shown, digits(of["us_per_step"]), rate(of["env_steps_per_s"])))
+        rows.append((TEAMS[name], *shown, digits(of["us_per_step"]), short(of["env_steps_per_s"])))
     return table(("what", "replicas", "actions", "agents in the game", "us a step", "env-steps/s"), rows)
 
 
@@ -165,7 +165,7 @@ def training_cuda(_page: Path) -> str:
             what = f"the same, {said}{name}"
             if not said and precision == "float32":
                 what = f"PPO on CartPole, 65,536 replicas x 32 steps, 4 minibatches, 1 epoch, 64 x 64 tanh, {name}"
-            rows.append((f"{what}, steps/s", *(rate(of[who]["steps_per_s"]) for who in ("ours", "jax"))))
+            rows.append((f"{what}, steps/s", *(short(of[who]["steps_per_s"]) for who in ("ours", "jax"))))
     sampler = results("training_cuda", "sampler")
     rows.append(
         (
@@ -184,7 +184,7 @@ def training_tag(_page: Path) -> str:
         ("a2c", "A2C on TagContinuous, 10 + 100 agents, shared trunk of 256 x 256"),
         ("ppo", "PPO on it, 4 epochs"),
     )
-    rows = [(what, *(rate(found[f"{way}_{p}"]["ours"]["steps_per_s"]) for p in PRECISIONS)) for way, what in names]
+    rows = [(what, *(short(found[f"{way}_{p}"]["ours"]["steps_per_s"]) for p in PRECISIONS)) for way, what in names]
     return table(("env-steps/s", *PRECISIONS.values()), rows)
 
 
@@ -225,11 +225,11 @@ def gpus(_page: Path) -> str:
         "tag_2000": "A2C on TagContinuous, 10 + 100 agents, 2,000 replicas a GPU",
     }
     rows = [
-        (what, f"{rate(found['trained'][name]['together'])} steps/s", percent(found["trained"][name]["share"], 1))
+        (what, f"{short(found['trained'][name]['together'])} steps/s", percent(found["trained"][name]["share"], 1))
         for name, what in named.items()
     ]
     stepped = found["stepped"]
-    alone = f"{rate(statistics.median(stepped['at_once']))} steps/s"
+    alone = f"{short(statistics.median(stepped['at_once']))} steps/s"
     rows.append(("environments alone, CartPole, 4 M replicas a GPU", alone, percent(stepped["share"], 1)))
     return table(("what", "together", "share"), rows)
 

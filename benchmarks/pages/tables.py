@@ -9,22 +9,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("  |", " |")
 
 
-def digits(value: float, count: int = 3) -> str:
-    """A number with so many significant digits, or with all that stand before the point."""
-    decimals = max(0, count - len(f"{abs(value):.{count}e}".partition(".")[0]) - _exponent(value, count))
-    return f"{value:,.{decimals}f}"
-
-
-def _exponent(value: float, count: int) -> int:
-    return int(f"{value:.{count - 1}e}".partition("e")[2])
-
-
-def rate(value: float) -> str:
-    """So many a second, with G, M or k."""
-    for size, letter in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if value >= 0.9995 * size:
-            return digits(value / (1e3 if size == 1e4 else size)) + letter
-    return digits(value)
+def digits(value: float) -> str:
+    """A number with three digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def percent(share: float, decimals: int = 0) -> str:

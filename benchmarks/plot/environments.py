@@ -48,12 +48,16 @@ def write(into: Path) -> list[Path]:
     """A picture for the page of each."""
     written = []
     for env_id, steps in (SHOWN | ALSO).items():
-        path = into / f"{Path(str(gpu_envs.spec(env_id).header)).stem}.png"
-        picture = Image.fromarray(frame(env_id, steps))
-        picture.thumbnail((WIDTH, WIDTH))
-        picture.quantize(64).save(path, optimize=True)
-        written.append(path)
+        written.append(into / f"{Path(str(gpu_envs.spec(env_id).header)).stem}.png")
+        picture(env_id, steps).save(written[-1], optimize=True)
     return written
+
+
+def picture(env_id: str, steps: int) -> Image.Image:
+    """Small, in few colours."""
+    made = Image.fromarray(frame(env_id, steps))
+    made.thumbnail((WIDTH, WIDTH))
+    return made.quantize(64)
 
 
 def frame(env_id: str, steps: int) -> np.ndarray:

@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from PIL import Image
 
 from benchmarks import record
-from benchmarks.plot import peers, style, training
+from benchmarks.plot import environments, peers, style, training
 from benchmarks.plot.__main__ import PICTURES, draw_all
 
 DOCUMENTS = {path.stem: json.loads(path.read_text()) for path in record.RESULTS.glob("*.json")}
@@ -73,6 +73,13 @@ def test_committed_pictures_are_of_the_committed_results(name: str, redrawn: Pat
         assert committed.read_bytes() == again.read_bytes()
     else:
         assert difference(committed, again) < TOLERANCE
+
+
+def test_the_picture_of_an_environments_page_is_what_it_looks_like() -> None:
+    page = record.RESULTS.parents[1] / "docs" / "environments" / "cartpole.png"
+    again = np.asarray(environments.picture("CartPole-v1", environments.SHOWN["CartPole-v1"]).convert("RGB"), np.int16)
+    assert pixels(page).shape == again.shape
+    assert abs(pixels(page) - again).mean() < 1, "python -m benchmarks.plot draws it anew"
 
 
 def test_no_picture_is_left_over() -> None:
