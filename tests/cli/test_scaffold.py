@@ -1,5 +1,6 @@
 """``gpu-envs new``: what it writes runs at once, as its own last lines say."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -97,6 +98,9 @@ def test_no_trace_of_the_template_s_name_is_left(team: bool, python: bool) -> No
         text = file.read_text()
         assert not any(word in text for word in ("my_env", "MY_ENV", "MyEnv"))
         assert "kite_2" in text or "KITE_2" in text
+    module = next(file for file in files if file.name == "kite_2.py").read_text()
+    constants = re.findall(r"^([A-Z]\w*).* = ", module, flags=re.MULTILINE)
+    assert constants == ["KITE_2"], "an environment may have the name of any other"
     assert gpu_envs.spec("some/where/kite_2/kite_2.py:KITE_2").id == "Kite2-v0"
 
 

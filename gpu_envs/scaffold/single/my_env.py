@@ -6,8 +6,8 @@ from gymnasium.spaces import Box, Discrete
 from gpu_envs import EnvSpec, Param
 from gpu_envs.pictures import Drawing, Params, Picture, State, line, own, placed, polygon, same
 
-RIVER, ROPE, BOAT, STREAM = (214, 230, 240), (192, 57, 43), (96, 66, 40), (150, 180, 205)
-HULL = np.array([[0.16, 0.0], [0.08, 0.07], [-0.14, 0.06], [-0.14, -0.06], [0.08, -0.07]])
+_RIVER, _ROPE, _BOAT, _STREAM = (214, 230, 240), (192, 57, 43), (96, 66, 40), (150, 180, 205)
+_HULL = np.array([[0.16, 0.0], [0.08, 0.07], [-0.14, 0.06], [-0.14, -0.06], [0.08, -0.07]])
 
 
 def draw(state: State, params: Params) -> Picture:
@@ -19,12 +19,12 @@ def draw(state: State, params: Params) -> Picture:
     return Picture(
         (-1.2, -0.5, 1.2, 0.5),
         (
-            line(same([[-1, -0.5], [-1, 0.5]], replicas), 0.02, ROPE),
-            line(same([[1, -0.5], [1, 0.5]], replicas), 0.02, ROPE),
-            line(stream, 0.03, STREAM),
-            polygon(placed(HULL, x, 0.0), BOAT),
+            line(same([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
+            line(same([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
+            line(stream, 0.03, _STREAM),
+            polygon(placed(_HULL, x, 0.0), _BOAT),
         ),
-        RIVER,
+        _RIVER,
     )
 
 

@@ -6,8 +6,8 @@ from gymnasium.spaces import Box, Discrete
 from gpu_envs import Field, Param, Role, TeamSpec
 from gpu_envs.pictures import Drawing, Params, Picture, State, disc, line, own, placed, polygon, same
 
-RIVER, ROPE, BOAT, FRESH, WEARY = (214, 230, 240), (192, 57, 43), (96, 66, 40), (88, 150, 88), (200, 120, 60)
-HULL = np.array([[0.3, 0.0], [0.2, 0.09], [-0.25, 0.08], [-0.25, -0.08], [0.2, -0.09]])
+_RIVER, _ROPE, _BOAT, _FRESH, _WEARY = (214, 230, 240), (192, 57, 43), (96, 66, 40), (88, 150, 88), (200, 120, 60)
+_HULL = np.array([[0.3, 0.0], [0.2, 0.09], [-0.25, 0.08], [-0.25, -0.08], [0.2, -0.09]])
 
 
 def draw(state: State, params: Params) -> Picture:
@@ -23,13 +23,13 @@ def draw(state: State, params: Params) -> Picture:
     return Picture(
         (-1.3, -0.5, 1.3, 0.5),
         (
-            line(same([[-1, -0.5], [-1, 0.5]], replicas), 0.02, ROPE),
-            line(same([[1, -0.5], [1, 0.5]], replicas), 0.02, ROPE),
-            polygon(placed(HULL, x, 0.0), BOAT),
-            disc(places, 0.035, FRESH, ~weary),
-            disc(places, 0.035, WEARY, weary),
+            line(same([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
+            line(same([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
+            polygon(placed(_HULL, x, 0.0), _BOAT),
+            disc(places, 0.035, _FRESH, ~weary),
+            disc(places, 0.035, _WEARY, weary),
         ),
-        RIVER,
+        _RIVER,
     )
 
 

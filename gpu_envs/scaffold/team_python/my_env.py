@@ -57,8 +57,8 @@ def observe(w: World, p: Params, i: int, row: Row) -> None:
 
 # What it looks like.
 
-RIVER, ROPE, BOAT, FRESH, WEARY = (214, 230, 240), (192, 57, 43), (96, 66, 40), (88, 150, 88), (200, 120, 60)
-HULL = np.array([[0.3, 0.0], [0.2, 0.09], [-0.25, 0.08], [-0.25, -0.08], [0.2, -0.09]])
+_RIVER, _ROPE, _BOAT, _FRESH, _WEARY = (214, 230, 240), (192, 57, 43), (96, 66, 40), (88, 150, 88), (200, 120, 60)
+_HULL = np.array([[0.3, 0.0], [0.2, 0.09], [-0.25, 0.08], [-0.25, -0.08], [0.2, -0.09]])
 
 
 def draw(state: pictures.State, params: pictures.Params) -> Picture:
@@ -74,13 +74,13 @@ def draw(state: pictures.State, params: pictures.Params) -> Picture:
     return Picture(
         (-1.3, -0.5, 1.3, 0.5),
         (
-            line(same([[-1, -0.5], [-1, 0.5]], replicas), 0.02, ROPE),
-            line(same([[1, -0.5], [1, 0.5]], replicas), 0.02, ROPE),
-            polygon(placed(HULL, x, 0.0), BOAT),
-            disc(places, 0.035, FRESH, ~weary),
-            disc(places, 0.035, WEARY, weary),
+            line(same([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
+            line(same([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
+            polygon(placed(_HULL, x, 0.0), _BOAT),
+            disc(places, 0.035, _FRESH, ~weary),
+            disc(places, 0.035, _WEARY, weary),
         ),
-        RIVER,
+        _RIVER,
     )
 
 
