@@ -1,6 +1,6 @@
 """The two ways to make an environment."""
 
-from typing import Any
+from typing import Any, overload
 
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry.known import env_spec, spec
@@ -10,6 +10,12 @@ from gpu_envs.specs.team import TeamSpec
 from gpu_envs.vector_env import VectorEnv
 
 
+@overload
+def make(id: EnvSpec, num_envs: int = 1, **kwargs: Any) -> VectorEnv: ...
+@overload
+def make(id: TeamSpec, num_envs: int = 1, **kwargs: Any) -> MultiAgentEnv: ...
+@overload
+def make(id: str | Spec, num_envs: int = 1, **kwargs: Any) -> Any: ...
 def make(id: str | Spec, num_envs: int = 1, **kwargs: Any) -> Any:
     """Makes a batch of environments; see ``VectorEnv`` and ``MultiAgentEnv`` for what may be given.
 

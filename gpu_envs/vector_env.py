@@ -43,10 +43,10 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
     def _prepare(self) -> None:
         sim, spec = self._sim, self._env_spec
         self._on_cpu, self._buffers = self.device == "cpu", sim.buffers
-        self.single_observation_space = spec.observation_space(sim.config.params)
-        self.single_action_space = spec.action_space(sim.config.params)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.single_observation_space: gymnasium.Space[Any] = spec.observation_space(sim.config.params)
+        self.single_action_space: gymnasium.Space[Any] = spec.action_space(sim.config.params)
+        self.observation_space: gymnasium.Space[Any] = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space: gymnasium.Space[Any] = batch_space(self.single_action_space, self.num_envs)
         self._reader = ActionReader(self.single_action_space, (self.num_envs,), self.device, sim.arrays, self.precision)
         layout = sim.layout
         assert isinstance(layout, SingleLayout)

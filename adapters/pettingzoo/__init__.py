@@ -26,9 +26,9 @@ except ImportError as error:
 from gpu_envs.adapters.pettingzoo.agents import Spaces as _Spaces  # noqa: F401  # so pickles of 0.1.0 name it
 from gpu_envs.adapters.pettingzoo.agents import short_name
 from gpu_envs.adapters.pettingzoo.one_replica import RoleActions as _RoleActions  # noqa: F401  # and this
-from gpu_envs.adapters.pettingzoo.one_replica import TeamEnv
-from gpu_envs.adapters.pettingzoo.replicas import TeamVectorEnv
-from gpu_envs.adapters.pettingzoo.turns import TurnEnv
+from gpu_envs.adapters.pettingzoo.one_replica import TeamEnv as TeamEnv
+from gpu_envs.adapters.pettingzoo.replicas import TeamVectorEnv as TeamVectorEnv
+from gpu_envs.adapters.pettingzoo.turns import TurnEnv as TurnEnv
 
 __all__ = ["TeamEnv", "TeamVectorEnv", "TurnEnv", "env", "parallel_env", "raw_env", "vector_env"]
 

@@ -111,7 +111,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self._numbers = NumberCheck(sim) if checking else None
         self._renderer = Renderer(spec.id, spec.drawing, render_mode, self.device)
         self.max_episode_steps = None if config.limit == NO_LIMIT else config.limit
-        self.metadata = {"autoreset_mode": self.autoreset_mode, **self._renderer.metadata}
+        self.metadata: dict[str, Any] = {"autoreset_mode": self.autoreset_mode, **self._renderer.metadata}
         self.render_mode, self.closed = render_mode, False
         self._followed = checking or render_mode == "human"  # so that a step looks at one attribute
         self._live = output != "numpy" and not self.gives_copies

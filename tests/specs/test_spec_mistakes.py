@@ -179,7 +179,7 @@ def test_tables_that_do_not_fit_are_no_error_of_a_library(monkeypatch: pytest.Mo
 
 def test_what_is_no_id_and_no_place() -> None:
     with pytest.raises(TypeError, match=r"named by a string, or is given by its spec; got int"):
-        gpu_envs.make(3)  # type: ignore[arg-type]  # that is the mistake
+        gpu_envs.make(3)  # type: ignore[call-overload]  # that is the mistake
     with pytest.raises(TypeError, match="register takes an EnvSpec or a TeamSpec; got 'CartPole-v1'"):
         gpu_envs.register("CartPole-v1")  # type: ignore[arg-type]  # that is the mistake
 
