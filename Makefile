@@ -34,7 +34,7 @@ $(BIN)/python -m pip install --disable-pip-version-check --editable '$(1)'
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tag test check format pages docs links clean
+.PHONY: help train play tag test check format pages docs links dist clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -69,10 +69,11 @@ test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name
 	  print(f"All tests take about {56 // n + 1} minutes on {n} cores; failures are named as they come.")'
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
-check: $(DEV_STAMP)  ## formatting, lint and types
+check: $(DEV_STAMP)  ## formatting, lint and types, and the Dockerfile
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
 
 format: $(DEV_STAMP)  ## format the Python files, and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -89,6 +90,11 @@ docs: $(DEV_STAMP)  ## build the documentation's site, docs/_build/html, and fol
 
 links: $(DEV_STAMP)  ## follow the documentation's links to other sites
 	$(SPHINX) -b linkcheck docs docs/_build/links
+
+dist: $(DEV_STAMP)  ## build the source distribution, and the wheel from it, into dist/, and check both
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 clean:  ## remove what was made here, the virtual environment included
 	rm -rf $(VENV) build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache

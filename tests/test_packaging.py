@@ -5,24 +5,21 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy
 import pytest
 
 import gpu_envs
+from gpu_envs.cli.info import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 LINKS = {"gpu_envs.adapters": "adapters", "gpu_envs.kernels": "kernels"}
 NOT_SOURCES = shutil.ignore_patterns(
-    ".git", ".venv", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", ".whl", "shared", "results"
+    ".git", ".venv", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", ".whl", "shared", "runs"
 )
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not in a checkout")
@@ -42,6 +39,15 @@ def shipped() -> set[str]:
         inside = (path.relative_to(folder) for path in files if path.suffix in wanted)
         found |= {f"{package.replace('.', '/')}/{path}" for path in inside}
     return found
+
+
+def tracked() -> dict[str, str]:
+    """The mode of each file that git knows; none in a bare copy of the files."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return {}
+    command = ["git", "-c", "safe.directory=*", "ls-files", "--stage"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
+    return {path: entry.split()[0] for entry, path in (line.split("\t") for line in lines)}
 
 
 def test_every_package_is_listed() -> None:
@@ -66,16 +72,8 @@ def test_symlinks_are_committed_as_such(folder: str) -> None:
     link = ROOT / "gpu_envs" / folder
     assert link.is_symlink()
     assert link.readlink() == Path("..") / folder
-    if (ROOT / ".git").exists() and shutil.which("git"):
-        listed = subprocess.run(
-            ["git", "-c", "safe.directory=*", "ls-files", "--stage", "pyproject.toml", f"gpu_envs/{folder}"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        tracked = listed.stdout.splitlines()  # none in a bare copy of the files
-        assert not tracked or any(line.startswith("120000 ") and line.endswith(folder) for line in tracked)
+    listed = tracked()
+    assert not listed or listed[f"gpu_envs/{folder}"] == "120000"
 
 
 def test_the_extras_stay_small() -> None:
@@ -87,6 +85,33 @@ def test_the_extras_stay_small() -> None:
     for extra in ("cuda12", "cuda13"):
         assert any("nvrtc" in requirement for requirement in extras[extra])
     assert {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]} == {"gymnasium", "numpy"}
+
+
+def test_info_knows_every_extra_that_brings_a_library() -> None:
+    extras = configuration()["project"]["optional-dependencies"]
+    assert {*extras} - {"compat", "cuda12", "cuda13", "dev", "docs", "plot", "torch"} == {*EXTRAS}
+    assert extras["torch"] == ["gpu_envs[train]"]
+    for extra, distribution in EXTRAS.items():
+        assert any(re.split(r"[<>=]", requirement)[0] == distribution for requirement in extras[extra])
+
+
+def test_the_citation_says_what_the_package_says() -> None:
+    project = configuration()["project"]
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    assert f"version: {gpu_envs.__version__}" in lines
+    assert f"license: {project['license']}" in lines
+    assert f"  - name: {project['authors'][0]['name']}" in lines
+
+
+def test_the_changelog_keeps_its_form() -> None:
+    """https://keepachangelog.com: sections of six names, below versions, the newest first."""
+    headings = re.findall(r"^(##+) (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    versions = [title for level, title in headings if level == "##"]
+    assert versions[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title) for title in versions[1:])
+    sections = {title for level, title in headings if level == "###"}
+    assert sections
+    assert sections <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 # --- built ---
@@ -129,6 +154,29 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
 
 
+def test_the_source_distribution_is_the_repository(sdist: Path) -> None:
+    """Only the symlinks are left out: they are made of what they point to."""
+    with tarfile.open(sdist) as archive:
+        files = {name.partition("/")[2] for name in (each.name for each in archive if each.isfile())}
+    made = {"PKG-INFO", "setup.cfg"}
+    files = {name for name in files if not name.startswith("gpu_envs.egg-info/")} - made
+    listed = {name for name, mode in tracked().items() if mode != "120000"}
+    assert "kernels/dialect/portable.cuh" in files
+    assert not listed or {*files} >= listed  # what is not yet tracked may be among them
+
+
+def test_the_address_of_the_repository_stands_in_one_place(sdist: Path) -> None:
+    (address,) = configuration()["project"]["urls"].values()
+    with tarfile.open(sdist) as archive:
+        named = [each.name for each in archive if each.isfile() and address.encode() in _read(archive, each)]
+    assert {name.partition("/")[2] for name in named} == {"PKG-INFO", "gpu_envs.egg-info/PKG-INFO", "pyproject.toml"}
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    return b"" if file is None else file.read()
+
+
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     files = {name for name in contents(wheel) if ".dist-info/" not in name}
     assert files == shipped()
@@ -150,29 +198,3 @@ def test_a_wheel_from_the_source_distribution_is_the_same(sdist: Path, wheel: Pa
         archive.extractall(tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
     assert contents(build("wheel", tree, tmp_path / "made")) == contents(wheel)
-
-
-STEP_ELSEWHERE = """
-import pathlib, sys
-import gymnasium, gpu_envs
-assert pathlib.Path(gpu_envs.__file__).is_relative_to(sys.prefix), gpu_envs.__file__
-env = gymnasium.make_vec("gpu_envs/CartPole-v1", num_envs=3, device="cpu")
-env.reset(seed=0)
-print(env.step(env.action_space.sample())[1].tolist())
-gymnasium.make("gpu_envs/CartPole-v1", device="cpu").reset(seed=0)
-"""
-
-
-@pytest.mark.slow
-def test_the_installed_wheel_steps(wheel: Path, tmp_path: Path) -> None:
-    """In an environment of its own, which borrows NumPy and Gymnasium from this one."""
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python)
-    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    own = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    # folders named in a .pth file come after the environment's own, and without their .pth files
-    borrowed = {sysconfig.get_path("purelib"), *(str(Path(str(m.__file__)).parents[1]) for m in (gymnasium, numpy))}
-    (own / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
-    printed = run(python, "-c", STEP_ELSEWHERE, cwd=tmp_path, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
-    assert printed == "[1.0, 1.0, 1.0]\n"

@@ -104,7 +104,7 @@ def _main(words: list[str], trainer: Any) -> int:
         # Anything else that cannot be imported is a fault of the installation or of ours: its traceback helps.
         if debug or not (own_advice or (error.name or "").partition(".")[0] == "torch"):
             raise
-        return _mistake(error, "" if own_advice else ". Training needs torch: pip install torch")
+        return _mistake(error, "" if own_advice else ". Training needs torch: pip install 'gpu_envs[train]'")
     except KeyboardInterrupt:
         say("gpu-envs: interrupted", error=True)
         return INTERRUPTED

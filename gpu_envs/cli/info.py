@@ -27,6 +27,7 @@ _EXAMPLES = """examples:
   gpu-envs info --clear-cache"""
 
 EXTRAS = {
+    "train": "tensorboardX",
     "pettingzoo": "pettingzoo",
     "sb3": "stable-baselines3",
     "torchrl": "torchrl",
@@ -192,7 +193,7 @@ def _cupy(trials: probes.Trials, has_gpu: bool) -> Status:
 def _torch(trials: probes.Trials, has_gpu: bool) -> Status:
     tried = trials.result("torch")
     if tried is None:
-        return Status("not installed", "Training and output='torch' need torch: pip install torch")
+        return Status("not installed", "Training and output='torch' need torch: pip install 'gpu_envs[train]'")
     if "version" not in tried:
         reason = tried.get("error", "unknown")
         return Status(f"does not import: {reason}", f"torch does not import ({reason}): pip install --upgrade torch")

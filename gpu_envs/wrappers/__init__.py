@@ -17,7 +17,7 @@ CUDA graph after one that was not.
 
 from gpu_envs.extras import extra
 
-with extra("torch", "torch"):
+with extra("train", "torch"):
     from gpu_envs.wrappers.actions import ClipAction, RescaleAction
     from gpu_envs.wrappers.base import TorchWrapper
     from gpu_envs.wrappers.episodes import RecordEpisodeStatistics

@@ -560,8 +560,8 @@ def test_the_age_of_the_process_is_known() -> None:
     [
         (["train", "CartPole-v1", "--help"], OK, "settings of the run"),
         (["train", "CartPol"], MISTAKE, "Did you mean"),
-        (["train", "CartPole-v1"], MISTAKE, "pip install torch"),
-        (["eval", "x"], MISTAKE, "pip install torch"),
+        (["train", "CartPole-v1"], MISTAKE, "pip install 'gpu_envs[train]'"),
+        (["eval", "x"], MISTAKE, "pip install 'gpu_envs[train]'"),
     ],
 )
 def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, message: str) -> None:

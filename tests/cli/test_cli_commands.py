@@ -299,7 +299,7 @@ def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch, capsys: 
             "CuPy 14.2.0, NVRTC 13.0; a first kernel fails: driver is too old",
             "CuPy cannot use the GPU (driver is too old): pip install 'gpu_envs[cuda12]'",
         ),
-        (working(), CUPY, None, "torch", "not installed", "need torch: pip install torch"),
+        (working(), CUPY, None, "torch", "not installed", "need torch: pip install 'gpu_envs[train]'"),
         (
             working(),
             CUPY,

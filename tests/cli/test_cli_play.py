@@ -256,7 +256,7 @@ sys.exit(main(sys.argv[2:]))
         ("PIL", ["CartPole-v1", "--video", "a.gif"], MISTAKE, "pip install 'gpu_envs[video]'"),
         ("imageio_ffmpeg", ["CartPole-v1", "--video", "a.mp4"], MISTAKE, "pip install 'gpu_envs[video]'"),
         ("pygame", ["CartPole-v1", "--window"], MISTAKE, "pip install 'gpu_envs[render]'"),
-        ("torch", ["CartPole-v1", "--policy", "agent=random"], MISTAKE, "pip install torch"),
+        ("torch", ["CartPole-v1", "--policy", "agent=random"], MISTAKE, "pip install 'gpu_envs[train]'"),
         ("torch", ["--help"], OK, "RUN_OR_ID"),
     ],
 )
