@@ -2,15 +2,13 @@
 //
 // A kernel works on a range of replicas, so how the ranges are cut never changes a result. While a thread works for a
 // float32 simulation it flushes denormals, as the GPU's kernels do; its setting is restored before it goes on.
-
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <system_error>
-#include <thread>
+//
+// Nothing of C++'s own library is used: ziglang would compile all of it when it first compiles this, for a minute.
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -19,6 +17,28 @@
 namespace {
 
 using Kernel = void (*)(const void* call, long long first, long long end);
+
+// A number that several threads read and write: all of them see the same order of that.
+template <typename T> class Atomic {
+public:
+    T    load() const { return __atomic_load_n(&value_, __ATOMIC_SEQ_CST); }
+    void store(T value) { __atomic_store_n(&value_, value, __ATOMIC_SEQ_CST); }
+    void subtract(T value) { __atomic_fetch_sub(&value_, value, __ATOMIC_SEQ_CST); }
+    // From one value to another; where it is a third, that becomes `from`.
+    bool change(T& from, T to) {
+        return __atomic_compare_exchange_n(&value_, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    }
+
+private:
+    T value_ = 0;
+};
+
+// Nanoseconds of a clock that is never set.
+long long now() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
 
 class FlushDenormals {
 public:
@@ -75,30 +95,36 @@ public:
     // Runs the job's parts, on the caller's thread and on workers; false when another caller has the pool, or when
     // working alone has been quicker of late.
     bool run(Job job) {
-        const std::unique_lock<std::mutex> only(callers_, std::try_to_lock);
-        const Clock::time_point            start = Clock::now();
-        if (!only.owns_lock() || start < alone_until_) return false;
+        if (pthread_mutex_trylock(&callers_) != 0) return false;
+        const long long start  = now();
+        const bool      shared = start >= alone_until_;
+        if (shared) share(job, start);
+        pthread_mutex_unlock(&callers_);
+        return shared;
+    }
+
+    static void* operator new(decltype(sizeof 0) size) noexcept { return malloc(size); }
+    static void  operator delete(void* pool) { free(pool); }
+
+private:
+    void share(Job job, long long start) {
         if (job.parts > kMostParts) job.parts = kMostParts;
         employ(job.parts - 1);
         job_ = job;
-        left_.store(job.parts, std::memory_order_relaxed);
+        left_.store(job.parts);
         const Round round = ((round_.load() >> 16) + 1) << 16 | static_cast<Round>(job.parts);
         round_.store(round);
         for (int index = 1; index < job.parts && index <= workers_; ++index) workers_at_[index].wake();
-        const int               mine  = help(round, 0);
-        const Clock::time_point ended = Clock::now();
-        for (int spins = 0; left_.load(std::memory_order_acquire) != 0; ++spins) {
-            if (spins > 4096) std::this_thread::yield();
+        const int       mine  = help(round, 0);
+        const long long ended = now();
+        for (int spins = 0; left_.load() != 0; ++spins) {
+            if (spins > 4096) sched_yield();
         }
         // A worker that the system takes off its core in the middle of a part keeps everybody waiting. Where that made
         // the job longer than it would have been alone, the caller works alone for ten times what it lost.
-        const Clock::time_point now = Clock::now();
-        if ((now - start) * mine > (ended - start) * job.parts) alone_until_ = now + 10 * (now - ended);
-        return true;
+        const long long done = now();
+        if ((done - start) * mine > (ended - start) * job.parts) alone_until_ = done + 10 * (done - ended);
     }
-
-private:
-    using Clock = std::chrono::steady_clock;
 
     // A number that grows and, in the lowest 16 bits, how many parts there are: who knows one knows the other.
     using Round = unsigned long long;
@@ -114,37 +140,51 @@ private:
                 _mm_pause();
 #endif
             }
-            std::unique_lock<std::mutex> guard(mutex_);
-            asleep_.store(true);  // before it looks again: whoever publishes a round then looks whether it sleeps
-            called_.wait(guard, due);
-            asleep_.store(false);
+            pthread_mutex_lock(&mutex_);
+            asleep_.store(1);  // before it looks again: whoever publishes a round then looks whether it sleeps
+            while (!due()) pthread_cond_wait(&called_, &mutex_);
+            asleep_.store(0);
+            pthread_mutex_unlock(&mutex_);
         }
         void wake() {
-            if (!asleep_.load()) return;
-            const std::lock_guard<std::mutex> guard(mutex_);
-            called_.notify_one();
+            if (asleep_.load() == 0) return;
+            pthread_mutex_lock(&mutex_);
+            pthread_cond_signal(&called_);
+            pthread_mutex_unlock(&mutex_);
         }
 
+        // What its thread begins with.
+        Pool* pool  = nullptr;
+        int   index = 0;
+        Round seen  = 0;
+
     private:
-        std::mutex              mutex_;
-        std::condition_variable called_;
-        std::atomic<bool>       asleep_{false};
+        pthread_mutex_t mutex_  = PTHREAD_MUTEX_INITIALIZER;
+        pthread_cond_t  called_ = PTHREAD_COND_INITIALIZER;
+        Atomic<int>     asleep_;
     };
 
     // Starts threads up to a number; where the system gives no more, the others do their parts.
     void employ(int wanted) {
         for (; workers_ < wanted && !full_; ++workers_) {
-            try {
-                // A thread cannot be joined after a fork, nor at exit while it waits: it is the process's.
-                std::thread(&Pool::work, this, workers_ + 1, round_.load()).detach();
-            } catch (const std::system_error&) {
-                full_ = true;
-                return;
-            }
+            Worker& worker = workers_at_[workers_ + 1];
+            worker.pool    = this;
+            worker.index   = workers_ + 1;
+            worker.seen    = round_.load();
+            pthread_t thread;
+            full_ = pthread_create(&thread, nullptr, begin, &worker) != 0;
+            if (full_) return;
+            pthread_detach(thread);  // it cannot be joined after a fork, nor at exit while it waits: it is the process's
         }
     }
 
-    void work(int index, Round seen) {
+    static void* begin(void* given) {
+        Worker& worker = *static_cast<Worker*>(given);
+        worker.pool->work(worker.index, worker.seen);
+        return nullptr;
+    }
+
+    [[noreturn]] void work(int index, Round seen) {
         for (;;) {
             Round round = seen;
             workers_at_[index].await([&] {
@@ -165,7 +205,7 @@ private:
             const int part = (index + turn) % parts;
             if (!claim(part, round)) continue;
             job_.run(part);
-            left_.fetch_sub(1, std::memory_order_acq_rel);
+            left_.subtract(1);
             ++done;
         }
         return done;
@@ -176,37 +216,39 @@ private:
     bool claim(int part, Round round) {
         Round earlier = claims_[part].load();
         while (earlier < round) {
-            if (claims_[part].compare_exchange_weak(earlier, round)) return true;
+            if (claims_[part].change(earlier, round)) return true;
         }
         return false;
     }
 
-    std::mutex         callers_;
-    Job                job_{};
-    std::atomic<Round> round_{0};
-    std::atomic<int>   left_{0};
-    std::atomic<Round> claims_[kMostParts] = {};
-    Worker             workers_at_[kMostParts];
-    int                workers_ = 0;
-    bool               full_    = false;
-    Clock::time_point  alone_until_{};
+    pthread_mutex_t callers_ = PTHREAD_MUTEX_INITIALIZER;
+    Job             job_{};
+    Atomic<Round>   round_;
+    Atomic<int>     left_;
+    Atomic<Round>   claims_[kMostParts];
+    Worker          workers_at_[kMostParts];
+    int             workers_     = 0;
+    bool            full_        = false;
+    long long       alone_until_ = 0;
 };
 
-std::atomic<Pool*> pool{nullptr};
+Atomic<Pool*>  pool;
+pthread_once_t registered = PTHREAD_ONCE_INIT;
 
 // A child of fork has none of its parent's threads: it forgets their pool, whose locks it may hold in any state.
 void forget_pool() { pool.store(nullptr); }
+void register_forgetting() { pthread_atfork(nullptr, nullptr, forget_pool); }
 
-Pool& current_pool() {
-    static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
-    (void)registered;
+// Null where there is no memory for one.
+Pool* current_pool() {
+    pthread_once(&registered, register_forgetting);
     Pool* existing = pool.load();
     if (existing == nullptr) {
         Pool* fresh = new Pool;
-        if (pool.compare_exchange_strong(existing, fresh)) existing = fresh;
+        if (pool.change(existing, fresh)) existing = fresh;
         else delete fresh;
     }
-    return *existing;
+    return existing;
 }
 
 }  // namespace
@@ -217,7 +259,8 @@ extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const 
     if (threads > 1) {
         Job shared   = alone;
         shared.parts = threads;
-        if (current_pool().run(shared)) return;
+        Pool* const pool = current_pool();
+        if (pool != nullptr && pool->run(shared)) return;
     }
     alone.run(0);
 }

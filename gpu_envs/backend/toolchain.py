@@ -48,6 +48,10 @@ FLAGS = (
 )
 
 
+# It would compile C++'s own library when first used, most of a minute, and nothing here needs that.
+ZIG_OPTIONS = ("c++", "-nostdlib++", "-fno-exceptions")
+
+
 def cache_folder() -> Path:
     """Where compiled kernels are kept: ``GPU_ENVS_CACHE_DIR``, or the user's cache folder."""
     caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -87,7 +91,7 @@ def find_compiler() -> tuple[str, ...]:
         if path is not None:
             return (path,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "c++")
+        return (sys.executable, "-m", "ziglang", *ZIG_OPTIONS)
     raise NoCompilerError(NO_COMPILER)
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from gpu_envs import EnvSpec, Field, Param, Role, Rules, Spec, Table, TeamSpec
 from gpu_envs.backend import messages
 from gpu_envs.backend.host import HostBackend
 from gpu_envs.backend.program import Device, Program
+from gpu_envs.backend.toolchain import ZIG_OPTIONS
 from gpu_envs.cli import MISTAKE, main
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 from gpu_envs.errors import CompileError
@@ -98,7 +100,7 @@ def with_clang(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("clang++"):
         monkeypatch.setenv("CXX", "clang++")
     elif importlib.util.find_spec("ziglang"):
-        monkeypatch.setenv("CXX", f"{sys.executable} -m ziglang c++")
+        monkeypatch.setenv("CXX", shlex.join((sys.executable, "-m", "ziglang", *ZIG_OPTIONS)))
     else:
         pytest.skip("there is no clang")
     HostBackend().load(program(spec, on_gpu=False))

@@ -17,7 +17,8 @@ POOL = Path(gpu_envs.__file__).parent / "backend" / "threads.cpp"
 
 def compiled(target: Path, *flags: str) -> str | None:
     """The program that loads the pool, or None where this compiler does not know the flags."""
-    command = [*find_compiler(), "-std=c++17", "-O2", "-pthread", *flags, str(POOL), str(STRESS), "-o", str(target)]
+    compiler = [word for word in find_compiler() if word not in ("-nostdlib++", "-fno-exceptions")]  # STRESS needs both
+    command = [*compiler, "-std=c++17", "-O2", "-pthread", *flags, str(POOL), str(STRESS), "-o", str(target)]
     return str(target) if subprocess.run(command, capture_output=True, check=False).returncode == 0 else None
 
 

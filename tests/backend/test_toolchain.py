@@ -5,6 +5,7 @@ import importlib.util
 import multiprocessing
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -93,7 +94,7 @@ def test_without_a_compiler_the_error_names_the_ways_to_get_one(monkeypatch: pyt
 @pytest.mark.usefixtures("bare_path")
 def test_ziglang_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    assert toolchain.find_compiler() == (sys.executable, "-m", "ziglang", "c++")
+    assert toolchain.find_compiler() == (sys.executable, "-m", "ziglang", *toolchain.ZIG_OPTIONS)
 
 
 @pytest.mark.slow
@@ -107,7 +108,8 @@ def test_ziglang_gives_the_same_bits(tmp_path: Path) -> None:
         print([env.step(env.action_space.sample())[0].tobytes().hex() for _ in range(100)])
     """
     outputs = []
-    for name, compiler in (("zig", f"{sys.executable} -m ziglang c++"), ("default", "")):
+    zig = shlex.join((sys.executable, "-m", "ziglang", *toolchain.ZIG_OPTIONS))
+    for name, compiler in (("zig", zig), ("default", "")):
         settings = {"CXX": compiler, "GPU_ENVS_CACHE_DIR": str(tmp_path / name)}
         outputs.append(run_python(script, **settings))
     assert outputs[0] == outputs[1]
