@@ -54,10 +54,18 @@ _OWN_TURN = (
 )
 
 
+_OF_EACH_KIND = """
+extern "C" __attribute__((visibility("default"))) int something(const int (&a)[4], int b, float c) {
+    return a[b] / b + (a[0] << b) + static_cast<int>(c);
+}
+"""
+"""What each kind of UNDEFINED looks at: some compilers know a kind and lack what it calls."""
+
+
 def _accepted(flags: tuple[str, ...], library: str = "") -> bool:
     """Whether the compiler knows these flags, and what it makes runs where ``library`` was loaded first."""
     try:
-        made = compile_library('extern "C" int quotient(int a, int b) { return a / b; }', "flags", flags)
+        made = compile_library(_OF_EACH_KIND, "flags", flags)
     except CompileError:
         return False
     loading = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(made)]

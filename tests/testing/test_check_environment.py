@@ -196,6 +196,12 @@ def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
     )
 
 
+def test_flags_are_tried_on_code_that_stays() -> None:
+    """Where the compiler may leave it out, a sanitizer counts as there whose functions are not."""
+    assert not builds._accepted(("-fsanitize=shift", "-nodefaultlibs"))
+    assert builds._accepted(("-nodefaultlibs",))
+
+
 @pytest.mark.parametrize("compiler", ["", "clang++"])
 def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
     if compiler and not shutil.which(compiler):
