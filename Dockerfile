@@ -20,12 +20,10 @@ RUN --mount=from=wheel,source=/wheel,target=/wheel \
     pip install --no-cache-dir "$(echo /wheel/*.whl)[cuda13,train,video]"
 USER 1000
 
-# torch without CUDA, and g++ in place of ziglang, which takes a minute when first used.
+# torch without CUDA; ziglang is the compiler.
 FROM base AS cpu
-# hadolint ignore=DL3008,DL3013  # the newest, as in the image for CUDA
+# hadolint ignore=DL3013  # the newest torch, as in the image for CUDA
 RUN --mount=from=wheel,source=/wheel,target=/wheel \
-    apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* \
-    && pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch \
-    && pip install --no-cache-dir "$(echo /wheel/*.whl)[train,video]" \
-    && pip uninstall --yes ziglang
+    pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch \
+    && pip install --no-cache-dir "$(echo /wheel/*.whl)[train,video]"
 USER 1000
