@@ -27,7 +27,6 @@ _EXAMPLES = """examples:
   gpu-envs info --clear-cache"""
 
 EXTRAS = {
-    "train": "tensorboardX",
     "pettingzoo": "pettingzoo",
     "sb3": "stable-baselines3",
     "torchrl": "torchrl",
