@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import gpu_envs  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REPOSITORY = PROJECT.get("urls", {}).get("Repository", "https://example.invalid/gpu_envs")
+REPOSITORY = PROJECT["urls"]["Repository"]
 OUTSIDE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
