@@ -24,6 +24,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "demo": Command("train, measure and show, on one page", "demo:demo"),
     "train": Command("train policies for an environment, or go on with a run", "train:train", trains=True),
     "tune": Command("measure how many replicas suit a run on a device", "train:tune", trains=True),
     "eval": Command("say how well the policies of a run do", "train:evaluate", trains=True),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_envs.cli.parser import OK, Parser, take_one, whole
-from gpu_envs.cli.report import say, table
+from gpu_envs.cli.report import say, size_of, table
 
 if TYPE_CHECKING:
     from gpu_envs.replays import Replay
@@ -56,10 +56,10 @@ def play(words: Sequence[str]) -> int:
     rows = _recorded(replay)
     if page is not None:
         replay.save_html(page, fps=found.fps)
-        rows.append(("page", f"{page} ({_size(page)})"))
+        rows.append(("page", f"{page} ({size_of(page)})"))
     if video is not None:
         replay.save_video(video, width=found.width, fps=found.fps, progress=found.progress)
-        rows.append(("video", f"{video} ({_size(video)})"))
+        rows.append(("video", f"{video} ({size_of(video)})"))
     say(table(rows))
     if found.window:
         replay.show(width=found.width, fps=found.fps)
@@ -131,8 +131,3 @@ def _recorded(replay: "Replay") -> list[tuple[str, str]]:
         episodes = "1 episode" if len(returns) == 1 else f"mean of {len(returns)} episodes"
         rows.append((name, f"{returns.mean():.6g} ({episodes})" if len(returns) else "no episode ended"))
     return rows
-
-
-def _size(path: Path) -> str:
-    size = path.stat().st_size
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} KB"

@@ -16,28 +16,15 @@ from typing import Any, TextIO
 
 from gpu_envs.errors import display
 
-_REASONS = {
-    "total_steps": "all steps are done",
-    "target_return": "the return that was aimed at is reached",
-    "interrupted": "interrupted",
-}
-
 
 def training_report(result: Any, *, trust: bool = False) -> str:
     """Returns, steps and times of a training run's ``Result``, how to evaluate it and how to watch it.
 
     ``trust``: its environment is a file or module of the user's own, which a run's folder alone does not vouch for.
     """
-    speed = result.steps / result.seconds if result.seconds > 0 else 0.0
-    rows = [("finished", _REASONS.get(result.reason, result.reason))]
-    for role, value in result.returns.items():
-        name = "return" if len(result.returns) == 1 else f"return of {role}"
-        rows.append((name, "no episode ended" if math.isnan(value) else f"{value:.6g}"))
-    rows += [(name, f"{value:.6g}") for name, value in result.metrics.items() if not math.isnan(value)]
-    rows += [
-        ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
-        ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
-    ]
+    from gpu_envs.training.record.summary import result_rows
+
+    rows = result_rows(result)
     since_start = process_seconds()
     if since_start is not None:
         rows.append(("since the start", f"{since_start:.2f} s, imports and compiling included"))
@@ -66,15 +53,10 @@ def this_program() -> str:
 
 def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
     """How each role does, by the trainer's ``Evaluation`` of it."""
-    rows = [("role", "mean return", "95 %", "deviation", "mean length", "episodes")]
-    for role, found in results.items():
-        numbers = (f"{found.mean:.6g}", f"+-{found.interval:.3g}", f"{found.std:.4g}", f"{found.length:.6g}")
-        rows.append((role, *numbers, f"{found.episodes:,}"))
-    metrics = {name: metric for row in results.values() for name, metric in row.metrics.items()}  # alike for all roles
-    for name, metric in metrics.items():
-        rows.append((name, f"{metric.mean:.6g}", f"+-{metric.interval:.3g}", f"{metric.std:.4g}", "", ""))
+    from gpu_envs.training.record.summary import evaluation_rows
+
     kind = "the likeliest actions" if greedy else "actions drawn as in training"
-    return f"{table(rows)}\n({kind})"
+    return f"{table(evaluation_rows(results))}\n({kind})"
 
 
 _TUNING = "{:>13}  {:>11}  {:>15}  {:>16}"
@@ -144,6 +126,12 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def size_of(path: Path) -> str:
+    """How large a file is."""
+    size = path.stat().st_size
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} KB"
 
 
 def wrapped(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:

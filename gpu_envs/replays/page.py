@@ -22,6 +22,7 @@ from gpu_envs.pictures import Picture, Shape
 from gpu_envs.rendering.frames import GAP, GAP_SHADE
 from gpu_envs.replays.files import replacing
 from gpu_envs.replays.recorded import FADED, Recorded
+from gpu_envs.training.record.summary import COLOURS
 
 FINENESS: Final = 2**14
 """So many places can be told apart across the view: several for each pixel of any screen."""
@@ -33,9 +34,6 @@ _COMPRESSION: Final = 9
 
 SCRIPTS: Final = ("recording.js", "chart.js", "player.js")
 """In this order: each uses what those before it define."""
-
-COLOURS: Final = ("#c0392b", "#2471a3", "#1e8449", "#b9770e", "#7d3c98", "#117a65")
-"""Of curves, role by role; of one agent alone the second. Those of metrics follow."""
 
 
 def check(path: Path) -> None:
@@ -57,15 +55,33 @@ def text(replay: Recorded, fps: int | None = None) -> str:
         raise ValueError(f"fps is {fps}; give a whole number from 1 up")
     block = Block()
     about = _described(replay, fps or replay.drawing.frames_a_second, block)
-    folder = importlib.resources.files("gpu_envs.replays")
     parts = {
         "TITLE": html.escape(replay.title or replay.env),
-        "STYLE": (folder / "page.css").read_text(encoding="utf-8"),
+        "STYLE": part("page.css"),
         "ABOUT": json.dumps(about, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         "BYTES": base64.b64encode(zlib.compress(block.bytes(), _COMPRESSION)).decode(),
-        "PLAYER": "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "PLAYER": "\n".join(map(part, SCRIPTS)),
     }
-    page = (folder / "page.html").read_text(encoding="utf-8")
+    return filled(part("page.html"), parts)
+
+
+def frame(replay: Recorded) -> str:
+    """The page as a part of another, such as a notebook: in a frame, so that styles and scripts stay its own."""
+    title = html.escape(replay.title or replay.env)
+    return f'<iframe title="{title}" style="{_FRAME}" srcdoc="{html.escape(text(replay))}"></iframe>'
+
+
+_FRAME: Final = "width: 100%; height: 40rem; border: 0"
+"""Its style, until the page in it says how high it is."""
+
+
+def part(name: str, package: str = "gpu_envs.replays") -> str:
+    """The text of a file that pages are made of."""
+    return (importlib.resources.files(package) / name).read_text(encoding="utf-8")
+
+
+def filled(page: str, parts: Mapping[str, str]) -> str:
+    """A page with its ``{{NAMES}}`` replaced."""
     return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], page)
 
 

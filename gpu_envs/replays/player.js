@@ -51,6 +51,12 @@ class Picture {
   }
 }
 
+/** The frame that the page stands in, as in a notebook; null where it has a window, or may not reach so far. */
+const within = window.frameElement;
+
+/** The most pixels that the picture then takes from top to bottom. */
+const HIGHEST = 480;
+
 /** What is looked at, when, and how fast. */
 class Player {
   constructor(recording) {
@@ -99,6 +105,8 @@ class Player {
     });
     document.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.refit()).observe(byId("stage"));
+    document.documentElement.classList.toggle("within", within !== null);
+    if (within) new ResizeObserver(() => this.ask()).observe(document.body);
     window.addEventListener("resize", () => this.refit());
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.fit());
   }
@@ -141,7 +149,15 @@ class Player {
     this.draw();
   }
 
+  /** Plays: within another page when it comes into view, unless the reader was quicker. */
+  begin() {
+    if (!within) return this.play(true);
+    this.watch = new IntersectionObserver(([seen]) => seen.isIntersecting && this.play(true));
+    this.watch.observe(byId("picture"));
+  }
+
   play(playing) {
+    this.watch?.disconnect();
     if (playing && this.frame >= this.recording.frames - 1) this.position = 0;
     const begins = playing && !this.playing;
     this.playing = playing;
@@ -174,15 +190,21 @@ class Player {
     if (this.room !== this.measured()) this.fit();
   }
 
+  /** Asks for as much room as all of the page takes. */
+  ask() {
+    const edges = within.offsetHeight - within.clientHeight;
+    within.style.height = `${document.documentElement.offsetHeight + edges}px`;
+  }
+
   measured() {
-    return [byId("stage").clientWidth, window.innerHeight, window.devicePixelRatio].join();
+    return [byId("stage").clientWidth, within ? 0 : window.innerHeight, window.devicePixelRatio].join();
   }
 
   fit() {
     this.room = this.measured();
     const stage = byId("stage");
     const others = stage.offsetTop + stage.offsetHeight - this.picture.canvas.offsetHeight; // help is seen at once
-    const height = Math.max(220, window.innerHeight - others - 28);
+    const height = Math.max(220, within ? HIGHEST : window.innerHeight - others - 28);
     this.picture.fit(this.replicas, { width: stage.clientWidth - 2, height });
     for (const chart of this.charts) chart.fit(this.replicas);
     this.draw();
@@ -230,7 +252,7 @@ async function main() {
     tell(about.facts);
     byId("player").hidden = false;
     const player = new Player(new Recording(about, bytes));
-    if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) player.play(true);
+    if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) player.begin();
   } catch (error) {
     byId("trouble").hidden = false;
     byId("trouble").textContent = `This page cannot be played here (${error.message}). A browser of 2023 or later can.`;

@@ -40,6 +40,10 @@ class Replay(Recorded):
         """
         page.write(self, Path(path), fps)
 
+    def _repr_html_(self) -> str:
+        """In a notebook: the page, with its player."""
+        return page.frame(self)
+
     def show(self, *, width: int | None = None, fps: int | None = None) -> None:
         """Plays it in a window, once; closing the window ends it.
 

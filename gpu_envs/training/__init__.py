@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
     from gpu_envs.training.rollout.evaluation import Evaluation as Evaluation
+    from gpu_envs.training.rollout.evaluation import Evaluations as Evaluations
     from gpu_envs.training.runs import evaluate as evaluate
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _LATER = {
     "Config": "config",
     "Evaluation": "rollout.evaluation",
+    "Evaluations": "rollout.evaluation",
     "Head": "operations.heads",
     "Policy": "policies.policy",
     "Result": "record.reports",

@@ -31,6 +31,31 @@ _TAG_CONTINUOUS: Mapping[str, Any] = {
     "total_steps": 4_000_000,
 }
 
+_SMALL_TAG: Mapping[str, Any] = {
+    "params": {
+        "num_taggers": 3,
+        "num_runners": 10,
+        "grid_length": 10.0,
+        "episode_length": 200,
+        "num_other_agents_observed": 4,
+        "num_acceleration_levels": 4,
+        "num_turn_levels": 8,
+    },
+    "policies": {"runner": "random"},
+    "num_envs": 128,
+    "horizon": 16,
+    "epochs": 4,
+    "minibatches": 8,
+    "learning_rate": "0:0.004,1:0.0003",
+    "gamma": 0.95,
+    "gae_lambda": 0.9,
+    "activation": "relu",
+    "shared_trunk": True,
+    "stagger": True,
+    "total_steps": 500_000,
+}
+"""A game that one core of a CPU learns in a quarter of a minute."""
+
 _TAG_GRID: Mapping[str, Any] = {
     "num_envs": 8192,
     "horizon": 25,
@@ -128,6 +153,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "default": _TAG_CONTINUOUS,
         "taggers": {**_TAG_CONTINUOUS, "gamma": 0.95, "policies": {"runner": "random"}},
         "runners": {**_TAG_CONTINUOUS, "policies": {"tagger": "random"}},
+        "small": _SMALL_TAG,
     },
     "TagGridWorld-v0": {
         "default": _TAG_GRID,

@@ -21,7 +21,7 @@ from gpu_envs.training.process.settings import alone, torch_threads
 from gpu_envs.training.record.checkpoint import iteration_of, load_run
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.rollout.evaluation import Evaluation, play, replicated
+from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers, assign, learns
 from gpu_envs.training.trainer import Trainer
@@ -112,7 +112,7 @@ def evaluate(
     run: str | Path | RunDirectory, *, episodes: int = 1000, greedy: bool = True, device: str = "auto",
     seed: int | None = None, num_envs: int | None = None, policies: Mapping[str, str] | None = None,
     modules: Mapping[str, nn.Module] | None = None, trust: bool = False,
-) -> dict[str, Evaluation]:  # fmt: skip
+) -> Evaluations:  # fmt: skip
     """Plays full episodes with the policies of a run's last checkpoint.
 
     Args:

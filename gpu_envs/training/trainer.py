@@ -31,7 +31,7 @@ from gpu_envs.training.record.history import History
 from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.rollout.evaluation import Evaluation, acting_buffers, play
+from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
@@ -380,7 +380,7 @@ class Trainer:
 
     def evaluate(
         self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None
-    ) -> dict[str, Evaluation]:
+    ) -> Evaluations:
         """Plays full episodes with the policies as they are now, in environments of their own.
 
         Args:

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from gpu_envs.documented import documented
 from gpu_envs.engine.by_role import ALONE
+from gpu_envs.training.record.summary import curves, read_log, result_rows, table
 
 WINDOW = 100
 """Mean returns are of the most recent whole steps in which at least so many episodes ended."""
@@ -55,6 +57,12 @@ class Result:
     """The mean return of each role's last 100 episodes."""
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The mean of each metric over the last 100 episodes."""
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a table, and the curves that its folder holds."""
+        log = Path(self.run_dir or "", "log.csv")
+        drawn = curves(read_log(log)) if self.run_dir and log.is_file() else []
+        return "\n".join([table(result_rows(self)), *drawn])
 
 
 @final

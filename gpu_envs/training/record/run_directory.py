@@ -22,6 +22,7 @@ from gpu_envs.registry.sources import parse
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.config import Config
 from gpu_envs.training.record.checkpoint import FORMAT, Checkpoints, replacing
+from gpu_envs.training.record.summary import read_log
 from gpu_envs.training.settings_file import written
 
 try:
@@ -179,6 +180,10 @@ class RunDirectory:
     def log_path(self) -> Path:
         """The file of the log."""
         return self.path / "log.csv"
+
+    def log(self) -> dict[str, list[float]]:
+        """The log's columns by name: iteration, steps, seconds and what was measured; NaN where nothing was."""
+        return read_log(self.log_path)
 
     def _write(self, config: Config, about: dict[str, Any]) -> None:
         commands = [*about.get("commands", []), *_command()]

@@ -17,6 +17,7 @@ from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState
+from gpu_envs.training.record.summary import evaluation_rows, table
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers
@@ -65,10 +66,18 @@ class Evaluation:
     """The environment's metrics, which are those of all roles."""
 
 
+@final
+class Evaluations(dict[str, Evaluation]):
+    """By role, what episodes were like. A notebook shows a table."""
+
+    def _repr_html_(self) -> str:
+        return table(evaluation_rows(self), heading=True)
+
+
 def play(
     config: Config, parts: Mapping[str, tuple[RoleMembers, ...]], networks: Mapping[str, Networks | None],
     device: str, *, episodes: int, greedy: bool, seed: int, num_envs: int | None,
-) -> dict[str, Evaluation]:  # fmt: skip
+) -> Evaluations:  # fmt: skip
     """Plays full episodes. Every replica contributes its first ones, equally many, however long they take.
 
     Args:
@@ -113,7 +122,7 @@ def play(
                 measured.add(ended, *horizon_env.episode_metrics[0].T)
             if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
                 found = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
-                return {name: _evaluation(t.estimates(), each * count, found) for name, t in tally.items()}
+                return Evaluations({name: _evaluation(t.estimates(), each * count, found) for name, t in tally.items()})
         raise RuntimeError(f"an episode of {config.env} did not end within {_MOST_STEPS:,} steps; give it a limit")
 
 

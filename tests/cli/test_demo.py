@@ -1,0 +1,157 @@
+"""``gpu-envs demo``: it trains, measures, and leaves one page, which plays in a browser."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import browser as browsers
+import pytest
+from browser import Browser, Tab
+from harness import with_package
+
+from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
+
+pytest.importorskip("torch")
+
+COMMAND = [sys.executable, "-m", "gpu_envs", "demo", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it ran, trained for a moment, on a machine with a screen; what it printed is in ``told``."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "tmp").mkdir()
+    (folder / "work").mkdir()
+    settings = {"TMPDIR": str(folder / "tmp"), "DISPLAY": ":0", "BROWSER": f"{sys.executable} -c {RECORD} %s"}
+    done = subprocess.run(
+        [*COMMAND, "--total-steps", "20000", "--seed", "3"],
+        cwd=folder / "work",
+        env=with_package(**settings, OPENED=str(folder / "opened")),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (OK, "")
+    (folder / "told").write_text(done.stdout)
+    return folder
+
+
+RECORD = "'import os,sys,pathlib;pathlib.Path(os.environ[\"OPENED\"]).write_text(sys.argv[1])'"
+"""A browser that keeps a note of what it was to open."""
+
+
+def test_one_page_is_all_that_it_leaves(folder: Path) -> None:
+    page = folder / "work" / "demo.html"
+    assert list((folder / "work").iterdir()) == [page]
+    assert list((folder / "tmp").iterdir()) == []
+    assert (folder / "opened").read_text() == page.as_uri()
+
+
+def test_it_says_what_it_does(folder: Path) -> None:
+    """What was learnt, how fast it all is, and where the page is; in 80 columns."""
+    lines = (folder / "told").read_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if not line.startswith(" ")][:-1] == [
+        "CartPole-v1 is trained",
+        "TagContinuous-v0 is trained",
+        "CartPole-v1 is measured, beside Gymnasium's own",
+    ]
+    first, last = map(float, re.findall(r"([\d.]+) at first, ([\d.]+) at the end, for 475", lines[1])[0])
+    assert 10 < first <= last < 475
+    assert re.match(r"page: demo.html \(\d+ KB\), opened in the browser$", lines[-1])
+    rows = [re.split("  +", line.strip()) for line in lines if line.endswith(" x")]
+    assert [row[0].split()[1] for row in rows] == ["SyncVectorEnv", "CartPoleVectorEnv", "one", "many"]
+    sync, vectorised, one, many = (float(row[-1].removesuffix(" x")) for row in rows)
+    assert sync < 0.1 < vectorised == 1 < many  # so far apart that no other process hides it
+    assert one > 10 * sync
+
+
+def test_the_page_plays(folder: Path, tmp_path: Path) -> None:
+    """Each environment before and after, its curves and the speeds; without a network, and whole at any width."""
+    if browsers.found() is None:
+        pytest.skip("no browser is installed: apt-get install chromium")
+    browser = Browser(str(browsers.found()), tmp_path)
+    try:
+        for width in (1280, 390):
+            tab = Tab(browser)
+            tab.open(folder / "work" / "demo.html", width=width)
+            tab.wait(f"{FRAMES}.every((it) => it.getElementById('player') && !it.getElementById('player').hidden)")
+            titles = tab.run(f"{FRAMES}.map((it) => it.querySelector('h1').textContent)")
+            assert titles == [
+                "CartPole-v1: random actions",
+                "CartPole-v1: after 32,768 steps of training",
+                "TagContinuous-v0: random actions",
+                "TagContinuous-v0: after 20,480 steps of training",
+            ]
+            tab.run("document.querySelector('iframe').scrollIntoView()")
+            tab.wait(f"{FRAMES}[0].getElementById('scrub').value > 3")  # it plays when it is seen
+            tab.wait(f"{FRAMES}.every((it) => it.documentElement.scrollHeight <= it.defaultView.innerHeight)")
+            assert tab.run("document.documentElement.scrollWidth") <= width
+            assert tab.run("document.querySelectorAll('svg polyline').length") == 3 + 4
+            assert tab.run("[...document.querySelectorAll('td')].length") == 4 * 3
+            assert tab.complaints() == []
+            assert [each for each in tab.requests() if not each.startswith(("file:", "data:", "about:"))] == []
+            tab.close()
+    finally:
+        browser.close()
+
+
+FRAMES = "[...document.querySelectorAll('iframe')].map((it) => it.contentDocument)"
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    """And nothing is left."""
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [*COMMAND, "--no-open", "--progress"],
+        cwd=tmp_path,
+        env=with_package(TMPDIR=str(tmp_path / "tmp")),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not list(tmp_path.glob("tmp/*/CartPole-v1/log.csv")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == INTERRUPTED
+    assert said.endswith("gpu-envs: interrupted\n")
+    assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "page.pdf"], "a page cannot be 'page.pdf'; its name ends in .html"),
+        (["--out", "a/b.html"], "the folder a of a/b.html does not exist"),
+        (["--seed", "-1"], "--seed is -1; give a whole number from 0 up"),
+        (["CartPole-v1"], "nothing is expected after gpu-envs demo but its options; got 'CartPole-v1'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(words: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, *words], cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == MISTAKE
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    program = (
+        "import sys; sys.path.insert(0, '.'); from gpu_envs.cli import main; sys.exit(main(['demo', '--no-open']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == MISTAKE
+    assert done.stderr == "gpu-envs: error: 'torch' is not installed: pip install 'gpu_envs[train]'\n"
