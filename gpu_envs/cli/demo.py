@@ -106,13 +106,13 @@ def demo(words: Sequence[str]) -> int:
     lessons = []
     with tempfile.TemporaryDirectory(prefix="gpu-envs-demo-") as folder:
         for env, preset in ((_CARTPOLE, "default"), (_TAG, "small" if device == "cpu" else "taggers")):
-            say(f"{env} is trained")
+            say(f"Training {env}")
             lesson = _lesson(env, preset, Path(folder) / env, device, found)
             if lesson.result.reason == "interrupted":
                 raise KeyboardInterrupt
             lessons.append(lesson)
             say(table([(f"  {name}", text) for name, text in lesson.rows()]))
-    say(f"{_CARTPOLE} is measured, beside Gymnasium's own")
+    say(f"Measuring {_CARTPOLE}, beside Gymnasium's own")
     speeds = _speeds(device)
     for row in speeds:
         say("  {:28}  {:>9}  {:>9}  {:>8}".format(*row))

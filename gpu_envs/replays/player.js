@@ -54,6 +54,17 @@ class Picture {
 /** The frame that the page stands in, as in a notebook; null where it has a window, or may not reach so far. */
 const within = window.frameElement;
 
+const schemes = [...document.styleSheets[0].cssRules].filter((rule) => rule.media?.mediaText.includes("dark"));
+
+/** Within another page it is dark where that page's ink is light, whatever the system prefers. */
+function dress() {
+  if (!within) return;
+  const [red, green, blue] = getComputedStyle(within).color.match(/[\d.]+/g).map(Number);
+  const dark = red + green + blue > 384;
+  document.documentElement.style.colorScheme = dark ? "dark" : "light";
+  for (const rule of schemes) rule.media.mediaText = dark ? "all" : "not all";
+}
+
 /** The most pixels that the picture then takes from top to bottom. */
 const HIGHEST = 480;
 
@@ -108,7 +119,10 @@ class Player {
     document.documentElement.classList.toggle("within", within !== null);
     if (within) new ResizeObserver(() => this.ask()).observe(document.body);
     window.addEventListener("resize", () => this.refit());
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.fit());
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      dress();
+      this.fit();
+    });
   }
 
   key(event) {
@@ -250,6 +264,7 @@ async function main() {
   try {
     const [about, bytes] = await unpacked();
     tell(about.facts);
+    dress();
     byId("player").hidden = false;
     const player = new Player(new Recording(about, bytes));
     if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) player.begin();

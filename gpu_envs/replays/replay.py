@@ -40,6 +40,9 @@ class Replay(Recorded):
         """
         page.write(self, Path(path), fps)
 
+    def __repr__(self) -> str:
+        return f"<Replay of {self.env}: {self.replicas} replicas, {self.steps} steps>"
+
     def _repr_html_(self) -> str:
         """In a notebook: the page, with its player."""
         return page.frame(self)

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import browser as browsers
 import pytest
 from browser import Browser, Tab
 from harness import with_package
@@ -56,9 +55,9 @@ def test_it_says_what_it_does(folder: Path) -> None:
     lines = (folder / "told").read_text().splitlines()
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if not line.startswith(" ")][:-1] == [
-        "CartPole-v1 is trained",
-        "TagContinuous-v0 is trained",
-        "CartPole-v1 is measured, beside Gymnasium's own",
+        "Training CartPole-v1",
+        "Training TagContinuous-v0",
+        "Measuring CartPole-v1, beside Gymnasium's own",
     ]
     first, last = map(float, re.findall(r"([\d.]+) at first, ([\d.]+) at the end, for 475", lines[1])[0])
     assert 10 < first <= last < 475
@@ -70,34 +69,28 @@ def test_it_says_what_it_does(folder: Path) -> None:
     assert one > 10 * sync
 
 
-def test_the_page_plays(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_plays(width: int, folder: Path, browser: Browser) -> None:
     """Each environment before and after, its curves and the speeds; without a network, and whole at any width."""
-    if browsers.found() is None:
-        pytest.skip("no browser is installed: apt-get install chromium")
-    browser = Browser(str(browsers.found()), tmp_path)
-    try:
-        for width in (1280, 390):
-            tab = Tab(browser)
-            tab.open(folder / "work" / "demo.html", width=width)
-            tab.wait(f"{FRAMES}.every((it) => it.getElementById('player') && !it.getElementById('player').hidden)")
-            titles = tab.run(f"{FRAMES}.map((it) => it.querySelector('h1').textContent)")
-            assert titles == [
-                "CartPole-v1: random actions",
-                "CartPole-v1: after 32,768 steps of training",
-                "TagContinuous-v0: random actions",
-                "TagContinuous-v0: after 20,480 steps of training",
-            ]
-            tab.run("document.querySelector('iframe').scrollIntoView()")
-            tab.wait(f"{FRAMES}[0].getElementById('scrub').value > 3")  # it plays when it is seen
-            tab.wait(f"{FRAMES}.every((it) => it.documentElement.scrollHeight <= it.defaultView.innerHeight)")
-            assert tab.run("document.documentElement.scrollWidth") <= width
-            assert tab.run("document.querySelectorAll('svg polyline').length") == 3 + 4
-            assert tab.run("[...document.querySelectorAll('td')].length") == 4 * 3
-            assert tab.complaints() == []
-            assert [each for each in tab.requests() if not each.startswith(("file:", "data:", "about:"))] == []
-            tab.close()
-    finally:
-        browser.close()
+    tab = Tab(browser)
+    tab.open(folder / "work" / "demo.html", width=width)
+    tab.wait(f"{FRAMES}.every((it) => it.getElementById('player') && !it.getElementById('player').hidden)")
+    titles = tab.run(f"{FRAMES}.map((it) => it.querySelector('h1').textContent)")
+    assert titles == [
+        "CartPole-v1: random actions",
+        "CartPole-v1: after 32,768 steps of training",
+        "TagContinuous-v0: random actions",
+        "TagContinuous-v0: after 20,480 steps of training",
+    ]
+    tab.run("document.querySelector('iframe').scrollIntoView()")
+    tab.wait(f"{FRAMES}[0].getElementById('scrub').value > 3")  # it plays when it is seen
+    tab.wait(f"{FRAMES}.every((it) => it.documentElement.scrollHeight <= it.defaultView.innerHeight)")
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    assert tab.run("document.querySelectorAll('svg polyline').length") == 3 + 4
+    assert tab.run("document.querySelectorAll('td').length") == 4 * 3
+    assert tab.complaints() == []
+    assert [each for each in tab.requests() if not each.startswith(("file:", "data:", "about:"))] == []
+    tab.close()
 
 
 FRAMES = "[...document.querySelectorAll('iframe')].map((it) => it.contentDocument)"

@@ -84,7 +84,7 @@ _MOST_POINTS = 400
 def curve(title: str, steps: Sequence[float], values: Sequence[float], colour: str) -> str:
     """One curve against steps as a picture in SVG, whose ink is that of the text around it."""
     points = [(x, y) for x, y in zip(steps, values, strict=True) if math.isfinite(y)]
-    points = points[:: -(-len(points) // _MOST_POINTS) or 1] + points[-1:]
+    points = points[:: -len(points) // _MOST_POINTS or -1][::-1]  # the last one is among them
     marks = _ticks(min((y for _, y in points), default=0.0), max((y for _, y in points), default=0.0))
     last = max(steps, default=0.0)
 
