@@ -22,6 +22,8 @@ from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.settings_file import load_config, written
 
+pytestmark = pytest.mark.usefixtures("ours_alone")
+
 CONFIGS = [
     Config(env="CartPole-v1"),
     *(Config(**({"env": env} | dict(values))) for env, named in PRESETS.items() for values in named.values()),
