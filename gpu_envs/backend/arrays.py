@@ -1,9 +1,11 @@
 """The three array libraries behind one interface: memory for the simulation, and what users hand in."""
 
+import functools
+import itertools
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -88,6 +90,10 @@ class Arrays(ABC):
         array = self.empty(shape, dtype)
         self.fill(array, 0)
         return array
+
+    def zeros_of(self, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
+        """Arrays of zeros that are read together, by name."""
+        return {name: self.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
 
     def checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
         """Where an array begins, once it fits shape and one of the dtypes; ``[1]`` and ``[]`` are the same shape."""
@@ -229,12 +235,26 @@ class CupyArrays(_NumpyLike):
 
         self._cupy = cupy
         self.device = cupy.cuda.Device(device)
+        self._together: list[_Together] = []
+        self._changes = 0
+
+    def zeros_of(self, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
+        """Arrays of zeros, side by side, so that one transfer reads them all."""
+        sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()]
+        begins = [0, *itertools.accumulate(-(-size // _ALIGNED) * _ALIGNED for size in sizes)]
+        whole = self.zeros((begins.pop(),), "uint8")
+        self._together.append(_Together(whole))
+        return {
+            name: whole[at : at + size].view(dtype).reshape(shape)
+            for (name, (shape, dtype)), size, at in zip(shapes.items(), sizes, begins, strict=True)
+        }
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         with self.device:
             return self._cupy.empty(shape, dtype)
 
     def fill(self, array: Array, value: float) -> None:
+        self._changes += 1
         with self.device:
             array.fill(value)
 
@@ -242,12 +262,45 @@ class CupyArrays(_NumpyLike):
         return int(array.data.ptr)
 
     def write(self, array: Array, values: np.ndarray) -> None:
+        self._changes += 1
         with self.device:
             array[...] = self._cupy.asarray(np.ascontiguousarray(values, array.dtype))
 
     def read(self, array: Array) -> np.ndarray:
         with self.device:
+            for together in self._together:
+                at = self.address(array) - self.address(together.device)
+                if array.size and 0 <= at < together.device.nbytes:
+                    together.fetch(self._changes)
+                    return np.array(np.ndarray(array.shape, array.dtype, together.host, at, array.strides))
             return np.asarray(array.get())
 
     def stream(self) -> int:
+        self._changes += 1  # whoever asks is about to launch what may write
         return int(self._cupy.cuda.get_current_stream().ptr)
+
+
+@final
+class _Together:
+    """Memory of a device, and a copy of it in page-locked memory of the host, which one transfer brings up to date."""
+
+    def __init__(self, device: Array) -> None:
+        self.device = device
+        self._read_at = -1
+
+    @functools.cached_property
+    def host(self) -> Any:
+        """The copy."""
+        import cupyx
+
+        return cupyx.empty_pinned(self.device.shape, np.uint8)
+
+    def fetch(self, changes: int) -> None:
+        """Brings the copy up to date, where there were changes since."""
+        if changes != self._read_at:
+            self.device.get(out=self.host)
+            self._read_at = changes
+
+
+_ALIGNED = 256
+"""Bytes at multiples of which such arrays begin."""

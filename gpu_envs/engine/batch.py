@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpu_envs.backend import Backend, open_backend, resolve_device
-from gpu_envs.backend.arrays import Array, to_numpy
+from gpu_envs.backend.arrays import Array
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.attributes import given_params, param_of_each, params_by_replica, per_replica, set_param
 from gpu_envs.engine.number_check import NumberCheck
@@ -391,7 +391,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     def _to_output(self, array: Array) -> Array:
         """One of the simulation's arrays in the output's library: itself, or a copy from the device."""
-        return to_numpy(array) if self.output == "numpy" else array
+        return self._sim.arrays.read(array) if self.output == "numpy" and self.device != "cpu" else array
 
     def _given_out(self, array: Array) -> Array:
         """One of the simulation's arrays as the user gets it: itself, or a copy."""

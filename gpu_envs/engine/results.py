@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, library_of
+from gpu_envs.backend.arrays import Array, Arrays, library_of
 from gpu_envs.codegen import RESULTS
 from gpu_envs.documented import documented
 from gpu_envs.engine.actions import Actions
@@ -114,6 +114,30 @@ def by_metric(names: Iterable[str], values: Array, finished: np.ndarray | None =
     if values is not None and finished is not None:
         values = only_finished(finished, values)
     return dict(zip(names, () if values is None else values.T, strict=True))
+
+
+_READ_TOGETHER = (
+    (
+        "observations",
+        "rewards",
+        "terminations",
+        "truncations",
+        "finished",
+        "alive",
+        "action_mask",
+        "shared_observations",
+    ),
+    ("records", "final_obs", "final_shared", "episode_return", "episode_length", "episode_metrics"),
+)
+"""What is read after each step, and what where an episode has ended."""
+
+
+def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
+    """A simulation's memory, by name: what is read at the same time stands together."""
+    made: dict[str, Array] = {}
+    for names in _READ_TOGETHER:
+        made |= arrays.zeros_of({name: shapes[name] for name in shapes if name.partition(".")[0] in names})
+    return {name: made[name] if name in made else arrays.zeros(*shapes[name]) for name in shapes}
 
 
 def as_step(out: object) -> Step:

@@ -12,6 +12,7 @@ from gpu_envs.backend.arrays import Array, to_numpy
 from gpu_envs.backend.base import Backend
 from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
 from gpu_envs.engine.program import EnvProgram
+from gpu_envs.engine.results import allocated
 from gpu_envs.engine.state import LiveState
 from gpu_envs.errors import ActionError
 from gpu_envs.seeds import seed_bits
@@ -77,9 +78,7 @@ class Simulation:
         if needed > available:
             raise MemoryError(refusal)
         try:
-            self.buffers: dict[str, Array] = {
-                n: self.arrays.zeros(shape, dtype) for n, (shape, dtype) in shapes.items()
-            }
+            self.buffers = allocated(self.arrays, shapes)
             self._tables = {name: self.arrays.full_of(values) for name, values in read.items()}
         except (MemoryError, RuntimeError) as error:  # torch and CuPy raise RuntimeErrors of their own
             raise MemoryError(f"{refusal} ({error})") from error
