@@ -229,17 +229,20 @@ class CupyArrays(_NumpyLike):
 
     name = "cupy"
 
-    def __init__(self, device: int) -> None:
-        """Imports CuPy."""
+    def __init__(self, device: int, *, read_together: bool = False) -> None:
+        """Imports CuPy; with ``read_together`` what ``zeros_of`` makes is read with one transfer."""
         import cupy
 
         self._cupy = cupy
         self.device = cupy.cuda.Device(device)
+        self._read_together = read_together
         self._together: list[_Together] = []
         self._changes = 0
 
     def zeros_of(self, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:
-        """Arrays of zeros, side by side, so that one transfer reads them all."""
+        """Arrays of zeros; those that are read together stand side by side."""
+        if not self._read_together:
+            return super().zeros_of(shapes)
         sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()]
         begins = [0, *itertools.accumulate(-(-size // _ALIGNED) * _ALIGNED for size in sizes)]
         whole = self.zeros((begins.pop(),), "uint8")

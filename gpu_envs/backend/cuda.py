@@ -179,7 +179,9 @@ class CudaBackend(Backend):
 
     def arrays(self, library: str) -> Arrays:
         """Device memory as torch tensors or CuPy arrays."""
-        return TorchArrays(self.device) if library == "torch" else CupyArrays(self.index)
+        return (
+            TorchArrays(self.device) if library == "torch" else CupyArrays(self.index, read_together=library == "numpy")
+        )
 
     def load(self, program: Program) -> Kernels:
         """Compiles with NVRTC; CuPy keeps the result on disk by the whole source, headers included."""

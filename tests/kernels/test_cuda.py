@@ -10,6 +10,7 @@ from harness import HAS_CUDA, IDS, Array, Make, Place, assert_same_bits, moved, 
 from registered import (
     CONTINUOUS,
     GRID,
+    HOST,
     LIMIT,
     RESULTS,
     TEAM_VARIANTS,
@@ -414,6 +415,40 @@ def test_libraries_share_memory(make: Make, variant: Variant) -> None:
     seen = cupy.from_dlpack(env.state[field])
     env.step(placed(env, draw(env, 1)[0], TORCH))
     assert_same_bits(seen.get(), env.state[field])
+
+
+class Counted:
+    """Memory on the device that notes each transfer to the host."""
+
+    def __init__(self, array: Any, transfers: list[Any]) -> None:
+        self.array, self.transfers = array, transfers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
+
+    def get(self, **how: Any) -> Any:
+        """Brings it to the host."""
+        self.transfers.append(self)
+        return self.array.get(**how)
+
+
+@each(SMALL)
+def test_numpy_output_comes_in_one_transfer(make: Make, variant: Variant) -> None:
+    """Whatever a step gives, and a second where episodes end in it; what was given stays as it was."""
+    envs = [made(make, variant, 5, place, autoreset_mode="SameStep") for place in (Place("cuda", "numpy"), HOST)]
+    transfers: list[Any] = []
+    for memory in envs[0]._sim.arrays._together:
+        memory.device = Counted(memory.device, transfers)
+    for env in envs:
+        env.reset(seed=1)
+    given = []
+    for actions in draw(envs[0], 2 * LIMIT):
+        transfers.clear()
+        given.append([env.step(placed(env, actions)) for env in envs])
+        assert len(transfers) == (2 if "final_obs" in given[-1][0][4] else 1)
+    assert any("final_obs" in one[4] for one, _ in given)
+    for one, other in given:
+        assert_same_bits(outcome(envs[0], one), outcome(envs[1], other))
 
 
 # --- memory around what a step writes ---
