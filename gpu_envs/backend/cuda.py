@@ -178,7 +178,7 @@ class CudaBackend(Backend):
         )
 
     def arrays(self, library: str) -> Arrays:
-        """Device memory as torch tensors or CuPy arrays."""
+        """Device memory as torch tensors or CuPy arrays; for NumPy the latter, read together."""
         return (
             TorchArrays(self.device) if library == "torch" else CupyArrays(self.index, read_together=library == "numpy")
         )

@@ -82,12 +82,14 @@ class TeamSchedule(NamedTuple):
     """How rows of observations are written: ``DIRECTLY``, ``BY_BLOCK`` or ``BY_WARP``."""
     lanes: int
     """Threads that write a row together."""
-    together: int
-    """Rows that a warp, or a block, copies out together."""
+    together: tuple[int, ...]
+    """Rows of each role that a warp copies out together; a block, of so many agents as it says of the first."""
     offsets: Mapping[str, int]
     """Where in a block's memory each field of its Worlds begins."""
     rows_at: int
     """Where the rows begin."""
+    warp_floats: int
+    """The room that a warp has for rows."""
     shared_bytes: int
     """The size of it all."""
 
@@ -173,9 +175,10 @@ def _laid_out(team: TeamSize, kind: str, replicas: int, threads: int, *, arrays_
             at += -(-size // 64) * 64  # so that on a CPU each begins a cache line
     widest, rows_at = team.widest, at
     warps = -(-threads // 32)
-    lanes, together = team.row_lanes(kind), max(1, min(BATCH_FLOATS // widest, -(-team.agents // warps)))
-    together = min(32, together // (32 // lanes) * (32 // lanes) or together)
-    by_warp = 4 * batch_floats(together, widest) * warps
+    lanes = team.row_lanes(kind)
+    together = tuple(_warp_rows(role.features, -(-team.agents // warps), 32 // lanes) for role in team.roles)
+    warp_floats = max(batch_floats(rows, role.features) for rows, role in zip(together, team.roles, strict=True))
+    by_warp = 4 * warp_floats * warps
     if kind != "BLOCK" or (replicas == 1 and lanes > 1 and by_warp > SEVERAL_BYTES):
         writing = "DIRECTLY"
     elif replicas == 1 and lanes > 1:
@@ -183,9 +186,16 @@ def _laid_out(team: TeamSize, kind: str, replicas: int, threads: int, *, arrays_
     else:
         writing, lanes = "BY_BLOCK", 1
         chunk = max(threads, SEVERAL_BYTES // (4 * widest) // threads * threads)
-        together = min(chunk, team.agents) if replicas == 1 else team.agents
-        at += 4 * sum(staged_floats(role, together, replicas) for role in team.roles)
-    return TeamSchedule(kind, replicas, threads, writing, lanes, together, offsets, rows_at, at)
+        agents = min(chunk, team.agents) if replicas == 1 else team.agents
+        at += 4 * sum(staged_floats(role, agents, replicas) for role in team.roles)
+        together = (agents,) * len(team.roles)
+    return TeamSchedule(kind, replicas, threads, writing, lanes, together, offsets, rows_at, warp_floats, at)
+
+
+def _warp_rows(features: int, share: int, at_once: int) -> int:
+    """Rows that a warp copies out together: its share of them at most, in turns of those it writes at once."""
+    rows = max(1, min(BATCH_FLOATS // features, share))
+    return min(32, rows // at_once * at_once or rows)
 
 
 def staged_floats(role: RoleRows, together: int, replicas: int) -> int:

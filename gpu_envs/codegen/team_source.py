@@ -14,7 +14,7 @@ from gpu_envs.codegen.header import opening, rules_part
 from gpu_envs.codegen.layout import SimulationConfig, mode_enum
 from gpu_envs.codegen.metrics import metrics_part
 from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
-from gpu_envs.codegen.schedule import batch_floats, staged_floats
+from gpu_envs.codegen.schedule import staged_floats
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
 from gpu_envs.codegen.team_layout import TeamLayout
 from gpu_envs.codegen.world import world_struct
@@ -194,8 +194,7 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  ROW_LANES    = {schedule.lanes};  // threads that write a row of observations",
             "enum RowWriting { DIRECTLY, BY_BLOCK, BY_WARP };",
             f"constexpr RowWriting ROW_WRITING = {schedule.writing};",
-            f"constexpr int  ROWS_TOGETHER = {schedule.together};  // that are copied out together",
-            f"constexpr int  WARP_FLOATS  = {batch_floats(schedule.together, max(r.features for r in layout.roles))};",
+            f"constexpr int  WARP_FLOATS  = {schedule.warp_floats};  // of rows that a warp keeps",
             f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
             f"constexpr int  ROLES        = {len(layout.roles)};",
@@ -221,7 +220,8 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
     bodies = {"ParamBuffers": [params_getter(layout)]}
     fixed = [_fixed(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
     together = schedule.together
-    staged = [staged_floats(role, together, schedule.replicas) for role in layout.roles]
+    batches = [-(-role.size // rows) for role, rows in zip(layout.roles, together, strict=True)]
+    staged = [staged_floats(role, together[0], schedule.replicas) for role in layout.roles]
     return "\n\n".join(
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
@@ -239,7 +239,8 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     f"constexpr bool MASKED = {str(spec.masked).lower()};  // the rules say what is possible",
                     f"constexpr bool ACTIVE_HEADS = {str(config.active_heads).lower()};  // as masks tell",
                     *([_by_role("choices_of", [role.choices for role in layout.roles])] if spec.masked else []),
-                    _by_role("batches_before", _before(-(-role.size // together) for role in layout.roles)),
+                    _by_role("rows_together", together),
+                    _by_role("batches_before", _before(batches)),
                     _by_role("staged_before", _before(staged)[:-1]),
                 ]
             ),

@@ -105,7 +105,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self.autoreset_mode = AutoresetMode(options.mode)
         config = config_of(spec, self.num_envs, options, params)
         backend = open_backend(self.device, threads, block_size)
-        self._sim = sim = Simulation(config, backend, options.library(self.device))
+        self._sim = sim = Simulation(config, backend, output)
         self._turn = sim.turn
         self._params = LiveParams(lambda: sim.params, lambda name, value: set_param(sim, name, value))
         self._numbers = NumberCheck(sim) if checking else None

@@ -104,12 +104,6 @@ class Options:
         if self.output == "numpy" and not self.gives_copies and device != "cpu":
             raise ValueError("copy=False with output='numpy' cannot be on CUDA: use output='torch' or 'cupy'")
 
-    def library(self, device: str) -> str:
-        """The library of the simulation's own arrays on this device."""
-        if self.output != "numpy":
-            return self.output
-        return "numpy" if device == "cpu" else "cupy"
-
     def limit(self, default: int | None) -> int:
         """The step at which an episode is truncated, or ``NO_LIMIT``; ``default`` is the environment's own limit."""
         given = self.max_episode_steps

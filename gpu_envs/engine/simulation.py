@@ -36,17 +36,17 @@ _ACTION_ERRORS = {
 class Simulation:
     """Buffers, kernels and launches."""
 
-    def __init__(self, config: SimulationConfig, backend: Backend, library: str) -> None:
+    def __init__(self, config: SimulationConfig, backend: Backend, output: str) -> None:
         """Allocates the buffers and compiles the kernels.
 
         Args:
             config: What to simulate.
             backend: Where.
-            library: The array library whose arrays the buffers are.
+            output: The library of the arrays that are given out, ``numpy``, ``torch`` or ``cupy``.
         """
         self.config = config
         self.backend = backend
-        self.arrays = backend.arrays(library)
+        self.arrays = backend.arrays(output)
         self.turn = threading.RLock()
         self.ready = False
         self._launches = 0

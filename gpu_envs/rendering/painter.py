@@ -47,9 +47,9 @@ class Painter:
     """Paints pictures of replicas, each into pixels of its own."""
 
     def __init__(self, device: str) -> None:
-        backend, library = open_backend(device, 1), "numpy" if device == "cpu" else "cupy"
-        self._arrays = backend.arrays(library)
-        (self._paint,) = load_kernels(backend, paint_program(), library)
+        backend = open_backend(device, 1)
+        self._arrays = backend.arrays("numpy")
+        (self._paint,) = load_kernels(backend, paint_program(), "numpy")
         self._paint.fill(corners=MOST_CORNERS)
 
     def paint(self, picture: Picture, size: tuple[int, int]) -> np.ndarray:

@@ -100,7 +100,7 @@ class Bare:
 
     def __init__(self, config: SimulationConfig, backend: Backend, subject: Subject) -> None:
         self.garbage: int | None = None
-        self.sim = Simulation(config, backend, "numpy" if backend.device == "cpu" else "cupy")
+        self.sim = Simulation(config, backend, "numpy")
         self._subject = subject
         arrays, n = self.sim.arrays, config.num_envs
         self._readers = {

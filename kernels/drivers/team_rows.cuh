@@ -31,6 +31,8 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
     }
 }
 
+constexpr int CHUNK_AGENTS = rows_together(0);  // whose rows a block copies out together
+
 // The rows of one role in a chunk of agents, of all replicas of the block.
 struct Chunk {
     int   low;     // the first agent, counted within the role
@@ -40,7 +42,7 @@ struct Chunk {
 
     template <class Call> FN Chunk(const Call& call, Index first, int begin, int role) {
         low    = clip(begin - first_of(role), 0, count_of(role));
-        each   = (clip(begin + ROWS_TOGETHER - first_of(role), 0, count_of(role)) - low) * row_size(role);
+        each   = (clip(begin + CHUNK_AGENTS - first_of(role), 0, count_of(role)) - low) * row_size(role);
         at     = (first * count_of(role) + low) * row_size(role);
         staged = staged_before(role) + int(u64(call.role[role].observations + at) / sizeof(float) % 4);
     }
@@ -64,12 +66,12 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
     float* const staged   = reinterpret_cast<float*>(local + ROWS_AT);
     const Index  first    = team.block * TEAMS;
     const int    replicas = call.buffers.count - first < TEAMS ? int(call.buffers.count - first) : TEAMS;
-    for (int begin = 0; begin < AGENTS; begin += ROWS_TOGETHER) {
+    for (int begin = 0; begin < AGENTS; begin += CHUNK_AGENTS) {
         if (begin != 0 || rows == FIRST_ROWS) {  // the rows before these are still there
             settle_copies();  // first rows go where the last ones went
             block_barrier();
         }
-        for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + ROWS_TOGETHER, AGENTS); i += team.size) {
+        for (int i = begin + (team.active ? team.rank : AGENTS); i < minimum(begin + CHUNK_AGENTS, AGENTS); i += team.size) {
             const int   role = role_of(i);
             const Chunk own(call, first, begin, role);
             const int   row = team.slot * own.each + (i - first_of(role) - own.low) * row_size(role);
@@ -94,7 +96,7 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
 // them copy the rows. Rows of who is out are zeroed beforehand, so that threads are spent on the others alone.
 template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     constexpr int groups = WARP / ROW_LANES;  // rows at a time; where ROW_LANES divides no warp, a few threads have none
-    static_assert(ROW_WRITING != BY_WARP || ROWS_TOGETHER <= WARP, "a bit for each row");
+    static_assert(ROW_WRITING != BY_WARP || rows_together(0) <= WARP, "a bit for each row");
     const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
     float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
     const bool   last   = rows == LAST_ROWS;  // the block's one replica is at its end
@@ -110,8 +112,8 @@ template <class Call> FN void observe_by_warps(const World& w, const Params& p, 
             own  = batch >= batches_before(r) ? r : own;
             base = batch >= batches_before(r) ? bases[r] : base;
         }
-        const int       first = (batch - batches_before(own)) * ROWS_TOGETHER, features = row_size(own);
-        const int       many  = minimum(ROWS_TOGETHER, count_of(own) - first), agent = first_of(own) + first;
+        const int       first = (batch - batches_before(own)) * rows_together(own), features = row_size(own);
+        const int       many  = minimum(rows_together(own), count_of(own) - first), agent = first_of(own) + first;
         float* const    to    = base + first * features;
         float* const    from  = staged + int(u64(to) / sizeof(float) % 4);  // as far from a multiple of 16 bytes
 

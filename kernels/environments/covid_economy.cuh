@@ -159,7 +159,7 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
         at = 9 * GOVERNORS + 1;
     } else {
         FOR_EACH_COLUMN(s, GOVERNORS) row[s] = s == i;
-        for (int k = 0; k < 8; ++k) row[GOVERNORS + k] = float(w.seen(k, i));
+        FOR_EACH_COLUMN(k, 8) row[GOVERNORS + k] = float(w.seen(k, i));
         row[GOVERNORS + 8] = float(w.time);
         row[GOVERNORS + 9] = float(w.seen(8, i));
         at = GOVERNORS + 10;

@@ -10,7 +10,7 @@ constexpr int BIDS = TARIFFS + AGENTS, PROPOSALS = BIDS + AGENTS, DECISIONS = PR
 
 constexpr real TENTH = real(0.1), YEARS = 5;
 
-FN int  stage_of(const World& w) { return NEGOTIATION ? w.elapsed % 3 : ACT; }
+FN int  stage_of(int step) { return NEGOTIATION ? step % 3 : ACT; }
 FN real activities(const World& w) { return real(NEGOTIATION ? w.elapsed / 3 : w.elapsed); }  // this one included
 
 FN void reset(World& w, const Params& p, Team& team) {
@@ -130,8 +130,8 @@ FN void warm(World& w, const Params& p) {
 }
 
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
-    const int acting = stage_of(w) == ACT ? AGENTS : 0, proposing = stage_of(w) == PROPOSE ? AGENTS : 0;
-    const int deciding = stage_of(w) == DECIDE ? AGENTS : 0;
+    const int stage = stage_of(w.elapsed), acting = stage == ACT ? AGENTS : 0;
+    const int proposing = stage == PROPOSE ? AGENTS : 0, deciding = stage == DECIDE ? AGENTS : 0;
     FOR_EACH_AGENT(i, acting > 0 ? 1 : 0) pass(w, p);
     FOR_EACH_AGENT(i, AGENTS) {
         w.last_reward[i] = 0;
@@ -167,9 +167,9 @@ FN void allow(const World& w, const Params&, int i, const Mask& mask) {
     for (int level = 0; level < least; ++level) mask[10 * MITIGATE + level] = false;
 }
 
-// What regions decide in this stage.
+// What regions decide in the step to come.
 FN bool active(const World& w, const Params&, int, int j) {
-    const int stage = stage_of(w);
+    const int stage = stage_of(w.elapsed + 1);
     return stage == ACT ? j < PROPOSALS : stage == PROPOSE ? j >= PROPOSALS && j < DECISIONS : j >= DECISIONS;
 }
 
@@ -218,7 +218,7 @@ FN void observe_shared(const World& w, const Params&, int, const Row& row) {
     row[5] = float(w.exogenous_forcing);
     row[6] = float(w.land_emissions);
     row[7] = float(w.elapsed) / 100.0f;
-    if (NEGOTIATION) row[8] = float(stage_of(w));
+    if (NEGOTIATION) row[8] = float(stage_of(w.elapsed));
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {

@@ -125,23 +125,24 @@ def test_policies_learn_nothing_of_idle_elements(spec: TeamSpec, device: str) ->
 
 
 def test_regions_decide_one_thing_at_a_time() -> None:
-    told = gpu_envs.make("RiceN-v0", 2, device="cpu", num_regions=3, negotiation=True, active_heads=True)
-    plain = gpu_envs.make("RiceN-v0", 2, device="cpu", num_regions=3, negotiation=True)
+    """What masks leave out means nothing to the rules in the step to come."""
+    told, plain = (
+        gpu_envs.make("RiceN-v0", 4, device="cpu", num_regions=3, negotiation=True, active_heads=told)
+        for told in (True, False)
+    )
     told.reset(seed=0)
     plain.reset(seed=0)
     sizes = told.single_action_spaces["region"].nvec
-    for stage in (0, 1, 2, 0):
-        few, all_of = (np.split(env.action_mask["region"], np.cumsum(sizes)[:-1], -1) for env in (told, plain))
-        here = {0: range(9), 1: range(9, 15), 2: range(15, 18)}[stage]
-        for j, (some, every) in enumerate(zip(few, all_of, strict=True)):
-            if j in here:
-                assert (some == every).all()
-            else:
-                assert (some[..., 0] == 1).all()
-                assert not some[..., 1:].any()
-        actions = {"region": np.zeros((2, 3, len(sizes)), int)}
-        told.step(actions)
-        plain.step(actions)
+    rng = np.random.default_rng(0)
+    for stage in (1, 2, 0) * 3:  # proposals, decisions, and what is then done
+        masks = [np.split(env.action_mask["region"], np.cumsum(sizes)[:-1], -1) for env in (told, plain)]
+        means = np.array([j in {0: range(9), 1: range(9, 15), 2: range(15, 18)}[stage] for j in range(len(sizes))])
+        for meant, some, every in zip(means, *masks, strict=True):
+            assert (some == (every if meant else np.eye(1, some.shape[-1]))).all()
+        actions = rng.integers(1, sizes, (4, 3, len(sizes)))
+        told.step({"region": np.where(means, actions, 0)})
+        plain.step({"region": actions})
+        assert all((told.state[name] == plain.state[name]).all() for name in plain.state)
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
