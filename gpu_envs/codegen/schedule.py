@@ -26,6 +26,9 @@ SMALL_TEAM = 64
 BLOCK_THREADS = 256
 """The most threads in a block, where the user says nothing."""
 
+WARP_ROWS = 2000
+"""Floats of rows that a small team with wide ones has a warp for; four at most."""
+
 NARROW_THREADS = 384
 """The same for a team with narrow rows of observations, whose phases are short."""
 
@@ -117,6 +120,11 @@ class TeamSize:
         return self.roles[-1].first + self.roles[-1].size
 
     @property
+    def floats(self) -> int:
+        """Floats in all rows of observations."""
+        return sum(role.size * role.features for role in self.roles)
+
+    @property
     def widest(self) -> int:
         """Floats in the widest row of observations."""
         return max(role.features for role in self.roles)
@@ -139,14 +147,18 @@ def schedule_of(team: TeamSize, num_envs: int, device: Device) -> TeamSchedule:
     if not device.on_gpu:
         return _laid_out(team, "HOST", 1, 1)
     asked, agents, widest = device.block_size, team.agents, team.widest_of_all
+    replicas, warps = 1, -(-agents // 32)
     if agents <= SMALL_TEAM and widest <= WIDE_ROW:
         replicas = 1 << max(0, ((asked or BLOCK_THREADS) // agents).bit_length() - 1)
         while replicas > 1 and _laid_out(team, "BLOCK", replicas, 32).shared_bytes > SEVERAL_BYTES:
             replicas //= 2
         threads = -(-replicas * agents // 32) * 32
+    elif agents <= SMALL_TEAM:
+        threads = asked or 32 * max(warps, min(4, -(-team.floats // WARP_ROWS)))
+    elif widest > WIDE_ROW:
+        threads = asked or BLOCK_THREADS
     else:
-        replicas, most = 1, NARROW_THREADS if widest <= NARROW_ROW else BLOCK_THREADS
-        threads = asked or (BLOCK_THREADS if widest > WIDE_ROW else min(most, -(-agents // 32) * 32))
+        threads = asked or min(NARROW_THREADS if widest <= NARROW_ROW else BLOCK_THREADS, 32 * warps)
     block = _laid_out(team, "BLOCK", replicas, threads)
     if block.shared_bytes > device.shared_bytes:
         block = _laid_out(team, "BLOCK", replicas, threads, arrays_in_place=True)

@@ -1,83 +1,136 @@
 // What a policy's outputs mean: the log-probability and the entropy of actions, and their gradients.
 //
-// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), DISCRETE, Element (int or float),
-// ROW_STRIDE, and per element d, size_of(d), offset_of(d), start_of(d), low_of(d), high_of(d).
+// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), WINDOW (how many of them a GPU's thread
+// has in shared memory at a time), DISCRETE, Element (int or float), and per element d, size_of(d), offset_of(d),
+// start_of(d), low_of(d), high_of(d).
 //
 // Discrete elements are independent of one another, element d with size_of(d) logits from offset_of(d) on. A box is
 // WIDTH independent Gaussians: their means, then the logarithms of their standard deviations.
 
 constexpr float HALF_LOG_TWO_PI = 0.918938533f;
 
+// The logit of a choice that a mask forbids: its probability is zero, and its logarithm still a number. Where a mask
+// leaves an element nothing, all of its choices are alike.
+constexpr float FORBIDDEN = -1e9f;
+
 // --- rows of parameters ---
 
-constexpr bool STAGED       = !ON_GPU || ROW_STRIDE > 0;
+constexpr bool WHOLE        = !ON_GPU || WINDOW == PARAMETERS;  // a row is in reach from its beginning to its end
+constexpr bool STAGED       = !ON_GPU || WINDOW > 0;
+constexpr int  ROW_STRIDE   = WINDOW == 0 ? 0 : WINDOW | 1;
 constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float));
+constexpr int  AT_HAND      = WHOLE || !STAGED ? PARAMETERS : WINDOW;  // parameters that can be looked at together
 
 // The parameters of a tile's rows, whose place is taken by their gradients: a parameter may be read until its gradient
-// is set. A GPU's warp copies its rows to shared memory and back in whole lines; they lie an odd number of words apart
-// there, so that the threads' accesses fall in different banks. Rows too wide for that stay where they are. A CPU
-// transposes them, so that loops over lanes vectorise.
+// is set. A GPU's warp copies its rows to shared memory and back in whole lines, of long rows a window at a time; they
+// lie an odd number of words apart there, so that the threads' accesses fall in different banks. Long rows of a box stay
+// where they are. A CPU transposes its rows, so that loops over lanes vectorise.
 struct Rows {
     const float* source;
     float*       target;
+    const u8*    mask;     // what is possible; null: everything
+    const int*   indices;  // the mask's rows; null: in order
     float*       staged;
     Index        first;
+    int          begin = 0, size = PARAMETERS;  // the window
+    bool         changed = false;               // and whether it has gradients
 
     template <class Env>
-    FN Rows(const LocalMemory& memory, const float* from, float* to, const Env& env)
-        : source(from), target(to), staged(reinterpret_cast<float*>(memory.at)), first(env.index(0)) {
-        if constexpr (ON_GPU && STAGED) {
-            const int    lane  = thread_rank() % WARP;
-            const Index  begin = (first - lane) * PARAMETERS, left = env.count * PARAMETERS - begin;
-            float* const warp  = staged + (thread_rank() - lane) * ROW_STRIDE;
-            UNROLL
-            for (int turn = 0; turn < PARAMETERS; ++turn) {
-                const int j = turn * WARP + lane;
-                if (j < left) warp[j / PARAMETERS * ROW_STRIDE + j % PARAMETERS] = from[begin + j];
-            }
-            warp_barrier();
-            staged = warp + lane * ROW_STRIDE;
-        }
-        if constexpr (!ON_GPU) {
+    FN Rows(const LocalMemory& memory, const float* from, float* to, const Env& env, const u8* allowed = nullptr,
+            const int* places = nullptr)
+        : source(from), target(to), mask(allowed), indices(places), staged(reinterpret_cast<float*>(memory.at)),
+          first(env.index(0)) {
+        if constexpr (ON_GPU) {
+            staged += thread_rank() * ROW_STRIDE;
+            if constexpr (!WHOLE) size = 0;
+            else if constexpr (STAGED) exchange<false>(env);
+        } else {
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) staged[j * LANES + k] = from[(first + k) * PARAMETERS + j];
             }
+            if (mask == nullptr) return;
+            for (int j = 0; j < PARAMETERS; ++j) {
+                FOR_EACH_LANE(k, env) staged[j * LANES + k] = possible(first + k, j) ? staged[j * LANES + k] : FORBIDDEN;
+            }
         }
     }
-    FN float get(int j, int k) const {
-        return !ON_GPU ? staged[j * LANES + k] : STAGED ? staged[j] : source[first * PARAMETERS + j];
+
+    FN bool possible(Index row, int j) const {
+        return mask == nullptr || mask[(indices == nullptr ? row : Index(indices[row])) * PARAMETERS + j] != 0;
     }
-    FN void set(int j, int k, float gradient) const {
-        if (!ON_GPU) staged[j * LANES + k] = gradient;
-        else if (STAGED) staged[j] = gradient;
-        else target[first * PARAMETERS + j] = gradient;
+
+    // Has these parameters, AT_HAND of them at most, in reach. All of a warp's threads take part.
+    template <class Env> FN void bring(int from, int count, const Env& env) {
+        if constexpr (!WHOLE && STAGED) {
+            if (begin <= from && from + count <= begin + size) return;
+            if (changed) exchange<true>(env);
+            changed = false;
+            begin   = from;
+            size    = minimum(WINDOW, PARAMETERS - from);
+            exchange<false>(env);
+        }
     }
-    // Writes the gradients where they belong. All of a warp's threads take part.
-    template <class Env> FN void store(const Env& env) const {
-        if constexpr (ON_GPU && STAGED) {
-            const int    lane  = thread_rank() % WARP;
-            const Index  begin = (first - lane) * PARAMETERS, left = env.count * PARAMETERS - begin;
-            const float* warp  = staged - lane * ROW_STRIDE;
-            warp_barrier();
+
+    // Copies a warp's window, from where rows lie or to where gradients belong.
+    template <bool BACK, class Env> FN void exchange(const Env& env) const {
+        const int   lane = thread_rank() % WARP;
+        const Index top  = first - lane, rows = env.count - top;
+        warp_barrier();
+        if constexpr (WHOLE) {
             UNROLL
             for (int turn = 0; turn < PARAMETERS; ++turn) {
                 const int j = turn * WARP + lane;
-                if (j < left) target[begin + j] = warp[j / PARAMETERS * ROW_STRIDE + j % PARAMETERS];
+                if (j < rows * PARAMETERS) move<BACK>(top, j / PARAMETERS, j % PARAMETERS, lane);
+            }
+        } else {
+            int row = lane / size, column = lane % size;
+            for (int turn = 0; turn < size; ++turn) {
+                if (row < rows) move<BACK>(top, row, column, lane);
+                row += WARP / size;
+                column += WARP % size;
+                if (column >= size) column -= size, ++row;
             }
         }
+        warp_barrier();
+    }
+
+    template <bool BACK> FN void move(Index top, int row, int column, int lane) const {
+        const int   parameter = (WHOLE ? 0 : begin) + column;
+        const Index at        = (top + row) * PARAMETERS + parameter;
+        float&      here      = staged[(row - lane) * ROW_STRIDE + column];
+        if constexpr (BACK) target[at] = here;
+        else here = possible(top + row, parameter) ? source[at] : FORBIDDEN;
+    }
+
+    FN float get(int j, int k) const {
+        return !ON_GPU ? staged[j * LANES + k] : STAGED ? staged[WHOLE ? j : j - begin] : source[first * PARAMETERS + j];
+    }
+    // The same of any parameter.
+    FN float find(int j, int k) const {
+        if (WHOLE || !STAGED || (begin <= j && j < begin + size)) return get(j, k);
+        return possible(first, j) ? source[first * PARAMETERS + j] : FORBIDDEN;
+    }
+    FN void set(int j, int k, float gradient) const {
+        if (!ON_GPU) staged[j * LANES + k] = gradient;
+        else if (STAGED) staged[WHOLE ? j : j - begin] = gradient;
+        else target[first * PARAMETERS + j] = gradient;
+    }
+    // Writes the gradients that are still here where they belong. All of a warp's threads take part.
+    template <class Env> FN void store(const Env& env) const {
         if constexpr (!ON_GPU) {
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) target[(first + k) * PARAMETERS + j] = staged[j * LANES + k];
             }
+        } else if constexpr (STAGED) {
+            exchange<true>(env);
         }
     }
 };
 
 // --- discrete ---
 
-// Heads of few elements are written out one after the other. Of many, four are, in a loop: compilers take minutes for
-// more, and their registers run out.
-constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 4;
+// Heads of few elements are written out one after the other; of many, compilers would take minutes for that.
+constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;
 
 // One element's distribution: the probability of choice j is exp(logit - most) / sum.
 struct Categorical {
@@ -87,23 +140,32 @@ struct Categorical {
     float entropy[LANES];
 };
 
-template <class Env> FN void measure(Categorical& c, const Rows& rows, int d, const Env& env) {
-    const int begin = offset_of(d), end = begin + size_of(d);
-    float     weighted[LANES];
+// Goes through an element's choices from `low` to below `high`, as many at a time as can be looked at together.
+#define FOR_CHOICES_OF(d, low, high, rows, env)                                                                  \
+    for (int low = offset_of(d), high; low < offset_of(d) + size_of(d); low = high)                              \
+        if (high = minimum(low + AT_HAND, offset_of(d) + size_of(d)), rows.bring(low, high - low, env); true)
+
+template <class Env> FN void measure(Categorical& c, Rows& rows, int d, const Env& env) {
+    float weighted[LANES];
+    rows.bring(offset_of(d), minimum(AT_HAND, size_of(d)), env);
     FOR_EACH_LANE(k, env) {
-        c.most[k]   = rows.get(begin, k);
+        c.most[k]   = rows.get(offset_of(d), k);
         c.sum[k]    = 0;
         weighted[k] = 0;
     }
-    for (int j = begin + 1; j < end; ++j) {
-        FOR_EACH_LANE(k, env) c.most[k] = maximum(c.most[k], rows.get(j, k));
+    FOR_CHOICES_OF(d, low, high, rows, env) {
+        for (int j = low; j < high; ++j) {
+            FOR_EACH_LANE(k, env) c.most[k] = maximum(c.most[k], rows.get(j, k));
+        }
     }
-    for (int j = begin; j < end; ++j) {
-        FOR_EACH_LANE(k, env) {
-            const float below = rows.get(j, k) - c.most[k];
-            const float share = exp(below);
-            c.sum[k] += share;
-            weighted[k] += share > 0 ? share * below : 0.0f;  // a choice that is never taken may be at -inf
+    FOR_CHOICES_OF(d, low, high, rows, env) {
+        for (int j = low; j < high; ++j) {
+            FOR_EACH_LANE(k, env) {
+                const float below = rows.get(j, k) - c.most[k];
+                const float share = exp(below);
+                c.sum[k] += share;
+                weighted[k] += share > 0 ? share * below : 0.0f;  // a choice that is never taken may be at -inf
+            }
         }
     }
     FOR_EACH_LANE(k, env) {
@@ -113,7 +175,7 @@ template <class Env> FN void measure(Categorical& c, const Rows& rows, int d, co
 }
 
 FN float log_probability(const Categorical& c, const Rows& rows, int j, int k) {
-    return (rows.get(j, k) - c.most[k]) - c.log_sum[k];
+    return (rows.find(j, k) - c.most[k]) - c.log_sum[k];
 }
 
 // --- Gaussian ---

@@ -40,10 +40,10 @@ FN void run_network(const Call& call, const Places& places, int rows_of_last_lay
 
 KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, ACT_BLOCKS) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
-                               call.actions, call.acted, call.log_probs, nullptr,      call.greedy};
+                               call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, [&](float* block, const float*, Index row, bool wanted) {
         const OneRow env = {row, wanted};
-        const Rows   rows(outputs_at(block), nullptr, nullptr, env);
+        Rows         rows(outputs_at(block), nullptr, nullptr, env);
         Drawn        drawn;
         drawn.log_prob[0] = drawn.entropy[0] = 0;
         if constexpr (DISCRETE) draw_choices(drawn, sample, rows, env);

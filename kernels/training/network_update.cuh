@@ -35,7 +35,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         const bool alive = sample.alive != 0;
         if constexpr (ACTOR) {
             const OneRow env = {0, lane < WARP_ROWS};
-            const Rows   rows(outputs_at(memory.outputs), nullptr, nullptr, env);
+            Rows         rows(outputs_at(memory.outputs), nullptr, nullptr, env);
             float        none = 0, d_none, found[SUMS] = {};
             one.rows         = 1;
             one.clips_values = 0;

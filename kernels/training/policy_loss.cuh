@@ -91,7 +91,7 @@ struct Taken {
 };
 
 template <class Env>
-FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, const Rows& rows, int d, const Env& env) {
+FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, Rows& rows, int d, const Env& env) {
     measure(one.c, rows, d, env);
     FOR_EACH_LANE(k, env) {
         // An action outside is nobody's: the nearest, so that nothing outside of the row is read.
@@ -103,7 +103,7 @@ FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, con
 
 // Where l is a logit, p its probability and H the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
 template <class Env>
-FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
+FN void discrete_loss(Samples& samples, const LossCall& call, Rows& rows, const Env& env) {
     constexpr bool KEPT = AT_ONCE == WIDTH;  // what was measured of all elements; otherwise it is measured again
     Taken of_each[KEPT ? WIDTH : 1];
     for (int first = 0; first < WIDTH; first += AT_ONCE) {
@@ -128,14 +128,22 @@ FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, 
             Taken&    one = of_each[KEPT ? next : 0];
             if (d >= WIDTH) continue;
             if (!KEPT) find_taken(one, samples, call, rows, d, env);
-            for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
-                FOR_EACH_LANE(k, env) {
-                    const float log_p = log_probability(one.c, rows, j, k);
-                    rows.set(j, k, by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k));
+            bool open[LANES];  // what is forbidden is not learnt from
+            FOR_EACH_LANE(k, env) open[k] = rows.find(one.choice[k], k) != FORBIDDEN;
+            FOR_CHOICES_OF(d, low, high, rows, env) {
+                for (int j = low; j < high; ++j) {
+                    FOR_EACH_LANE(k, env) {
+                        const float logit = rows.get(j, k), log_p = (logit - one.c.most[k]) - one.c.log_sum[k];
+                        const float by    = by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k);
+                        rows.set(j, k, logit == FORBIDDEN ? 0.0f : by);
+                    }
                 }
+                FOR_EACH_LANE(k, env) {
+                    const float by = by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k);
+                    if (open[k] && low <= one.choice[k] && one.choice[k] < high) rows.set(one.choice[k], k, by);
+                }
+                rows.changed = true;
             }
-            FOR_EACH_LANE(k, env)
-                rows.set(one.choice[k], k, by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k));
         }
     }
 }
@@ -168,8 +176,8 @@ FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, 
 KERNEL(kernel_loss, LossCall) {
     const LocalMemory memory(STAGED_BYTES);
     FOR_EACH_ENV(env, call.rows) {
-        const Rows rows(memory, call.parameters, call.d_parameters, env);
-        Samples    samples;
+        Rows    rows(memory, call.parameters, call.d_parameters, env, call.action_mask, call.indices);
+        Samples samples;
         find(samples, call, env);
         if constexpr (DISCRETE) discrete_loss(samples, call, rows, env);
         else gaussian_loss(samples, call, rows, env);

@@ -19,10 +19,9 @@ template <class Env> FN void draw_bits(u32 (&bits)[4][LANES], const SampleCall& 
 // The first choice whose cumulated share exceeds `unit` of the whole. The shares are summed as measure() summed them,
 // so the last sum is c.sum > unit * c.sum and there is such a choice; where a NaN makes every comparison false it is 0.
 template <class Env>
-FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[LANES], const Rows& rows, int d,
+FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[LANES], Rows& rows, int d,
                const Env& env) {
-    const int begin = offset_of(d), end = begin + size_of(d);
-    float     reached[LANES], wanted[LANES];
+    float reached[LANES], wanted[LANES];
     FOR_EACH_LANE(k, env) {
         float unit;
         to_unit(bits[k], unit);
@@ -30,28 +29,32 @@ FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[LAN
         reached[k] = 0;
         wanted[k]  = unit * c.sum[k];
     }
-    for (int j = begin; j < end; ++j) {
-        FOR_EACH_LANE(k, env) {
-            reached[k] += exp(rows.get(j, k) - c.most[k]);
-            choice[k] += reached[k] <= wanted[k];
+    FOR_CHOICES_OF(d, low, high, rows, env) {
+        for (int j = low; j < high; ++j) {
+            FOR_EACH_LANE(k, env) {
+                reached[k] += exp(rows.get(j, k) - c.most[k]);
+                choice[k] += reached[k] <= wanted[k];
+            }
         }
     }
 }
 
 // The likeliest choice; of equals the first.
-template <class Env> FN void choose_likeliest(int (&choice)[LANES], const Rows& rows, int d, const Env& env) {
-    const int begin = offset_of(d);
-    float     most[LANES];
+template <class Env> FN void choose_likeliest(int (&choice)[LANES], Rows& rows, int d, const Env& env) {
+    float most[LANES];
+    rows.bring(offset_of(d), minimum(AT_HAND, size_of(d)), env);
     FOR_EACH_LANE(k, env) {
         choice[k] = 0;
-        most[k]   = rows.get(begin, k);
+        most[k]   = rows.get(offset_of(d), k);
     }
-    for (int j = 1; j < size_of(d); ++j) {
-        FOR_EACH_LANE(k, env) {
-            const float logit  = rows.get(begin + j, k);
-            const bool  better = most[k] < logit;
-            choice[k]          = better ? j : choice[k];
-            most[k]            = better ? logit : most[k];
+    FOR_CHOICES_OF(d, low, high, rows, env) {
+        for (int j = low; j < high; ++j) {
+            FOR_EACH_LANE(k, env) {
+                const float logit  = rows.get(j, k);
+                const bool  better = most[k] < logit;
+                choice[k]          = better ? j - offset_of(d) : choice[k];
+                most[k]            = better ? logit : most[k];
+            }
         }
     }
 }
@@ -72,11 +75,13 @@ template <class Env> FN void to_normal(float (&normal)[4][LANES], const u32 (&bi
     }
 }
 
+FN u32 of_four(u32 a, u32 b, u32 c, u32 d, int which) { return which == 0 ? a : which == 1 ? b : which == 2 ? c : d; }
+
 struct Drawn {
     float log_prob[LANES], entropy[LANES];
 };
 
-template <class Env> FN void draw_choices(Drawn& drawn, const SampleCall& call, const Rows& rows, const Env& env) {
+template <class Env> FN void draw_choices(Drawn& drawn, const SampleCall& call, Rows& rows, const Env& env) {
     u32 bits[4][LANES];
     for (int first = 0; first < WIDTH; first += AT_ONCE) {
         UNROLL
@@ -89,8 +94,10 @@ template <class Env> FN void draw_choices(Drawn& drawn, const SampleCall& call, 
             if (call.greedy) {
                 choose_likeliest(choice, rows, d, env);
             } else {
-                if (next % 4 == 0) draw_bits(bits, call, d / 4, env);
-                choose(choice, c, bits[next % 4], rows, d, env);
+                if (d % 4 == 0) draw_bits(bits, call, d / 4, env);
+                u32 own[LANES];
+                FOR_EACH_LANE(k, env) own[k] = of_four(bits[0][k], bits[1][k], bits[2][k], bits[3][k], d % 4);
+                choose(choice, c, own, rows, d, env);
             }
             FOR_EACH_LANE(k, env) {
                 drawn.log_prob[k] += log_probability(c, rows, offset_of(d) + choice[k], k);
@@ -137,8 +144,8 @@ template <class Env> FN void draw_gaussians(Drawn& drawn, const SampleCall& call
 KERNEL(kernel_sample, SampleCall) {
     const LocalMemory memory(STAGED_BYTES);
     FOR_EACH_ENV(env, call.rows) {
-        const Rows rows(memory, call.parameters, nullptr, env);
-        Drawn      drawn;
+        Rows  rows(memory, call.parameters, nullptr, env, call.action_mask);
+        Drawn drawn;
         FOR_EACH_LANE(k, env) drawn.log_prob[k] = drawn.entropy[k] = 0;
         if constexpr (DISCRETE) draw_choices(drawn, call, rows, env);
         else draw_gaussians(drawn, call, rows, env);

@@ -27,7 +27,6 @@ from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies.masks import masked, possible  # noqa: E402
 from gpu_envs.training.policies.networks import TOTALS, TorchNetworks  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.rollout.features import Flattening  # noqa: E402
@@ -40,6 +39,8 @@ HEADS = {
     "discrete": Head.of(gymnasium.spaces.Discrete(6, start=-2)),
     "alike": Head.of(gymnasium.spaces.MultiDiscrete([4, 4, 4])),
     "multidiscrete": Head.of(gymnasium.spaces.MultiDiscrete([5, 2, 9], start=[1, 0, -3])),
+    "many": Head.of(gymnasium.spaces.MultiDiscrete([7] * 12 + [2] * 9)),  # a GPU has some of them at a time
+    "wide": Head.of(gymnasium.spaces.MultiDiscrete([3, 95, 130])),  # and of these not even one
 }
 SETTINGS = {"ppo": LossSettings(), "a2c": LossSettings(clipped=False)}
 SCALARS = (0.3, 1.7, 0.05, 0.2)
@@ -63,30 +64,11 @@ def some_masks(head: Head, rows: int, generator: Any, place: str) -> Tensor:
     return mask.to(place)
 
 
-def allowed_by(mask: Tensor, head: Head) -> Tensor:
-    """Which choices are possible, element by element in plain Python."""
-    rows = numpy_of(mask) != 0
-    for row in rows:
-        first = 0
-        for size in head.sizes:
-            if not row[first : first + size].any():
-                row[first : first + size] = True
-            first += size
-    return torch.from_numpy(rows)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_a_mask_that_leaves_nothing_leaves_everything(name: str, device: str) -> None:
-    head = HEADS[name]
-    mask = some_masks(head, 50, torch.Generator().manual_seed(1), resolve_device(device))
-    assert torch.equal(possible(mask, head).cpu(), allowed_by(mask, head))
-    assert possible(mask.view(5, 10, -1), head).shape == (5, 10, head.parameters)
-
-
 def of_distribution(head: Head, parameters: Tensor, mask: Tensor) -> list[Any]:
-    """torch's distributions, with -inf where a choice is forbidden."""
-    logits = torch.where(allowed_by(mask, head), parameters, -math.inf)
-    return [torch.distributions.Categorical(logits=part) for part in logits.split(head.sizes, 1)]
+    """torch's distributions, with -inf where a choice is forbidden; where all of them are, they are alike."""
+    parts = torch.where(mask.cpu() != 0, parameters, -math.inf).split(head.sizes, 1)
+    alike = [torch.where(part.isneginf().all(1, keepdim=True), 0.0, part) for part in parts]
+    return [torch.distributions.Categorical(logits=part) for part in alike]
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -99,9 +81,9 @@ def test_forbidden_choices_are_never_drawn(name: str, device: str) -> None:
     mask[0, [0, head.parameters - 1, head.parameters // 2]] = 0
     actions = torch.zeros(rows, head.width, dtype=torch.int32, device=place)
     log_probs, entropies = torch.zeros(rows, device=place), torch.zeros(rows, device=place)
-    wide = masked(logits.to(place), mask.to(place), head).expand(rows, -1).contiguous()
+    wide, masks = (one.expand(rows, -1).contiguous().to(place) for one in (logits, mask))
     stream = torch.tensor([7, 0], device=place)
-    Ops(head, device, 1).sample(wide, actions, log_probs, stream=stream, turn=0, entropies=entropies)
+    Ops(head, device, 1).sample(wide, actions, log_probs, stream=stream, turn=0, entropies=entropies, action_mask=masks)
     chosen = actions.cpu().long() - torch.tensor(head.starts)
     parts = of_distribution(head, logits, mask)
     expected = torch.stack([part.log_prob(chosen[:, d]) for d, part in enumerate(parts)]).sum(0)

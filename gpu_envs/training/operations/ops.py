@@ -15,6 +15,9 @@ from gpu_envs.training.operations.heads import Head
 MOST_STAGED = 88
 """Parameters a row for which a block of 128 threads has room in its shared memory."""
 
+WINDOW = 40
+"""How many of a longer row are there at a time."""
+
 MOST_WRITTEN_OUT = 8
 """Elements of an action up to which kernels have each of them written out; as in ``distributions.cuh``."""
 
@@ -40,7 +43,7 @@ class Samples:
     alive: torch.Tensor | None = None
     """[M], whether the agent took part; None: all did."""
     action_mask: torch.Tensor | None = None
-    """[M, P], int8, zero where a choice was forbidden; None: nothing was. Kernels are given masked parameters."""
+    """[M, P], int8, zero where a choice was forbidden; None: nothing was."""
 
 
 @final
@@ -69,6 +72,7 @@ SAMPLE_CALL = Struct.of(
     ("float*", "log_probs", ("rows",)),
     ("float*?", "entropies", ("rows",)),
     ("int", "greedy"),
+    ("const u8*?", "action_mask", ("rows", "outputs")),
 )
 
 LOSS_MEMBERS = (
@@ -97,6 +101,7 @@ LOSS_CALL = Struct.of(
     ("float*", "d_parameters", ("rows", "outputs")),
     ("float*", "d_values", ("rows",)),
     ("float*", "sums", (len(SUMS), "rows")),
+    ("const u8*?", "action_mask", ("samples", "outputs")),
 )
 
 
@@ -122,14 +127,13 @@ def loss_members(batch: Samples, indices: torch.Tensor | None, settings: LossSet
 
 def head_settings(head: Head) -> KernelSettings:
     """What the kernels of a head have compiled in."""
-    staged = head.parameters if head.parameters <= MOST_STAGED else 0
-    stride = staged | 1 if staged else 0
     discrete = head.kind == "discrete"
+    window = head.parameters if head.parameters <= MOST_STAGED else WINDOW if discrete else 0
     sizes = head.sizes if discrete else (1,) * head.width
     offsets = [sum(sizes[:element]) for element in range(head.width)]
     zeros = (0,) * head.width
     lines = [
-        f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, ROW_STRIDE = {stride};",
+        f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, WINDOW = {window};",
         f"constexpr bool DISCRETE = {str(discrete).lower()};",
         _table("int", "size_of", [str(size) for size in sizes]),
         _table("int", "offset_of", [str(offset) for offset in offsets]),
@@ -141,7 +145,7 @@ def head_settings(head: Head) -> KernelSettings:
         prologue="\n".join(lines),
         types={"Element": "int" if discrete else "float"},
         sizes={"width": head.width, "outputs": head.parameters},
-        staging_bytes=4 * stride,
+        staging_bytes=4 * (window | 1) if window else 0,
         weight=1 + head.parameters,
     )
 
@@ -159,6 +163,11 @@ def program(head: Head, kernel: str) -> Program:
     """The source of the sampler, ``sample``, or of the loss, ``loss``."""
     header, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
     return program_of(("training/distributions.cuh", f"training/{header}.cuh"), {kernel: call}, head_settings(head))
+
+
+def _flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """A mask as kernels read it."""
+    return None if action_mask is None else action_mask.view(torch.uint8)
 
 
 @final
@@ -189,6 +198,7 @@ class Ops:
         entropies: torch.Tensor | None = None,
         greedy: bool = False,
         first_row: int = 0,
+        action_mask: torch.Tensor | None = None,
     ) -> None:
         """Draws an action for each row; equal numbers for equal key, turn and row, however the rows are cut.
 
@@ -202,6 +212,7 @@ class Ops:
             entropies: [R], written: of the distributions.
             greedy: Take the likeliest action: of equals the first, of a box the mean.
             first_row: The number of the first row.
+            action_mask: int8 [R, P], zero where a choice is forbidden; None: everything is possible.
         """
         rows = len(parameters)
         if acted is not None and self.head.kind != "box":
@@ -212,7 +223,7 @@ class Ops:
             raise ValueError(f"turn is {turn}; give 0 or more")
         self._sample.launch(
             rows, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters, actions=actions,
-            acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy),
+            acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy), action_mask=_flags(action_mask),
         )  # fmt: skip
 
     def loss(
@@ -247,7 +258,7 @@ class Ops:
             raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
         self._loss.launch(
             rows, **given, scalars=scalars, parameters=parameters, values=values, d_parameters=d_parameters,
-            d_values=d_values, sums=sums,
+            d_values=d_values, sums=sums, action_mask=_flags(batch.action_mask),
         )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from torch import nn
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.policies.masks import masked
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, whole
 from gpu_envs.training.policies.policy import PartedLinear, Policy, inwards
@@ -124,10 +123,10 @@ class TorchNetworks(Networks):
                 parameters, found = self.module(self._scaled(observations))
                 if values is not None:
                     values.copy_(found)
-        allowed = masked(_plain(parameters), action_mask, self.head)
         self._ops.sample(
-            allowed, actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy, first_row=first_row
-        )
+            _plain(parameters), actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy,
+            first_row=first_row, action_mask=action_mask,
+        )  # fmt: skip
 
     def values(self, observations: Rows, values: torch.Tensor) -> None:
         self._learning(False)
@@ -159,8 +158,6 @@ class TorchNetworks(Networks):
             with torch.enable_grad(), matmul_precision(self._precision), self._casts():
                 parameters, values = self.module(self._scaled(some))
                 parameters, values = parameters.float(), values.float()
-                if part.action_mask is not None:
-                    parameters = masked(parameters, _rows(part.action_mask, chosen), self.head)
             given = (torch.empty_like(parameters), torch.empty_like(values))
             sums = parameters.new_empty((TOTALS, parameters.shape[0]))
             self._ops.loss(

@@ -10,7 +10,6 @@ from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
-from gpu_envs.training.policies.masks import masked
 from gpu_envs.training.policies.networks import Networks, TorchNetworks
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.rollout.policy_rows import PolicyRows
@@ -109,11 +108,10 @@ class Player:
         """
         action_mask = self.policy_rows.take(action_masks, 0) if action_masks else None
         if self._networks is None:
-            level = masked(self._level, action_mask, self.policy_rows.head)
             for some, first in self.policy_rows.spans:
                 self._ops.sample(
-                    level[some], self._actions[some], self._log_probs[some],
-                    stream=self.stream, turn=turn, first_row=first,
+                    self._level[some], self._actions[some], self._log_probs[some], stream=self.stream, turn=turn,
+                    first_row=first, action_mask=None if action_mask is None else action_mask[some],
                 )  # fmt: skip
             if self._acted is None:
                 return self._actions
