@@ -26,8 +26,11 @@ SMALL_TEAM = 64
 BLOCK_THREADS = 256
 """The most threads in a block, where the user says nothing."""
 
-WARP_ROWS = 2000
-"""Floats of rows that a small team with wide ones has a warp for; four at most."""
+MANY_FLOATS = 6000
+"""Floats of rows of a small team from which it has four warps, and three otherwise."""
+
+LIGHT_ROWS = 128
+"""Floats in a row, on average, up to which few threads write one together: it is soon done."""
 
 NARROW_THREADS = 384
 """The same for a team with narrow rows of observations, whose phases are short."""
@@ -138,7 +141,8 @@ class TeamSize:
         """How many threads write a row of observations."""
         if kind == "HOST" or self.widest_of_all <= NARROW_ROW:
             return 1
-        columns = self.columns() if self.columns is not None else self.widest_of_all
+        light = self.floats <= LIGHT_ROWS * self.agents
+        columns = self.columns() if self.columns is not None else min(self.widest_of_all, 8 if light else 32)
         return max(1, min(32, columns)) if kind == "BLOCK" else 32 if self.widest_of_all > WIDE_ROW else 1
 
 
@@ -154,7 +158,7 @@ def schedule_of(team: TeamSize, num_envs: int, device: Device) -> TeamSchedule:
             replicas //= 2
         threads = -(-replicas * agents // 32) * 32
     elif agents <= SMALL_TEAM:
-        threads = asked or 32 * max(warps, min(4, -(-team.floats // WARP_ROWS)))
+        threads = asked or (128 if team.floats >= MANY_FLOATS else 96)
     elif widest > WIDE_ROW:
         threads = asked or BLOCK_THREADS
     else:

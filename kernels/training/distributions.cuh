@@ -73,34 +73,50 @@ struct Rows {
 
     // Copies a warp's window, from where rows lie or to where gradients belong.
     template <bool BACK, class Env> FN void exchange(const Env& env) const {
-        const int   lane = thread_rank() % WARP;
-        const Index top  = first - lane, rows = env.count - top;
+        const int    lane = thread_rank() % WARP;
+        const Index  top  = first - lane, rows = env.count - top;
+        float* const warp = staged - lane * ROW_STRIDE;
         warp_barrier();
         if constexpr (WHOLE) {
             UNROLL
             for (int turn = 0; turn < PARAMETERS; ++turn) {
-                const int j = turn * WARP + lane;
-                if (j < rows * PARAMETERS) move<BACK>(top, j / PARAMETERS, j % PARAMETERS, lane);
+                const int j = turn * WARP + lane, row = j / PARAMETERS, column = j % PARAMETERS;
+                if (j >= rows * PARAMETERS) continue;
+                float& here = warp[row * ROW_STRIDE + column];
+                if constexpr (BACK) target[top * PARAMETERS + j] = here;
+                else here = source[top * PARAMETERS + j];
+            }
+            for (int turn = 0; !BACK && mask != nullptr && turn < PARAMETERS; ++turn) {
+                const int j = turn * WARP + lane, row = j / PARAMETERS, column = j % PARAMETERS;
+                if (j < rows * PARAMETERS && !possible(top + row, column)) warp[row * ROW_STRIDE + column] = FORBIDDEN;
             }
         } else {
-            int row = lane / size, column = lane % size;
-            for (int turn = 0; turn < size; ++turn) {
-                if (row < rows) move<BACK>(top, row, column, lane);
-                row += WARP / size;
-                column += WARP % size;
-                if (column >= size) column -= size, ++row;
+            constexpr int IN_FLIGHT = 8;
+            int           row = lane / size, column = lane % size;
+            for (int turn = 0; turn < size; turn += IN_FLIGHT) {
+                float values[IN_FLIGHT];
+                int   places[IN_FLIGHT];
+                UNROLL
+                for (int u = 0; u < IN_FLIGHT; ++u) {
+                    places[u] = turn + u < size && row < rows ? row * ROW_STRIDE + column : -1;
+                    if (places[u] >= 0) {
+                        if constexpr (BACK) target[(top + row) * PARAMETERS + begin + column] = warp[places[u]];
+                        else values[u] = given(top + row, begin + column);
+                    }
+                    row += WARP / size;
+                    column += WARP % size;
+                    if (column >= size) column -= size, ++row;
+                }
+                UNROLL
+                for (int u = 0; u < IN_FLIGHT; ++u) {
+                    if (!BACK && places[u] >= 0) warp[places[u]] = values[u];
+                }
             }
         }
         warp_barrier();
     }
 
-    template <bool BACK> FN void move(Index top, int row, int column, int lane) const {
-        const int   parameter = (WHOLE ? 0 : begin) + column;
-        const Index at        = (top + row) * PARAMETERS + parameter;
-        float&      here      = staged[(row - lane) * ROW_STRIDE + column];
-        if constexpr (BACK) target[at] = here;
-        else here = possible(top + row, parameter) ? source[at] : FORBIDDEN;
-    }
+    FN float given(Index row, int j) const { return possible(row, j) ? source[row * PARAMETERS + j] : FORBIDDEN; }
 
     FN float get(int j, int k) const {
         return !ON_GPU ? staged[j * LANES + k] : STAGED ? staged[WHOLE ? j : j - begin] : source[first * PARAMETERS + j];
@@ -108,7 +124,7 @@ struct Rows {
     // The same of any parameter.
     FN float find(int j, int k) const {
         if (WHOLE || !STAGED || (begin <= j && j < begin + size)) return get(j, k);
-        return possible(first, j) ? source[first * PARAMETERS + j] : FORBIDDEN;
+        return given(first, j);
     }
     FN void set(int j, int k, float gradient) const {
         if (!ON_GPU) staged[j * LANES + k] = gradient;
