@@ -9,6 +9,7 @@
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
+#define FOR_EACH_ENV_OF_A_WARP(env, count) FOR_EACH_ENV(env, count)
 #ifdef __clang__  // takes `omp simd` for a word on the body's own arrays too, and up to 16 mixed up the lanes of theirs
 #define OMP_SIMD(clause)         _Pragma("clang loop vectorize(enable)")
 #else
@@ -120,6 +121,7 @@ FN constexpr int  thread_rank()        { return 0; }
 FN void           block_barrier()      {}
 FN void           warp_barrier()       {}
 template <class T> FN T from_lane_above(T x, int) { return x; }
+template <class T> FN T from_lane_across(T x, int) { return x; }
 FN constexpr u32  warp_marks(bool mine) { return mine; }
 FN constexpr bool block_any(bool mine) { return mine; }
 

@@ -8,6 +8,7 @@
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
 #define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
+#define FOR_EACH_ENV_OF_A_WARP(env, count) if (const WarpTile env(count); true)
 #define FOR_EACH_LANE(k, env)    UNROLL for (int k = 0; k < LANES; ++k) if ((env).has(k))
 #define FOR_EACH_LANE_ALONE(k, env) FOR_EACH_LANE(k, env)
 #define NOTE_LANES(note, k, env) FOR_EACH_LANE(k, env)
@@ -39,6 +40,15 @@ struct ThreadTile {
     FN explicit ThreadTile(Index n) : first(Index(blockIdx.x) * blockDim.x * LANES + threadIdx.x), count(n) {}
     FN Index index(int k) const { return first + Index(k) * blockDim.x; }
     FN bool  has(int k) const { return index(k) < count; }
+};
+
+// One of them, for all threads of a warp.
+struct WarpTile {
+    Index first, count;
+
+    FN explicit WarpTile(Index n) : first((Index(blockIdx.x) * blockDim.x + threadIdx.x) / WARP), count(n) {}
+    FN Index index(int) const { return first; }
+    FN bool  has(int) const { return first < count; }
 };
 
 FN int   lowest_bit(u32 word)                  { return __ffs(int(word)) - 1; }
@@ -100,6 +110,7 @@ FN int  thread_rank()        { return int(threadIdx.x); }
 FN void block_barrier()      { __syncthreads(); }
 FN void warp_barrier()       { __syncwarp(); }
 template <class T> FN T from_lane_above(T x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
+template <class T> FN T from_lane_across(T x, int distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
 FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 

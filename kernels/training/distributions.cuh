@@ -1,8 +1,7 @@
 // What a policy's outputs mean: the log-probability and the entropy of actions, and their gradients.
 //
-// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), WINDOW (how many of them a GPU's thread
-// has in shared memory at a time), DISCRETE, Element (int or float), and per element d, size_of(d), offset_of(d),
-// start_of(d), low_of(d), high_of(d).
+// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), ROW_STRIDE, SHARES, DISCRETE, Element
+// (int or float), and per element d, size_of(d), offset_of(d), start_of(d), low_of(d), high_of(d).
 //
 // Discrete elements are independent of one another, element d with size_of(d) logits from offset_of(d) on. A box is
 // WIDTH independent Gaussians: their means, then the logarithms of their standard deviations.
@@ -15,16 +14,14 @@ constexpr float FORBIDDEN = -1e9f;
 
 // --- rows of parameters ---
 
-constexpr bool WHOLE        = !ON_GPU || WINDOW == PARAMETERS;  // a row is in reach from its beginning to its end
-constexpr bool STAGED       = !ON_GPU || WINDOW > 0;
-constexpr int  ROW_STRIDE   = WINDOW == 0 ? 0 : WINDOW | 1;
+constexpr bool BY_WARPS     = ON_GPU && SHARES > 1;
+constexpr bool STAGED       = !ON_GPU || BY_WARPS || ROW_STRIDE > 0;
 constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float));
-constexpr int  AT_HAND      = WHOLE || !STAGED ? PARAMETERS : WINDOW;  // parameters that can be looked at together
 
 // The parameters of a tile's rows, whose place is taken by their gradients: a parameter may be read until its gradient
-// is set. A GPU's warp copies its rows to shared memory and back in whole lines, of long rows a window at a time; they
-// lie an odd number of words apart there, so that the threads' accesses fall in different banks. Long rows of a box stay
-// where they are. A CPU transposes its rows, so that loops over lanes vectorise.
+// is set. A GPU's warp copies its rows to shared memory and back in whole lines. Where each thread has a row, they lie
+// an odd number of words apart there, so that the threads' accesses fall in different banks. Long rows of few elements
+// stay where they are. A CPU transposes its rows, so that loops over lanes vectorise.
 struct Rows {
     const float* source;
     float*       target;
@@ -32,113 +29,80 @@ struct Rows {
     const int*   indices;  // the mask's rows; null: in order
     float*       staged;
     Index        first;
-    int          begin = 0, size = PARAMETERS;  // the window
-    bool         changed = false;               // and whether it has gradients
 
     template <class Env>
     FN Rows(const LocalMemory& memory, const float* from, float* to, const Env& env, const u8* allowed = nullptr,
             const int* places = nullptr)
         : source(from), target(to), mask(allowed), indices(places), staged(reinterpret_cast<float*>(memory.at)),
           first(env.index(0)) {
-        if constexpr (ON_GPU) {
-            staged += thread_rank() * ROW_STRIDE;
-            if constexpr (!WHOLE) size = 0;
-            else if constexpr (STAGED) exchange<false>(env);
-        } else {
+        [[maybe_unused]] constexpr int AT_A_TIME = 8;  // loads under way
+        if constexpr (BY_WARPS) {
+            staged += thread_rank() / WARP * PARAMETERS;
+            for (int begin = thread_rank() % WARP; env.has(0) && begin < PARAMETERS; begin += AT_A_TIME * WARP) {
+                UNROLL
+                for (int j = begin; j < begin + AT_A_TIME * WARP; j += WARP) {
+                    if (j < PARAMETERS) staged[j] = given(first, j);
+                }
+            }
+            warp_barrier();
+        } else if constexpr (ON_GPU && STAGED) {
+            const int    lane  = thread_rank() % WARP;
+            const Index  top   = first - lane, begin = top * PARAMETERS, left = env.count * PARAMETERS - begin;
+            float* const warp  = staged + (thread_rank() - lane) * ROW_STRIDE;
+            for (int first_turn = 0; first_turn < PARAMETERS; first_turn += AT_A_TIME) {
+                UNROLL
+                for (int turn = first_turn; turn < first_turn + AT_A_TIME; ++turn) {
+                    const int j = turn * WARP + lane;
+                    if (turn < PARAMETERS && j < left) warp[j / PARAMETERS * ROW_STRIDE + j % PARAMETERS] = from[begin + j];
+                }
+            }
+            for (int turn = 0; mask != nullptr && turn < PARAMETERS; ++turn) {
+                const int j = turn * WARP + lane, row = j / PARAMETERS, column = j % PARAMETERS;
+                if (j < left && !possible(top + row, column)) warp[row * ROW_STRIDE + column] = FORBIDDEN;
+            }
+            warp_barrier();
+            staged = warp + lane * ROW_STRIDE;
+        }
+        if constexpr (!ON_GPU) {
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) staged[j * LANES + k] = from[(first + k) * PARAMETERS + j];
             }
-            if (mask == nullptr) return;
-            for (int j = 0; j < PARAMETERS; ++j) {
+            for (int j = 0; mask != nullptr && j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) staged[j * LANES + k] = possible(first + k, j) ? staged[j * LANES + k] : FORBIDDEN;
             }
         }
     }
-
     FN bool possible(Index row, int j) const {
         return mask == nullptr || mask[(indices == nullptr ? row : Index(indices[row])) * PARAMETERS + j] != 0;
     }
-
-    // Has these parameters, AT_HAND of them at most, in reach. All of a warp's threads take part.
-    template <class Env> FN void bring(int from, int count, const Env& env) {
-        if constexpr (!WHOLE && STAGED) {
-            if (begin <= from && from + count <= begin + size) return;
-            if (changed) exchange<true>(env);
-            changed = false;
-            begin   = from;
-            size    = minimum(WINDOW, PARAMETERS - from);
-            exchange<false>(env);
-        }
-    }
-
-    // Copies a warp's window, from where rows lie or to where gradients belong.
-    template <bool BACK, class Env> FN void exchange(const Env& env) const {
-        const int    lane = thread_rank() % WARP;
-        const Index  top  = first - lane, rows = env.count - top;
-        float* const warp = staged - lane * ROW_STRIDE;
-        warp_barrier();
-        if constexpr (WHOLE) {
-            UNROLL
-            for (int turn = 0; turn < PARAMETERS; ++turn) {
-                const int j = turn * WARP + lane, row = j / PARAMETERS, column = j % PARAMETERS;
-                if (j >= rows * PARAMETERS) continue;
-                float& here = warp[row * ROW_STRIDE + column];
-                if constexpr (BACK) target[top * PARAMETERS + j] = here;
-                else here = source[top * PARAMETERS + j];
-            }
-            for (int turn = 0; !BACK && mask != nullptr && turn < PARAMETERS; ++turn) {
-                const int j = turn * WARP + lane, row = j / PARAMETERS, column = j % PARAMETERS;
-                if (j < rows * PARAMETERS && !possible(top + row, column)) warp[row * ROW_STRIDE + column] = FORBIDDEN;
-            }
-        } else {
-            constexpr int IN_FLIGHT = 8;
-            int           row = lane / size, column = lane % size;
-            for (int turn = 0; turn < size; turn += IN_FLIGHT) {
-                float values[IN_FLIGHT];
-                int   places[IN_FLIGHT];
-                UNROLL
-                for (int u = 0; u < IN_FLIGHT; ++u) {
-                    places[u] = turn + u < size && row < rows ? row * ROW_STRIDE + column : -1;
-                    if (places[u] >= 0) {
-                        if constexpr (BACK) target[(top + row) * PARAMETERS + begin + column] = warp[places[u]];
-                        else values[u] = given(top + row, begin + column);
-                    }
-                    row += WARP / size;
-                    column += WARP % size;
-                    if (column >= size) column -= size, ++row;
-                }
-                UNROLL
-                for (int u = 0; u < IN_FLIGHT; ++u) {
-                    if (!BACK && places[u] >= 0) warp[places[u]] = values[u];
-                }
-            }
-        }
-        warp_barrier();
-    }
-
     FN float given(Index row, int j) const { return possible(row, j) ? source[row * PARAMETERS + j] : FORBIDDEN; }
-
     FN float get(int j, int k) const {
-        return !ON_GPU ? staged[j * LANES + k] : STAGED ? staged[WHOLE ? j : j - begin] : source[first * PARAMETERS + j];
-    }
-    // The same of any parameter.
-    FN float find(int j, int k) const {
-        if (WHOLE || !STAGED || (begin <= j && j < begin + size)) return get(j, k);
-        return given(first, j);
+        return !ON_GPU ? staged[j * LANES + k] : STAGED ? staged[j] : given(first, j);
     }
     FN void set(int j, int k, float gradient) const {
         if (!ON_GPU) staged[j * LANES + k] = gradient;
-        else if (STAGED) staged[WHOLE ? j : j - begin] = gradient;
+        else if (STAGED) staged[j] = gradient;
         else target[first * PARAMETERS + j] = gradient;
     }
-    // Writes the gradients that are still here where they belong. All of a warp's threads take part.
+    // Writes the gradients where they belong. All of a warp's threads take part.
     template <class Env> FN void store(const Env& env) const {
+        const int lane = thread_rank() % WARP;
+        warp_barrier();
+        if constexpr (BY_WARPS) {
+            for (int j = lane; env.has(0) && j < PARAMETERS; j += WARP) target[first * PARAMETERS + j] = staged[j];
+        } else if constexpr (ON_GPU && STAGED) {
+            const Index  begin = (first - lane) * PARAMETERS, left = env.count * PARAMETERS - begin;
+            const float* warp  = staged - lane * ROW_STRIDE;
+            UNROLL
+            for (int turn = 0; turn < PARAMETERS; ++turn) {
+                const int j = turn * WARP + lane;
+                if (j < left) target[begin + j] = warp[j / PARAMETERS * ROW_STRIDE + j % PARAMETERS];
+            }
+        }
         if constexpr (!ON_GPU) {
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) target[(first + k) * PARAMETERS + j] = staged[j * LANES + k];
             }
-        } else if constexpr (STAGED) {
-            exchange<true>(env);
         }
     }
 };
@@ -148,6 +112,52 @@ struct Rows {
 // Heads of few elements are written out one after the other; of many, compilers would take minutes for that.
 constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;
 
+// Elements are cut into SHARES shares, one after another. A warp's thread has one of them.
+constexpr int SHARE = (WIDTH + SHARES - 1) / SHARES;
+
+// The log-probability and the entropy of all elements: sums over shares, then over those, always in this order.
+struct Total {
+    float log_prob[LANES], entropy[LANES];
+};
+
+template <class Env> FN void clear(Total& total, const Env& env) {
+    FOR_EACH_LANE(k, env) total.log_prob[k] = total.entropy[k] = 0;
+}
+
+// Calls `each` with every element, or on a warp's thread with those of its share.
+template <class Each> FN void for_elements(Each each) {
+    const int share = BY_WARPS ? thread_rank() % WARP : 0, end = BY_WARPS ? minimum(WIDTH, (share + 1) * SHARE) : WIDTH;
+    for (int first = share * SHARE; first < end; first += AT_ONCE) {
+        UNROLL
+        for (int next = 0; next < AT_ONCE; ++next) each(first + next);
+    }
+}
+
+// The same for a sum: `each` is given what to add to.
+template <class Env, class Each> FN void sum_elements(Total& total, const Env& env, Each each) {
+    clear(total, env);
+    if constexpr (ON_GPU || SHARES == 1) {
+        for_elements([&](int d) { each(total, d); });
+        for (int distance = SHARES / 2; distance > 0; distance /= 2) {
+            total.log_prob[0] += from_lane_across(total.log_prob[0], distance);
+            total.entropy[0] += from_lane_across(total.entropy[0], distance);
+        }
+    } else {
+        Total shares[SHARES];
+        for (int s = 0; s < SHARES; ++s) {
+            clear(shares[s], env);
+            for (int d = s * SHARE; d < minimum(WIDTH, (s + 1) * SHARE); ++d) each(shares[s], d);
+        }
+        for (int half = SHARES / 2; half > 0; half /= 2) {
+            for (int s = 0; s < half; ++s) {
+                FOR_EACH_LANE(k, env) shares[s].log_prob[k] += shares[s + half].log_prob[k];
+                FOR_EACH_LANE(k, env) shares[s].entropy[k] += shares[s + half].entropy[k];
+            }
+        }
+        total = shares[0];
+    }
+}
+
 // One element's distribution: the probability of choice j is exp(logit - most) / sum.
 struct Categorical {
     float most[LANES];
@@ -156,32 +166,23 @@ struct Categorical {
     float entropy[LANES];
 };
 
-// Goes through an element's choices from `low` to below `high`, as many at a time as can be looked at together.
-#define FOR_CHOICES_OF(d, low, high, rows, env)                                                                  \
-    for (int low = offset_of(d), high; low < offset_of(d) + size_of(d); low = high)                              \
-        if (high = minimum(low + AT_HAND, offset_of(d) + size_of(d)), rows.bring(low, high - low, env); true)
-
-template <class Env> FN void measure(Categorical& c, Rows& rows, int d, const Env& env) {
-    float weighted[LANES];
-    rows.bring(offset_of(d), minimum(AT_HAND, size_of(d)), env);
+template <class Env> FN void measure(Categorical& c, const Rows& rows, int d, const Env& env) {
+    const int begin = offset_of(d), end = begin + size_of(d);
+    float     weighted[LANES];
     FOR_EACH_LANE(k, env) {
-        c.most[k]   = rows.get(offset_of(d), k);
+        c.most[k]   = rows.get(begin, k);
         c.sum[k]    = 0;
         weighted[k] = 0;
     }
-    FOR_CHOICES_OF(d, low, high, rows, env) {
-        for (int j = low; j < high; ++j) {
-            FOR_EACH_LANE(k, env) c.most[k] = maximum(c.most[k], rows.get(j, k));
-        }
+    for (int j = begin + 1; j < end; ++j) {
+        FOR_EACH_LANE(k, env) c.most[k] = maximum(c.most[k], rows.get(j, k));
     }
-    FOR_CHOICES_OF(d, low, high, rows, env) {
-        for (int j = low; j < high; ++j) {
-            FOR_EACH_LANE(k, env) {
-                const float below = rows.get(j, k) - c.most[k];
-                const float share = exp(below);
-                c.sum[k] += share;
-                weighted[k] += share > 0 ? share * below : 0.0f;  // a choice that is never taken may be at -inf
-            }
+    for (int j = begin; j < end; ++j) {
+        FOR_EACH_LANE(k, env) {
+            const float below = rows.get(j, k) - c.most[k];
+            const float share = exp(below);
+            c.sum[k] += share;
+            weighted[k] += share > 0 ? share * below : 0.0f;  // a choice that is never taken may be at -inf
         }
     }
     FOR_EACH_LANE(k, env) {
@@ -191,7 +192,7 @@ template <class Env> FN void measure(Categorical& c, Rows& rows, int d, const En
 }
 
 FN float log_probability(const Categorical& c, const Rows& rows, int j, int k) {
-    return (rows.find(j, k) - c.most[k]) - c.log_sum[k];
+    return (rows.get(j, k) - c.most[k]) - c.log_sum[k];
 }
 
 // --- Gaussian ---

@@ -43,12 +43,11 @@ KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, ACT_BLOCKS) {
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, [&](float* block, const float*, Index row, bool wanted) {
         const OneRow env = {row, wanted};
-        Rows         rows(outputs_at(block), nullptr, nullptr, env);
-        Drawn        drawn;
-        drawn.log_prob[0] = drawn.entropy[0] = 0;
-        if constexpr (DISCRETE) draw_choices(drawn, sample, rows, env);
-        else draw_gaussians(drawn, sample, rows, env);
-        if (wanted) call.log_probs[row] = drawn.log_prob[0];
+        const Rows   rows(outputs_at(block), nullptr, nullptr, env);
+        Total        total;
+        if constexpr (DISCRETE) draw_choices(total, sample, rows, env);
+        else draw_gaussians(total, sample, rows, env);
+        if (wanted) call.log_probs[row] = total.log_prob[0];
     });
 }
 

@@ -35,7 +35,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         const bool alive = sample.alive != 0;
         if constexpr (ACTOR) {
             const OneRow env = {0, lane < WARP_ROWS};
-            Rows         rows(outputs_at(memory.outputs), nullptr, nullptr, env);
+            const Rows   rows(outputs_at(memory.outputs), nullptr, nullptr, env);
             float        none = 0, d_none, found[SUMS] = {};
             one.rows         = 1;
             one.clips_values = 0;
@@ -48,7 +48,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             Samples samples;
             samples.place[0]    = 0;
             samples.alive[0]    = alive;
-            samples.log_prob[0] = samples.entropy[0] = 0;
+            samples.total       = {};
             if (lane < WARP_ROWS) {
                 if constexpr (DISCRETE) discrete_loss(samples, one, rows, env);
                 else gaussian_loss(samples, one, rows, env);

@@ -13,7 +13,8 @@ enum Sum : int { POLICY_LOSS, VALUE_LOSS, ENTROPY, DIVERGENCE, CLIPPED, ALIVE };
 struct Samples {
     Index place[LANES];
     int   alive[LANES];
-    float log_prob[LANES], entropy[LANES], by_log_prob[LANES];
+    Total total;
+    float by_log_prob[LANES];
 };
 
 template <class Env> FN void find(Samples& samples, const LossCall& call, const Env& env) {
@@ -22,8 +23,8 @@ template <class Env> FN void find(Samples& samples, const LossCall& call, const 
         const Index place   = call.indices == nullptr ? i : Index(call.indices[i]);
         samples.place[k]    = place;
         samples.alive[k]    = call.alive == nullptr || call.alive[place] != 0;
-        samples.log_prob[k] = samples.entropy[k] = 0;
     }
+    clear(samples.total, env);
 }
 
 struct Loss { float value, gradient; };
@@ -61,14 +62,14 @@ template <class Env> FN void weigh(Samples& samples, const LossCall& call, const
     FOR_EACH_LANE(k, env) {
         const Index      i      = env.index(k), place = samples.place[k];
         const bool       alive  = samples.alive[k] != 0;
-        const PolicyLoss policy = policy_loss(call, place, samples.log_prob[k]);
+        const PolicyLoss policy = policy_loss(call, place, samples.total.log_prob[k]);
         const Loss       value  = value_loss(call, place, call.values[i]);
         float* const     sums   = call.sums + i;
         samples.by_log_prob[k]        = policy.by_log_prob;
         call.d_values[i]              = alive ? call.value_weight * value.gradient : 0.0f;
         sums[POLICY_LOSS * call.rows] = alive ? policy.value : 0.0f;
         sums[VALUE_LOSS * call.rows]  = alive ? value.value : 0.0f;
-        sums[ENTROPY * call.rows]     = alive ? samples.entropy[k] : 0.0f;
+        sums[ENTROPY * call.rows]     = alive ? samples.total.entropy[k] : 0.0f;
         sums[DIVERGENCE * call.rows]  = alive ? policy.divergence : 0.0f;
         sums[CLIPPED * call.rows]     = alive ? policy.clipped : 0.0f;
         sums[ALIVE * call.rows]       = alive ? 1.0f : 0.0f;
@@ -88,64 +89,53 @@ struct Taken {
     Categorical c;
     int         choice[LANES];
     float       log_p[LANES];
+    bool        open[LANES];  // the mask does not forbid it
 };
 
 template <class Env>
-FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, Rows& rows, int d, const Env& env) {
+FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, const Rows& rows, int d, const Env& env) {
     measure(one.c, rows, d, env);
     FOR_EACH_LANE(k, env) {
         // An action outside is nobody's: the nearest, so that nothing outside of the row is read.
         const int choice = int(call.actions[samples.place[k] * WIDTH + d]) - start_of(d);
         one.choice[k]    = offset_of(d) + clip(choice, 0, size_of(d) - 1);
         one.log_p[k]     = log_probability(one.c, rows, one.choice[k], k);
+        one.open[k]      = rows.get(one.choice[k], k) != FORBIDDEN;
     }
 }
 
 // Where l is a logit, p its probability and H the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
+// What is forbidden is not learnt from.
 template <class Env>
-FN void discrete_loss(Samples& samples, const LossCall& call, Rows& rows, const Env& env) {
+FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
     constexpr bool KEPT = AT_ONCE == WIDTH;  // what was measured of all elements; otherwise it is measured again
     Taken of_each[KEPT ? WIDTH : 1];
-    for (int first = 0; first < WIDTH; first += AT_ONCE) {
-        UNROLL
-        for (int next = 0; next < AT_ONCE; ++next) {
-            Taken& one = of_each[KEPT ? next : 0];
-            if (first + next >= WIDTH) continue;
-            find_taken(one, samples, call, rows, first + next, env);
-            FOR_EACH_LANE(k, env) {
-                samples.log_prob[k] += one.log_p[k];
-                samples.entropy[k] += one.c.entropy[k];
-            }
+    sum_elements(samples.total, env, [&](Total& total, int d) {
+        Taken& one = of_each[KEPT ? d : 0];
+        find_taken(one, samples, call, rows, d, env);
+        FOR_EACH_LANE(k, env) {
+            total.log_prob[k] += one.log_p[k];
+            total.entropy[k] += one.c.entropy[k];
         }
-    }
+    });
     weigh(samples, call, env);
     // First as if none had been taken, then those that were: a comparison of j with the action in the loop is taken for
     // true in its last turn by NVRTC 13.0.
-    for (int first = 0; first < WIDTH; first += AT_ONCE) {
-        UNROLL
-        for (int next = 0; next < AT_ONCE; ++next) {
-            const int d   = first + next;
-            Taken&    one = of_each[KEPT ? next : 0];
-            if (d >= WIDTH) continue;
-            if (!KEPT) find_taken(one, samples, call, rows, d, env);
-            bool open[LANES];  // what is forbidden is not learnt from
-            FOR_EACH_LANE(k, env) open[k] = rows.find(one.choice[k], k) != FORBIDDEN;
-            FOR_CHOICES_OF(d, low, high, rows, env) {
-                for (int j = low; j < high; ++j) {
-                    FOR_EACH_LANE(k, env) {
-                        const float logit = rows.get(j, k), log_p = (logit - one.c.most[k]) - one.c.log_sum[k];
-                        const float by    = by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k);
-                        rows.set(j, k, logit == FORBIDDEN ? 0.0f : by);
-                    }
-                }
-                FOR_EACH_LANE(k, env) {
-                    const float by = by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k);
-                    if (open[k] && low <= one.choice[k] && one.choice[k] < high) rows.set(one.choice[k], k, by);
-                }
-                rows.changed = true;
+    for_elements([&](int d) {
+        Taken& one = of_each[KEPT ? d : 0];
+        if (!KEPT) find_taken(one, samples, call, rows, d, env);
+        for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
+            FOR_EACH_LANE(k, env) {
+                const float log_p = log_probability(one.c, rows, j, k);
+                const float by    = by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k);
+                rows.set(j, k, rows.get(j, k) != FORBIDDEN ? by : 0.0f);
             }
         }
-    }
+        FOR_EACH_LANE(k, env) {
+            const float by = by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k);
+            rows.set(one.choice[k], k, one.open[k] ? by : 0.0f);
+        }
+    });
 }
 
 // Where z is the sample's distance from the mean in standard deviations s: d log pi / d mean = z / s,
@@ -156,8 +146,8 @@ FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, 
         FOR_EACH_LANE(k, env) {
             const float mean = rows.get(d, k), log_std = rows.get(WIDTH + d, k);
             const float distance = gaussian_distance(call.actions[samples.place[k] * WIDTH + d], mean, log_std);
-            samples.log_prob[k] += gaussian_log_probability(distance, log_std);
-            samples.entropy[k] += gaussian_entropy(log_std);
+            samples.total.log_prob[k] += gaussian_log_probability(distance, log_std);
+            samples.total.entropy[k] += gaussian_entropy(log_std);
         }
     }
     weigh(samples, call, env);
@@ -175,12 +165,17 @@ FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, 
 
 KERNEL(kernel_loss, LossCall) {
     const LocalMemory memory(STAGED_BYTES);
-    FOR_EACH_ENV(env, call.rows) {
-        Rows    rows(memory, call.parameters, call.d_parameters, env, call.action_mask, call.indices);
-        Samples samples;
+    const auto        work_out = [&](const auto& env) {
+        const Rows rows(memory, call.parameters, call.d_parameters, env, call.action_mask, call.indices);
+        Samples    samples;
         find(samples, call, env);
         if constexpr (DISCRETE) discrete_loss(samples, call, rows, env);
         else gaussian_loss(samples, call, rows, env);
         rows.store(env);
+    };
+    if constexpr (BY_WARPS) {
+        FOR_EACH_ENV_OF_A_WARP(env, call.rows) work_out(env);
+    } else {
+        FOR_EACH_ENV(env, call.rows) work_out(env);
     }
 }

@@ -15,8 +15,14 @@ from gpu_envs.training.operations.heads import Head
 MOST_STAGED = 88
 """Parameters a row for which a block of 128 threads has room in its shared memory."""
 
-WINDOW = 40
-"""How many of a longer row are there at a time."""
+MOST_SHARED = 12_000
+"""And for which a warp has."""
+
+LANES = 32
+"""Threads of a warp."""
+
+MANY = 16
+"""Elements of an action from which a warp's threads share a longer row."""
 
 MOST_WRITTEN_OUT = 8
 """Elements of an action up to which kernels have each of them written out; as in ``distributions.cuh``."""
@@ -125,15 +131,22 @@ def loss_members(batch: Samples, indices: torch.Tensor | None, settings: LossSet
     }
 
 
+def shares_of(head: Head) -> int:
+    """How many threads of a GPU share a row."""
+    long = MOST_STAGED < head.parameters <= MOST_SHARED
+    return LANES if head.kind == "discrete" and long and head.width >= MANY else 1
+
+
 def head_settings(head: Head) -> KernelSettings:
     """What the kernels of a head have compiled in."""
-    discrete = head.kind == "discrete"
-    window = head.parameters if head.parameters <= MOST_STAGED else WINDOW if discrete else 0
+    discrete, shares = head.kind == "discrete", shares_of(head)
+    stride = head.parameters | 1 if head.parameters <= MOST_STAGED else 0
     sizes = head.sizes if discrete else (1,) * head.width
     offsets = [sum(sizes[:element]) for element in range(head.width)]
     zeros = (0,) * head.width
     lines = [
-        f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, WINDOW = {window};",
+        f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, ROW_STRIDE = {stride};",
+        f"constexpr int SHARES = {shares};",
         f"constexpr bool DISCRETE = {str(discrete).lower()};",
         _table("int", "size_of", [str(size) for size in sizes]),
         _table("int", "offset_of", [str(offset) for offset in offsets]),
@@ -145,7 +158,7 @@ def head_settings(head: Head) -> KernelSettings:
         prologue="\n".join(lines),
         types={"Element": "int" if discrete else "float"},
         sizes={"width": head.width, "outputs": head.parameters},
-        staging_bytes=4 * (window | 1) if window else 0,
+        staging_bytes=4 * (stride if shares == 1 else -(-head.parameters // LANES)),
         weight=1 + head.parameters,
     )
 
@@ -177,6 +190,7 @@ class Ops:
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
         self.head: Final = head
         self._backend: Final = open_backend(resolve_device(device), threads)
+        self._threads: Final = shares_of(head) if self._backend.device != "cpu" else 1  # a row's
 
     @functools.cached_property
     def _sample(self) -> Kernel:
@@ -222,8 +236,9 @@ class Ops:
         if not 0 <= turn < 2**63:
             raise ValueError(f"turn is {turn}; give 0 or more")
         self._sample.launch(
-            rows, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters, actions=actions,
-            acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy), action_mask=_flags(action_mask),
+            rows * self._threads, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters,
+            actions=actions, acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy),
+            action_mask=_flags(action_mask),
         )  # fmt: skip
 
     def loss(
@@ -257,8 +272,8 @@ class Ops:
             wrong = f"{given['samples']} samples" if indices is None else f"{len(indices)} indices"
             raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
         self._loss.launch(
-            rows, **given, scalars=scalars, parameters=parameters, values=values, d_parameters=d_parameters,
-            d_values=d_values, sums=sums, action_mask=_flags(batch.action_mask),
+            rows * self._threads, **given, scalars=scalars, parameters=parameters, values=values,
+            d_parameters=d_parameters, d_values=d_values, sums=sums, action_mask=_flags(batch.action_mask),
         )  # fmt: skip
 
 
