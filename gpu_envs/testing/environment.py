@@ -20,6 +20,7 @@ _CHECKS: tuple[tuple[str, Callable[[Subject, str], str]], ...] = (
     ("reset sets every field", sameness.resets),
     ("step depends on the state alone", sameness.round_trip),
     ("observations are a function of the state", sameness.observations),
+    ("elements that are not active mean nothing", sameness.idle_elements),
     ("episodes end as they should", ends.ends),
     ("rollouts are single steps", sameness.rollouts),
     ("pictures have finite shapes", values.drawing),

@@ -8,6 +8,7 @@ from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.by_role import ALONE
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.random_actions import elements
+from gpu_envs.specs.team import TeamSpec
 from gpu_envs.testing.draws import Draw
 from gpu_envs.testing.report import FailedError, SkippedError
 from gpu_envs.testing.subject import Moment, Run, Subject, difference, first_difference, flat, picked
@@ -195,6 +196,20 @@ def rollouts(subject: Subject, device: str) -> str:
         if found:
             raise FailedError(f"in step {t + 1} of a rollout and of single steps with its actions, {found}; {_HIDDEN}")
     return f"{steps} steps in one launch are the single steps"
+
+
+def idle_elements(subject: Subject, device: str) -> str:
+    """Draws elements of actions that the rules say mean nothing, and leaves them at their first choice."""
+    if not (isinstance(subject.spec, TeamSpec) and subject.spec.active_heads):
+        raise SkippedError("the spec has none (active_heads=False)")
+    runs = [subject.run(device=device, active_heads=told) for told in (True, False)]
+    one, other = (_played(run, subject.seed, subject.draws()) for run in runs)
+    for moment in (*one, *other):
+        for name in [name for name in moment if name.startswith("action_mask")]:
+            del moment[name]
+    advice = "active says of an element that it means nothing in the step to come, in which elapsed is greater by one"
+    _demand_same(one, other, "when elements that are not active are at their first choice, and when drawn", advice)
+    return f"{subject.steps} steps are the same whatever elements hold that are not active"
 
 
 def devices(subject: Subject, names: tuple[str, ...]) -> str:

@@ -16,6 +16,9 @@ from gpu_envs import Field, MultiAgentEnv, Param, Role, Rules, TeamSpec, Transla
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 from gpu_envs.rules import Mask, Params, Row, Team, TeamActions, World
+from gpu_envs.testing.report import FailedError
+from gpu_envs.testing.sameness import idle_elements
+from gpu_envs.testing.subject import Subject
 
 SIZES = [3, 2, 4]
 TURNS = {
@@ -26,7 +29,7 @@ TURNS = {
     mask[2] = false;
     if (i == 1) mask[0] = false;
 }
-FN bool active(const World& w, const Params&, int i, int j) { return j == w.elapsed % 2 || (i == 2 && j == 2); }
+FN bool active(const World& w, const Params&, int i, int j) { return j == (w.elapsed + 1) % 2 || j == 2; }
 """,
 }
 
@@ -53,7 +56,11 @@ def allow(w: World, p: Params, i: int, mask: Mask) -> None:  # noqa: ARG001
 
 
 def active(w: World, p: Params, i: int, j: int) -> bool:  # noqa: ARG001
-    return j == w.elapsed % 2 or (i == 2 and j == 2)
+    return j == (w.elapsed + 1) % 2 or j == 2
+
+
+MORE = ("roles", "params", "shared", "action_mask", "active_heads", "max_episode_steps")
+"""What is the same in both languages."""
 
 
 @pytest.fixture(params=["C++", "Python"])
@@ -81,7 +88,7 @@ def expected(step: int, agent: int, *, told: bool) -> list[int]:
     parts = [[1] * size for size in sizes]
     parts[0][2], parts[0][0] = 0, int(agent != 1)
     for j, part in enumerate(parts):
-        if told and j != step % 2 and not (agent == 2 and j == 2):
+        if told and j == step % 2:
             part[:] = [1] + [0] * (len(part) - 1)
     return [entry for part in parts for entry in part]
 
@@ -119,9 +126,17 @@ def test_policies_learn_nothing_of_idle_elements(spec: TeamSpec, device: str) ->
         logits = torch.where(torch.arange(9, device=device) == 2, -torch.inf, logits)  # the third choice is forbidden
         parts: list[Any] = [torch.distributions.Categorical(logits=part) for part in torch.split(logits, SIZES, 1)]
         each = torch.stack([part.log_prob(actions[:, j]) for j, part in enumerate(parts)], 1)
-        means = torch.stack([step % 2 == 0, step % 2 == 1, torch.ones_like(step, dtype=torch.bool)], 1)
+        means = torch.stack([step % 2 == 1, step % 2 == 0, torch.ones_like(step, dtype=torch.bool)], 1)
         torch.testing.assert_close(batch.log_probs, torch.where(means, each, 0.0).sum(1), rtol=1e-5, atol=1e-6)
         assert (actions[:, :2][~means[:, :2]] == 0).all()
+
+
+def test_the_checker_looks_whether_idle_elements_mean_nothing(spec: TeamSpec, tmp_path: Path) -> None:
+    assert "whatever elements hold" in idle_elements(Subject(spec, 4, 5, 0, {}), "cpu")
+    text = TURNS["further"].replace("(w.elapsed + 1)", "w.elapsed")
+    wrong = chase(tmp_path, "Late-v0", more={n: getattr(spec, n) for n in MORE}, **TURNS | {"further": text})
+    with pytest.raises(FailedError, match=r"in step 1, rewards.* the step to come, in which elapsed is greater by one"):
+        idle_elements(Subject(wrong, 4, 5, 0, {}), "cpu")
 
 
 def test_regions_decide_one_thing_at_a_time() -> None:
