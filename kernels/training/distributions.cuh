@@ -82,14 +82,20 @@ struct Rows {
     FN void set(int j, int k, float gradient) const {
         if (!ON_GPU) staged[j * LANES + k] = gradient;
         else if (STAGED) staged[j] = gradient;
-        else target[first * PARAMETERS + j] = gradient;
+        else target[first * PARAMETERS + j] = possible(first, j) ? gradient : 0.0f;
     }
-    // Writes the gradients where they belong. All of a warp's threads take part.
+    // Writes the gradients where they belong: zero of what is forbidden. All of a warp's threads take part.
     template <class Env> FN void store(const Env& env) const {
         const int lane = thread_rank() % WARP;
+        if constexpr (ON_GPU && STAGED && !BY_WARPS) {
+            for (int j = 0; mask != nullptr && env.has(0) && j < PARAMETERS; ++j) {
+                if (!possible(first, j)) staged[j] = 0;
+            }
+        }
         warp_barrier();
         if constexpr (BY_WARPS) {
-            for (int j = lane; env.has(0) && j < PARAMETERS; j += WARP) target[first * PARAMETERS + j] = staged[j];
+            for (int j = lane; env.has(0) && j < PARAMETERS; j += WARP)
+                target[first * PARAMETERS + j] = possible(first, j) ? staged[j] : 0.0f;
         } else if constexpr (ON_GPU && STAGED) {
             const Index  begin = (first - lane) * PARAMETERS, left = env.count * PARAMETERS - begin;
             const float* warp  = staged - lane * ROW_STRIDE;
@@ -100,6 +106,9 @@ struct Rows {
             }
         }
         if constexpr (!ON_GPU) {
+            for (int j = 0; mask != nullptr && j < PARAMETERS; ++j) {
+                FOR_EACH_LANE(k, env) staged[j * LANES + k] = possible(first + k, j) ? staged[j * LANES + k] : 0.0f;
+            }
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) target[(first + k) * PARAMETERS + j] = staged[j * LANES + k];
             }

@@ -89,7 +89,6 @@ struct Taken {
     Categorical c;
     int         choice[LANES];
     float       log_p[LANES];
-    bool        open[LANES];  // the mask does not forbid it
 };
 
 template <class Env>
@@ -100,12 +99,10 @@ FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, con
         const int choice = int(call.actions[samples.place[k] * WIDTH + d]) - start_of(d);
         one.choice[k]    = offset_of(d) + clip(choice, 0, size_of(d) - 1);
         one.log_p[k]     = log_probability(one.c, rows, one.choice[k], k);
-        one.open[k]      = rows.get(one.choice[k], k) != FORBIDDEN;
     }
 }
 
 // Where l is a logit, p its probability and H the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
-// What is forbidden is not learnt from.
 template <class Env>
 FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
     constexpr bool KEPT = AT_ONCE == WIDTH;  // what was measured of all elements; otherwise it is measured again
@@ -127,14 +124,11 @@ FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, 
         for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
             FOR_EACH_LANE(k, env) {
                 const float log_p = log_probability(one.c, rows, j, k);
-                const float by    = by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k);
-                rows.set(j, k, rows.get(j, k) != FORBIDDEN ? by : 0.0f);
+                rows.set(j, k, by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k));
             }
         }
-        FOR_EACH_LANE(k, env) {
-            const float by = by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k);
-            rows.set(one.choice[k], k, one.open[k] ? by : 0.0f);
-        }
+        FOR_EACH_LANE(k, env)
+            rows.set(one.choice[k], k, by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k));
     });
 }
 
