@@ -56,6 +56,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         self.counts = {role.name: role.size for role in layout.roles}
         self.num_agents = layout.agents
         self.possible_agents = self._env_spec.agents(sim.config.params)
+        self._seen = {r.name: r.seen for r in layout.roles}
         self.single_observation_spaces: dict[str, gymnasium.Space[Any]] = {r.name: r.observation for r in layout.roles}
         self.single_shared_spaces: dict[str, gymnasium.Space[Any]] = {
             r.name: r.seen.shared for r in layout.roles if r.apart and r.seen.shared is not None

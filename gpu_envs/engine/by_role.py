@@ -81,9 +81,9 @@ class ByRole:
             return
         names = iter(env.possible_agents)
         for role in env.env_spec.roles:
-            name, seen = role.name, env.env_spec.seen(role, env.params)
-            spaces = env.single_observation_spaces[name], env.single_action_spaces[name]
-            self.roles[name] = RoleView(name, tuple(itertools.islice(names, env.counts[name])), *spaces, seen=seen)
+            name = role.name
+            spaces, agents = (env.single_observation_spaces[name], env.single_action_spaces[name]), env.counts[name]
+            self.roles[name] = RoleView(name, tuple(itertools.islice(names, agents)), *spaces, seen=env._seen[name])
 
     def rows(self, role: str) -> tuple[int, ...]:
         """The first dimensions of a role's arrays: replicas, of a team also agents."""

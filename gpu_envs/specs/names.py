@@ -19,8 +19,8 @@ CPP_WORDS = frozenset(
 
 _MACROS = frozenset(
     "CHECKED FN FOLD_PHASE FOR_EACH_AGENT FOR_EACH_AGENT_NO_WAIT FOR_EACH_BLOCK FOR_EACH_COLUMN FOR_EACH_ELEMENT "
-    "FOR_EACH_ENV FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED FOR_EACH_METRIC FOR_EACH_OF_BLOCK FOR_EACH_TOTAL "
-    "KERNEL KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD SCRATCH_FILL SELDOM UNROLL".split()
+    "FOR_EACH_ENV FOR_EACH_ENV_OF_A_WARP FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED FOR_EACH_METRIC FOR_EACH_OF_BLOCK "
+    "FOR_EACH_TOTAL KERNEL KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD SCRATCH_FILL SELDOM UNROLL".split()
 )
 
 _TYPES = frozenset(
@@ -29,8 +29,8 @@ _TYPES = frozenset(
     "Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near Numbers Observation ObservationTile "
     "OfObservation Offence Outcome ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall "
     "RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Shape SinCos Spare State "
-    "StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns Wide Words "
-    "World i64 u16 u32 u64 u8".split()
+    "StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile "
+    "Wide Words World i64 u16 u32 u64 u8".split()
 )
 """Types of the headers and of what is generated."""
 

@@ -48,7 +48,7 @@ SMALL = {
     "block": Variant({"carriers": 60, "diggers": 20}, "BLOCK", "BY_BLOCK"),
     "warps": Variant({"carriers": 50, "diggers": 20, "cells": 40, "lines": 50, "goal": 40}, "BLOCK", "BY_WARP"),
     "wide": Variant({"cells": 140, "lines": 150}, "BLOCK", "BY_WARP"),
-    "directly": Variant({"cells": 1400, "lines": 1400}, "BLOCK", "DIRECTLY"),
+    "directly": Variant({"cells": 2800, "lines": 2800}, "BLOCK", "DIRECTLY"),
     "in place": Variant({"lines": 300_000}, "BLOCK", "BY_BLOCK", in_place=True),
 }
 """Those of which the rules in NumPy are quick enough."""
