@@ -190,13 +190,41 @@ def training_tag(_page: Path) -> str:
 
 def presets(_page: Path) -> str:
     """What presets reach."""
-    rows = [(env, f"{of['threshold']:g}", *_reached(of)) for env, of in results("training_cuda", "presets").items()]
-    return table(("what", "threshold", "worst and best seed", "seconds of training"), rows)
+    rows = [
+        (env, f"{of['threshold']:g}", _published(of), *_reached(of))
+        for env, of in results("training_cuda", "presets").items()
+    ]
+    return table(("what", "threshold", "RL-Zoo's PPO", "worst and best seed", "greedily", "seconds of training"), rows)
 
 
-def _reached(of: Mapping[str, Any]) -> tuple[str, str]:
-    means = sorted(run["drawn"]["mean"] for run in of["runs"])
-    return f"{means[0]:.1f}, {means[-1]:.1f}", f"{statistics.median(run['seconds'] for run in of['runs']):.2f}"
+def _published(of: Mapping[str, Any]) -> str:
+    return "" if of.get("published") is None else f"{of['published']:.1f}"
+
+
+def _reached(of: Mapping[str, Any]) -> tuple[str, str, str]:
+    drawn, greedy = (sorted(run[kind]["mean"] for run in of["runs"]) for kind in ("drawn", "greedy"))
+    ends = [f"{means[0]:.1f}, {means[-1]:.1f}" for means in (drawn, greedy)]
+    return ends[0], ends[1], f"{statistics.median(run['seconds'] for run in of['runs']):.2f}"
+
+
+def worlds(_page: Path) -> str:
+    """What is learnt in RICE-N and COVID."""
+    rows = []
+    for name, of in results("training_cuda", "worlds").items():
+        seconds = statistics.median(run["seconds"] for run in of["runs"])
+        for role, learnt in of["learnt"].items():
+            best, chance = of["constants"][role], of["random"][role]["mean"]
+            action = ", ".join(f"{what} {level}" for what, level in best["action"].items())
+            rows.append(
+                (
+                    f"{name}, {role}",
+                    f"{chance:.4g}",
+                    f"{best['mean']:.4g} ({action})",
+                    f"{learnt['mean']:.4g} +- {learnt['interval']:.2g}",
+                    f"{seconds:.0f}",
+                )
+            )
+    return table(("mean return of", "at random", "best constant action", "learnt", "seconds of training"), rows)
 
 
 def tag_learning(_page: Path) -> str:
@@ -265,8 +293,8 @@ def _measured_single(env: str) -> str:
     rows = [(what, cells.get("cuda", ""), cells.get("cpu", "")) for what, cells in found.items()]
     reached = results("training_cuda", "presets").get(env)
     if reached is not None:
-        means, seconds = _reached(reached)
-        rows.append(("the preset, 5 seeds: median time of training, s", seconds, ""))
+        means, _, seconds = _reached(reached)
+        rows.append((f"the preset, {len(reached['runs'])} seeds: median time of training, s", seconds, ""))
         rows.append(("the return of the worst and the best seed over 1,000 fresh episodes", means, ""))
     if env == "CartPole-v1":
         for section, what in (("solve", "trained to a mean return of 475, s"), ("shell", "the same from the shell, s")):
@@ -302,6 +330,7 @@ MADE: Mapping[str, Callable[[Path], str]] = {
     "training-tag": training_tag,
     "presets": presets,
     "tag-learning": tag_learning,
+    "worlds": worlds,
     "gpus": gpus,
     "sums": sums,
     "measured": measured,

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import command, record
 from benchmarks.command import log
-from benchmarks.training import gpus, learning, solving, speed
+from benchmarks.training import gpus, learning, solving, speed, worlds
 from benchmarks.training.plan import TrainingPlan
 
 SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
@@ -22,6 +22,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "presets": learning.presets,
     "tag_throughput": speed.tag,
     "tag_learning": learning.tag,
+    "worlds": worlds.worlds,
     "gpus": gpus.several,
 }
 """What is measured, by name."""

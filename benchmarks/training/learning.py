@@ -5,24 +5,24 @@ import dataclasses
 import math
 import statistics
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gpu_envs
-from benchmarks.training.plan import EPISODES, TrainingPlan, preset
+from benchmarks.training.plan import EPISODES, TrainingPlan, preset, trained
 
-SOLVED: dict[str, float | None] = {
-    "Pendulum-v1": -172.2,
-    "MountainCarContinuous-v0": None,
-    "MountainCar-v0": None,
-    "Acrobot-v1": None,
+PUBLISHED = {
+    "CartPole-v0": None,
+    "CartPole-v1": 500.0,
+    "MountainCar-v0": -110.423,
+    "MountainCarContinuous-v0": 88.343,
+    "Pendulum-v1": -172.225,
+    "Acrobot-v1": -73.506,
 }
-"""The return that counts as learnt; None: the environment's own ``reward_threshold``. Pendulum has none: this is what
-RL-Zoo's table of trained agents says of its PPO (benchmark.md: -172.225, one run, 750 episodes)."""
+"""What is learnt, and the return that RL-Zoo's table of trained agents (benchmark.md) tells of its PPO: of one run, which
+acts greedily. Where an environment has no ``reward_threshold``, as Pendulum, this counts as learnt."""
 
-SEEDS = 5
 TEAMS = ("TagContinuous-v0", "TagGridWorld-v0")
 ROLES = ("tagger", "runner")
 
@@ -36,36 +36,14 @@ def figures(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return {role: dataclasses.asdict(found) for role, found in by_role.items()}
 
 
-def trained(
-    plan: TrainingPlan, env_id: str, name: str, seed: int, folder: Path | None = None
-) -> tuple[Any, dict[str, Any]]:
-    """A preset trained to its end: the trainer, and how long that took; with a folder, its log is left there."""
-    from gpu_envs.training import Config, RunDirectory, Trainer
-
-    own = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
-    config = Config(**{"env": env_id} | dict(preset(env_id, name)) | own)
-    trainer = Trainer(config, RunDirectory.create(folder, config) if folder is not None else None)
-    begin = time.perf_counter()
-    trainer.prepare()
-    ready = time.perf_counter()
-    result = trainer.run(progress=False)
-    done = time.perf_counter()
-    return trainer, {
-        "seed": seed,
-        "prepare_s": ready - begin,
-        "seconds": done - ready,
-        "steps": result.steps,
-        "reason": result.reason,
-    }
-
-
 def presets(plan: TrainingPlan) -> dict[str, Any]:
     """Each environment's default preset with several seeds, evaluated with actions drawn and with the likeliest."""
     found = {}
-    for env_id, chosen in SOLVED.items():
-        threshold = gpu_envs.spec(env_id).reward_threshold if chosen is None else chosen
+    for env_id, published in PUBLISHED.items():
+        own = gpu_envs.spec(env_id).reward_threshold
+        threshold: Any = published if own is None else own
         runs = []
-        for seed in range(min(SEEDS, plan.seeds)):
+        for seed in range(plan.seeds):
             trainer, run = trained(plan, env_id, "default", seed)
             for kind, greedy in (("drawn", False), ("greedy", True)):
                 (run[kind],) = figures(trainer.evaluate(episodes=EPISODES, greedy=greedy)).values()
@@ -73,6 +51,7 @@ def presets(plan: TrainingPlan) -> dict[str, Any]:
         reached = {kind: sum(run[kind]["mean"] >= threshold for run in runs) for kind in ("drawn", "greedy")}
         found[env_id] = {
             "threshold": threshold,
+            "published": published,
             "settings": dict(preset(env_id)),
             "reached": reached,
             "runs": runs,
@@ -90,7 +69,10 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
     """How long runners survive: random ones under trained taggers, trained ones under random ones, and all random."""
     found = {}
     for env_id in TEAMS:
-        at_random = play_at_random(plan, env_id)
+        params, other = (preset(env_id, name).get("params", {}) for name in ("taggers", "runners"))
+        if params != other:
+            raise ValueError(f"{env_id}: the presets taggers and runners have different params, {params} and {other}")
+        at_random = play_at_random(plan, env_id, ROLES, params)
         teams: dict[str, Any] = {"random": {"evaluated": at_random}}
         for name in ("taggers", "runners"):
             with tempfile.TemporaryDirectory() as folder:
@@ -130,18 +112,17 @@ def difference(one: dict[str, float], other: dict[str, float]) -> tuple[float, f
     return one["length"] - other["length"], math.hypot(one["length_interval"], other["length_interval"])
 
 
-def play_at_random(plan: TrainingPlan, env_id: str) -> dict[str, dict[str, float]]:
-    """The figures where everybody acts at random, in the environment as the presets have it."""
+def play_at_random(
+    plan: TrainingPlan, env_id: str, roles: Iterable[str], params: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """The figures where everybody acts at random, in the environment as presets have it."""
     from gpu_envs.backend import resolve_device
     from gpu_envs.training import Config
     from gpu_envs.training.rollout.evaluation import play
     from gpu_envs.training.rollout.horizon_env import HorizonEnv
     from gpu_envs.training.rollout.policy_rows import assign
 
-    params, other = (preset(env_id, name).get("params", {}) for name in ("taggers", "runners"))
-    if params != other:
-        raise ValueError(f"{env_id}: the presets taggers and runners have different params, {params} and {other}")
-    config = Config(env=env_id, params=params, policies=dict.fromkeys(ROLES, "random"), device=plan.device, run_dir="")
+    config = Config(env=env_id, params=params, policies=dict.fromkeys(roles, "random"), device=plan.device, run_dir="")
     device = resolve_device(plan.device)
     parts = assign(HorizonEnv(config, device, 1, 1).roles, config.policies)
     nobody = dict.fromkeys(parts)

@@ -3,7 +3,9 @@
 import dataclasses
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 from gpu_envs.training.presets import PRESETS
@@ -44,6 +46,29 @@ def preset(env_id: str, name: str = "default") -> Mapping[str, Any]:
     if name not in known:
         raise ValueError(f"{env_id} has no preset {name!r}; it has {', '.join(known) or 'none'}")
     return known[name]
+
+
+def trained(
+    plan: TrainingPlan, env_id: str, name: str, seed: int, folder: Path | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """A preset trained to its end: the trainer, and how long that took; with a folder, its log is left there."""
+    from gpu_envs.training import Config, RunDirectory, Trainer
+
+    own = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
+    config = Config(**{"env": env_id} | dict(preset(env_id, name)) | own)
+    trainer = Trainer(config, RunDirectory.create(folder, config) if folder is not None else None)
+    begin = time.perf_counter()
+    trainer.prepare()
+    ready = time.perf_counter()
+    result = trainer.run(progress=False)
+    done = time.perf_counter()
+    return trainer, {
+        "seed": seed,
+        "prepare_s": ready - begin,
+        "seconds": done - ready,
+        "steps": result.steps,
+        "reason": result.reason,
+    }
 
 
 def summary(runs: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any]:

@@ -72,31 +72,36 @@ _TAG_GRID: Mapping[str, Any] = {
 }
 
 _RICE: Mapping[str, Any] = {
-    "num_envs": 256,
+    "num_envs": 512,
     "horizon": 20,
     "epochs": 4,
     "minibatches": 8,
-    "learning_rate": "0:0.001,1:0.0001",
-    "gamma": 0.92,
-    "hidden": (128, 128),
+    "learning_rate": "0:0.001,1:0",
+    "gamma": 0.95,
+    "hidden": (256, 256),
     "normalise_observations": True,
     "normalise_rewards": True,
-    "precision": "tf32",
-    "total_steps": 400_000,
+    "precision": "bf16",
+    "total_steps": 2_000_000,
 }
 
 _COVID: Mapping[str, Any] = {
-    "num_envs": 64,
+    "num_envs": 256,
     "horizon": 90,
     "epochs": 4,
     "minibatches": 8,
-    "learning_rate": 1e-4,
-    "gamma": 0.98,
-    "hidden": (128, 128),
+    "learning_rate": "0:0.001,1:0",
+    "gamma": 0.99,
+    "gae_lambda": 0.97,
+    "hidden": (256, 256),
+    "normalise_observations": True,
     "normalise_rewards": True,
-    "precision": "tf32",
-    "total_steps": 2_000_000,
+    "precision": "bf16",
+    "stagger": True,
+    "policy_settings": {"planner": {"learning_rate": "0:0.0005,0.4:0,1:0", "gamma": 0.997}},
+    "total_steps": 12_000_000,
 }
+"""The planner learns for less than half of the time: governors then adapt to what it will do."""
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
@@ -160,7 +165,20 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "taggers": {**_TAG_GRID, "policies": {"runner": "random"}},
         "runners": {**_TAG_GRID, "total_steps": 20_000_000, "policies": {"tagger": "random"}},
     },
-    "RiceN-v0": {"default": _RICE},
+    "RiceN-v0": {
+        "default": _RICE,
+        "negotiation": {
+            **_RICE,
+            "params": {"negotiation": True},
+            "num_envs": 256,
+            "horizon": 60,
+            "minibatches": 32,
+            "learning_rate": "0:0.002,1:0",
+            "gamma": 0.98,
+            "clip": 0.5,
+            "total_steps": 3_000_000,
+        },
+    },
     "CovidEconomy-v0": {"default": _COVID},
 }
 """Fields of ``Config``, by environment and name. The one called default is used where none is asked for."""
