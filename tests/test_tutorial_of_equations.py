@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from cli_tools import said
-from harness import forgotten
+from harness import forgotten, numpy_of
 
 import gpu_envs
 from benchmarks.custom import tutorial
@@ -93,14 +93,14 @@ def test_the_rules_are_the_equations(precision: str, tolerance: float, device: s
     env: Any = gpu_envs.make(PLACE, count, device=device, precision=precision, statistics=True, **given)
     params: dict[str, Any] = {**env.params, "solidarity": given["solidarity"][:, None]}
     env.reset(seed=5)
-    assert len(np.unique(env.state["capital"])) == count * 5
+    assert len(np.unique(numpy_of(env.state["capital"]))) == count * 5
     actions = np.random.default_rng(0).integers(0, 6, (periods, count, 5, 7))
     history = []
     for t in range(periods):
-        expected = period(np.array(env.state["capital"]), np.array(env.state["carbon"])[:, None], actions[t], params)
+        expected = period(numpy_of(env.state["capital"]), numpy_of(env.state["carbon"])[:, None], actions[t], params)
         observations, rewards, terminations, truncations, infos = env.step({"region": actions[t]})
         for name, values in expected.state.items():
-            np.testing.assert_allclose(env.state[name], values, tolerance, tolerance, err_msg=name)
+            np.testing.assert_allclose(numpy_of(env.state[name]), values, tolerance, tolerance, err_msg=name)
         np.testing.assert_allclose(rewards["region"], expected.rewards, tolerance, tolerance)
         assert (terminations["region"] == (t == periods - 1)).all()
         assert not truncations["region"].any()

@@ -20,8 +20,8 @@ PUBLISHED = {
     "Pendulum-v1": -172.225,
     "Acrobot-v1": -73.506,
 }
-"""What is learnt, and the return that RL-Zoo's table of trained agents (benchmark.md) tells of its PPO: of one run, which
-acts greedily. Where an environment has no ``reward_threshold``, as Pendulum, this counts as learnt."""
+"""What is learnt, and what RL-Zoo says of its PPO (benchmark.md, one run): the return, acting greedily. Where an
+environment has no ``reward_threshold``, as Pendulum, this counts as learnt."""
 
 TEAMS = ("TagContinuous-v0", "TagGridWorld-v0")
 ROLES = ("tagger", "runner")

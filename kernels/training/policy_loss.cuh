@@ -157,19 +157,20 @@ FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, 
     }
 }
 
+template <class Env> FN void work_out(const LossCall& call, const LocalMemory& memory, const Env& env) {
+    const Rows rows(memory, call.parameters, call.d_parameters, env, call.action_mask, call.indices);
+    Samples    samples;
+    find(samples, call, env);
+    if constexpr (DISCRETE) discrete_loss(samples, call, rows, env);
+    else gaussian_loss(samples, call, rows, env);
+    rows.store(env);
+}
+
 KERNEL(kernel_loss, LossCall) {
     const LocalMemory memory(STAGED_BYTES);
-    const auto        work_out = [&](const auto& env) {
-        const Rows rows(memory, call.parameters, call.d_parameters, env, call.action_mask, call.indices);
-        Samples    samples;
-        find(samples, call, env);
-        if constexpr (DISCRETE) discrete_loss(samples, call, rows, env);
-        else gaussian_loss(samples, call, rows, env);
-        rows.store(env);
-    };
     if constexpr (BY_WARPS) {
-        FOR_EACH_ENV_OF_A_WARP(env, call.rows) work_out(env);
+        FOR_EACH_ENV_OF_A_WARP(env, call.rows) work_out(call, memory, env);
     } else {
-        FOR_EACH_ENV(env, call.rows) work_out(env);
+        FOR_EACH_ENV(env, call.rows) work_out(call, memory, env);
     }
 }

@@ -127,21 +127,22 @@ template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call
     }
 }
 
+template <class Env> FN void draw(const SampleCall& call, const LocalMemory& memory, const Env& env) {
+    const Rows rows(memory, call.parameters, nullptr, env, call.action_mask);
+    Total      total;
+    if constexpr (DISCRETE) draw_choices(total, call, rows, env);
+    else draw_gaussians(total, call, rows, env);
+    FOR_EACH_LANE(k, env) call.log_probs[env.index(k)] = total.log_prob[k];
+    if (call.entropies != nullptr) {
+        FOR_EACH_LANE(k, env) call.entropies[env.index(k)] = total.entropy[k];
+    }
+}
+
 KERNEL(kernel_sample, SampleCall) {
     const LocalMemory memory(STAGED_BYTES);
-    const auto        draw = [&](const auto& env) {
-        const Rows rows(memory, call.parameters, nullptr, env, call.action_mask);
-        Total      total;
-        if constexpr (DISCRETE) draw_choices(total, call, rows, env);
-        else draw_gaussians(total, call, rows, env);
-        FOR_EACH_LANE(k, env) call.log_probs[env.index(k)] = total.log_prob[k];
-        if (call.entropies != nullptr) {
-            FOR_EACH_LANE(k, env) call.entropies[env.index(k)] = total.entropy[k];
-        }
-    };
     if constexpr (BY_WARPS) {
-        FOR_EACH_ENV_OF_A_WARP(env, call.rows) draw(env);
+        FOR_EACH_ENV_OF_A_WARP(env, call.rows) draw(call, memory, env);
     } else {
-        FOR_EACH_ENV(env, call.rows) draw(env);
+        FOR_EACH_ENV(env, call.rows) draw(call, memory, env);
     }
 }
