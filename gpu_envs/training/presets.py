@@ -127,7 +127,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalise_observations": True,
             "normalise_rewards": True,
             "total_steps": 60_000_000,
-            "target_return": 92.0,
+            "target_return": 94.5,
         },
     },
     "Pendulum-v1": {
@@ -151,7 +151,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "gae_lambda": 0.94,
             "normalise_observations": True,
             "total_steps": 20_000_000,
-            "target_return": -78.0,
+            "target_return": -70.0,
         },
     },
     "TagContinuous-v0": {
