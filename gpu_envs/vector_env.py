@@ -234,10 +234,9 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         """What is possible, where the rules say so: of every replica."""
         if not self._masked:
             return {}
-        everywhere = self._to_output(self._everywhere)
         return {
             "action_mask": self._result("action_mask", out),
-            "_action_mask": everywhere.copy() if self.output == "numpy" else everywhere,
+            "_action_mask": np.ones(self.num_envs, bool) if self.output == "numpy" else self._everywhere,
         }
 
     def _infos_of_live(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.pages.environments import specs_of
 from benchmarks.pages.tables import digits, percent, table
 from benchmarks.record import RESULTS, short
+from benchmarks.training.learning import PUBLISHED
 
 SINGLE = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 
@@ -191,14 +192,15 @@ def training_tag(_page: Path) -> str:
 def presets(_page: Path) -> str:
     """What presets reach."""
     rows = [
-        (env, f"{of['threshold']:g}", _published(of), *_reached(of))
+        (env, f"{of['threshold']:g}", _published(env), *_reached(of))
         for env, of in results("training_cuda", "presets").items()
     ]
     return table(("what", "threshold", "RL-Zoo's PPO", "worst and best seed", "greedily", "seconds of training"), rows)
 
 
-def _published(of: Mapping[str, Any]) -> str:
-    return "" if of.get("published") is None else f"{of['published']:.1f}"
+def _published(env: str) -> str:
+    found = PUBLISHED[env]
+    return "" if found is None else f"{found:.1f}"
 
 
 def _reached(of: Mapping[str, Any]) -> tuple[str, str, str]:

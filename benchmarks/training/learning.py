@@ -51,7 +51,6 @@ def presets(plan: TrainingPlan) -> dict[str, Any]:
         reached = {kind: sum(run[kind]["mean"] >= threshold for run in runs) for kind in ("drawn", "greedy")}
         found[env_id] = {
             "threshold": threshold,
-            "published": published,
             "settings": dict(preset(env_id)),
             "reached": reached,
             "runs": runs,

@@ -15,7 +15,7 @@ SEEDS = 5
 EPISODES = 256
 """Of an evaluation: but for the actions drawn, all are alike."""
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Half the width of a 95 % interval of a mean, in standard errors, by the number of seeds."""
 
 Constants = Mapping[str, Sequence[tuple[int, ...]]]
@@ -31,19 +31,19 @@ class World(NamedTuple):
     """What constant actions are made of."""
 
 
+_RICE = ("savings", "mitigation", "export limit", "bids", "tariffs")
+
 WORLDS = {
-    "RiceN-v0": World("RiceN-v0", "default", ("savings", "mitigation", "export limit", "bids", "tariffs")),
-    "RiceN-v0 negotiating": World(
-        "RiceN-v0", "negotiation", ("savings", "mitigation", "export limit", "bids", "tariffs")
-    ),
+    "RiceN-v0": World("RiceN-v0", "default", _RICE),
+    "RiceN-v0 negotiating": World("RiceN-v0", "negotiation", _RICE),
     "CovidEconomy-v0": World("CovidEconomy-v0", "default", ("stringency", "subsidy")),
 }
 
 RICE_GRID = (range(10), (0, 2, 4, 6, 9), (0, 5, 9), (0, 3), (0, 5))
 """Of savings, mitigation, the limit of exports, bids and tariffs, in tenths. Promises, requests and consents: none."""
 
-COVID_GRID = ((1, 0), (10, 20))
-"""Stringency and subsidy: open without money, and closed with all there is."""
+COVID_GRID = (range(1, 11), range(21))
+"""Of stringency and subsidy."""
 
 
 def worlds(plan: TrainingPlan) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def spoken(by_role: Mapping[str, Mapping[str, Any]]) -> str:
 def across(means: Sequence[float]) -> dict[str, float]:
     """The mean over seeds, and half the width of its 95 % interval."""
     spread = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0
-    return {"mean": statistics.fmean(means), "interval": STUDENT.get(len(means), 2.0) * spread}
+    return {"mean": statistics.fmean(means), "interval": STUDENT.get(len(means), 0.0) * spread}
 
 
 def constants(plan: TrainingPlan, world: World, params: Mapping[str, Any]) -> dict[str, Any]:
     """Of each role the best constant action: its return, what it is, and what was measured of its episode."""
-    grid = COVID_GRID if world.env_id == "CovidEconomy-v0" else tuple(itertools.product(*RICE_GRID))
+    grid = tuple(itertools.product(*(COVID_GRID if world.env_id == "CovidEconomy-v0" else RICE_GRID)))
     env: Any = gpu_envs.make(
         world.env_id,
         len(grid),

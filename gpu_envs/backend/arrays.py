@@ -1,6 +1,5 @@
 """The three array libraries behind one interface: memory for the simulation, and what users hand in."""
 
-import functools
 import itertools
 import math
 import sys
@@ -288,15 +287,13 @@ class _Together:
     """Memory of a device, and a copy of it in page-locked memory of the host, which one transfer brings up to date."""
 
     def __init__(self, device: Array) -> None:
+        import cupy
+
         self.device = device
+        size = max(1, device.nbytes)  # (of its pool, memory comes in powers of two)
+        memory = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(size), 0)
+        self.host = np.frombuffer(memory, np.uint8, device.nbytes)
         self._read_at = -1
-
-    @functools.cached_property
-    def host(self) -> Any:
-        """The copy."""
-        import cupyx
-
-        return cupyx.empty_pinned(self.device.shape, np.uint8)
 
     def fetch(self, changes: int) -> None:
         """Brings the copy up to date, where there were changes since."""

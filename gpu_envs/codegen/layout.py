@@ -41,7 +41,7 @@ class SimulationConfig:
     first_replica: int = 0
     """The number of the first one, in the batch that these are part of."""
     active_heads: bool = False
-    """Of a team: masks leave elements of actions that mean nothing now one choice."""
+    """Of a team: masks leave elements of actions that mean nothing in the step to come one choice."""
     apart: bool = False
     """Of a team: what all agents of a role see alike is written once a replica, and not into their rows."""
     measured: bool = False

@@ -21,19 +21,19 @@ BATCH_FLOATS = 1088
 """About so many floats of rows a warp keeps before it copies them out."""
 
 SMALL_TEAM = 64
-"""Agents up to which several replicas share a block."""
+"""Agents up to which several replicas share a block, or where rows are wide a few warps have one."""
 
 BLOCK_THREADS = 256
 """The most threads in a block, where the user says nothing."""
+
+NARROW_THREADS = 384
+"""The same for a team with narrow rows of observations, whose phases are short."""
 
 MANY_FLOATS = 6000
 """Floats of rows of a small team from which it has four warps, and three otherwise."""
 
 LIGHT_ROWS = 128
 """Floats in a row, on average, up to which few threads write one together: it is soon done."""
-
-NARROW_THREADS = 384
-"""The same for a team with narrow rows of observations, whose phases are short."""
 
 SEVERAL_BYTES = 40 * 1024
 """Shared memory that replicas in one block may have together: more would leave a multiprocessor too few blocks."""
@@ -89,7 +89,9 @@ class TeamSchedule(NamedTuple):
     lanes: int
     """Threads that write a row together."""
     together: tuple[int, ...]
-    """Rows of each role that a warp copies out together; a block, of so many agents as it says of the first."""
+    """Rows of each role that a warp copies out together."""
+    chunk: int
+    """Agents whose rows a block copies out together."""
     offsets: Mapping[str, int]
     """Where in a block's memory each field of its Worlds begins."""
     rows_at: int
@@ -151,7 +153,7 @@ def schedule_of(team: TeamSize, num_envs: int, device: Device) -> TeamSchedule:
     if not device.on_gpu:
         return _laid_out(team, "HOST", 1, 1)
     asked, agents, widest = device.block_size, team.agents, team.widest_of_all
-    replicas, warps = 1, -(-agents // 32)
+    replicas = 1
     if agents <= SMALL_TEAM and widest <= WIDE_ROW:
         replicas = 1 << max(0, ((asked or BLOCK_THREADS) // agents).bit_length() - 1)
         while replicas > 1 and _laid_out(team, "BLOCK", replicas, 32).shared_bytes > SEVERAL_BYTES:
@@ -162,7 +164,7 @@ def schedule_of(team: TeamSize, num_envs: int, device: Device) -> TeamSchedule:
     elif widest > WIDE_ROW:
         threads = asked or BLOCK_THREADS
     else:
-        threads = asked or min(NARROW_THREADS if widest <= NARROW_ROW else BLOCK_THREADS, 32 * warps)
+        threads = asked or min(NARROW_THREADS if widest <= NARROW_ROW else BLOCK_THREADS, -(-agents // 32) * 32)
     block = _laid_out(team, "BLOCK", replicas, threads)
     if block.shared_bytes > device.shared_bytes:
         block = _laid_out(team, "BLOCK", replicas, threads, arrays_in_place=True)
@@ -189,7 +191,7 @@ def _laid_out(team: TeamSize, kind: str, replicas: int, threads: int, *, arrays_
             offsets[field.name] = at
             size = field.elements(team.agents) * replicas * np.dtype(field.dtype).itemsize
             at += -(-size // 64) * 64  # so that on a CPU each begins a cache line
-    widest, rows_at = team.widest, at
+    widest, rows_at, agents = team.widest, at, 1
     warps = -(-threads // 32)
     lanes = team.row_lanes(kind)
     together = tuple(_warp_rows(role.features, -(-team.agents // warps), 32 // lanes) for role in team.roles)
@@ -204,13 +206,12 @@ def _laid_out(team: TeamSize, kind: str, replicas: int, threads: int, *, arrays_
         chunk = max(threads, SEVERAL_BYTES // (4 * widest) // threads * threads)
         agents = min(chunk, team.agents) if replicas == 1 else team.agents
         at += 4 * sum(staged_floats(role, agents, replicas) for role in team.roles)
-        together = (agents,) * len(team.roles)
-    return TeamSchedule(kind, replicas, threads, writing, lanes, together, offsets, rows_at, warp_floats, at)
+    return TeamSchedule(kind, replicas, threads, writing, lanes, together, agents, offsets, rows_at, warp_floats, at)
 
 
 def _warp_rows(features: int, share: int, at_once: int) -> int:
     """Rows that a warp copies out together: its share of them at most, in turns of those it writes at once."""
-    rows = max(1, min(BATCH_FLOATS // features, share))
+    rows = max(1, min(BATCH_FLOATS // max(1, features), share))
     return min(32, rows // at_once * at_once or rows)
 
 

@@ -194,6 +194,7 @@ def _constants(layout: TeamLayout) -> str:
             f"constexpr int  ROW_LANES    = {schedule.lanes};  // threads that write a row of observations",
             "enum RowWriting { DIRECTLY, BY_BLOCK, BY_WARP };",
             f"constexpr RowWriting ROW_WRITING = {schedule.writing};",
+            f"constexpr int  CHUNK_AGENTS = {schedule.chunk};  // whose rows a block copies out together",
             f"constexpr int  WARP_FLOATS  = {schedule.warp_floats};  // of rows that a warp keeps",
             f"constexpr int  ROWS_AT      = {schedule.rows_at};  // bytes of a block's memory before the rows",
             f"constexpr int  LOCAL_BYTES  = {schedule.shared_bytes};",
@@ -221,7 +222,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
     fixed = [_fixed(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
     together = schedule.together
     batches = [-(-role.size // rows) for role, rows in zip(layout.roles, together, strict=True)]
-    staged = [staged_floats(role, together[0], schedule.replicas) for role in layout.roles]
+    staged = [staged_floats(role, schedule.chunk, schedule.replicas) for role in layout.roles]
     return "\n\n".join(
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",

@@ -89,7 +89,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
                 waits for the device, so it is for finding mistakes, and never within a CUDA graph.
             first_replica: The number of the first in a larger batch, as part of which these are seeded and named.
             shared_observations: Of a team: give what all agents of a role see alike once a replica, not in each row.
-            active_heads: Of a team: masks leave elements of actions that mean nothing now one choice.
+            active_heads: Of a team: masks leave elements of actions that mean nothing in the step to come one choice.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own: one value or, but for those on which shapes depend, one for each replica.
@@ -185,10 +185,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     @property
     def elapsed(self) -> Array:
-        """How many steps each replica's episode has had, int32: live, to be assigned into (``env.elapsed[:] = 0``).
-
-        With NumPy output on CUDA it is a copy.
-        """
+        """How many steps each replica's episode has had, int32: live, or with NumPy output on CUDA a copy."""
         return self._to_output(self._sim.elapsed)
 
     @property
@@ -208,10 +205,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     @property
     def episode_return(self) -> ResultT:
-        """The return of each replica's last finished episode, with a team of each agent's, by role.
-
-        Live, or with NumPy output on CUDA a copy.
-        """
+        """The return of each replica's last finished episode, with a team of each agent's, by role: live, or a copy."""
         return self._last("episode_return")
 
     @property
@@ -391,10 +385,13 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
 
     def _to_output(self, array: Array) -> Array:
         """One of the simulation's arrays in the output's library: itself, or a copy from the device."""
-        return self._sim.arrays.read(array) if self.output == "numpy" and self.device != "cpu" else array
+        if self.output != "numpy" or self.device == "cpu":
+            return array
+        with self._turn:  # threads share what brings it to the host
+            return self._sim.arrays.read(array)
 
     def _given_out(self, array: Array) -> Array:
         """One of the simulation's arrays as the user gets it: itself, or a copy."""
-        if self.output == "numpy" and self.gives_copies:
-            return self._sim.arrays.read(array)
-        return array if not self.gives_copies else array.clone() if self.output == "torch" else array.copy()
+        if not self.gives_copies or (self.output == "numpy" and self.device != "cpu"):
+            return self._to_output(array)
+        return array.clone() if self.output == "torch" else array.copy()

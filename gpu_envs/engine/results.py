@@ -129,7 +129,7 @@ _READ_TOGETHER = (
     ),
     ("records", "final_obs", "final_shared", "episode_return", "episode_length", "episode_metrics"),
 )
-"""What is read after each step, and what where an episode has ended."""
+"""What is read after each step, and what where an episode has ended: of each, NumPy output reads all or nothing."""
 
 
 def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Array]:

@@ -136,7 +136,7 @@ class Bare:
         """Fills the observations with bytes that observe must overwrite."""
         for name, array in self.sim.buffers.items():
             if self.garbage is not None and name.partition(".")[0] == "observations":
-                array[...] = _filled(array, self.garbage)
+                self.sim.arrays.write(array, _filled(array, self.garbage))
 
     def _everything(self) -> Moment:
         names = ("observations", "rewards", "terminations", "truncations", "action_mask", "elapsed")

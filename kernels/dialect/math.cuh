@@ -53,7 +53,7 @@ constexpr double PI = 3.14159265358979323846;
 
 template <class T> FN constexpr T minimum(T a, T b)        { return b < a ? b : a; }
 template <class T> FN constexpr T maximum(T a, T b)        { return a < b ? b : a; }
-// (In the other order NVRTC 13.0 takes a whole number that was raised to 0 for one that was lowered to `high`.)
+// (Raised last, a whole number that was raised to 0 is taken for one that was lowered to `high` by NVRTC 13.0.)
 template <class T> FN constexpr T clip(T x, T low, T high) { return minimum(maximum(x, low), high); }
 
 // a / b, rounded as division rounds it, where `inverse` is 1 / b: one step of Newton's (Markstein 1990). For numbers

@@ -31,8 +31,6 @@ template <class Call> FN void observe_directly(const World& w, const Params& p, 
     }
 }
 
-constexpr int CHUNK_AGENTS = rows_together(0);  // whose rows a block copies out together
-
 // The rows of one role in a chunk of agents, of all replicas of the block.
 struct Chunk {
     int   low;     // the first agent, counted within the role
@@ -96,7 +94,6 @@ template <class Call> FN void observe_by_block(const World& w, const Params& p, 
 // them copy the rows. Rows of who is out are zeroed beforehand, so that threads are spent on the others alone.
 template <class Call> FN void observe_by_warps(const World& w, const Params& p, Team& team, const Call& call, Rows rows, char* local) {
     constexpr int groups = WARP / ROW_LANES;  // rows at a time; where ROW_LANES divides no warp, a few threads have none
-    static_assert(ROW_WRITING != BY_WARP || rows_together(0) <= WARP, "a bit for each row");
     const int    warp = thread_rank() / WARP, lane = thread_rank() % WARP, group = lane / ROW_LANES;
     float* const staged = reinterpret_cast<float*>(local + ROWS_AT) + warp * WARP_FLOATS;
     const bool   last   = rows == LAST_ROWS;  // the block's one replica is at its end

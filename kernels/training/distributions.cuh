@@ -20,8 +20,8 @@ constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float
 
 // The parameters of a tile's rows, whose place is taken by their gradients: a parameter may be read until its gradient
 // is set. A GPU's warp copies its rows to shared memory and back in whole lines. Where each thread has a row, they lie
-// an odd number of words apart there, so that the threads' accesses fall in different banks. Long rows of few elements
-// stay where they are. A CPU transposes its rows, so that loops over lanes vectorise.
+// an odd number of words apart there, so that the threads' accesses fall in different banks. Long rows of few elements,
+// and very long ones, stay where they are. A CPU transposes its rows, so that loops over lanes vectorise.
 struct Rows {
     const float* source;
     float*       target;

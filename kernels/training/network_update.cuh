@@ -48,7 +48,6 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             Samples samples;
             samples.place[0]    = 0;
             samples.alive[0]    = alive;
-            samples.total       = {};
             if (lane < WARP_ROWS) {
                 if constexpr (DISCRETE) discrete_loss(samples, one, rows, env);
                 else gaussian_loss(samples, one, rows, env);

@@ -24,7 +24,6 @@ template <class Env> FN void find(Samples& samples, const LossCall& call, const 
         samples.place[k]    = place;
         samples.alive[k]    = call.alive == nullptr || call.alive[place] != 0;
     }
-    clear(samples.total, env);
 }
 
 struct Loss { float value, gradient; };
@@ -136,6 +135,7 @@ FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, 
 // d log pi / d log s = z^2 - 1, dH / d log s = 1.
 template <class Env>
 FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
+    clear(samples.total, env);
     for (int d = 0; d < WIDTH; ++d) {
         FOR_EACH_LANE(k, env) {
             const float mean = rows.get(d, k), log_std = rows.get(WIDTH + d, k);

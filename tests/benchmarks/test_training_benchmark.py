@@ -12,7 +12,7 @@ import pytest
 import gpu_envs
 from benchmarks import record
 from benchmarks.peers import process
-from benchmarks.training import plan
+from benchmarks.training import plan, worlds
 
 
 @pytest.fixture
@@ -125,3 +125,16 @@ def test_the_jax_peer_stops_by_the_same_rule() -> None:
 
     assert mean_of_last(np.array([[60, 600.0], [39, 390.0]])) == -math.inf
     assert mean_of_last(np.array([[1000, 0.0], [60, 600.0], [0, 0.0], [50, 1600.0]])) == pytest.approx(2200 / 110)
+
+
+def test_constant_actions_are_compared() -> None:
+    """Of COVID's the best for governors is a long closing with all the money there is; regions save, and warm."""
+    here = plan.TrainingPlan("cpu", seeds=1, rounds=1, seconds=1.0, jax_python="", sb3_python="", log=lambda _: None)
+    found = worlds.constants(here, worlds.WORLDS["CovidEconomy-v0"], {})
+    assert found["governor"]["action"] == {"stringency": 7, "subsidy": 20}
+    assert found["planner"]["action"]["subsidy"] == 0
+    assert found["governor"]["mean"] > 784.9  # what closing to the highest level gives
+    region = worlds.constants(here, worlds.WORLDS["RiceN-v0"], {})["region"]
+    assert region["action"]["savings"] > 0
+    assert 1.25 < region["metrics"]["temperature"] < 7.0
+    assert worlds.across([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}

@@ -189,6 +189,10 @@ def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:
         one = dataclasses.replace(spec.roles[0], shared_at=None, **none)
         with pytest.raises(ValueError, match=r"'hunter': observation and shared_observation are .*; give each"):
             MultiAgentEnv(dataclasses.replace(spec, roles=(one, *spec.roles[1:])), 2, device="cpu")
+    nothing = dataclasses.replace(spec.roles[2], observation=Box(0, 1, (0,)))
+    assert MultiAgentEnv(
+        dataclasses.replace(spec, roles=(*spec.roles[:2], nothing)), 2, device="cpu"
+    ).single_observation_spaces[nothing.name].shape == (0,)
     for at in wrong:
         roles = (dataclasses.replace(spec.roles[0], shared_at=at), *spec.roles[1:])
         with pytest.raises(ValueError, match=rf"'hunter': shared_at is {at!r}; give a whole number from 0 to 3"):

@@ -39,8 +39,11 @@ HEADS = {
     "discrete": Head.of(gymnasium.spaces.Discrete(6, start=-2)),
     "alike": Head.of(gymnasium.spaces.MultiDiscrete([4, 4, 4])),
     "multidiscrete": Head.of(gymnasium.spaces.MultiDiscrete([5, 2, 9], start=[1, 0, -3])),
-    "many": Head.of(gymnasium.spaces.MultiDiscrete([7] * 12 + [2] * 9)),  # a GPU has some of them at a time
-    "wide": Head.of(gymnasium.spaces.MultiDiscrete([3, 95, 130])),  # and of these not even one
+    "many": Head.of(gymnasium.spaces.MultiDiscrete([7] * 12 + [2] * 9)),  # a GPU's warp has a row
+    "more": Head.of(
+        gymnasium.spaces.MultiDiscrete([5] * 40 + [2] * 11, start=[1] * 51)
+    ),  # its threads several elements
+    "wide": Head.of(gymnasium.spaces.MultiDiscrete([3, 95, 130])),  # rows stay where they are
 }
 SETTINGS = {"ppo": LossSettings(), "a2c": LossSettings(clipped=False)}
 SCALARS = (0.3, 1.7, 0.05, 0.2)

@@ -15,7 +15,7 @@ from gpu_envs.training.operations.heads import Head
 MOST_STAGED = 88
 """Parameters a row for which a block of 128 threads has room in its shared memory."""
 
-MOST_SHARED = 12_000
+MOST_SHARED = 11_776
 """And for which a warp has."""
 
 LANES = 32
@@ -190,7 +190,7 @@ class Ops:
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
         self.head: Final = head
         self._backend: Final = open_backend(resolve_device(device), threads)
-        self._threads: Final = shares_of(head) if self._backend.device != "cpu" else 1  # a row's
+        self._shares: Final = shares_of(head) if self._backend.device != "cpu" else 1
 
     @functools.cached_property
     def _sample(self) -> Kernel:
@@ -236,7 +236,7 @@ class Ops:
         if not 0 <= turn < 2**63:
             raise ValueError(f"turn is {turn}; give 0 or more")
         self._sample.launch(
-            rows * self._threads, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters,
+            rows * self._shares, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters,
             actions=actions, acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy),
             action_mask=_flags(action_mask),
         )  # fmt: skip
@@ -272,7 +272,7 @@ class Ops:
             wrong = f"{given['samples']} samples" if indices is None else f"{len(indices)} indices"
             raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
         self._loss.launch(
-            rows * self._threads, **given, scalars=scalars, parameters=parameters, values=values,
+            rows * self._shares, **given, scalars=scalars, parameters=parameters, values=values,
             d_parameters=d_parameters, d_values=d_values, sums=sums, action_mask=_flags(batch.action_mask),
         )  # fmt: skip
 
