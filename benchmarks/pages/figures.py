@@ -24,6 +24,10 @@ TEAMS = {
     "grid_4_1_1m": "the same",
     "grid_4_1_1m_int64": "the same",
     "grid_999_1": "TagGridWorld-v0, 999 + 1 agents, nearest observed",
+    "rice": "RiceN-v0, 27 regions, shared observations apart",
+    "rice_negotiating": "the same, with negotiation",
+    "rice_whole_rows": "RiceN-v0, whole rows",
+    "covid": "CovidEconomy-v0, 51 governors and a planner",
 }
 """By the names in the results: what was stepped."""
 
@@ -124,19 +128,19 @@ def _compiled(found: Mapping[str, Any]) -> dict[str, str]:
 
 def teams_cuda(_page: Path) -> str:
     """Teams, on a GPU."""
-    return _teams("throughput_cuda", TEAMS)
+    return _teams("throughput_cuda")
 
 
 def teams_cpu(_page: Path) -> str:
     """Teams, on one core."""
-    return _teams("throughput_cpu", [name for name in TEAMS if not name.startswith("grid_4_1_1m")])
+    return _teams("throughput_cpu")
 
 
-def _teams(file: str, names: Iterable[str]) -> str:
-    found = results(file)["teams"]
+def _teams(file: str, env: str = "") -> str:
     rows = []
-    for name in names:
-        of = found[name]
+    for name, of in results(file)["teams"].items():
+        if not of["env_id"].startswith(env) or (file == "throughput_cpu" and name.startswith("grid_4_1_1m")):
+            continue
         shown = [f"{of['num_envs']:,}", of["actions"], percent(of["in_game"])]
         rows.append((TEAMS[name], *shown, digits(of["us_per_step"]), short(of["env_steps_per_s"])))
     return table(("what", "replicas", "actions", "agents in the game", "us a step", "env-steps/s"), rows)
@@ -306,15 +310,13 @@ def _measured_single(env: str) -> str:
 
 
 def _measured_team(env: str) -> str:
-    names = [name for name in TEAMS if results("throughput_cuda")["teams"][name]["env_id"] == env]
-    on_core = [name for name in names if not name.startswith("grid_4_1_1m")]
     cold = results("throughput_cuda")["compile_s"][env]
     parts = [
         "On an NVIDIA H200:",
-        _teams("throughput_cuda", names),
+        _teams("throughput_cuda", env),
         f"Compiled in {cold['cold']:.2f} s, and from the cache in {1000 * cold['cached']:.0f} ms.",
         "On one core of an AMD EPYC:",
-        _teams("throughput_cpu", on_core),
+        _teams("throughput_cpu", env),
         "One team learning against a random one, over 1,000 episodes, with 95 % intervals. A runner that "
         "lasts\nlonger is tagged later:",
         table(("steps a runner lasts", "random against random", "trained taggers", "trained runners"), [_lasts(env)]),

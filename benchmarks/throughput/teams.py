@@ -17,7 +17,7 @@ class Workload(NamedTuple):
     env_id: str
     num_envs: int
     params: Mapping[str, Any] = {}
-    """The environment's own parameters, where they are not the default."""
+    """Parameters and options, where they are not the default."""
     warm_up: int = 600
     """Steps before the measurement: until the share of agents in the game is stationary, where they go out."""
     dtype: str = "int64"
@@ -28,6 +28,7 @@ class Workload(NamedTuple):
 
 TAG = "TagContinuous-v0"
 GRID = "TagGridWorld-v0"
+APART = {"shared_observations": True}
 STAY = {"runner_exits_game_after_tagged": False}
 
 WORKLOADS = (
@@ -38,6 +39,10 @@ WORKLOADS = (
     Workload("grid_4_1_1m", GRID, 1_000_000, warm_up=200, dtype="uint8"),
     Workload("grid_4_1_1m_int64", GRID, 1_000_000, warm_up=200),
     Workload("grid_999_1", GRID, 2_000, {"num_taggers": 999, "use_full_observation": False}, 200),
+    Workload("rice", "RiceN-v0", 10_000, APART, 40, "uint8"),
+    Workload("rice_negotiating", "RiceN-v0", 10_000, {"negotiation": True, **APART}, 60, "uint8"),
+    Workload("rice_whole_rows", "RiceN-v0", 10_000, warm_up=40, dtype="uint8"),
+    Workload("covid", "CovidEconomy-v0", 10_000, warm_up=60, dtype="uint8"),
     Workload("tag_10000_agents", TAG, 1, {"num_taggers": 1_000, "num_runners": 9_000, **STAY}, 20),
 )
 
@@ -58,12 +63,13 @@ def tensors_of_actions(env: gpu_envs.MultiAgentEnv, count: int, dtype: str) -> l
 
 
 def start(work: Workload, **kwargs: Any) -> gpu_envs.MultiAgentEnv:
-    """Makes the replicas, and staggers them over their episode."""
+    """Makes the replicas, and staggers them over their episode where a limit ends it."""
     env: gpu_envs.MultiAgentEnv = gpu_envs.make(
         work.env_id, work.num_envs, autoreset_mode="SameStep", **kwargs, **work.params
     )
     env.reset(seed=0)
-    env.stagger(seed=1)
+    if env.max_episode_steps is not None:
+        env.stagger(seed=1)
     return env
 
 
@@ -128,7 +134,8 @@ def on_cpu(log: Callable[[str], None]) -> dict[str, Any]:
     for work in WORKLOADS:
         if work.name.endswith("int64"):
             continue
-        small = work._replace(num_envs=min(work.num_envs, 20_000 if work.env_id == GRID and not work.params else 64))
+        most = 20_000 if work.env_id == GRID and not work.params else 256 if work.name == "covid" else 64
+        small = work._replace(num_envs=min(work.num_envs, most))
         env = start(small, device="cpu", copy=False, threads=1)
         actions = random_actions(env, 16, work.dtype)
         for t in range(min(small.warm_up, 100 if env.num_envs > 1_000 else small.warm_up)):
