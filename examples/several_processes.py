@@ -1,6 +1,6 @@
 """CartPole trained by several processes as one, a GPU each: ``torchrun --nproc-per-node 2 several_processes.py``.
 
-Without GPUs they are processes on the CPU.
+Where there are fewer GPUs than processes, they are processes on the CPU.
 """
 
 import os
@@ -14,7 +14,7 @@ from gpu_envs.training import Config, train
 def main() -> None:
     """Trains until CartPole is solved; the first process keeps the run's folder and draws the bar."""
     rank = int(os.environ["LOCAL_RANK"])
-    on_gpu = torch.cuda.device_count() > rank
+    on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # all of them, or none
     device = f"cuda:{rank}" if on_gpu else "cpu"
     if on_gpu:
         torch.cuda.set_device(rank)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from cli_tools import said
-from harness import forgotten, numpy_of
+from harness import forgotten, numpy_of, on_host
 
 import gpu_envs
 from benchmarks.custom import tutorial
@@ -90,8 +90,8 @@ def test_the_rules_are_the_equations(precision: str, tolerance: float, device: s
     """Random steps from random starts, with another solidarity in each replica."""
     count, periods = 7, 20
     given: dict[str, Any] = {"taste": 0.7, "damage": 0.08, "uptake": 0.02, "solidarity": np.linspace(0, 1, count)}
-    env: Any = gpu_envs.make(PLACE, count, device=device, precision=precision, statistics=True, **given)
-    params: dict[str, Any] = {**env.params, "solidarity": given["solidarity"][:, None]}
+    env: Any = gpu_envs.make(PLACE, count, device=device, output="numpy", precision=precision, statistics=True, **given)
+    params: dict[str, Any] = {**on_host(dict(env.params)), "solidarity": given["solidarity"][:, None]}
     env.reset(seed=5)
     assert len(np.unique(numpy_of(env.state["capital"]))) == count * 5
     actions = np.random.default_rng(0).integers(0, 6, (periods, count, 5, 7))

@@ -390,7 +390,7 @@ def test_a_shortage_names_the_setting_that_is_wrong(own: bool) -> None:
         pytest.raises(MemoryError, match="lower num_envs to 225, or") as caught,
         memory.explain_shortage(config, "cpu"),
     ):
-        raise MemoryError(f"Unable to allocate {total * 4 / 2**40:.6f} TiB for an array")
+        raise MemoryError(f"Unable to allocate {total * 3.99 / 2**40:.6f} TiB for an array")
     assert "hidden to" not in str(caught.value)
 
 
