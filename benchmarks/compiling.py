@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.record import BYTES
 
-COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0")
+COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0", "CovidEconomy-v0")
 """Environments whose compilation is timed."""
 
 _COMPILE = """

@@ -215,8 +215,14 @@ def _reached(of: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def worlds(_page: Path) -> str:
     """What is learnt in RICE-N and COVID."""
+    return _worlds()
+
+
+def _worlds(env: str = "") -> str:
     rows = []
     for name, of in results("training_cuda", "worlds").items():
+        if not name.startswith(env):
+            continue
         seconds = statistics.median(run["seconds"] for run in of["runs"])
         for role, learnt in of["learnt"].items():
             best, chance = of["constants"][role], of["random"][role]["mean"]
@@ -226,7 +232,7 @@ def worlds(_page: Path) -> str:
                     f"{name}, {role}",
                     f"{chance:.4g}",
                     f"{best['mean']:.4g} ({action})",
-                    f"{learnt['mean']:.4g} +- {learnt['interval']:.2g}",
+                    f"{learnt['mean']:.4g} +- {digits(learnt['interval'])}",
                     f"{seconds:.0f}",
                 )
             )
@@ -310,17 +316,24 @@ def _measured_single(env: str) -> str:
 
 
 def _measured_team(env: str) -> str:
-    cold = results("throughput_cuda")["compile_s"][env]
-    parts = [
-        "On an NVIDIA H200:",
-        _teams("throughput_cuda", env),
-        f"Compiled in {cold['cold']:.2f} s, and from the cache in {1000 * cold['cached']:.0f} ms.",
-        "On one core of an AMD EPYC:",
-        _teams("throughput_cpu", env),
-        "One team learning against a random one, over 1,000 episodes, with 95 % intervals. A runner that "
-        "lasts\nlonger is tagged later:",
-        table(("steps a runner lasts", "random against random", "trained taggers", "trained runners"), [_lasts(env)]),
-    ]
+    cold = results("throughput_cuda")["compile_s"].get(env)
+    parts = ["On an NVIDIA H200:", _teams("throughput_cuda", env)]
+    if cold is not None:
+        parts += [f"Compiled in {cold['cold']:.2f} s, and from the cache in {1000 * cold['cached']:.0f} ms."]
+    parts += ["On one core of an AMD EPYC:", _teams("throughput_cpu", env)]
+    if env in results("training_cuda", "tag_learning"):
+        heads = ("steps a runner lasts", "random against random", "trained taggers", "trained runners")
+        parts += [
+            "One team learning against a random one, over 1,000 episodes, with 95 % intervals. A runner that "
+            "lasts\nlonger is tagged later:",
+            table(heads, [_lasts(env)]),
+        ]
+    else:
+        parts += [
+            "The presets, 5 seeds, with a 95 % interval of their mean, beside random actions and the best of a "
+            "grid of\nconstant ones:",
+            _worlds(env),
+        ]
     return "\n\n".join(parts)
 
 
