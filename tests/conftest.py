@@ -1,6 +1,7 @@
 """Every test runs over the registered environments, the devices that are present, and the outputs that suit them."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,21 @@ class NamesFailures:
             why = getattr(getattr(report.longrepr, "reprcrash", None), "message", "").splitlines()
             terminal.ensure_newline()
             terminal.write_line(f"failed: {report.nodeid}: {why[0][:200] if why else report.when}", red=True)
+
+
+AS_SHIPPED = ("backend", "benchmarks", "kernels", "training", "translation")
+"""Folders whose tests compile as users do; those of others take a compiler that optimises less, and half the time."""
+
+QUICK = Path(__file__).parent / "support" / "less-optimised-c++"
+
+
+@pytest.fixture(autouse=True)
+def quick_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most compilations are of environments that take a few steps."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    own = "CXX" in os.environ or shutil.which("c++") is None
+    if not own and folder not in AS_SHIPPED and request.node.get_closest_marker("timing") is None:
+        monkeypatch.setenv("CXX", str(QUICK))
 
 
 @pytest.fixture(params=IDS)
