@@ -115,7 +115,7 @@ def with_nvrtc(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program(spec, on_gpu=True)
     messages.check_library(made, "NVRTC")
     try:
-        compile_with_nvrtc(made.source, "sm_90")
+        compile_with_nvrtc(made.source)
     except CompileException as error:
         raise messages.compile_error(made, str(error), "NVRTC") from error
 

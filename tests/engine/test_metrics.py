@@ -256,7 +256,7 @@ def test_every_schedule_compiles(birds: int) -> None:
         for measured in (False, True):
             layout: Any = layout_of(dataclasses.replace(config, measured=measured), H200)
             assert layout.schedule.kind == kinds[birds]
-            compile_with_nvrtc(generate(layout, "multi_agent").source, "sm_90")
+            compile_with_nvrtc(generate(layout, "multi_agent").source)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -265,7 +265,7 @@ def test_a_single_agent_that_is_measured_each_step_compiles(mode: str) -> None:
         pytest.skip(nvrtc_missing())
     spec = SPECS["DRIFTER"]
     config = SimulationConfig(spec, 8, mode, "float32", 9, spec.check_params({}, 1), measured=True)
-    compile_with_nvrtc(generate(layout_of(config, H200), "vector_env").source, "sm_90")
+    compile_with_nvrtc(generate(layout_of(config, H200), "vector_env").source)
 
 
 @own

@@ -167,4 +167,4 @@ def test_the_checker_takes_them_for_phases(spec: TeamSpec) -> None:
 @pytest.mark.parametrize("checked", [False, True])
 def test_nvrtc_compiles(spec: TeamSpec, many: int, checked: bool) -> None:
     for program in programs(spec, "SameStep", "float32", checked=checked, many=many):
-        assert compile_with_nvrtc(program.source, "sm_90")
+        compile_with_nvrtc(program.source)

@@ -136,4 +136,4 @@ def test_the_trainer_learns_from_them(spec: EnvSpec, device: str) -> None:
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 def test_nvrtc_compiles(spec: EnvSpec) -> None:
     for program in programs(spec, "SameStep", "float32"):
-        assert compile_with_nvrtc(program.source, "sm_90")
+        compile_with_nvrtc(program.source)

@@ -191,4 +191,4 @@ def test_an_index_outside_is_found(tmp_path: Path) -> None:
 def test_nvrtc_compiles(spec: Any, checked: bool) -> None:
     for per_replica in (False, True):
         for program in programs(spec, "SameStep", "float32", per_replica, checked):
-            assert compile_with_nvrtc(program.source, "sm_90")
+            compile_with_nvrtc(program.source)

@@ -80,4 +80,4 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["NextStep", "Disabled", "SameStep"])
 def test_nvrtc_compiles(spec: EnvSpec, mode: str) -> None:
     for program in programs(spec, mode, "float32"):
-        assert compile_with_nvrtc(program.source, "sm_90")
+        compile_with_nvrtc(program.source)

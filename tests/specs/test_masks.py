@@ -214,4 +214,4 @@ def test_observations_are_those_without_masks(place: Place) -> None:
 )
 def test_nvrtc_compiles(kind: str, mode: str, precision: str, checked: bool) -> None:
     for program in programs(digger(kind, masked=True), mode, precision, checked=checked):
-        assert compile_with_nvrtc(program.source, "sm_90")
+        compile_with_nvrtc(program.source)

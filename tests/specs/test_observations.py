@@ -257,4 +257,4 @@ def test_wrappers_take_what_they_can_and_refuse_the_rest() -> None:
 )
 def test_nvrtc_compiles(kind: str, mode: str, precision: str, checked: bool) -> None:
     for program in programs(digger(kind), mode, precision, checked=checked):
-        assert compile_with_nvrtc(program.source, "sm_90")
+        compile_with_nvrtc(program.source)

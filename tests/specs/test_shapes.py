@@ -183,4 +183,4 @@ def test_a_length_or_a_shape() -> None:
 def test_nvrtc_compiles(gifts: TeamSpec, tmp_path: Path, checked: bool) -> None:
     for spec in (gifts, walk(tmp_path, more={"state": {"x": Field(), "board": Field("int", shape=(2, 3))}}, **BOARD)):
         for program in programs(spec, "SameStep", "float32", checked=checked):
-            assert compile_with_nvrtc(program.source, "sm_90")
+            compile_with_nvrtc(program.source)

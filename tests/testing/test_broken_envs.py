@@ -141,7 +141,7 @@ def test_nvrtc_names_file_and_line(broken: Broken, right: str, wrong: str, named
 
     spec = broken(right, wrong)
     program = next(programs(spec.id, "SameStep", "float32"))
-    message = message_of(CompileException, lambda: compile_with_nvrtc(program.source, "sm_90"))
+    message = message_of(CompileException, lambda: compile_with_nvrtc(program.source))
     assert re.search(rf"{re.escape(str(broken.header))}\({broken.line_of(wrong)}\): error", message)
     assert named in message
 

@@ -248,7 +248,7 @@ def test_nvrtc_compiles(architecture: str, mode: str) -> None:
         assert os.environ.get("REQUIRE_NVRTC") != "1", missing
         pytest.skip(missing)
     for made_one in programs(mode):
-        found = list(resources(compile_with_nvrtc(made_one.source, architecture)))
+        found = list(resources(compile_with_nvrtc(made_one.source, architecture).cubin))
         names = {name for name, kind, _ in found if kind == "registers" and name.startswith("kernel_")}
         assert names == {f"kernel_{name}" for name in made_one.calls}
         assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
