@@ -131,6 +131,20 @@ sys.exit(not {"torch", "cupy", "pygame", "imageio"}.isdisjoint(sys.modules))
     assert done.returncode == 0, done.stderr
 
 
+def test_training_imports_nothing_of_torch_that_is_slow(tmp_path: Path) -> None:
+    """Its compiler, and SymPy for that: a second on a slow machine."""
+    pytest.importorskip("torch")
+    code = """
+import sys
+from gpu_envs.cli import main
+main(["train", "CartPole-v1", "--device", "cpu", "--num-envs", "8", "--total-steps", "256", "--run-dir", sys.argv[1]])
+slow = {"sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes"} & set(sys.modules)
+assert not slow, slow
+"""
+    done = run(str(tmp_path / "run"), code=code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = said(capsys, "list").splitlines()
     assert re.split("  +", head) == ["environment", "agents", "observation", "action", "limit", "solved"]

@@ -166,8 +166,9 @@ class TorchNetworks(Networks):
             # the actor, or the critic, may have nothing that learns
             ways = [(o, g) for o, g in zip((parameters, values), given, strict=True) if o.requires_grad]
             outputs, upstream = zip(*ways, strict=True)
+            judged: Any = _Judged.apply  # untyped
             with matmul_precision(self._precision):
-                found = torch.autograd.grad(outputs, self._parameters, upstream, allow_unused=True)
+                found = torch.autograd.grad(judged(upstream, *outputs), self._parameters, allow_unused=True)
             grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
             if first == 0:
                 torch.sum(sums, 1, out=totals)
@@ -218,6 +219,24 @@ def _rows(array: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as our kernels read it: contiguous float32 without a gradient."""
     return tensor.detach().float().contiguous()
+
+
+@final
+class _Judged(torch.autograd.Function):
+    """A number by which several tensors have the gradients that are given.
+
+    torch would take those as they are, and import SymPy first, half a second, to compare their shapes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradients: tuple[torch.Tensor, ...], *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.gradients = gradients
+        return tensors[0].new_empty(())  # whose value nobody reads
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        del upstream
+        return None, *ctx.gradients
 
 
 def units_of(parameters: Iterable[nn.Parameter]) -> int:
