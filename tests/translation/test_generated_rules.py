@@ -24,7 +24,7 @@ FUNCTIONS = 25
 
 INPUTS = 32
 
-TOTAL = int(os.environ.get("GENERATED_RULES", "200"))
+TOTAL = int(os.environ.get("GENERATED_RULES", "100"))
 
 FIRST = int(os.environ.get("GENERATED_SEED", "1"))
 
