@@ -16,13 +16,13 @@ from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
 from gpu_envs.rendering.frames import MOST_TILES
-from gpu_envs.replays.actors import AnyEnv, RandomActions, TrainedPolicies
+from gpu_envs.replays.actors import AnyEnv, RandomActions
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
 if TYPE_CHECKING:
-    from gpu_envs.training.runs import Loaded
+    from gpu_envs.training.rollout.acting import TrainedPolicies
 
 REPLICAS: Final = 9
 """So many are recorded where nobody says how many."""
@@ -180,16 +180,14 @@ def _of_run(path: Path, wanted: Wanted) -> ReplaySource:
     return _played(loaded, wanted, title, facts, loaded.seed if wanted.seed is None else wanted.seed)
 
 
-def _played(loaded: "Loaded", wanted: Wanted, title: str, facts: Mapping[str, str], seed: int) -> ReplaySource:
+def _played(loaded: "TrainedPolicies", wanted: Wanted, title: str, facts: Mapping[str, str], seed: int) -> ReplaySource:
     """An environment as an evaluation has it, with the same first episodes, but for the next one's beginning."""
     from gpu_envs.training.process.memory import explain_shortage
-    from gpu_envs.training.rollout.evaluation import replicated
-    from gpu_envs.training.rollout.horizon_env import make_env
 
     count, config, device = _count(wanted.replicas), loaded.config, loaded.device
     with explain_shortage(dataclasses.replace(config, num_envs=count, horizon=1), device):
-        env = make_env(replicated(config, count), count, device, "NextStep")
-        policies = TrainedPolicies(loaded, env, seed, greedy=wanted.greedy)
+        env = loaded.make(count)
+        policies = loaded.acting_in(env, greedy=wanted.greedy, seed=seed)
         observations, _ = env.reset(seed=derived_seed(seed, "evaluation"))
     others = {"Policies": ", ".join(f"{role}: {name}" for role, name in config.policies.items())}
     facts = {

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from gpu_envs.training.policies.policy import Policy as Policy
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
+    from gpu_envs.training.rollout.acting import Acting as Acting
+    from gpu_envs.training.rollout.acting import TrainedPolicies as TrainedPolicies
     from gpu_envs.training.rollout.evaluation import Evaluation as Evaluation
     from gpu_envs.training.rollout.evaluation import Evaluations as Evaluations
     from gpu_envs.training.runs import evaluate as evaluate
+    from gpu_envs.training.runs import load_policies as load_policies
     from gpu_envs.training.runs import resume as resume
     from gpu_envs.training.runs import train as train
     from gpu_envs.training.schedule import Schedule as Schedule
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.tuning import tune as tune
 
 _LATER = {
+    "Acting": "rollout.acting",
     "Config": "config",
     "Evaluation": "rollout.evaluation",
     "Evaluations": "rollout.evaluation",
@@ -40,11 +44,13 @@ _LATER = {
     "RunDirectory": "record.run_directory",
     "Schedule": "schedule",
     "Size": "tuning",
+    "TrainedPolicies": "rollout.acting",
     "Trainer": "trainer",
     "Tuning": "tuning",
     "choose_num_envs": "tuning",
     "evaluate": "runs",
     "load_config": "settings_file",
+    "load_policies": "runs",
     "resume": "runs",
     "train": "runs",
     "tune": "tuning",

@@ -5,7 +5,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from torch import nn
 
@@ -21,9 +21,10 @@ from gpu_envs.training.process.settings import alone, torch_threads
 from gpu_envs.training.record.checkpoint import iteration_of, load_run
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.rollout.acting import TrainedPolicies
 from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
-from gpu_envs.training.rollout.policy_rows import PolicyRows, RoleMembers, assign, learns
+from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.tuning import choose_num_envs
 
@@ -141,36 +142,22 @@ def evaluate(
         )  # fmt: skip
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """The policies of a run's last checkpoint, ready to act."""
-
-    config: Config
-    """The run, with what was asked for in place of its own."""
-    device: str
-    """``cpu`` or ``cuda:N``."""
-    parts: Mapping[str, tuple[RoleMembers, ...]]
-    """By policy, the agents it acts for."""
-    networks: Mapping[str, Networks | None]
-    """By policy; None: random actions."""
-    seed: int
-    """Of environments and actions, where none is given: it follows from the run's."""
-    steps: int
-    """Of the environment, all replicas together, that the run had trained for."""
-    returns: Mapping[str, float]
-    """The mean return of each role's last 100 episodes by then; NaN where none had ended."""
-
-
 @alone()
 def load_policies(
     run: str | Path | RunDirectory, *, device: str = "auto", policies: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None, modules: Mapping[str, nn.Module] | None = None, purpose: str = "evaluate",
     trust: bool = False,
-) -> Loaded:  # fmt: skip
-    """Reads the policies of a run's last checkpoint, and puts others in their place where that is asked for.
+) -> TrainedPolicies:  # fmt: skip
+    """Reads the policies of a run's last checkpoint, to act in an environment of yours.
 
-    Arguments are as of ``evaluate``, parameters of the environment other than in training, and the purpose in a word.
+    Args:
+        run: Its folder.
+        device: Where.
+        policies: Others for some roles, such as ``{"runner": "random"}``.
+        params: Parameters of the environment that are to be others than in training.
+        modules: Policies of your own, as the run had them; they receive the weights of the checkpoint.
+        purpose: What they are wanted for, in a word, for messages.
+        trust: Import the environment's file, where the folder names one that this process was not given.
 
     Raises:
         CheckpointError: The run has no checkpoint, or not of what is asked for.
@@ -208,7 +195,7 @@ def load_policies(
             else:
                 learnt, module = state["learners"][name], own_modules.get(name)
                 networks[name] = restored(learnt, policy_rows, trained.of_policy(name), place, source, module)
-    return Loaded(
+    return TrainedPolicies(
         config,
         place,
         parts,
@@ -222,7 +209,7 @@ def load_policies(
 @alone()
 def load_guests(
     env: str, policies: Mapping[str, str], *, device: str = "auto", params: Mapping[str, Any] | None = None
-) -> Loaded:
+) -> TrainedPolicies:
     """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
     config = Config(env=env, device=device, params=dict(params or {}))
@@ -235,7 +222,7 @@ def load_guests(
                 f"{env} is not a run, so it has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY"
             )
     networks = {name: make_player(PolicyRows(name, own, 1, place), config, place)[1] for name, own in parts.items()}
-    return Loaded(config, place, parts, networks, 0, 0, {})
+    return TrainedPolicies(config, place, parts, networks, 0, 0, {})
 
 
 def _mean_return(kept: Sequence[Sequence[float]]) -> float:
