@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from gpu_envs.backend.program import CPP_TYPES
 
+FEW = 4
+"""A replica's arrays of no more elements are fetched with its single numbers, so that all are waited for once."""
+
 
 class WorldField(NamedTuple):
     """A field of ``World``."""
@@ -128,6 +131,13 @@ class _Copies:
         """Has a field copied."""
         kind, name, length = CPP_TYPES[field.type], field.name, field.elements(self._agents)
         source = f"buffers.state.{name}"
+        if field.is_array and not field.team and length <= FEW:
+            places = range(length)
+            self._held.append(f"    {kind} {name}[{length}];")
+            self._fetch.append(f"{name}{{{', '.join(f'{source}[replica * {length} + {k}]' for k in places)}}}")
+            self._put_shared += [f"        this->{name}[{k}] = fetched.{name}[{k}];" for k in places]
+            self._store_shared += [f"        {source}[replica * {length} + {k}] = this->{name}[{k}];" for k in places]
+            return
         if field.is_array:  # neighbouring threads copy neighbouring elements, of any agent
             turns = f"        {self._loop}for (int k = team.rank; k < {length}; k += team.size)"
             self._put_arrays.append(f"{turns} this->{name}[k] = {source}[team.replica * {length} + k];")

@@ -158,13 +158,13 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             observe_team(w, p, team, call, rows, local.at);
             if (rows != LAST_ROWS) break;
             team.active = team.here && finished;
-            keep_metrics(w, p, team, call);
+            conclude_metrics(w, p, team);
             restart(w, p, team, buffers);
             rows = FIRST_ROWS;
         }
         if (METRICS > 0 && AUTORESET != SAME_STEP && team.any(team.here && finished)) {
             team.active = team.here && finished;
-            keep_metrics(w, p, team, call);
+            conclude_metrics(w, p, team);
         }
         team.active = team.here;
         w.store_arrays(team, buffers);
@@ -174,6 +174,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             if (i == 0) {
                 w.store_shared(buffers, team.replica);
                 buffers.finished[team.replica] = w.finished;
+                if (w.finished) store_metrics(w, team, call);
                 const int flags = (w.terminated ? TERMINATED : 0) | (late ? TRUNCATED : 0);
                 if (AUTORESET == NEXT_STEP || (AUTORESET == DISABLED && !w.pending))
                     buffers.ended[team.replica] = u8(w.finished ? flags : 0);

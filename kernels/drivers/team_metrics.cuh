@@ -32,18 +32,26 @@ template <class W, class Buffers> FN void tell_metrics(const W& w, const Team& t
     if constexpr (MEASURED) FOR_EACH_METRIC(m) buffers.so_far[team.replica * METRICS + m] = metric_so_far(w, m);
 }
 
-// The metrics of the episodes that have just ended, of the replicas that take part.
-template <class W, class Call> FN void keep_metrics(W& w, const Params& p, Team& team, const Call& call) {
+// What the episodes that have just ended come to, of the replicas that take part.
+template <class W> FN void conclude_metrics(W& w, const Params& p, Team& team) {
     if constexpr (METRICS > 0) {
         if constexpr (TOTALS == 0) measure_team(w, p, team);
         FOR_EACH_AGENT(first, 1) {
-            FOR_EACH_METRIC(m) {
-                const real    value = metric_so_far(w, m);
-                const Element at    = team.replica * METRICS + m;
-                call.buffers.last_metrics[at] = value;
-                if (call.episode_metrics != nullptr) call.episode_metrics[at] = value;
-                if constexpr (MEASURED) call.buffers.so_far[at] = value;
-            }
+            FOR_EACH_METRIC(m) w._metrics[m] = metric_so_far(w, m);
+        }
+    }
+}
+
+// Writes that out, where all else of a step goes out: among the phases of an episode's end it would take registers from
+// the loads with which a step begins.
+template <class W, class Call> FN void store_metrics(const W& w, const Team& team, const Call& call) {
+    if constexpr (METRICS > 0) {
+        FOR_EACH_METRIC(m) {
+            const real    value = w._metrics[m];
+            const Element at    = team.replica * METRICS + m;
+            call.buffers.last_metrics[at] = value;
+            if (call.episode_metrics != nullptr) call.episode_metrics[at] = value;
+            if constexpr (MEASURED) call.buffers.so_far[at] = value;
         }
     }
 }

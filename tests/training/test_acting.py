@@ -49,7 +49,7 @@ def test_they_act_as_in_an_evaluation(env_id: str, greedy: bool, device: str, ru
         observations, *_, infos = env.step(act(observations))
         ended = infos["_episode"]
         episodes = infos["episode"]["r"]
-        for role, each in (episodes.items() if isinstance(episodes, Mapping) else [("agent", episodes.unsqueeze(1))]):
+        for role, each in episodes.items() if isinstance(episodes, Mapping) else [("agent", episodes.unsqueeze(1))]:
             kept = returns.setdefault(role, torch.zeros(6, dtype=torch.float64, device=env.device))
             returns[role] = torch.where(ended & ~over, each.double().mean(1), kept)
         over |= ended
