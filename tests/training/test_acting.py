@@ -60,11 +60,11 @@ def test_they_act_as_in_an_evaluation(env_id: str, greedy: bool, device: str, ru
 
 def test_environments_that_do_not_fit_are_refused(runs: Mapping[str, Path]) -> None:
     policies = load_policies(runs["RiceN-v0"], device="cpu")
-    with pytest.raises(ValueError, match="arrays of numpy, .* make it with output='torch', or by make"):
+    with pytest.raises(ValueError, match=r"arrays of numpy, .* make it with output='torch', or by make"):
         policies.acting_in(gpu_envs.make("RiceN-v0", 2, device="cpu", output="numpy"))
     with pytest.raises(ValueError, match=r"act for 3 region of \d+ features .*, and the environment has 27 region"):
         policies.acting_in(gpu_envs.make("RiceN-v0", 2, device="cpu", output="torch", negotiation=True))
-    with pytest.raises(ValueError, match="act for 3 region .*, and the environment has 1 agent"):
+    with pytest.raises(ValueError, match=r"act for 3 region .*, and the environment has 1 agent"):
         policies.acting_in(gpu_envs.make("CartPole-v1", 2, device="cpu", output="torch"))
 
 
@@ -73,7 +73,7 @@ def test_the_device_is_that_of_the_environment(device: str, runs: Mapping[str, P
     if device == "cpu":
         pytest.skip("needs a CUDA device")
     policies = load_policies(runs["CartPole-v1"], device="cpu")
-    with pytest.raises(ValueError, match="the environment is on cuda:0, and the policies are on cpu; load them with"):
+    with pytest.raises(ValueError, match=r"the environment is on cuda:0, and the policies are on cpu; load them with"):
         policies.acting_in(gpu_envs.make("CartPole-v1", 2, device="cuda", output="torch"))
 
 
