@@ -58,15 +58,17 @@ class NamesFailures:
 AS_SHIPPED = ("backend", "benchmarks", "kernels", "training", "translation")
 """Folders whose tests compile as users do; those of others take a compiler that optimises less, and half the time."""
 
-QUICK = Path(__file__).parent / "support" / "less-optimised-c++"
+HERE = Path(__file__).parent
+
+QUICK = HERE / "support" / "less-optimised-c++"
 
 
 @pytest.fixture(autouse=True)
 def quick_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most compilations are of environments that take a few steps."""
-    folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    own = "CXX" in os.environ or shutil.which("c++") is None
-    if not own and folder not in AS_SHIPPED and request.node.get_closest_marker("timing") is None:
+    shipped = any(request.path.is_relative_to(HERE / folder) for folder in AS_SHIPPED)
+    timed = request.node.get_closest_marker("timing") is not None
+    if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
         monkeypatch.setenv("CXX", str(QUICK))
 
 
