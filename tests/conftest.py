@@ -55,7 +55,7 @@ class NamesFailures:
             terminal.write_line(f"failed: {report.nodeid}: {why[0][:200] if why else report.when}", red=True)
 
 
-AS_SHIPPED = ("backend", "benchmarks", "kernels", "training", "translation")
+AS_SHIPPED = ("backend", "benchmarks", "kernels", "testing", "training", "translation")
 """Folders whose tests compile as users do; those of others take a compiler that optimises less, and half the time."""
 
 HERE = Path(__file__).parent
