@@ -64,12 +64,14 @@ QUICK = HERE / "support" / "less-optimised-c++"
 
 
 @pytest.fixture(autouse=True)
-def quick_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """Most compilations are of environments that take a few steps."""
     shipped = any(request.path.is_relative_to(HERE / folder) for folder in AS_SHIPPED)
     timed = request.node.get_closest_marker("timing") is not None
-    if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
-        monkeypatch.setenv("CXX", str(QUICK))
+    with pytest.MonkeyPatch.context() as own:  # a test's own monkeypatch is undone when the test asks for it, not first
+        if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
+            own.setenv("CXX", str(QUICK))
+        yield
 
 
 @pytest.fixture(params=IDS)
