@@ -55,8 +55,8 @@ class NamesFailures:
             terminal.write_line(f"failed: {report.nodeid}: {why[0][:200] if why else report.when}", red=True)
 
 
-AS_SHIPPED = ("backend", "benchmarks", "kernels", "testing", "training", "translation")
-"""Folders whose tests compile as users do; those of others take a compiler that optimises less, and half the time."""
+QUICKLY = ("adapters", "cli", "engine", "environments", "registry", "rendering", "replays")
+"""Folders whose tests take a compiler that optimises less, and half the time; others compile as users do."""
 
 HERE = Path(__file__).parent
 
@@ -66,10 +66,10 @@ QUICK = HERE / "support" / "less-optimised-c++"
 @pytest.fixture(autouse=True)
 def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """Most compilations are of environments that take a few steps."""
-    shipped = any(request.path.is_relative_to(HERE / folder) for folder in AS_SHIPPED)
+    quickly = any(request.path.is_relative_to(HERE / folder) for folder in QUICKLY)
     timed = request.node.get_closest_marker("timing") is not None
     with pytest.MonkeyPatch.context() as own:  # a test's own monkeypatch is undone when the test asks for it, not first
-        if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
+        if quickly and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
             own.setenv("CXX", str(QUICK))
         yield
 
