@@ -320,7 +320,8 @@ def _measured_team(env: str) -> str:
     parts = ["On an NVIDIA H200:", _teams("throughput_cuda", env)]
     if cold is not None:
         parts += [f"Compiled in {cold['cold']:.2f} s, and from the cache in {1000 * cold['cached']:.0f} ms."]
-    parts += ["On one core of an AMD EPYC:", _teams("throughput_cpu", env)]
+    if any(of["env_id"] == env for of in results("throughput_cpu")["teams"].values()):
+        parts += ["On one core of an AMD EPYC:", _teams("throughput_cpu", env)]
     if env in results("training_cuda", "tag_learning"):
         heads = ("steps a runner lasts", "random against random", "trained taggers", "trained runners")
         parts += [

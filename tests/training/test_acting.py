@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 pytest.importorskip("torch")
@@ -62,6 +63,8 @@ def test_environments_that_do_not_fit_are_refused(runs: Mapping[str, Path]) -> N
     policies = load_policies(runs["RiceN-v0"], device="cpu")
     with pytest.raises(ValueError, match=r"arrays of numpy, .* make it with output='torch', or by make"):
         policies.acting_in(gpu_envs.make("RiceN-v0", 2, device="cpu", output="numpy"))
+    with pytest.raises(ValueError, match=r"arrays of another library, "):
+        policies.acting_in(gymnasium.make("CartPole-v1"))
     with pytest.raises(ValueError, match=r"act for 3 region of \d+ features .*, and the environment has 27 region"):
         policies.acting_in(gpu_envs.make("RiceN-v0", 2, device="cpu", output="torch", negotiation=True))
     with pytest.raises(ValueError, match=r"act for 3 region .*, and the environment has 1 agent"):

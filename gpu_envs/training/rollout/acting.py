@@ -66,9 +66,10 @@ class Acting:
 
     def __init__(self, policies: TrainedPolicies, env: Any, *, greedy: bool, seed: int) -> None:
         """Says which policy acts for which agents; arguments as of ``TrainedPolicies.acting_in``."""
-        if env.output != "torch":
+        output = getattr(env, "output", "another library")  # of Gymnasium's own, say
+        if output != "torch":
             raise ValueError(
-                f"the environment gives arrays of {env.output}, and policies act on torch's tensors; make it with "
+                f"the environment gives arrays of {output}, and policies act on torch's tensors; make it with "
                 "output='torch', or by make() of the policies"
             )
         if str(env.device) != policies.device:
