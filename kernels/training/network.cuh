@@ -1,13 +1,12 @@
 // Small multilayer perceptrons, two hidden layers wide: a warp takes 16 rows through all layers in its registers.
 //
-// Generated before it: FEATURES, HIDDEN_1, HIDDEN_2, Arithmetic (of tensor_core.cuh), TANH (relu otherwise),
+// Generated before it: WARPS of a block, FEATURES, HIDDEN_1, HIDDEN_2, Arithmetic (of tensor_core.cuh), TANH (relu otherwise),
 // LOG_STD_LOW and _HIGH, MEANS (outputs of the actor's last layer), SHARED_BYTES, and ACTOR_PLACES and CRITIC_PLACES:
 // where the parameters lie in the flat buffer, as torch.nn.Linear lays them out (rows are outputs).
 
 using Stored = Arithmetic::Stored;
 
 constexpr int DEPTH   = Arithmetic::DEPTH;
-constexpr int WARPS   = 4;  // of a block
 constexpr int THREADS = WARPS * WARP;
 constexpr int TILE    = WARPS * WARP_ROWS;  // rows that a block takes at a time
 
@@ -138,10 +137,19 @@ template <class Net> FN void normalise(InputRows& x, const Net& net, const Scale
     }
 }
 
+// From shared memory each time: kept from tile to tile, what never changes would take the registers of what does.
+FN Wide<2> read_anew(const float* at) {
+    Wide<2> pair;
+    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(pair.value[0]), "=f"(pair.value[1])
+                 : "r"(u32(__cvta_generic_to_shared(at))));
+    return pair;
+}
+
 template <int N> FN void begin(float (&c)[N][4], const float* bias, int lane) {
     UNROLL
     for (int j = 0; j < N; ++j) {
-        const Wide<2> pair = *reinterpret_cast<const Wide<2>*>(bias + 8 * j + lane % 4 * 2);
+        const Wide<2> pair = read_anew(bias + 8 * j + lane % 4 * 2);
         c[j][0] = c[j][2] = pair.value[0];
         c[j][1] = c[j][3] = pair.value[1];
     }

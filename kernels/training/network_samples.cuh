@@ -1,26 +1,6 @@
-// What network_update.cuh works on: a block's memory, the samples on their way to it, and sums over a tile of them.
+// What updates have in common: samples on their way to a block, and what the loss says of them.
 
-constexpr int STRIDE_X = stride_of(FEATURES), STRIDE_1 = stride_of(HIDDEN_1), STRIDE_2 = stride_of(HIDDEN_2);
-constexpr int STRIDE_BOTH = STRIDE_1 < STRIDE_2 ? STRIDE_2 : STRIDE_1;
-constexpr int COLUMNS     = padded(FEATURES, 8);
-constexpr int SUMS        = 6;
-
-// Of 16 rows of a layer's weights: how many a warp has.
-constexpr int SLICES_1 = (HIDDEN_1 + TILE - 1) / TILE, SLICES_2 = (HIDDEN_2 + TILE - 1) / TILE;
-
-template <int OUTPUTS> struct UpdateMemory {
-    Forward<OUTPUTS>  net;
-    Backward<OUTPUTS> back;
-    alignas(16) Stored x[TILE * STRIDE_X];
-    alignas(16) Stored hidden_1[TILE * STRIDE_1];
-    alignas(16) Stored slope_2[TILE * STRIDE_2];  // the loss's derivatives by the sums of the second layer
-    // The second layer's activations until the warp that has them is done with them, then the derivatives of the first.
-    alignas(16) Stored both[TILE * STRIDE_BOTH];
-    alignas(16) float outputs[THREADS * ROW_STRIDE];
-    float sums[WARPS][SUMS];
-};
-
-static_assert(sizeof(UpdateMemory<PARAMETERS>) <= SHARED_BYTES && sizeof(UpdateMemory<1>) <= SHARED_BYTES);
+constexpr int SUMS = 6;
 
 // What is known of one sample, fetched a tile ahead.
 struct Sample {
@@ -53,33 +33,105 @@ template <bool ACTOR> FN void fetch(Sample& sample, const UpdateCall& call, int 
     }
 }
 
-// c += left^T right over the tile's rows, for 16 columns of left; and by_bias += the sums of those.
-template <int N>
-FN void add_outer(float (&c)[N][4], float (&by_bias)[4], const Stored* left, int left_stride, const Stored* right,
-                  int right_stride, int lane) {
-    UNROLL
-    for (int row = 0; row < TILE; row += DEPTH) {
-        const auto         a = Arithmetic::left_columns(left + row * left_stride, left_stride, lane);
-        Arithmetic::Right b[N];
-        Arithmetic::right_columns(b, right + row * right_stride, right_stride, lane);
-        Arithmetic::add_product(by_bias, a, Arithmetic::ones_right());
+// (What the dead saw may be no number: it must not meet even a zero.)
+FN void silence(Sample& sample, int lane) {
+    const int there = sample.alive != 0;
+    if (!from_lane(there, lane / 4)) {
         UNROLL
-        for (int j = 0; j < N; ++j) Arithmetic::add_product(c[j], a, b[j]);
+        for (int j = 0; j < INPUTS / 8; ++j) sample.x[j][0] = sample.x[j][1] = 0;
+    }
+    if (!from_lane(there, lane / 4 + 8)) {
+        UNROLL
+        for (int j = 0; j < INPUTS / 8; ++j) sample.x[j][2] = sample.x[j][3] = 0;
     }
 }
 
-// Writes a slice of a layer's gradient.
-template <int N>
-FN void write_slice(float* weights, float* bias, int row, int columns, const float (&c)[N][4],
-                    const float (&by_bias)[4], int lane) {
-    UNROLL
-    for (int q = 0; q < 4; ++q) {
-        const int i = row + lane / 4 + q / 2 * 8;
+// The loss of a thread's samples, one at a time, and its sums.
+template <bool ACTOR, int OUTPUTS> struct Judge {
+    const UpdateCall& call;
+    float             sums[SUMS] = {}, scalars[4];
+
+    FN explicit Judge(const UpdateCall& call_) : call(call_) {
         UNROLL
-        for (int j = 0; j < N; ++j) {
-            const int column = 8 * j + lane % 4 * 2 + q % 2;
-            if (column < columns) weights[i * columns + column] = c[j][q];
+        for (int j = 0; j < 4; ++j) scalars[j] = call.scalars[j];
+    }
+
+    // Leaves the loss's gradient where the outputs were: those of the warp's rows lie one for each of its first threads.
+    FN void operator()(const Sample& sample, float* outputs) {
+        const int lane = warp_lane();
+        LossCall  one;
+        one.scalars      = scalars;
+        one.clipped      = call.clipped;
+        one.clips_values = call.clips_values;
+        one.value_clip   = call.value_clip;
+        one.value_weight = call.value_weight;
+        one.returns      = &sample.target;
+        one.old_values   = &sample.old_value;
+        const bool alive = sample.alive != 0;
+        if constexpr (ACTOR) {
+            const OneRow env = {0, lane < WARP_ROWS};
+            const Rows   rows(outputs_at(outputs), nullptr, nullptr, env);
+            float        none = 0, d_none, found[SUMS] = {};
+            one.rows         = 1;
+            one.clips_values = 0;
+            one.returns = one.values = one.old_values = &none;
+            one.actions    = sample.action;
+            one.log_probs  = &sample.log_prob;
+            one.advantages = &sample.advantage;
+            one.d_values   = &d_none;
+            one.sums       = found;
+            Samples samples;
+            samples.place[0]    = 0;
+            samples.alive[0]    = alive;
+            if (lane < WARP_ROWS) {
+                if constexpr (DISCRETE) discrete_loss(samples, one, rows, env);
+                else gaussian_loss(samples, one, rows, env);
+                UNROLL
+                for (int s = 0; s < SUMS; ++s) sums[s] += found[s];
+            }
+        } else if (lane < WARP_ROWS) {
+            float* const value = outputs + thread_rank() * ROW_STRIDE;
+            const Loss   loss  = value_loss(one, 0, *value);
+            *value             = alive ? call.value_weight * loss.gradient : 0.0f;
+            sums[VALUE_LOSS] += alive ? loss.value : 0.0f;
         }
-        if (lane % 4 == 0 && q % 2 == 0) bias[i] = by_bias[q];
+    }
+
+    // Writes the block's sums. The whole block calls it.
+    FN void write(float* totals, float (&of_warps)[WARPS][SUMS]) const {
+        UNROLL
+        for (int s = 0; s < SUMS; ++s) {
+            const float sum = summed_over_warp(sums[s]);
+            if (warp_lane() == 0) of_warps[thread_rank() / WARP][s] = sum;
+        }
+        block_barrier();
+        const int s = thread_rank();
+        if (s < SUMS && (s != VALUE_LOSS) == ACTOR) {
+            float sum = 0;
+            UNROLL
+            for (int w = 0; w < WARPS; ++w) sum += of_warps[w][s];
+            totals[s] = sum;
+        }
+    }
+};
+
+// Times the slopes of the activations.
+template <int N> FN void chain(float (&by)[N][4], const float (&values)[N][4]) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) by[j][q] *= slope(values[j][q]);
+    }
+}
+
+// A warp's part of its rows of the outputs' gradients.
+template <int OUTPUTS, int N> FN void fetch_outputs(float (&by_out)[N][4], const float* outputs, int lane) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) {
+            const int column = 8 * j + lane % 4 * 2 + q % 2;
+            by_out[j][q]     = column < OUTPUTS ? outputs[(lane / 4 + q / 2 * 8) * ROW_STRIDE + column] : 0.0f;
+        }
     }
 }

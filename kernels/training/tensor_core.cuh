@@ -11,7 +11,8 @@
 //
 // Each has Stored (how a number lies in shared memory) and: stored, store_pair, gather (Left from accumulators), weight
 // (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from (from
-// rows of floats), ones, add_product.
+// rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have load_pair, value (an accumulator's, back from
+// Lefts) and depth_slot (where a depth comes in the order of gather).
 
 constexpr int WARP_ROWS = 16;
 
@@ -60,10 +61,13 @@ struct Tf32 {
     FN static void   store_pair(Stored* at, float x, float y) {
         *reinterpret_cast<Wide<2>*>(at) = {{stored(x), stored(y)}};
     }
+    FN static Wide<2> load_pair(const Stored* at) { return *reinterpret_cast<const Wide<2>*>(at); }
     FN static constexpr int slot(int k) { return k; }
+    FN static constexpr int depth_slot(int k) { return k / 8 * 8 + k % 8 / 2 + k % 2 * 4; }
     FN static Left gather(const float (*c)[4]) {
         return {{rounded(c[0][0]), rounded(c[0][2]), rounded(c[0][1]), rounded(c[0][3])}};
     }
+    FN static float value(const Left* lefts, int j, int q) { return from_bits(lefts[j].x[q % 2 * 2 + q / 2]); }
     FN static Right weight(const Stored* at) {
         const Wide<2> pair = *reinterpret_cast<const Wide<2>*>(at);
         return {{bits_of(pair.value[0]), bits_of(pair.value[1])}};
@@ -154,6 +158,17 @@ struct Bf16 {
     FN static void store_pair(Stored* at, float x, float y) { *reinterpret_cast<u32*>(at) = pair(x, y); }
     // Thread t has depths 2t, 2t+1 and 2t+8, 2t+9 of a product: side by side where weights are packed.
     FN static constexpr int slot(int k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
+    FN static constexpr int depth_slot(int k) { return k; }
+    FN static float   low(u32 both)  { return from_bits(both << 16); }
+    FN static float   high(u32 both) { return from_bits(both & 0xFFFF0000u); }
+    FN static Wide<2> load_pair(const Stored* at) {
+        const u32 both = *reinterpret_cast<const u32*>(at);
+        return {{low(both), high(both)}};
+    }
+    FN static float value(const Left* lefts, int j, int q) {
+        const u32 both = lefts[j / 2].x[j % 2 * 2 + q / 2];
+        return q % 2 == 0 ? low(both) : high(both);
+    }
     FN static Left gather(const float (*c)[4]) {
         return {{pair(c[0][0], c[0][1]), pair(c[0][2], c[0][3]), pair(c[1][0], c[1][1]), pair(c[1][2], c[1][3])}};
     }

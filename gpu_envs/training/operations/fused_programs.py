@@ -1,7 +1,7 @@
 """The source of the fused perceptrons' kernels: what is compiled in, the structs they take, the memory they need."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
@@ -11,14 +11,19 @@ from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CAL
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
 
-TILE = 64
-"""Rows that a block takes at a time: ``TILE`` in ``network.cuh``."""
+ACT_ROWS = 64
+"""Rows that four warps take at a time: ``TILE`` in ``network.cuh``."""
 _THREADS = 128
+"""Of a block, where warps work by themselves."""
 _REDUCE_THREADS = 256
 REDUCED_COLUMNS = 32
 _SHARED_OF_PROCESSOR = 228 * 1024
 _SHARED_OF_BLOCK = 1024
 """What a block costs beside what it asks for."""
+_GROUP = 128
+"""Threads of a warpgroup."""
+_MOST_SHARED = 227 * 1024
+"""Of a block on Hopper."""
 ACT_BLOCKS = 4
 
 _SCALE = (("const float*?", "mean", ("features",)), ("const float*?", "inverse", ("features",)), ("float", "limit"))
@@ -112,6 +117,8 @@ class Network:
     precision: str
     actor: Places = _NOWHERE
     critic: Places = _NOWHERE
+    hopper: bool = False
+    """Whether the device has products of warpgroups."""
 
     @property
     def parameters(self) -> int:
@@ -146,39 +153,92 @@ class Network:
         return _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes, 128)
 
     @property
+    def _by_groups(self) -> bool:
+        """Whether warpgroups work on updates."""
+        return self.hopper and self.hidden == (ACT_ROWS, ACT_ROWS) and self.precision != "float32" and self._groups > 0
+
+    @property
+    def _groups(self) -> int:
+        """Warpgroups of a block: of three, each thread has 168 registers, which long heads and inputs exceed."""
+        most = 3 if self.head.parameters <= 8 and self.features < 32 else 2
+        return max((count for count in range(1, most + 1) if self._group_bytes(count) <= _MOST_SHARED), default=0)
+
+    def _group_bytes(self, groups: int) -> int:
+        """Shared memory of a block of so many warpgroups: as in ``network_by_groups.cuh``."""
+        depth, size, inputs = self._arithmetic
+        first, second = self.hidden
+        outputs = self.head.parameters
+        outs = _padded(outputs, 8)
+
+        def tile(lines: int, depths: int) -> int:
+            return lines * _padded(depths * size, 128)
+
+        net = tile(first, inputs) + tile(second, first) + tile(outs, second) + tile(first, second)
+        net += tile(second, _padded(outputs, depth)) + 4 * (first + second + outs + 2 * inputs)
+        lines = _padded(self.features + 1, 8) + first + 8 + 2 * second + outs
+        warps = groups * _GROUP // 32
+        sums = 4 * (warps * (len(SUMS) + outputs) + groups + 1)
+        return _padded(groups * (tile(lines, ACT_ROWS) + self._rows_bytes) + net + sums + 2 * 1024, 128)
+
+    @property
+    def update_threads(self) -> int:
+        """Threads of a block that goes forth and back."""
+        return self._groups * _GROUP if self._by_groups else _THREADS
+
+    @property
+    def update_rows(self) -> int:
+        """Rows that it takes at a time."""
+        return self.update_threads // 2
+
+    @property
     def update_bytes(self) -> int:
-        """Shared memory of a block that goes forth and back."""
+        """Its shared memory."""
+        if self._by_groups:
+            return self._group_bytes(self._groups)
         depth, size, _ = self._arithmetic
         first, second = self.hidden
         outputs = self.head.parameters
         back = size * second * (_padded(outputs, depth) + first)
         strides = _stride(self.features) + _stride(first) + _stride(second) + max(_stride(first), _stride(second))
         sums = 4 * len(SUMS) * _THREADS // 32
-        return _padded(self._forward_bytes(outputs) + back + size * TILE * strides + self._rows_bytes + sums + 64, 128)
+        return _padded(self._forward_bytes(outputs) + back + size * ACT_ROWS * strides + self._rows_bytes + sums + 64, 128)
 
     @property
     def update_blocks(self) -> int:
         """How many of these a multiprocessor holds: more than two have no registers."""
-        return max(1, min(2, _SHARED_OF_PROCESSOR // (self.update_bytes + _SHARED_OF_BLOCK)))
+        most = 1 if self._by_groups else 2
+        return max(1, min(most, _SHARED_OF_PROCESSOR // (self.update_bytes + _SHARED_OF_BLOCK)))
 
     def act_program(self) -> Program:
         """Acting and valuing."""
         calls, own = {"act": ACT_CALL, "values": VALUES_CALL}, ["network", "network_act"]
-        return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes)
+        return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _THREADS)
 
     def update_program(self) -> Program:
         """The gradient, block by block."""
-        own = ["network", "network_samples", "network_update"]
-        return self._program("policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL}, self.update_bytes)
+        own: list[str | tuple[str, str]] = ["network", "network_samples"]
+        if self._by_groups:
+            lines = (ACT_ROWS, ACT_ROWS + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
+            own += [("products", group_products(self.precision, lines)), "warpgroup", "network_by_groups"]
+        else:
+            own += ["network_by_warps"]
+        calls, own = {"update": UPDATE_CALL}, [*own, "network_update"]
+        return self._program("policy_loss", LOSS_CALL, own, calls, self.update_bytes, self.update_threads)
 
     def _program(
-        self, of_head: str, call: Struct, own: Sequence[str], calls: Mapping[str, Struct], shared: int
+        self,
+        of_head: str,
+        call: Struct,
+        own: Sequence[str | tuple[str, str]],
+        calls: Mapping[str, Struct],
+        shared: int,
+        threads: int,
     ) -> Program:
         first, second = self.hidden
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
         shape = [
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {self.means};",
-            f"constexpr int ACT_BLOCKS = {ACT_BLOCKS}, UPDATE_BLOCKS = {self.update_blocks};",
+            f"constexpr int ACT_BLOCKS = {ACT_BLOCKS}, UPDATE_BLOCKS = {self.update_blocks}, WARPS = {threads // 32};",
             f"constexpr u64 SHARED_BYTES = {shared};",
             f"constexpr bool TANH = {str(self.activation == 'tanh').lower()};",
             f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
@@ -193,7 +253,7 @@ class Network:
             structs=[call],
             types=head.types,
             sizes={**head.sizes, "features": self.features, "parameters": self.parameters},
-            grid=Grid(threads=_THREADS, replicas=1, shared_bytes=shared),
+            grid=Grid(threads=threads, replicas=1, shared_bytes=shared),
         )
         parts: list[str | tuple[str, str]] = [
             "distributions",
@@ -203,6 +263,32 @@ class Network:
             *own,
         ]
         return program_of([f"training/{p}.cuh" if isinstance(p, str) else p for p in parts], calls, settings)
+
+
+def group_products(precision: str, columns: Iterable[int]) -> str:
+    """Products of a warpgroup for so many columns of the right factor: an instruction each, with its registers named."""
+    depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
+    text = ["template <int N> struct Product;"]
+    for count in sorted(set(columns)):
+        sums = count // 2
+        outputs = ", ".join(f"%{number}" for number in range(sums))
+        operands = ", ".join(f'"+f"(c[{number // 4}][{number % 4}])' for number in range(sums))
+        name = f"wgmma.mma_async.sync.aligned.m64n{count}k{depth}.f32.{kind}.{kind}"
+        text.append(f"template <> struct Product<{count}> {{")
+        for left, declared, given, transposed in (
+            (4, "const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4)), more),
+            (1, "u64 left", '"l"(left)', 2 * more),
+        ):
+            factor = ", ".join(f"%{sums + number}" for number in range(left))
+            factor = f"{{{factor}}}" if left > 1 else factor
+            text.append(
+                f"    FN static void add(float (&c)[{count // 8}][4], {declared}, u64 right, bool keep) {{\n"
+                f'        asm volatile("{{ .reg .pred keep; setp.ne.b32 keep, %{sums + left + 1}, 0; {name} '
+                f'{{{outputs}}}, {factor}, %{sums + left}, keep, 1, 1{transposed}; }}"\n'
+                f'                     : {operands} : {given}, "l"(right), "r"(int(keep)));\n    }}'
+            )
+        text.append("};")
+    return "\n".join(text)
 
 
 def reduce_program() -> Program:

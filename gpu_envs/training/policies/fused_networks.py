@@ -1,5 +1,6 @@
 """The default policy run by kernels of our own, in a launch or two each, where it is small and the device is a GPU."""
 
+import dataclasses
 import functools
 from typing import Final, final
 
@@ -9,9 +10,9 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.training.operations.fused_programs import (
     ACT_BLOCKS,
+    ACT_ROWS,
     ARITHMETIC,
     REDUCED_COLUMNS,
-    TILE,
     Network,
     reduce_program,
 )
@@ -73,7 +74,8 @@ class FusedNetworks(Networks):
         reason = why_unfused(network, device)
         if reason:
             raise ValueError(f"these networks cannot be fused: {reason}; run them with torch")
-        self.network: Final = network
+        hopper = torch.cuda.get_device_capability(torch.device(device).index) == (9, 0)
+        self.network: Final = dataclasses.replace(network, hopper=hopper)
         self._flat, self._gradient, self._scale = flat, gradient, scale
         self._backend: Final = open_backend(resolve_device(device))
         self._processors: Final = self._backend.traits.processors
@@ -105,13 +107,13 @@ class FusedNetworks(Networks):
         assert action_mask is None
         rows = observations.shape[0]
         self._forward[0].launch(
-            self._blocks(rows, self._processors * ACT_BLOCKS), **self._common(observations), rows=rows, stream=stream,
+            self._blocks(rows, ACT_ROWS, self._processors * ACT_BLOCKS), **self._common(observations), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
         )  # fmt: skip
 
     def values(self, observations: Rows, values: torch.Tensor) -> None:
         rows = observations.shape[0]
-        blocks = self._blocks(rows, self._processors * ACT_BLOCKS)
+        blocks = self._blocks(rows, ACT_ROWS, self._processors * ACT_BLOCKS)
         self._forward[1].launch(blocks, **self._common(observations), rows=rows, values=values)
 
     def gradient(
@@ -128,7 +130,7 @@ class FusedNetworks(Networks):
             totals.zero_()
             return
         update, reduce = self._backward
-        workers, columns = self._blocks(rows, len(self._partials)), self._partials.shape[1]
+        workers, columns = self._blocks(rows, self.network.update_rows, len(self._partials)), self._partials.shape[1]
         loss = loss_members(batch, indices, settings)
         update.launch(2 * workers, **self._common(observations), **loss, scalars=scalars)
         reduce.launch(-(-columns // REDUCED_COLUMNS), rows=workers, gradient=self._gradient, totals=totals)
@@ -147,7 +149,7 @@ class FusedNetworks(Networks):
         }
 
     @staticmethod
-    def _blocks(rows: int, most: int) -> int:
+    def _blocks(rows: int, at_a_time: int, most: int) -> int:
         """Blocks for so many rows, so that all have equally many tiles, or one less."""
-        tiles = -(-rows // TILE)
+        tiles = -(-rows // at_a_time)
         return -(-tiles // -(-tiles // most)) if tiles else 0

@@ -1,0 +1,119 @@
+// Matrix products of a warpgroup, four warps, on a Hopper GPU's tensor cores (architecture sm_90a).
+//
+// A product adds Left (64 x DEPTH) times Right (DEPTH x N) to an accumulator of 64 x N floats, of which each warp holds
+// 16 rows as tensor_core.cuh has them. Right comes from a tile in shared memory, Left from registers or from a tile. The
+// tensor cores work while the warps go on: accumulators may be read after finish().
+//
+// Generated before it: Product<N> for each N that is used, with two functions add(c, left, right, keep).
+
+constexpr int GROUP = 4 * WARP, GROUP_ROWS = 4 * WARP_ROWS;
+
+FN int  group_of_block()         { return from_lane(thread_rank() / GROUP, 0); }
+FN void group_barrier()          { asm volatile("bar.sync %0, %1;" ::"r"(group_of_block() + 1), "n"(GROUP) : "memory"); }
+FN void begin_products()         { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FN void commit_products()        { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until all but so many commits have been worked off.
+template <int LATER> FN void finish() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory"); }
+
+// An accumulator that is complete: nothing that reads it may go before.
+template <int N> FN void settle(float (&c)[N][4]) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) asm volatile("" : "+f"(c[j][q])::"memory");
+    }
+}
+
+// Where some tiles lie, in units of 16 bytes, and which tiles of the same form stand for them when places within them
+// are worked out. It is read from shared memory for each tile of rows: what follows from it would take registers else.
+struct Root {
+    const unsigned char* at;
+    u32                  place;
+    FN Root(const void* form, const void* tiles, u32* kept) : at(static_cast<const unsigned char*>(form)) {
+        *kept = (u32(__cvta_generic_to_shared(tiles)) & 0x3FFFF) / 16;
+    }
+    FN void recall(const u32* kept) {
+        u32 found;
+        asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(found) : "r"(u32(__cvta_generic_to_shared(kept))));
+        place = u32(from_lane(int(found), 0));  // the same for the whole warp
+    }
+};
+
+// A factor in shared memory: LINES rows of Left or columns of Right, along which the depth goes, cut into pieces of 128
+// bytes whose words are mixed so that reads and writes meet in no bank.
+template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
+    static constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored));
+    static_assert(LINES % 8 == 0 && DEPTHS % DEPTH == 0);
+    unsigned char bytes[(DEPTHS + EACH - 1) / EACH * LINES * PIECE];
+
+    FN static constexpr int place(int line, int depth) {
+        return (depth / EACH * LINES + line) * PIECE + ((depth % EACH * int(sizeof(Stored))) ^ (line % 8 * 16));
+    }
+    FN Stored*       at(int line, int depth)       { return reinterpret_cast<Stored*>(bytes + place(line, depth)); }
+    FN const Stored* at(int line, int depth) const { return reinterpret_cast<const Stored*>(bytes + place(line, depth)); }
+
+    // A product's part, as the tensor cores are told of it: its place, and that 8 lines take 1,024 bytes.
+    FN u64 part(const Root& root, int step) const {
+        constexpr u64 form = u64(1) << 62 | u64(1024 / 16) << 32 | u64(1) << 16;
+        return form | (root.place + u32(bytes - root.at + place(0, step * DEPTH)) / 16);
+    }
+
+    // The transpose of 16 rows of each warp: lines are columns, the depth goes along rows. Rows g and g + 8 of a warp
+    // come side by side, as in all tiles whose depth is a tile's rows.
+    template <int N> FN void store_rows(const float (&c)[N][4]) {
+        UNROLL
+        for (int p = 0; p < 2; ++p) {
+            Stored* const first = of_thread(p);
+            UNROLL
+            for (int j = 0; j < N; ++j) Arithmetic::store_pair(first + j * 8 * EACH, c[j][p], c[j][2 + p]);
+        }
+    }
+    template <int N> FN void load_rows(float (&c)[N][4]) {
+        UNROLL
+        for (int p = 0; p < 2; ++p) {
+            const Stored* const first = of_thread(p);
+            UNROLL
+            for (int j = 0; j < N; ++j) {
+                const Wide<2> pair = Arithmetic::load_pair(first + j * 8 * EACH);
+                c[j][p]     = pair.value[0];
+                c[j][2 + p] = pair.value[1];
+            }
+        }
+    }
+    // The first of this thread's pairs: of an even column, or of the odd one beside it.
+    FN Stored* of_thread(int p) {
+        const u32 lane = threadIdx.x % WARP, row = threadIdx.x % GROUP / WARP * WARP_ROWS + lane / 4 * 2;
+        const u32 line = lane % 4 * 2 + u32(p);
+        return reinterpret_cast<Stored*>(bytes + (row / EACH * LINES + line) * PIECE +
+                                         ((row % EACH * u32(sizeof(Stored))) ^ (line * 16)));
+    }
+    FN static constexpr int row_slot(int row) { return row / WARP_ROWS * WARP_ROWS + row % 8 * 2 + row / 8 % 2; }
+};
+
+using Left = Arithmetic::Left;
+
+// c += rows * right, for rows of a warpgroup in registers; or, unless `keep`, c = rows * right.
+template <int N, int STEPS, class Right>
+FN void multiply_rows(float (&c)[N][4], const Left (&rows)[STEPS], const Right& right, const Root& root,
+                      bool keep = true) {
+    UNROLL
+    for (int step = 0; step < STEPS; ++step) {
+        Product<8 * N>::add(c, rows[step].x, right.part(root, step), keep || step > 0);
+    }
+}
+
+// c += left * right, for depths of 64 rows.
+template <int N, class LeftTile, class Right>
+FN void multiply_tiles(float (&c)[N][4], const LeftTile& left, const Right& right, const Root& root) {
+    UNROLL
+    for (int step = 0; step < GROUP_ROWS / DEPTH; ++step) {
+        Product<8 * N>::add(c, left.part(root, step), right.part(root, step), true);
+    }
+}
+
+template <int STEPS, int N> FN void gather(Left (&lefts)[STEPS], const float (&c)[N][4]) {
+    static_assert(STEPS * DEPTH == 8 * N);
+    UNROLL
+    for (int step = 0; step < STEPS; ++step) lefts[step] = Arithmetic::gather(c + step * (DEPTH / 8));
+}
