@@ -34,10 +34,10 @@ def compile_seconds(device: str, names: Sequence[str], cache: str, before: str =
     Args:
         device: Such as ``cpu`` or ``cuda:0``.
         names: The environments' ids.
-        cache: The folder of the compilers' caches.
+        cache: The folder of what was compiled.
         before: Python that the process runs first, to find environments that are not built in.
     """
-    printed = in_new_process(before + _COMPILE, device, *names, GPU_ENVS_CACHE_DIR=cache, CUPY_CACHE_DIR=cache)
+    printed = in_new_process(before + _COMPILE, device, *names, GPU_ENVS_CACHE_DIR=cache)
     return {name: float(seconds) for name, seconds in (line.split() for line in printed.splitlines())}
 
 

@@ -117,7 +117,7 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
     """Our command: first with empty caches, then several times."""
     from gpu_envs.training import evaluate
 
-    caches = {"GPU_ENVS_CACHE_DIR": str(folder / "kernels"), "CUPY_CACHE_DIR": str(folder / "cupy")}
+    caches = {"GPU_ENVS_CACHE_DIR": str(folder / "kernels")}
     command = [sys.executable, "-m", "gpu_envs", "train", ENV, "--target-return", f"{TARGET:g}"]
     command += ["--device", plan.device, "--no-progress"]
     runs: list[dict[str, Any]] = []

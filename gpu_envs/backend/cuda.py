@@ -1,22 +1,19 @@
-"""The CUDA backend: CuPy compiles with NVRTC and launches; neither nvcc nor a CUDA toolkit is needed."""
+"""The CUDA backend: NVRTC compiles and CuPy launches; neither nvcc nor a CUDA toolkit is needed."""
 
 import ctypes
 import functools
-import locale
 import os
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any, final
 
 from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import check_library, compile_error
+from gpu_envs.backend.nvrtc import architecture_of, machine_code
 from gpu_envs.backend.program import Device, Grid, Program
 from gpu_envs.backend.toolchain import prepare, private_folder
-
-OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
-"""CuPy adds ``-ftz=true``. Contraction (fmad) would give other bits than the CPU's."""
+from gpu_envs.errors import CompileError
 
 THREADS_PER_BLOCK = 128
 
@@ -37,32 +34,22 @@ def import_cupy() -> Any:
     return cupy
 
 
-def cupy_cache_folder() -> Path:
-    """Where CuPy keeps what it compiled."""
-    return Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache"))  # noqa: PTH111  # as it does
-
-
 @functools.cache
 def _look_at_cache() -> None:
-    """Where CuPy's cache will not do, CuPy keeps what it compiles in memory."""
-    folder = cupy_cache_folder()
+    """Where CuPy's folder for small kernels of its own will not do, it is to keep them in memory."""
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache"))  # noqa: PTH111  # as it does
     try:
         prepare(folder)
         with tempfile.TemporaryFile(dir=folder) as trial:
             trial.write(bytes(_ROOM))
-    except OSError as error:
+    except OSError:
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
         if not folder.is_dir():
             os.environ["CUPY_CACHE_DIR"] = str(private_folder())  # to make it is what CuPy's import begins with
-        warnings.warn(
-            f"CuPy cannot keep what it compiles in {folder}: {error.strerror or error}. Every process compiles anew; "
-            "set CUPY_CACHE_DIR to a folder of your own that can be written",
-            stacklevel=3,
-        )
 
 
 _ROOM = 2**20
-"""Bytes that CuPy's cache must have room for: a few programs."""
+"""Bytes that it must have room for: a few kernels."""
 
 
 @functools.cache
@@ -85,8 +72,10 @@ class CudaKernels(Kernels):
 
     def __init__(self, functions: dict[str, Any], device: int, program: Program, block: int) -> None:
         """Keeps the functions, and the shape of their launches: as many threads a block as registers allow."""
-        self._functions = {name: kernel.kernel for name, kernel in functions.items()}
-        self._most_threads = {name: int(kernel.max_threads_per_block) for name, kernel in functions.items()}
+        driver = import_cupy().cuda.driver
+        most = driver.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+        self._functions = functions
+        self._most_threads = {name: int(driver.funcGetAttribute(most, each.ptr)) for name, each in functions.items()}
         self._device = device
         self._program = program
         self._block = block
@@ -169,11 +158,11 @@ class CudaBackend(Backend):
         self.index = index
         self.device = f"cuda:{index}"
         self._block = block_size or THREADS_PER_BLOCK
-        attributes = self._cupy.cuda.Device(index).attributes
+        runtime = self._cupy.cuda.runtime
         self.traits = Device(
             on_gpu=True,
-            processors=int(attributes["MultiProcessorCount"]),
-            shared_bytes=int(attributes["MaxSharedMemoryPerBlockOptin"]),
+            processors=int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, index)),
+            shared_bytes=int(runtime.deviceGetAttribute(runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin, index)),
             block_size=block_size,
         )
 
@@ -184,21 +173,35 @@ class CudaBackend(Backend):
         )
 
     def load(self, program: Program) -> Kernels:
-        """Compiles with NVRTC; CuPy keeps the result on disk by the whole source, headers included."""
+        """Compiles with NVRTC, or finds on disk what it made of the same source, headers included."""
         check_library(program, "NVRTC")
-        if not program.source.isascii() and locale.getpreferredencoding(False).upper() != "UTF-8":
-            os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # on disk it is written in the locale's encoding
         with self._cupy.cuda.Device(self.index):
-            module = self._cupy.RawModule(code=program.source, options=OPTIONS, backend="nvrtc")
             try:
-                functions = {k: module.get_function(f"kernel_{k}") for k in program.calls}
-                if program.grid is not None and program.grid.shared_bytes > PLAIN_SHARED_BYTES:
-                    for function in functions.values():
-                        function.max_dynamic_shared_size_bytes = program.grid.shared_bytes
-                return CudaKernels(functions, self.index, program, self._block)
-            except self._cupy.cuda.compiler.CompileException as error:
-                raise compile_error(program, str(error), "NVRTC") from error
+                module = load_module(program.source, program.name, self.index)
+            except CompileError as error:
+                raise compile_error(program, error.output, "NVRTC") from None
+            functions = {kernel: module.get_function(f"kernel_{kernel}") for kernel in program.calls}
+            if program.grid is not None and program.grid.shared_bytes > PLAIN_SHARED_BYTES:
+                driver = self._cupy.cuda.driver
+                most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                for function in functions.values():
+                    driver.funcSetAttribute(function.ptr, most, program.grid.shared_bytes)
+            return CudaKernels(functions, self.index, program, self._block)
 
     def memory(self) -> int:
         with self._cupy.cuda.Device(self.index):
             return int(self._cupy.cuda.runtime.memGetInfo()[1])
+
+
+@functools.cache
+def load_module(source: str, name: str, index: int) -> Any:
+    """A program on a device, which has to be the current one; it stays there, as graphs may hold its kernels.
+
+    Raises:
+        CompileError: The compiler refuses it.
+    """
+    cuda = import_cupy().cuda
+    number = int(cuda.Device(index).compute_capability)
+    module = cuda.function.Module()
+    module.load(machine_code(source, name, architecture_of(divmod(number, 10))))
+    return module

@@ -63,8 +63,8 @@ def cache_folder() -> Path:
 
 
 def cached() -> list[Path]:
-    """What is kept in the cache folder and was made here: libraries, and what an interrupted compilation left."""
-    made = re.compile(r".*-[0-9a-f]{32}(-[0-9a-f]{8})?\.so|build-\w+")
+    """What is kept in the cache folder and was made here: programs, and what an interrupted compilation left."""
+    made = re.compile(r".*-[0-9a-f]{32}(-[0-9a-f]{8})?\.(so|cubin)|build-\w+")
     try:
         return sorted(path for path in cache_folder().iterdir() if made.fullmatch(path.name))
     except OSError:
@@ -163,13 +163,13 @@ def _in_a_folder(make: Callable[[Path], MadeT]) -> MadeT:
     try:
         made = make(private_folder())
     except OSError as error:
-        nor = f"nor in {tempfile.gettempdir()}: {error.strerror or error}. Free some space, or set {_ELSEWHERE}"
+        nor = f"nor in {tempfile.gettempdir()}: {error.strerror or error}. Free some space, or set {ELSEWHERE}"
         raise OSError(error.errno or errno.EACCES, f"{refused}; {nor}") from None
-    warnings.warn(f"{refused}. Every process compiles anew; set {_ELSEWHERE}", stacklevel=4)
+    warnings.warn(f"{refused}. Every process compiles anew; set {ELSEWHERE}", stacklevel=4)
     return made
 
 
-_ELSEWHERE = "GPU_ENVS_CACHE_DIR to a folder of your own that can be written and run from"
+ELSEWHERE = "GPU_ENVS_CACHE_DIR to a folder of your own that can be written and run from"
 
 
 def prepare(folder: Path) -> None:
@@ -192,17 +192,17 @@ def open_to_others(folder: Path) -> bool:
 def _compiled(source: str, name: str, extra_flags: Sequence[str], folder: Path) -> Path:
     """The library in this folder; without a compiler, the one that any compiler made there."""
     flags = [*FLAGS, *extra_flags]
-    stem = f"{name}-{_digest(source, *flags, cpu_features())[:32]}"
+    stem = f"{name}-{digest(source, *flags, cpu_features())[:32]}"
     try:
         command = find_compiler()
     except NoCompilerError:
-        made_before = filter(_is_whole, sorted(folder.glob(f"{glob.escape(stem)}-*.so")))
+        made_before = (path for path in sorted(folder.glob(f"{glob.escape(stem)}-*.so")) if whole(path) is not None)
         library = None if os.environ.get("CXX") else next(made_before, None)
         if library is None:
             raise
         return library
-    library = folder / f"{stem}-{_digest(*command, compiler_version(command))[:8]}.so"
-    if _is_whole(library):
+    library = folder / f"{stem}-{digest(*command, compiler_version(command))[:8]}.so"
+    if whole(library) is not None:
         return library
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
         text, made = Path(scratch) / f"{name}.cpp", Path(scratch) / library.name
@@ -234,22 +234,32 @@ _PATHS = "surrogateescape"
 """How paths, which may be any bytes, stand in sources."""
 
 
-def _digest(*ingredients: str) -> str:
+def digest(*ingredients: str) -> str:
+    """Names a file by all that goes into it."""
     return hashlib.sha256("\0".join(ingredients).encode(errors=_PATHS)).hexdigest()
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all, whoever else is writing the same."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
+        made = Path(scratch) / path.name
+        made.write_bytes(content + _seal(content))
+        os.replace(made, path)
+
+
+def whole(path: Path) -> bytes | None:
+    """The content of a file that was kept, without its seal; None where it is not there or is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    length = len(content) - len(_seal(b""))
+    return content[:length] if length > 0 and content[length:] == _seal(content[:length]) else None
 
 
 def _seal(content: bytes) -> bytes:
     """Ends a whole file: to load one that was cut off or has a bit flipped could end the process."""
     return b"gpu_envs library" + hashlib.sha256(content).digest()
-
-
-def _is_whole(library: Path) -> bool:
-    try:
-        content = library.read_bytes()
-    except OSError:
-        return False
-    length = len(content) - len(_seal(b""))
-    return length > 0 and content[length:] == _seal(content[:length])
 
 
 @functools.cache

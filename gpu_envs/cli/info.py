@@ -52,7 +52,7 @@ def info(words: Sequence[str]) -> int:
     """``gpu-envs info``."""
     parser = Parser("gpu-envs info", "gpu-envs info [--clear-cache]", _INFO, _EXAMPLES)
     parser.add_argument(
-        "--clear-cache", action="store_true", help="remove the compiled libraries; they are compiled anew when used"
+        "--clear-cache", action="store_true", help="remove the compiled programs; they are compiled anew when used"
     )
     parser.add_json()
     parser.add_debug()
@@ -95,11 +95,9 @@ def look() -> list[tuple[str, Status]]:
         ("torch", _or_unknown(lambda: _torch(trials(), bool(gpus)))),
         ("device auto", _or_unknown(_auto)),
         ("cache", _or_unknown(_cache)),
+        ("environments of others", _or_unknown(_environments)),
+        ("other libraries", _or_unknown(_extras)),
     ]
-    if gpus:
-        rows.append(("CuPy's cache", _or_unknown(_cupy_cache)))
-    rows.append(("environments of others", _or_unknown(_environments)))
-    rows.append(("other libraries", _or_unknown(_extras)))
     return rows
 
 
@@ -232,14 +230,6 @@ def _cache() -> Status:
     return Status(text)
 
 
-def _cupy_cache() -> Status:
-    from gpu_envs.backend.cuda import cupy_cache_folder
-
-    folder = cupy_cache_folder()
-    files = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
-    return Status(f"{folder}: {len(files)} compiled, {sum(map(_size, files)) / 1e6:.1f} MB, of all programs with CuPy")
-
-
 def _size(path: Path) -> int:
     try:
         return sum(each.stat().st_size for each in (path.iterdir() if path.is_dir() else (path,)))
@@ -262,7 +252,7 @@ def _extras() -> Status:
 
 
 def clear_cache() -> str:
-    """Removes what was compiled for the CPU, and says how much that was."""
+    """Removes what was compiled, and says how much that was."""
     libraries = toolchain.cached()
     size = sum(_size(path) for path in libraries)
     for path in libraries:

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from gpu_envs.backend.cuda import OPTIONS
 from gpu_envs.backend.messages import check_library, compile_error
+from gpu_envs.backend.nvrtc import compiled
 from gpu_envs.backend.program import Device
 from gpu_envs.backend.text import blanked
 from gpu_envs.codegen import generate, layout_of
@@ -23,8 +22,7 @@ _DEVICE = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
 def for_cuda(subject: Subject) -> str:
     """Compiles with NVRTC where it is installed; otherwise looks for functions that are not marked FN."""
     config = config_of(subject.spec, 2, Options(autoreset_mode="SameStep"), subject.params)
-    compiler = _nvrtc()
-    if compiler is None:
+    if not has_nvrtc():
         file, text = rules_part(config)
         for line, _ in [] if file.endswith(".py") else unmarked(text):
             raise FailedError(
@@ -36,25 +34,24 @@ def for_cuda(subject: Subject) -> str:
     program = generate(layout, layout.modules[0])
     try:
         check_library(program, "NVRTC")
-        # as CuPy does on a machine with a device, options included, as far as that needs none
-        made = compiler._NVRTCProgram(program.source, "kernels.cu", (), (), method="ptx")
-        made.compile((*OPTIONS, "-ftz=true", "-arch=compute_80"), None)
-    except compiler.CompileException as error:
-        raise FailedError(str(compile_error(program, str(error), "NVRTC"))) from None
     except CompileError as error:
         raise FailedError(str(error)) from None
+    try:
+        compiled(program.source, program.name, "compute_80")
+    except CompileError as error:
+        raise FailedError(str(compile_error(program, error.output, "NVRTC"))) from None
     return f"{config.precision} in {config.autoreset_mode}, by NVRTC; it runs nowhere here"
 
 
-def _nvrtc() -> Any:
-    """CuPy's compiler; None where there is none."""
+def has_nvrtc() -> bool:
+    """Whether NVRTC can compile here."""
     try:
-        from cupy.cuda import compiler, nvrtc
+        from cupy.cuda import nvrtc
 
         nvrtc.getVersion()
     except (ImportError, OSError, RuntimeError):
-        return None
-    return compiler
+        return False
+    return True
 
 
 def unmarked(text: str) -> Iterator[tuple[int, str]]:

@@ -110,14 +110,12 @@ def with_nvrtc(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     del monkeypatch
     if nvrtc_missing():
         pytest.skip(nvrtc_missing())
-    from cupy.cuda.compiler import CompileException
-
     made = program(spec, on_gpu=True)
     messages.check_library(made, "NVRTC")
     try:
         compile_with_nvrtc(made.source)
-    except CompileException as error:
-        raise messages.compile_error(made, str(error), "NVRTC") from error
+    except CompileError as error:
+        raise messages.compile_error(made, error.output, "NVRTC") from error
 
 
 Compile = Callable[[Spec, pytest.MonkeyPatch], None]

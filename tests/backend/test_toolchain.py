@@ -439,8 +439,7 @@ def test_cupy_does_without_a_disk_that_will_not_do(tmp_path: Path, options: str,
         print(import_cupy().__name__, os.environ["CUPY_CACHE_IN_MEMORY"])
     """
     said = run_mounted(folder, options, script, CUPY_CACHE_DIR=str(folder / inside))
-    assert "cupy 1" in said, said
-    assert f"CuPy cannot keep what it compiles in {folder / inside}: " in said
+    assert said == "cupy 1\n"
 
 
 def _answer_when_all_are_ready(number: int, ready: "multiprocessing.synchronize.Barrier") -> None:

@@ -278,14 +278,14 @@ needs_nvrtc = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
 @needs_nvrtc
 @each_variant
 def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:
-    check(generate(layout(variant.params), "multi_agent"), "sm_90", "float32")
+    check(generate(layout(variant.params), "multi_agent"), "sm_90a", "float32")
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ["several", "spread"])
 def test_nvrtc_compiles_every_mode(name: str, mode: str, precision: str) -> None:
-    check(generate(layout(VARIANTS[name].params, mode, precision), "multi_agent"), "sm_90", precision)
+    check(generate(layout(VARIANTS[name].params, mode, precision), "multi_agent"), "sm_90a", precision)
 
 
 # --- the state, as users meet it ---

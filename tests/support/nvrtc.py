@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gpu_envs
-from gpu_envs.backend.cuda import OPTIONS
+from gpu_envs.backend.nvrtc import compiled
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 
 REGISTERS = {"float32": 128, "float64": 255}
 """The most a thread may use: at 128, a multiprocessor still holds 512 threads."""
@@ -57,15 +57,10 @@ class Compiled(NamedTuple):
     cubin: bytes
 
 
-def compile_with_nvrtc(text: str, architecture: str = "sm_90") -> Compiled:
-    """What CuPy does on a machine with a GPU, options included, short of loading the result."""
-    from cupy.cuda import nvrtc
-    from cupy.cuda.compiler import _NVRTCProgram
-
-    made = _NVRTCProgram(text, "kernels.cu", (), (), method="cubin")
-    cubin, _ = made.compile((*OPTIONS, "-ftz=true", f"-arch={architecture}"), None)
-    ptx = nvrtc.getPTX(made.ptr)
-    return Compiled(ptx.decode() if isinstance(ptx, bytes) else ptx, bytes(cubin))
+def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
+    """What is done on a machine with a GPU, short of loading the result."""
+    made = compiled(text, "test", architecture)
+    return Compiled(made.ptx, made.cubin)
 
 
 def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:

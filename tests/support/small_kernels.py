@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_envs.backend.cuda import OPTIONS, import_cupy
+from gpu_envs.backend.cuda import import_cupy, load_module
 from gpu_envs.backend.host import HostKernels
 from gpu_envs.backend.program import ELEMENTARY, NUMBERS, PORTABLE, header_text
 from gpu_envs.backend.toolchain import build
@@ -55,7 +55,7 @@ def compiled(
         xp, kernels = np, HostKernels(build(text, "test"), 1, real == "float32" if flush is None else flush)
     else:
         xp = import_cupy()
-        function = xp.RawModule(code=text, options=OPTIONS, backend="nvrtc").get_function("kernel_apply")
+        function = load_module(text, "test", int(xp.cuda.runtime.getDevice())).get_function("kernel_apply")
 
     def launch(call: ctypes.Structure, count: int) -> None:
         if device == "cpu":

@@ -137,11 +137,9 @@ def test_the_compiler_of_the_cpu_names_file_and_line(broken: Broken, right: str,
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
 @pytest.mark.parametrize(("right", "wrong", "named"), MISTAKES)
 def test_nvrtc_names_file_and_line(broken: Broken, right: str, wrong: str, named: str) -> None:
-    from cupy.cuda.compiler import CompileException
-
     spec = broken(right, wrong)
     program = next(programs(spec.id, "SameStep", "float32"))
-    message = message_of(CompileException, lambda: compile_with_nvrtc(program.source))
+    message = message_of(CompileError, lambda: compile_with_nvrtc(program.source))
     assert re.search(rf"{re.escape(str(broken.header))}\({broken.line_of(wrong)}\): error", message)
     assert named in message
 

@@ -92,10 +92,10 @@ def test_a_function_that_a_gpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     spec = walk(tmp_path, step="s.x = twice(s.x);\n    return {0, false};")
     spec.header.write_text(UNMARKED + spec.header.read_text())
     good, team = walk(tmp_path, "Good-v0"), chase(tmp_path)
-    if elsewhere._nvrtc() is not None:
+    if elsewhere.has_nvrtc():
         assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
         assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
-    monkeypatch.setattr(elsewhere, "_nvrtc", lambda: None)
+    monkeypatch.setattr(elsewhere, "has_nvrtc", lambda: False)
     assert wrong(elsewhere.for_cuda, spec).startswith(f"{spec.header}:1: error: this function is not marked FN")
     assert wrong(elsewhere.for_cuda, good) == wrong(elsewhere.for_cuda, team) == ""
 

@@ -252,7 +252,7 @@ def programs() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100"])
 def test_nvrtc_compiles(architecture: str) -> None:
     from nvrtc import compile_with_nvrtc, double_arithmetic, nvrtc_missing, resources
 

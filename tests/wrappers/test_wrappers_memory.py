@@ -238,7 +238,7 @@ def programs(mode: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "mode"), [*(("sm_90", mode) for mode in MODES), ("sm_80", MODES[0]), ("sm_100", MODES[0])]
+    ("architecture", "mode"), [*(("sm_90a", mode) for mode in MODES), ("sm_80", MODES[0]), ("sm_100", MODES[0])]
 )
 def test_nvrtc_compiles(architecture: str, mode: str) -> None:
     from nvrtc import compile_with_nvrtc, nvrtc_missing, resources

@@ -1,0 +1,180 @@
+"""What NVRTC made is kept, and made anew where that is not to be had or not to be trusted."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from harness import with_package
+from nvrtc import nvrtc_missing
+
+from gpu_envs.backend import nvrtc, toolchain
+from gpu_envs.errors import CompileError
+
+SOURCE = 'extern "C" __global__ void kernel_answer(int* out) { *out = ANSWER; }'
+
+pytestmark = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
+    return folder
+
+
+def made(number: int = 1, architecture: str = "sm_90a") -> bytes:
+    return nvrtc.machine_code(SOURCE.replace("ANSWER", str(number)), "answer", architecture)
+
+
+def refuse_to_compile(*given: object) -> NoReturn:
+    raise AssertionError(f"compiles {given}")
+
+
+@pytest.mark.parametrize(
+    ("capability", "architecture"), [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((10, 3), "sm_103"), ((12, 0), "sm_120")]
+)
+def test_architectures(capability: tuple[int, int], architecture: str) -> None:
+    assert nvrtc.architecture_of(capability) == architecture
+
+
+def test_a_second_load_compiles_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made()
+    assert first.startswith(b"\x7fELF")
+    assert toolchain.cached() == list(cache.iterdir())
+    monkeypatch.setattr(nvrtc, "compiled", refuse_to_compile)
+    assert made() == first
+
+
+def test_what_is_there_is_found_without_loading_the_library() -> None:
+    script = f"""
+        from pathlib import Path
+        from gpu_envs.backend.nvrtc import machine_code
+        machine_code({SOURCE.replace("ANSWER", "1")!r}, "answer", "sm_90a")
+        print("libnvrtc." in Path("/proc/self/maps").read_text())
+    """
+    if nvrtc._installed() == "":
+        pytest.skip("NVRTC is not installed as a package of Python")
+    assert [run_python(script) for _ in range(2)] == ["True\n", "False\n"]
+
+
+def run_python(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], env=with_package(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_another_source_option_or_architecture_is_another_program(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len({made(1), made(2), made(1, "sm_100")}) == 3
+    monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-lineinfo"))
+    made(1)
+    assert len(list(cache.iterdir())) == 4
+
+
+@pytest.mark.parametrize("installed", ["", "12.9.86"])
+def test_programs_of_another_nvrtc_are_left_alone(cache: Path, monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    """A file is named by the library that made it, whatever package is there."""
+    made()
+    (own,) = cache.iterdir()
+    monkeypatch.setattr(nvrtc, "_installed", lambda: installed)
+    with monkeypatch.context() as patch:
+        patch.setattr(nvrtc, "_for_device", refuse_to_compile)
+        made()
+    monkeypatch.setattr(nvrtc, "_loaded", lambda: "99.0.1")
+    made()
+    assert len({*cache.iterdir()} - {own}) == 1
+
+
+def test_the_library_says_the_version_of_its_package() -> None:
+    assert nvrtc._installed() in ("", nvrtc._loaded())
+
+
+def test_a_damaged_file_is_made_again(cache: Path) -> None:
+    whole = made()
+    (kept,) = cache.iterdir()
+    sealed = kept.read_bytes()
+    flipped = bytearray(sealed)
+    flipped[len(sealed) // 2] ^= 1
+    for damaged in (b"", b"not a program", sealed[:100], whole, bytes(flipped)):
+        kept.write_bytes(damaged)
+        assert made() == whole
+        assert kept.read_bytes() == sealed
+
+
+def test_a_folder_that_will_not_do_is_done_without(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = made()
+    (kept,) = cache.iterdir()
+    kept.write_bytes(b"what somebody put there")
+    cache.chmod(0o777)
+    with pytest.warns(UserWarning, match=r"cannot be kept in .*others can write to it.* set GPU_ENVS_CACHE_DIR"):
+        assert made() == whole
+    assert kept.read_bytes() == b"what somebody put there"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(UserWarning, match=r"file/cache: Not a directory"):
+        assert made() == whole
+
+
+def test_a_full_disk_is_done_without_and_nothing_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    compiled = nvrtc.compiled
+
+    def counted(source: str, name: str, architecture: str) -> nvrtc.Compiled:
+        names.append(name)
+        return compiled(source, name, architecture)
+
+    def full(*given: object) -> NoReturn:
+        raise OSError(28, os.strerror(28), given)
+
+    monkeypatch.setattr(nvrtc, "compiled", counted)
+    monkeypatch.setattr(nvrtc, "keep", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        assert made().startswith(b"\x7fELF")
+    assert names.count("answer") == 1
+
+
+def test_a_mistake_is_told_and_nothing_kept(cache: Path) -> None:
+    with pytest.raises(CompileError, match=r'kernels\.cu\(1\): error: identifier "ANSWER" is undefined') as caught:
+        nvrtc.machine_code(SOURCE, "answer", "sm_90a")
+    assert caught.value.output.startswith("kernels.cu(1): error")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_device_that_nvrtc_does_not_know_is_named() -> None:
+    with pytest.raises(CompileError, match="invalid value for --gpu-architecture"):
+        made(1, "sm_20")
+
+
+def test_a_device_newer_than_nvrtc_gets_what_its_driver_can_translate() -> None:
+    ptx = made(1, "sm_999").decode()
+    assert ".entry kernel_answer" in ptx
+    assert ".target sm_" in ptx
+
+
+def test_paths_that_are_not_utf_8_compile() -> None:
+    assert nvrtc.machine_code(f'#line 1 "h\udce9.cuh"\n{SOURCE.replace("ANSWER", "1")}', "answer", "sm_90a")
+
+
+def _made_when_all_are_ready(ready: "multiprocessing.synchronize.Barrier") -> None:
+    ready.wait()
+    made(8)
+
+
+def test_several_processes_make_the_same_at_once(cache: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(4)
+    workers = [context.Process(target=_made_when_all_are_ready, args=(ready,)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert len(list(cache.iterdir())) == 1
