@@ -1,7 +1,7 @@
 // What a policy's outputs mean: the log-probability and the entropy of actions, and their gradients.
 //
-// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), ROW_STRIDE, SHARES, DISCRETE, Element
-// (int or float), and per element d, size_of(d), offset_of(d), start_of(d), low_of(d), high_of(d).
+// Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), ROW_STRIDE, SHARES, DISCRETE, QUICK (as
+// precise as a GPU's own approximations is enough), Element (int or float), and per element d, size_of(d), offset_of(d), start_of(d), low_of(d), high_of(d).
 //
 // Discrete elements are independent of one another, element d with size_of(d) logits from offset_of(d) on. A box is
 // WIDTH independent Gaussians: their means, then the logarithms of their standard deviations.
@@ -11,6 +11,33 @@ constexpr float HALF_LOG_TWO_PI = 0.918938533f;
 // The logit of a choice that a mask forbids: its probability is zero, and its logarithm still a number. Where a mask
 // leaves an element nothing, all of its choices are alike.
 constexpr float FORBIDDEN = -1e9f;
+
+// --- elementary functions ---
+
+#if _for_gpu
+FN float exp_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+FN float inverse_of(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+FN float log_of_two(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+FN float exponential(float x)          { return QUICK ? exp_of_two(x * 1.44269504f) : exp(x); }
+FN float logarithm(float x)            { return QUICK ? log_of_two(x) * 0.693147181f : log(x); }
+FN float quotient_of(float a, float b) { return QUICK ? a * inverse_of(b) : a / b; }
+#else
+FN float exponential(float x)          { return exp(x); }
+FN float logarithm(float x)            { return log(x); }
+FN float quotient_of(float a, float b) { return a / b; }
+#endif
 
 // --- rows of parameters ---
 
@@ -83,6 +110,10 @@ struct Rows {
         if (!ON_GPU) staged[j * LANES + k] = gradient;
         else if (STAGED) staged[j] = gradient;
         else target[first * PARAMETERS + j] = possible(first, j) ? gradient : 0.0f;
+    }
+    // To a gradient that has been set.
+    FN void add(int j, int k, float more) const {
+        set(j, k, (!ON_GPU ? staged[j * LANES + k] : STAGED ? staged[j] : target[first * PARAMETERS + j]) + more);
     }
     // Writes the gradients where they belong: zero of what is forbidden. All of a warp's threads take part.
     template <class Env> FN void store(const Env& env) const {
@@ -189,14 +220,14 @@ template <class Env> FN void measure(Categorical& c, const Rows& rows, int d, co
     for (int j = begin; j < end; ++j) {
         FOR_EACH_LANE(k, env) {
             const float below = rows.get(j, k) - c.most[k];
-            const float share = exp(below);
+            const float share = exponential(below);
             c.sum[k] += share;
             weighted[k] += share > 0 ? share * below : 0.0f;  // a choice that is never taken may be at -inf
         }
     }
     FOR_EACH_LANE(k, env) {
-        c.log_sum[k] = log(c.sum[k]);
-        c.entropy[k] = c.log_sum[k] - weighted[k] / c.sum[k];
+        c.log_sum[k] = logarithm(c.sum[k]);
+        c.entropy[k] = c.log_sum[k] - quotient_of(weighted[k], c.sum[k]);
     }
 }
 
@@ -213,4 +244,4 @@ FN float gaussian_log_probability(float distance, float log_std) {
 
 FN float gaussian_entropy(float log_std) { return log_std + (0.5f + HALF_LOG_TWO_PI); }
 
-FN float gaussian_distance(float sample, float mean, float log_std) { return (sample - mean) * exp(-log_std); }
+FN float gaussian_distance(float sample, float mean, float log_std) { return (sample - mean) * exponential(-log_std); }

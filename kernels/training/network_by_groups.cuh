@@ -181,11 +181,9 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             commit_products();
             finish<1>();
             settle(by_z);
-            UNROLL
-            for (int j = 0; j < HIDDEN_2 / 8; ++j) {
-                UNROLL
-                for (int q = 0; q < 4; ++q) by_z[j][q] *= slope(Arithmetic::value(from_z, j, q));
-            }
+            float z[HIDDEN_2 / 8][4];
+            own.z.load_rows(z);
+            chain(by_z, z);
             own.by_z.store_rows(by_z);
             gather(from_by_z, by_z);
             finish<0>();  // z is read by no one any more, once all are here

@@ -1,5 +1,5 @@
 // Adds up what the blocks of network_update.cuh found: each column of a matrix, in an order that depends on nothing but
-// the number of rows.
+// the number of rows, which are those of the blocks that had the actor or the critic.
 
 constexpr int COLUMNS = 32, SLICES = 8;  // a block's columns, and how many threads share one
 
@@ -9,10 +9,12 @@ KERNEL_OF_BLOCKS(kernel_reduce, ReduceCall, COLUMNS * SLICES, 1) {
     FOR_EACH_BLOCK(block) {
         const int place = thread_rank() % COLUMNS, slice = thread_rank() / COLUMNS;
         const int column = int(block) * COLUMNS + place;
-        float     sum    = 0;
+        const bool critic = (call.critic <= column && column < call.critic_end) || column == call.value_loss;
+        const int  rows   = critic ? call.critics : call.actors;
+        float      sum    = 0;
         if (column < columns) {
             _Pragma("unroll 8")
-            for (int row = slice; row < call.rows; row += SLICES) sum += call.partials[Index(row) * columns + column];
+            for (int row = slice; row < rows; row += SLICES) sum += call.partials[Index(row) * columns + column];
         }
         slices[slice][place] = sum;
         block_barrier();

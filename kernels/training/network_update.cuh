@@ -1,10 +1,11 @@
 // The gradient of the loss of a minibatch by all weights of actor and critic, in one launch and a sum.
 //
-// The first half of the blocks has the actor, the second the critic. A block takes tiles of samples, and at the end
+// Some of the blocks have the actor, the others the critic. A block takes tiles of samples, and at the end
 // writes its sums; network_reduce.cuh adds those of all blocks, in a fixed order.
 
-template <bool ACTOR, int OUTPUTS> FN void update(const UpdateCall& call, const Places& places, int rows, int worker) {
-    const int workers = block_count() / 2, place = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
+template <bool ACTOR, int OUTPUTS>
+FN void update(const UpdateCall& call, const Places& places, int rows, int worker, int workers) {
+    const int place = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
     Sample    sample;
     sample.place = place_of(call, Index(worker) * TILE + place);
     sample.next  = place_of(call, Index(worker + workers) * TILE + place);
@@ -17,7 +18,7 @@ template <bool ACTOR, int OUTPUTS> FN void update(const UpdateCall& call, const 
 }
 
 KERNEL_OF_BLOCKS(kernel_update, UpdateCall, THREADS, UPDATE_BLOCKS) {
-    const int workers = block_count() / 2, block = block_number();
-    if (block < workers) update<true, PARAMETERS>(call, ACTOR_PLACES, MEANS, block);
-    else update<false, 1>(call, CRITIC_PLACES, 1, block - workers);
+    const int actors = call.actors, block = block_number();
+    if (block < actors) update<true, PARAMETERS>(call, ACTOR_PLACES, MEANS, block, actors);
+    else update<false, 1>(call, CRITIC_PLACES, 1, block - actors, block_count() - actors);
 }

@@ -46,7 +46,7 @@ struct PolicyLoss { float value, by_log_prob, divergence, clipped; };
 FN PolicyLoss policy_loss(const LossCall& call, Index place, float log_prob) {
     const float advantage = (call.advantages[place] - call.scalars[ADVANTAGE_MEAN]) * call.scalars[INVERSE_DEVIATION];
     const float change    = log_prob - call.log_probs[place];
-    const float ratio     = exp(change);
+    const float ratio     = exponential(change);
     const float kl        = (ratio - 1.0f) - change;  // never negative, and on average the divergence
     if (!call.clipped) return {-advantage * log_prob, -advantage, kl, 0.0f};
     const float range   = call.scalars[CLIP_RANGE];
@@ -75,11 +75,11 @@ template <class Env> FN void weigh(Samples& samples, const LossCall& call, const
     }
 }
 
-// Of a choice whose logarithm of probability this is; `taken` is 1 where the action was this one.
-FN float by_logit(const Samples& samples, const LossCall& call, float log_p, float entropy, float taken, int k) {
-    const float p          = exp(log_p);
+// Of a choice whose logarithm of probability this is, and that was not taken.
+FN float by_logit(const Samples& samples, const LossCall& call, float log_p, float entropy, int k) {
+    const float p          = exponential(log_p);
     const float by_entropy = p > 0 ? p * (log_p + entropy) : p;
-    const float sum        = samples.by_log_prob[k] * (taken - p) + call.scalars[ENTROPY_WEIGHT] * by_entropy;
+    const float sum        = call.scalars[ENTROPY_WEIGHT] * by_entropy - samples.by_log_prob[k] * p;
     return samples.alive[k] ? sum : 0.0f;
 }
 
@@ -115,19 +115,18 @@ FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, 
         }
     });
     weigh(samples, call, env);
-    // First as if none had been taken, then those that were: a comparison of j with the action in the loop is taken for
-    // true in its last turn by NVRTC 13.0.
+    // First as if none had been taken, then what those that were have more: a comparison of j with the action in the
+    // loop is taken for true in its last turn by NVRTC 13.0.
     for_elements([&](int d) {
         Taken& one = of_each[KEPT ? d : 0];
         if (!KEPT) find_taken(one, samples, call, rows, d, env);
         for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
             FOR_EACH_LANE(k, env) {
                 const float log_p = log_probability(one.c, rows, j, k);
-                rows.set(j, k, by_logit(samples, call, log_p, one.c.entropy[k], 0.0f, k));
+                rows.set(j, k, by_logit(samples, call, log_p, one.c.entropy[k], k));
             }
         }
-        FOR_EACH_LANE(k, env)
-            rows.set(one.choice[k], k, by_logit(samples, call, one.log_p[k], one.c.entropy[k], 1.0f, k));
+        FOR_EACH_LANE(k, env) rows.add(one.choice[k], k, samples.alive[k] ? samples.by_log_prob[k] : 0.0f);
     });
 }
 
@@ -149,7 +148,7 @@ FN void gaussian_loss(Samples& samples, const LossCall& call, const Rows& rows, 
         FOR_EACH_LANE(k, env) {
             const float mean = rows.get(d, k), log_std = rows.get(WIDTH + d, k);
             const float distance = gaussian_distance(call.actions[samples.place[k] * WIDTH + d], mean, log_std);
-            const float by_mean = samples.by_log_prob[k] * (distance * exp(-log_std));
+            const float by_mean = samples.by_log_prob[k] * (distance * exponential(-log_std));
             const float by_std  = samples.by_log_prob[k] * (distance * distance - 1.0f) - call.scalars[ENTROPY_WEIGHT];
             rows.set(d, k, samples.alive[k] ? by_mean : 0.0f);
             rows.set(WIDTH + d, k, samples.alive[k] ? by_std : 0.0f);

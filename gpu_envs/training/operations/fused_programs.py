@@ -62,6 +62,7 @@ UPDATE_CALL = Struct.of(
     ("const float*", "flat", ("parameters",)),
     ("const float*", "observations", ("samples", "features")),
     ("float*", "partials", ("workers", "columns")),
+    ("int", "actors"),
     *_SCALE,
 )
 
@@ -70,7 +71,11 @@ REDUCE_CALL = Struct.of(
     "float",
     ("int", "parameters"),
     ("int", "sums"),
-    ("int", "rows"),
+    ("int", "actors"),
+    ("int", "critics"),
+    ("int", "critic"),
+    ("int", "critic_end"),
+    ("int", "value_loss"),
     ("const float*", "partials", ("workers", "columns")),
     ("const float*", "flat", ("parameters",)),
     ("int", "log_std"),
@@ -160,7 +165,7 @@ class Network:
     @property
     def _groups(self) -> int:
         """Warpgroups of a block: of three, each thread has 168 registers, which long heads and inputs exceed."""
-        most = 3 if self.head.parameters <= 8 and self.features < 32 else 2
+        most = (4 if self.precision == "bf16" else 3) if self.head.parameters <= 8 and self.features < 32 else 2
         return max((count for count in range(1, most + 1) if self._group_bytes(count) <= _MOST_SHARED), default=0)
 
     def _group_bytes(self, groups: int) -> int:
@@ -184,6 +189,11 @@ class Network:
     def update_threads(self) -> int:
         """Threads of a block that goes forth and back."""
         return self._groups * _GROUP if self._by_groups else _THREADS
+
+    @property
+    def actor_share(self) -> float:
+        """Of the blocks of an update: its samples take the longer, for the loss."""
+        return 0.56 if self._by_groups else 0.5
 
     @property
     def update_rows(self) -> int:
@@ -247,7 +257,7 @@ class Network:
             self.actor.cpp("ACTOR_PLACES"),
             self.critic.cpp("CRITIC_PLACES"),
         ]
-        head = head_settings(self.head)
+        head = head_settings(self.head, quick=self.precision != "float32")
         settings = KernelSettings(
             prologue=head.prologue,
             structs=[call],

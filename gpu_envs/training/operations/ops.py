@@ -137,8 +137,8 @@ def shares_of(head: Head) -> int:
     return LANES if head.kind == "discrete" and long and head.width >= MANY else 1
 
 
-def head_settings(head: Head) -> KernelSettings:
-    """What the kernels of a head have compiled in."""
+def head_settings(head: Head, *, quick: bool = False) -> KernelSettings:
+    """What the kernels of a head have compiled in; ``quick``: where a GPU's own approximations are precise enough."""
     discrete, shares = head.kind == "discrete", shares_of(head)
     stride = head.parameters | 1 if head.parameters <= MOST_STAGED else 0
     sizes = head.sizes if discrete else (1,) * head.width
@@ -147,7 +147,7 @@ def head_settings(head: Head) -> KernelSettings:
     lines = [
         f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, ROW_STRIDE = {stride};",
         f"constexpr int SHARES = {shares};",
-        f"constexpr bool DISCRETE = {str(discrete).lower()};",
+        f"constexpr bool DISCRETE = {str(discrete).lower()}, QUICK = {str(quick).lower()};",
         _table("int", "size_of", [str(size) for size in sizes]),
         _table("int", "offset_of", [str(offset) for offset in offsets]),
         _table("int", "start_of", [str(start) for start in head.starts or zeros]),

@@ -79,8 +79,8 @@ class FusedNetworks(Networks):
         self._flat, self._gradient, self._scale = flat, gradient, scale
         self._backend: Final = open_backend(resolve_device(device))
         self._processors: Final = self._backend.traits.processors
-        workers = max(1, self._processors * self.network.update_blocks // 2)
-        columns = self.network.parameters + len(SUMS)
+        self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
+        workers, columns = self._workers(2**62)[0], self.network.parameters + len(SUMS)
         self._partials: Final = torch.empty(workers, columns, device=self._backend.device)
 
     @functools.cached_property
@@ -95,8 +95,12 @@ class FusedNetworks(Networks):
         for kernel in (update, reduce):
             kernel.fill(workers=workers, columns=columns, partials=self._partials, parameters=self.network.parameters)
         low, high = LOG_STD_RANGE
-        place, count = self.network.actor.log_std, log_stds(self.network.head)
-        return [update, reduce.fill(sums=len(SUMS), flat=self._flat, log_std=place, log_stds=count, low=low, high=high)]
+        place, count, critic = self.network.actor.log_std, log_stds(self.network.head), self.network.critic
+        reduce.fill(
+            sums=len(SUMS), flat=self._flat, log_std=place, log_stds=count, low=low, high=high,
+            critic=critic.weight_1, critic_end=critic.bias_3 + 1, value_loss=columns - len(SUMS) + SUMS.index("value_loss"),
+        )  # fmt: skip
+        return [update, reduce]
 
     def act(
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
@@ -130,10 +134,10 @@ class FusedNetworks(Networks):
             totals.zero_()
             return
         update, reduce = self._backward
-        workers, columns = self._blocks(rows, self.network.update_rows, len(self._partials)), self._partials.shape[1]
-        loss = loss_members(batch, indices, settings)
-        update.launch(2 * workers, **self._common(observations), **loss, scalars=scalars)
-        reduce.launch(-(-columns // REDUCED_COLUMNS), rows=workers, gradient=self._gradient, totals=totals)
+        actors, critics = self._workers(rows)
+        loss, blocks = loss_members(batch, indices, settings), -(-self._partials.shape[1] // REDUCED_COLUMNS)
+        update.launch(actors + critics, **self._common(observations), **loss, scalars=scalars, actors=actors)
+        reduce.launch(blocks, actors=actors, critics=critics, gradient=self._gradient, totals=totals)
 
     def _common(self, observations: Rows) -> dict[str, MemberValue]:
         assert isinstance(observations, torch.Tensor)  # few features are not kept in parts
@@ -147,6 +151,12 @@ class FusedNetworks(Networks):
             "inverse": inverse,
             "limit": OBSERVATION_LIMIT,
         }
+
+    def _workers(self, rows: int) -> tuple[int, int]:
+        """Blocks that update the actor, and the critic."""
+        actors = round(self._update_blocks * self.network.actor_share)
+        most = (actors, self._update_blocks - actors)
+        return self._blocks(rows, self.network.update_rows, most[0]), self._blocks(rows, self.network.update_rows, most[1])
 
     @staticmethod
     def _blocks(rows: int, at_a_time: int, most: int) -> int:
