@@ -24,7 +24,7 @@ _GROUP = 128
 """Threads of a warpgroup."""
 _MOST_SHARED = 227 * 1024
 """Of a block on Hopper."""
-ACT_BLOCKS = 4
+ACT_BLOCKS = 1
 
 _SCALE = (("const float*?", "mean", ("features",)), ("const float*?", "inverse", ("features",)), ("float", "limit"))
 
@@ -165,7 +165,7 @@ class Network:
     @property
     def _groups(self) -> int:
         """Warpgroups of a block: of three, each thread has 168 registers, which long heads and inputs exceed."""
-        most = (4 if self.precision == "bf16" else 3) if self.head.parameters <= 8 and self.features < 32 else 2
+        most = 3 if self.head.parameters <= 8 and self.features < 32 else 2
         return max((count for count in range(1, most + 1) if self._group_bytes(count) <= _MOST_SHARED), default=0)
 
     def _group_bytes(self, groups: int) -> int:
@@ -193,7 +193,7 @@ class Network:
     @property
     def actor_share(self) -> float:
         """Of the blocks of an update: its samples take the longer, for the loss."""
-        return 0.56 if self._by_groups else 0.5
+        return 0.53 if self._by_groups else 0.5
 
     @property
     def update_rows(self) -> int:
