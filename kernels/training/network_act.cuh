@@ -38,7 +38,7 @@ FN void run_network(const Call& call, const Places& places, int rows_of_last_lay
     }
 }
 
-KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, ACT_BLOCKS) {
+KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, 1) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, [&](float* block, const float*, Index row, bool wanted) {
@@ -51,7 +51,7 @@ KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, ACT_BLOCKS) {
     });
 }
 
-KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, ACT_BLOCKS) {
+KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
     run_network<1>(call, CRITIC_PLACES, 1, [&](float*, const float* outputs, Index row, bool wanted) {
         if (wanted) call.values[row] = outputs[0];
     });

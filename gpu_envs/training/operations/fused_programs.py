@@ -11,10 +11,14 @@ from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CAL
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
 
-ACT_ROWS = 64
-"""Rows that four warps take at a time: ``TILE`` in ``network.cuh``."""
 _THREADS = 128
-"""Of a block, where warps work by themselves."""
+"""Of a block that updates, where warps work by themselves."""
+_ACT_THREADS = 512
+"""Of a block that acts: as many as a multiprocessor holds, so that each loads the weights once."""
+ACT_ROWS = _ACT_THREADS // 2
+"""Rows that it takes at a time."""
+_TILE = 64
+"""Rows that four warps take at a time, and the width of layers that a warpgroup multiplies."""
 _REDUCE_THREADS = 256
 REDUCED_COLUMNS = 32
 _SHARED_OF_PROCESSOR = 228 * 1024
@@ -24,7 +28,6 @@ _GROUP = 128
 """Threads of a warpgroup."""
 _MOST_SHARED = 227 * 1024
 """Of a block on Hopper."""
-ACT_BLOCKS = 1
 
 _SCALE = (("const float*?", "mean", ("features",)), ("const float*?", "inverse", ("features",)), ("float", "limit"))
 
@@ -148,19 +151,18 @@ class Network:
         depth, size = (16, 2) if self.precision == "bf16" else (8, 4)
         return depth, size, _padded(self.features, depth)
 
-    @property
-    def _rows_bytes(self) -> int:
-        return 4 * _THREADS * (self.head.parameters | 1)
+    def _rows_bytes(self, threads: int) -> int:
+        return 4 * threads * (self.head.parameters | 1)
 
     @property
     def act_bytes(self) -> int:
         """Shared memory of a block that goes forth."""
-        return _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes, 128)
+        return _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes(_ACT_THREADS), 128)
 
     @property
     def _by_groups(self) -> bool:
         """Whether warpgroups work on updates."""
-        return self.hopper and self.hidden == (ACT_ROWS, ACT_ROWS) and self.precision != "float32" and self._groups > 0
+        return self.hopper and self.hidden == (_TILE, _TILE) and self.precision != "float32" and self._groups > 0
 
     @property
     def _groups(self) -> int:
@@ -183,7 +185,7 @@ class Network:
         lines = _padded(self.features + 1, 8) + first + 8 + 2 * second + outs
         warps = groups * _GROUP // 32
         sums = 4 * (warps * (len(SUMS) + outputs) + groups + 1)
-        return _padded(groups * (tile(lines, ACT_ROWS) + self._rows_bytes) + net + sums + 2 * 1024, 128)
+        return _padded(groups * (tile(lines, _TILE) + self._rows_bytes(_GROUP)) + net + sums + 2 * 1024, 128)
 
     @property
     def update_threads(self) -> int:
@@ -211,7 +213,9 @@ class Network:
         back = size * second * (_padded(outputs, depth) + first)
         strides = _stride(self.features) + _stride(first) + _stride(second) + max(_stride(first), _stride(second))
         sums = 4 * len(SUMS) * _THREADS // 32
-        return _padded(self._forward_bytes(outputs) + back + size * ACT_ROWS * strides + self._rows_bytes + sums + 64, 128)
+        return _padded(
+            self._forward_bytes(outputs) + back + size * _TILE * strides + self._rows_bytes(_THREADS) + sums + 64, 128
+        )
 
     @property
     def update_blocks(self) -> int:
@@ -222,13 +226,13 @@ class Network:
     def act_program(self) -> Program:
         """Acting and valuing."""
         calls, own = {"act": ACT_CALL, "values": VALUES_CALL}, ["network", "network_act"]
-        return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _THREADS)
+        return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
 
     def update_program(self) -> Program:
         """The gradient, block by block."""
         own: list[str | tuple[str, str]] = ["network", "network_samples"]
         if self._by_groups:
-            lines = (ACT_ROWS, ACT_ROWS + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
+            lines = (_TILE, _TILE + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
             own += [("products", group_products(self.precision, lines)), "warpgroup", "network_by_groups"]
         else:
             own += ["network_by_warps"]
@@ -248,7 +252,7 @@ class Network:
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
         shape = [
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {self.means};",
-            f"constexpr int ACT_BLOCKS = {ACT_BLOCKS}, UPDATE_BLOCKS = {self.update_blocks}, WARPS = {threads // 32};",
+            f"constexpr int UPDATE_BLOCKS = {self.update_blocks}, WARPS = {threads // 32};",
             f"constexpr u64 SHARED_BYTES = {shared};",
             f"constexpr bool TANH = {str(self.activation == 'tanh').lower()};",
             f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",

@@ -9,7 +9,6 @@ import torch
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.training.operations.fused_programs import (
-    ACT_BLOCKS,
     ACT_ROWS,
     ARITHMETIC,
     REDUCED_COLUMNS,
@@ -111,13 +110,13 @@ class FusedNetworks(Networks):
         assert action_mask is None
         rows = observations.shape[0]
         self._forward[0].launch(
-            self._blocks(rows, ACT_ROWS, self._processors * ACT_BLOCKS), **self._common(observations), rows=rows, stream=stream,
+            self._blocks(rows, ACT_ROWS, self._processors), **self._common(observations), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
         )  # fmt: skip
 
     def values(self, observations: Rows, values: torch.Tensor) -> None:
         rows = observations.shape[0]
-        blocks = self._blocks(rows, ACT_ROWS, self._processors * ACT_BLOCKS)
+        blocks = self._blocks(rows, ACT_ROWS, self._processors)
         self._forward[1].launch(blocks, **self._common(observations), rows=rows, values=values)
 
     def gradient(
@@ -156,7 +155,9 @@ class FusedNetworks(Networks):
         """Blocks that update the actor, and the critic."""
         actors = round(self._update_blocks * self.network.actor_share)
         most = (actors, self._update_blocks - actors)
-        return self._blocks(rows, self.network.update_rows, most[0]), self._blocks(rows, self.network.update_rows, most[1])
+        return self._blocks(rows, self.network.update_rows, most[0]), self._blocks(
+            rows, self.network.update_rows, most[1]
+        )
 
     @staticmethod
     def _blocks(rows: int, at_a_time: int, most: int) -> int:
