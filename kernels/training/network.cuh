@@ -1,16 +1,7 @@
 // Small multilayer perceptrons, two hidden layers wide: a warp takes 16 rows through all layers in its registers.
 //
-// Generated before it: WARPS of a block, FEATURES, HIDDEN_1, HIDDEN_2, Arithmetic (of tensor_core.cuh), TANH (relu otherwise),
-// LOG_STD_LOW and _HIGH, MEANS (outputs of the actor's last layer), SHARED_BYTES, and ACTOR_PLACES and CRITIC_PLACES:
+// Generated before it: FEATURES, HIDDEN_1, HIDDEN_2, LOG_STD_LOW and _HIGH, MEANS (outputs of the actor's last layer), SHARED_BYTES, and ACTOR_PLACES and CRITIC_PLACES:
 // where the parameters lie in the flat buffer, as torch.nn.Linear lays them out (rows are outputs).
-
-using Stored = Arithmetic::Stored;
-
-constexpr int DEPTH   = Arithmetic::DEPTH;
-constexpr int THREADS = WARPS * WARP;
-constexpr int TILE    = WARPS * WARP_ROWS;  // rows that a block takes at a time
-
-FN constexpr int padded(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Elements from row to row of a tile in shared memory: an odd multiple of 8, so that a warp's accesses, along or across
 // rows, meet in no bank.
@@ -76,8 +67,6 @@ template <int IN, int OUT> struct Layer {
     }
 };
 
-struct Scale { const float *mean, *inverse; float limit; };
-
 static_assert(HIDDEN_1 <= THREADS && HIDDEN_2 <= THREADS && INPUTS <= THREADS && PARAMETERS <= THREADS);
 
 // Loads a network. Outputs from `rows` on are what no observation changes: the logarithms of deviations.
@@ -137,24 +126,6 @@ template <class Net> FN void normalise(InputRows& x, const Net& net, const Scale
     }
 }
 
-// From shared memory each time: kept from tile to tile, what never changes would take the registers of what does.
-FN Wide<2> read_anew(const float* at) {
-    Wide<2> pair;
-    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(pair.value[0]), "=f"(pair.value[1])
-                 : "r"(u32(__cvta_generic_to_shared(at))));
-    return pair;
-}
-
-template <int N> FN void begin(float (&c)[N][4], const float* bias, int lane) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        const Wide<2> pair = read_anew(bias + 8 * j + lane % 4 * 2);
-        c[j][0] = c[j][2] = pair.value[0];
-        c[j][1] = c[j][3] = pair.value[1];
-    }
-}
-
 // c += rows * weights, for rows of 8 K columns.
 template <int N, int K> FN void multiply(float (&c)[N][4], const float (&rows)[K][4], const Stored* weights, int lane) {
     constexpr int steps = K * 8 / DEPTH;
@@ -174,27 +145,6 @@ template <int N, int K> FN void multiply(float (&c)[N][4], const float (&rows)[K
     }
 }
 
-FN float activated(float x) {
-    if (!TANH) return x > 0 ? x : 0.0f;
-    if (!Arithmetic::EXACT) return steep_tanh(x);
-    constexpr float two_over_ln2 = 2.88539008f;
-    return fma(-2.0f, inverse_of(exp_of_two(x * two_over_ln2) + 1.0f), 1.0f);
-}
-
-// Of the activation, by its value.
-FN float slope(float y) {
-    if (!TANH) return y > 0 ? 1.0f : 0.0f;
-    return fma(-y, y, 1.0f);
-}
-
-template <int N> FN void activate(float (&c)[N][4]) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) c[j][q] = activated(c[j][q]);
-    }
-}
-
 // Writes 16 rows into a tile.
 template <int N> FN void store_tile(Stored* rows, int stride, const float (&c)[N][4], int lane) {
     Stored* const at = rows + lane / 4 * stride + lane % 4 * 2;
@@ -203,33 +153,4 @@ template <int N> FN void store_tile(Stored* rows, int stride, const float (&c)[N
         Arithmetic::store_pair(at + 8 * j, c[j][0], c[j][1]);
         Arithmetic::store_pair(at + 8 * stride + 8 * j, c[j][2], c[j][3]);
     }
-}
-
-// Writes the outputs of 16 rows as floats, from where whoever has a row reads it.
-template <int OUTPUTS, int N> FN void store_outputs(float* rows, int stride, const float (&c)[N][4], int lane) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int column = 8 * j + lane % 4 * 2 + q % 2;
-            if (column < OUTPUTS) rows[(lane / 4 + q / 2 * 8) * stride + column] = c[j][q];
-        }
-    }
-}
-
-// The row of one thread, for functions that are written for tiles of replicas: a count below all rows tells Rows that
-// there is nothing to copy, since the outputs are in place already.
-struct OneRow {
-    static constexpr Index count = -(Index(1) << 40);
-    Index row;
-    bool  wanted;
-    FN Index index(int) const { return row; }
-    FN bool  has(int) const { return wanted; }
-};
-
-// Rows of outputs of a block in shared memory, ROW_STRIDE floats a thread.
-FN LocalMemory outputs_at(float* place) {
-    LocalMemory memory(0);
-    memory.at = reinterpret_cast<char*>(place);
-    return memory;
 }

@@ -88,7 +88,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
     GroupMemory<OUTPUTS>&  memory;
     GroupSamples<OUTPUTS>& own;
     const UpdateCall&      call;
-    Judge<ACTOR, OUTPUTS>  judge;
+    Judge<ACTOR, !ACTOR>   judge;
     Scale                  scale;
     Root                   of_net, of_own;
     int                    lane, warp;
@@ -110,7 +110,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         block_barrier();
     }
 
-    FN void learn(Sample& sample, Index after_next) {
+    FN void learn(SampleRow& sample, Index after_next) {
         const auto&  net     = memory.net;
         const auto&  form    = memory.samples[0];
         float* const outputs = memory.outputs + warp * WARP * ROW_STRIDE;
@@ -155,7 +155,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
         }
         warp_barrier();
-        judge(now, memory.outputs);
+        judge(now, memory.outputs, outputs + lane * ROW_STRIDE);
         warp_barrier();
         if (lane < WARP_ROWS) {
             const int row = own.by_out.row_slot(warp % 4 * WARP_ROWS + lane);

@@ -61,7 +61,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
     static constexpr int OUTS = Forward<OUTPUTS>::OUTS, BACK_OUTS = Backward<OUTPUTS>::OUTS;
     UpdateMemory<OUTPUTS>& memory;
     const UpdateCall&      call;
-    Judge<ACTOR, OUTPUTS>  judge;
+    Judge<ACTOR, !ACTOR>   judge;
     Scale                  scale;
     int                    lane, warp;
     float by_1[SLICES_1][COLUMNS / 8][4] = {}, by_bias_1[SLICES_1][4] = {};
@@ -74,7 +74,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         load<OUTPUTS>(memory.net, &memory.back, call.flat, places, rows, scale);
     }
 
-    FN void learn(Sample& sample, Index after_next) {
+    FN void learn(SampleRow& sample, Index after_next) {
         auto&         net     = memory.net;
         const int     row     = warp * WARP_ROWS;
         Stored* const mine    = memory.both + row * STRIDE_BOTH;
@@ -103,7 +103,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
         }
         warp_barrier();
-        judge(now, memory.outputs);
+        judge(now, memory.outputs, outputs + lane * ROW_STRIDE);
         warp_barrier();
         add_last_layer(mine, outputs);
         go_back(y, z, mine, outputs);

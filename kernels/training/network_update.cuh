@@ -6,7 +6,7 @@
 template <bool ACTOR, int OUTPUTS>
 FN void update(const UpdateCall& call, const Places& places, int rows, int worker, int workers) {
     const int place = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
-    Sample    sample;
+    SampleRow sample;
     sample.place = place_of(call, Index(worker) * TILE + place);
     sample.next  = place_of(call, Index(worker + workers) * TILE + place);
     fetch<ACTOR>(sample, call, warp_lane());

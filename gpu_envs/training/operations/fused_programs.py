@@ -225,12 +225,12 @@ class Network:
 
     def act_program(self) -> Program:
         """Acting and valuing."""
-        calls, own = {"act": ACT_CALL, "values": VALUES_CALL}, ["network", "network_act"]
+        calls, own = {"act": ACT_CALL, "values": VALUES_CALL}, ["network_parts", "network", "network_act"]
         return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
 
     def update_program(self) -> Program:
         """The gradient, block by block."""
-        own: list[str | tuple[str, str]] = ["network", "network_samples"]
+        own: list[str | tuple[str, str]] = ["network_parts", "network", "samples", "network_samples"]
         if self._by_groups:
             lines = (_TILE, _TILE + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
             own += [("products", group_products(self.precision, lines)), "warpgroup", "network_by_groups"]
@@ -254,7 +254,8 @@ class Network:
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {self.means};",
             f"constexpr int UPDATE_BLOCKS = {self.update_blocks}, WARPS = {threads // 32};",
             f"constexpr u64 SHARED_BYTES = {shared};",
-            f"constexpr bool TANH = {str(self.activation == 'tanh').lower()};",
+            "enum Activation : int { TANH, RELU, ELU };",
+            f"constexpr Activation ACTIVATION = {self.activation.upper()};",
             f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
             f"using Arithmetic = {ARITHMETIC[self.precision]};",
             "struct Places { int weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, log_std; };",

@@ -1,0 +1,92 @@
+// What perceptrons of all shapes have in common, where a warp's thread has its part of 16 rows in registers.
+//
+// Generated before it: WARPS of a block, Arithmetic (of tensor_core.cuh), ACTIVATION.
+
+using Stored = Arithmetic::Stored;
+
+constexpr int DEPTH   = Arithmetic::DEPTH;
+constexpr int THREADS = WARPS * WARP;
+constexpr int TILE    = WARPS * WARP_ROWS;  // rows that a block takes at a time
+
+FN constexpr int padded(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+struct Scale { const float *mean, *inverse; float limit; };
+
+// From shared memory each time: kept from tile to tile, what never changes would take the registers of what does.
+FN Wide<2> read_anew(const float* at) {
+    Wide<2> pair;
+    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(pair.value[0]), "=f"(pair.value[1])
+                 : "r"(u32(__cvta_generic_to_shared(at))));
+    return pair;
+}
+
+template <int N> FN void begin(float (&c)[N][4], const float* bias, int lane) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        const Wide<2> pair = read_anew(bias + 8 * j + lane % 4 * 2);
+        c[j][0] = c[j][2] = pair.value[0];
+        c[j][1] = c[j][3] = pair.value[1];
+    }
+}
+
+FN float activated(float x) {
+    if (ACTIVATION == RELU) return x > 0 ? x : 0.0f;
+    if (ACTIVATION == ELU) return x > 0 ? x : exp_of_two(x * 1.44269504f) - 1.0f;
+    if (!Arithmetic::EXACT) return steep_tanh(x);
+    constexpr float two_over_ln2 = 2.88539008f;
+    return fma(-2.0f, inverse_of(exp_of_two(x * two_over_ln2) + 1.0f), 1.0f);
+}
+
+// Of the activation, by its value.
+FN float slope(float y) {
+    if (ACTIVATION == RELU) return y > 0 ? 1.0f : 0.0f;
+    if (ACTIVATION == ELU) return y > 0 ? 1.0f : y + 1.0f;
+    return fma(-y, y, 1.0f);
+}
+
+template <int N> FN void activate(float (&c)[N][4]) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) c[j][q] = activated(c[j][q]);
+    }
+}
+
+// Times the slopes of the activations.
+template <int N> FN void chain(float (&by)[N][4], const float (&values)[N][4]) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) by[j][q] *= slope(values[j][q]);
+    }
+}
+
+// Writes the outputs of 16 rows as floats, from where whoever has a row reads it.
+template <int OUTPUTS, int N> FN void store_outputs(float* rows, int stride, const float (&c)[N][4], int lane) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) {
+            const int column = 8 * j + lane % 4 * 2 + q % 2;
+            if (column < OUTPUTS) rows[(lane / 4 + q / 2 * 8) * stride + column] = c[j][q];
+        }
+    }
+}
+
+// The row of one thread, for functions that are written for tiles of replicas: a count below all rows tells Rows that
+// there is nothing to copy, since the outputs are in place already.
+struct OneRow {
+    static constexpr Index count = -(Index(1) << 40);
+    Index row;
+    bool  wanted;
+    FN Index index(int) const { return row; }
+    FN bool  has(int) const { return wanted; }
+};
+
+// Rows of outputs of a block in shared memory, ROW_STRIDE floats a thread.
+FN LocalMemory outputs_at(float* place) {
+    LocalMemory memory(0);
+    memory.at = reinterpret_cast<char*>(place);
+    return memory;
+}
