@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.errors import CheckpointError, did_you_mean
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
@@ -20,7 +21,8 @@ from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
 from gpu_envs.training.policies.networks import Networks, TorchNetworks, check_module
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.policy import Perceptron, default_policy
+from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron, default_policy
+from gpu_envs.training.policies.wide_networks import WideNetworks, why_not_wide, wide_network
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.checkpoint import check_finite, load_run
 from gpu_envs.training.record.run_directory import RunDirectory
@@ -203,15 +205,35 @@ def _drawn(policy_rows: PolicyRows, config: Config) -> nn.Module:
         return default_policy(policy_rows.features, policy_rows.head, config, generator, policy_rows.split)
 
 
-def why_torch(network: Network, config: Config, device: str, *, masked: bool, perceptron: bool) -> str:
-    """Why torch runs a policy; empty where kernels of our own do."""
+def kernels_of(
+    network: Network, config: Config, device: str, *, masked: bool, default: bool, parted: bool
+) -> tuple[str, str]:
+    """Which kernels of our own run a policy, ``narrow`` or ``wide``, or why torch does.
+
+    Args:
+        network: What narrow kernels would have compiled in.
+        config: The policy's.
+        device: Where it runs.
+        masked: Whether it has action masks.
+        default: Whether it is the default policy.
+        parted: Whether observations come in parts.
+    """
     if config.fused is False:
-        return "they are turned off"
-    if masked:
-        return "the environment has action masks, which kernels of our own know nothing of"
-    if not perceptron:
-        return "only the default policy with actor and critic apart has kernels of its own"
-    return why_unfused(network, device)
+        return "", "they are turned off"
+    if not default:
+        return "", "only the default policy has kernels of its own"
+    if config.shared_trunk:
+        narrow = "actor and critic have their layers in common"
+    elif masked:
+        narrow = "the environment has action masks"
+    else:
+        narrow = why_unfused(network, device)
+    if not narrow:
+        return "narrow", ""
+    wide = "agents share observations" if parted else why_not_wide(
+        network.head, network.features, network.hidden, network.activation, network.precision, device
+    )  # fmt: skip
+    return ("", f"{narrow}, which narrow kernels cannot, and {wide}, which wide ones cannot") if wide else ("wide", "")
 
 
 def _fused(
@@ -221,19 +243,29 @@ def _fused(
     scale: ObservationScale | None,
     config: Config,
     device: str,
-) -> FusedNetworks | None:
+) -> Networks | None:
     """A policy run by kernels of our own; None where torch has to run it.
 
     Raises:
         ValueError: The configuration asks for the kernels, and they cannot run it.
     """
     network = Network(policy_rows.head, policy_rows.features, config.hidden, config.activation, config.precision)
-    perceptron = isinstance(module, Perceptron)
-    reason = why_torch(network, config, device, masked=policy_rows.masked, perceptron=perceptron)
+    kind, reason = kernels_of(
+        network, config, device, masked=policy_rows.masked, parted=policy_rows.split is not None,
+        default=isinstance(module, Perceptron | SharedPerceptron),
+    )  # fmt: skip
     if reason and config.fused:
         raise ValueError(f"fused=True, and {reason}; leave it out")
     if reason:
         return None
+    scaled = None if scale is None else (scale.offset, scale.inverse)
+    if kind == "wide":
+        assert isinstance(module, Perceptron | SharedPerceptron)
+        processors = open_backend(resolve_device(device)).traits.processors
+        wide = wide_network(
+            module, policy_rows.head, policy_rows.features, config.activation, config.precision, processors
+        )
+        return WideNetworks(wide, device, optimiser.flat, optimiser.gradient, scaled)
     starts: dict[str, int] = {}
     start = 0
     for name, parameter in module.named_parameters():
@@ -245,9 +277,7 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    return FusedNetworks(
-        network, device, optimiser.flat, optimiser.gradient, None if scale is None else (scale.offset, scale.inverse)
-    )
+    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled)
 
 
 def _run_by_torch(

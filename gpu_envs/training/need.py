@@ -14,12 +14,13 @@ from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.engine.by_role import roles_of
 from gpu_envs.engine.simulation import NO_LIMIT
-from gpu_envs.training.assembly import check_names, why_torch
+from gpu_envs.training.assembly import check_names, kernels_of
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.policies.networks import most_rows, units_of
 from gpu_envs.training.policies.policy import padded
+from gpu_envs.training.policies.wide_networks import MOST_KEPT, kept_of_row
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.horizon_env import RoleStorage, role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import RoleMembers, assign, learns
@@ -122,7 +123,11 @@ def _passes(config: Config, device: str, part: RoleMembers, samples: int, module
     found = [Pass(samples, 24 * held)] if config.normalise_observations else []
     network = Network(head, features, config.hidden, config.activation, config.precision)
     perceptron = module is None and not config.shared_trunk
-    if not why_torch(network, config, device, masked=masked, perceptron=perceptron):
+    kind, _ = kernels_of(network, config, device, masked=masked, default=module is None, parted=not whole)
+    if kind == "wide":
+        kept = kept_of_row(head, features, config.hidden, config.precision, shared=config.shared_trunk)
+        return [*found, Pass(samples / config.passes[1], kept, MOST_KEPT // kept)]
+    if kind:
         return found
     means = head.parameters - log_stds(head)
     if module is not None:

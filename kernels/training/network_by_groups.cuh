@@ -255,7 +255,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             const float sum = summed_over_warp(by_bias_3[j]);
             if (lane == 0) memory.by_bias_3[warp][j] = sum;
         }
-        judge.write(partial + call.parameters, memory.sums);
+        judge.write(partial + call.parameters, memory.sums, [] { block_barrier(); });
         const int j = thread_rank();
         if (j < OUTPUTS) {
             float sum = 0;

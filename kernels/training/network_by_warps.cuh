@@ -188,7 +188,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             }
         }
         write_last_layer(partial, at, rows);
-        judge.write(partial + call.parameters, memory.sums);
+        judge.write(partial + call.parameters, memory.sums, [] { block_barrier(); });
     }
 
     // Warp after warp adds its own, where the activations were.

@@ -82,19 +82,20 @@ template <bool ACTOR, bool CRITIC> struct Judge {
         }
     }
 
-    // Writes the block's sums. The whole block calls it.
-    FN void write(float* totals, float (&of_warps)[WARPS][SUMS]) const {
+    // Writes the sums over WORKERS warps, all of whose threads call it; `wait` lets them wait for one another.
+    template <int WORKERS, class Wait>
+    FN void write(float* totals, float (&of_warps)[WORKERS][SUMS], const Wait& wait) const {
         UNROLL
         for (int s = 0; s < SUMS; ++s) {
             const float sum = summed_over_warp(sums[s]);
             if (warp_lane() == 0) of_warps[thread_rank() / WARP][s] = sum;
         }
-        block_barrier();
+        wait();
         const int s = thread_rank();
         if (s < SUMS && (s == VALUE_LOSS ? CRITIC : ACTOR)) {
             float sum = 0;
             UNROLL
-            for (int w = 0; w < WARPS; ++w) sum += of_warps[w][s];
+            for (int w = 0; w < WORKERS; ++w) sum += of_warps[w][s];
             totals[s] = sum;
         }
     }

@@ -12,7 +12,7 @@
 // Each has Stored (how a number lies in shared memory) and: stored, store_pair, gather (Left from accumulators), weight
 // (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from (from
 // rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have load_pair, value (an accumulator's, back from
-// Lefts) and depth_slot (where a depth comes in the order of gather).
+// Lefts), depth_slot (where a depth comes in the order of gather) and write_pair (into words of memory).
 
 constexpr int WARP_ROWS = 16;
 
@@ -51,6 +51,10 @@ struct Tf32 {
         *reinterpret_cast<Wide<2>*>(at) = {{stored(x), stored(y)}};
     }
     FN static Wide<2> load_pair(const Stored* at) { return *reinterpret_cast<const Wide<2>*>(at); }
+    FN static void    write_pair(u32* words, int number, float x, float y) {
+        words[2 * number]     = rounded(x);
+        words[2 * number + 1] = rounded(y);
+    }
     FN static constexpr int slot(int k) { return k; }
     FN static constexpr int depth_slot(int k) { return k / 8 * 8 + k % 8 / 2 + k % 2 * 4; }
     FN static Left gather(const float (*c)[4]) {
@@ -148,6 +152,7 @@ struct Bf16 {
     // Thread t has depths 2t, 2t+1 and 2t+8, 2t+9 of a product: side by side where weights are packed.
     FN static constexpr int slot(int k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
     FN static constexpr int depth_slot(int k) { return k; }
+    FN static void    write_pair(u32* words, int number, float x, float y) { words[number] = pair(x, y); }
     FN static float   low(u32 both)  { return from_bits(both << 16); }
     FN static float   high(u32 both) { return from_bits(both & 0xFFFF0000u); }
     FN static Wide<2> load_pair(const Stored* at) {

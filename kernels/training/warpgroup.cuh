@@ -43,7 +43,7 @@ struct Root {
 // A factor in shared memory: LINES rows of Left or columns of Right, along which the depth goes, cut into pieces of 128
 // bytes whose words are mixed so that reads and writes meet in no bank.
 template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
-    static constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored));
+    static constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored)), LINES_OF = LINES;
     static_assert(LINES % 8 == 0 && DEPTHS % DEPTH == 0);
     unsigned char bytes[(DEPTHS + EACH - 1) / EACH * LINES * PIECE];
 
@@ -69,13 +69,13 @@ template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
             for (int j = 0; j < N; ++j) Arithmetic::store_pair(first + j * 8 * EACH, c[j][p], c[j][2 + p]);
         }
     }
-    template <int N> FN void load_rows(float (&c)[N][4]) {
+    template <int N> FN void load_rows(float (&c)[N][4], int from = 0) {  // `from`: columns of 8 to leave out
         UNROLL
         for (int p = 0; p < 2; ++p) {
             const Stored* const first = of_thread(p);
             UNROLL
             for (int j = 0; j < N; ++j) {
-                const Wide<2> pair = Arithmetic::load_pair(first + j * 8 * EACH);
+                const Wide<2> pair = Arithmetic::load_pair(first + (from + j) * 8 * EACH);
                 c[j][p]     = pair.value[0];
                 c[j][2 + p] = pair.value[1];
             }

@@ -29,11 +29,9 @@ _GROUP = 128
 _MOST_SHARED = 227 * 1024
 """Of a block on Hopper."""
 
-_SCALE = (("const float*?", "mean", ("features",)), ("const float*?", "inverse", ("features",)), ("float", "limit"))
+SCALE = (("const float*?", "mean", ("features",)), ("const float*?", "inverse", ("features",)), ("float", "limit"))
 
-ACT_CALL = Struct.of(
-    "ActCall",
-    "float",
+ACT_MEMBERS = (
     ("Index", "rows"),
     ("Index", "first_row"),
     ("const float*", "flat", ("parameters",)),
@@ -44,29 +42,37 @@ ACT_CALL = Struct.of(
     ("float*?", "acted", ("rows", "width")),
     ("float*", "log_probs", ("rows",)),
     ("int", "greedy"),
-    *_SCALE,
+    *SCALE,
 )
+"""What every network that acts is told."""
 
-VALUES_CALL = Struct.of(
-    "ValuesCall",
-    "float",
+VALUES_MEMBERS = (
     ("Index", "rows"),
     ("const float*", "flat", ("parameters",)),
     ("const float*", "observations", ("rows", "features")),
     ("float*", "values", ("rows",)),
-    *_SCALE,
+    *SCALE,
 )
+"""What every network that values is told."""
+
+UPDATE_MEMBERS = (
+    *LOSS_MEMBERS,
+    ("const float*", "flat", ("parameters",)),
+    ("const float*", "observations", ("samples", "features")),
+    ("int", "actors"),
+    *SCALE,
+)
+"""What every network that learns is told; so many blocks have the actor."""
+
+ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS)
+VALUES_CALL = Struct.of("ValuesCall", "float", *VALUES_MEMBERS)
 
 UPDATE_CALL = Struct.of(
     "UpdateCall",
     "float",
-    *LOSS_MEMBERS,
+    *UPDATE_MEMBERS,
     ("int", "parameters"),
-    ("const float*", "flat", ("parameters",)),
-    ("const float*", "observations", ("samples", "features")),
     ("float*", "partials", ("workers", "columns")),
-    ("int", "actors"),
-    *_SCALE,
 )
 
 REDUCE_CALL = Struct.of(
@@ -254,8 +260,7 @@ class Network:
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {self.means};",
             f"constexpr int UPDATE_BLOCKS = {self.update_blocks}, WARPS = {threads // 32};",
             f"constexpr u64 SHARED_BYTES = {shared};",
-            "enum Activation : int { TANH, RELU, ELU };",
-            f"constexpr Activation ACTIVATION = {self.activation.upper()};",
+            activation_text(self.activation),
             f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
             f"using Arithmetic = {ARITHMETIC[self.precision]};",
             "struct Places { int weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, log_std; };",
@@ -278,6 +283,11 @@ class Network:
             *own,
         ]
         return program_of([f"training/{p}.cuh" if isinstance(p, str) else p for p in parts], calls, settings)
+
+
+def activation_text(activation: str) -> str:
+    """The activation as C++."""
+    return f"enum Activation : int {{ TANH, RELU, ELU }};\nconstexpr Activation ACTIVATION = {activation.upper()};"
 
 
 def group_products(precision: str, columns: Iterable[int]) -> str:

@@ -149,7 +149,7 @@ class TorchNetworks(Networks):
         for first in range(0, count, step):
             piece = slice(first, min(first + step, count))
             if indices is None:
-                some, part, chosen = observations[piece], _sliced(batch, piece), None
+                some, part, chosen = observations[piece], sliced(batch, piece), None
             else:
                 chosen, part = indices[piece], batch
                 some = chosen_rows(observations, chosen)
@@ -205,7 +205,7 @@ def _each(rows: Rows) -> int:
     return rows.each if isinstance(rows, Parts) else 1
 
 
-def _sliced(batch: Samples, piece: slice) -> Samples:
+def sliced(batch: Samples, piece: slice) -> Samples:
     """Some of the samples, as views."""
     pieces: dict[str, Any] = {name: part if part is None else part[piece] for name, part in vars(batch).items()}
     return Samples(**pieces)

@@ -1,0 +1,286 @@
+"""The source of wide perceptrons' kernels on Hopper: what is compiled in, the structs they take, the memory they need."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
+from gpu_envs.backend.structs import Struct
+from gpu_envs.training.operations.fused_programs import (
+    ACT_MEMBERS,
+    ARITHMETIC,
+    UPDATE_MEMBERS,
+    VALUES_MEMBERS,
+    activation_text,
+    group_products,
+)
+from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
+from gpu_envs.training.operations.ops import LOSS_CALL, SAMPLE_CALL, SUMS, head_settings
+
+ROWS = 128
+"""Rows that a block takes at a time."""
+UNIT = 64
+"""Rows of a warpgroup."""
+REDUCE_THREADS = 256
+_WARPS = 12
+"""Of a block: two warpgroups that multiply, and one that fills the ring."""
+_PIECE = 128
+_STAGE = 256 * _PIECE
+MOST_SHARED = 227 * 1024
+_GRADIENT_STAGES = 4
+_PACK_THREADS = 256
+
+_PACKED = ("const u8*", "packed", ("packed_bytes",))
+_MASK = ("const u8*?", "action_mask", ("samples", "outputs"))
+
+PACK_CALL = Struct.of(
+    "PackCall", "float", ("const float*", "flat", ("parameters",)), ("u8*", "packed", ("packed_bytes",))
+)
+ACT_CALL = Struct.of(
+    "WideActCall", "float", *ACT_MEMBERS, _PACKED, ("float*?", "values", ("rows",)),
+    ("const u8*?", "action_mask", ("rows", "outputs")),
+)  # fmt: skip
+VALUES_CALL = Struct.of("WideValuesCall", "float", *VALUES_MEMBERS, _PACKED)
+UPDATE_CALL = Struct.of(
+    "UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, ("Index", "units"), ("u8*", "kept", ("kept_bytes",)),
+    ("float*", "sums", ("blocks", "sums_of_block")),
+)  # fmt: skip
+GRADIENT_CALL = Struct.of(
+    "GradientCall", "float", ("Index", "units"), ("const u8*", "kept", ("kept_bytes",)),
+    ("float*", "partials", ("partials_size",)),
+)  # fmt: skip
+REDUCE_CALL = Struct.of(
+    "WideReduceCall",
+    "float",
+    ("int", "parameters"),
+    ("int", "actors"),
+    ("int", "blocks"),
+    ("int", "more"),
+    ("int", "last"),
+    ("const float*", "partials", ("partials_size",)),
+    ("const float*", "sums", ("blocks", "sums_of_block")),
+    ("const float*", "flat", ("parameters",)),
+    ("float*", "gradient", ("parameters",)),
+    ("float*", "totals", (len(SUMS),)),
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """Where a layer's parameters lie in the flat buffer, and their shape; rows of the weight are outputs."""
+
+    weight: int
+    bias: int
+    rows: int
+    columns: int
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WideNetwork:
+    """What the kernels have compiled in: one net, with the value beside the means, or an actor and a critic."""
+
+    head: Head
+    features: int
+    nets: tuple[tuple[Linear, ...], ...]
+    activation: str
+    precision: str
+    parameters: int
+    log_std: int = -1
+    """Where the log-deviations of a box begin."""
+    processors: int = 132
+
+    @property
+    def shared(self) -> bool:
+        """Whether actor and critic have their hidden layers in common."""
+        return len(self.nets) == 1
+
+    @property
+    def means(self) -> int:
+        """Outputs of the actor's last layer."""
+        return self.head.parameters - log_stds(self.head)
+
+    @property
+    def sums_of_block(self) -> int:
+        """Numbers that each block of an update adds up beside the gradient."""
+        return len(SUMS) + log_stds(self.head)
+
+    @property
+    def _size(self) -> int:
+        return 2 if self.precision == "bf16" else 4
+
+    def _shapes(self, net: int) -> list[tuple[int, int]]:
+        """Inputs and outputs of the layers, without what pads their weights."""
+        layers = self.nets[net]
+        outputs = (self.means + 1 if self.shared else self.means) if net == 0 else 1
+        outs = [*(layer.rows for layer in layers[:-1]), outputs]
+        return list(zip([self.features, *outs[:-1]], outs, strict=True))
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of the weights as they are streamed: forth, and but for the first layer back."""
+        total = 0
+        for net in range(len(self.nets)):
+            for number, (ins, outs) in enumerate(self._shapes(net)):
+                lines = _padded(outs, 16)
+                total += self._tile(lines, ins) + (self._tile(ins, lines) if number else 0)
+        return total
+
+    def _tile(self, lines: int, depth: int) -> int:
+        return lines * _padded(depth * self._size, _PIECE)
+
+    @property
+    def kept_of_unit(self) -> int:
+        """Bytes that an update keeps of so many rows for the gradient."""
+        lines = 0
+        for net in range(len(self.nets)):
+            shapes = self._shapes(net)
+            lines += _padded(self.features + 1, 16) + 2 * sum(outs for _, outs in shapes[:-1])
+            lines += _padded(shapes[-1][1], 16)
+        return lines * UNIT * self._size
+
+    @property
+    def _outputs_bytes(self) -> int:
+        return _padded(4 * 2 * UNIT * (self.head.parameters | 1), 1024)
+
+    @property
+    def _row_bytes(self) -> int:
+        """Shared memory of a warpgroup's rows."""
+        widest = max(max(ins for ins, _ in self._shapes(net)) for net in range(len(self.nets)))
+        last = max(_padded(self._shapes(net)[-1][1], 16) for net in range(len(self.nets)))
+        return max(self._tile(UNIT, widest), self._outputs_bytes + self._tile(UNIT, last))
+
+    @property
+    def _fixed_bytes(self) -> int:
+        biases = max(sum(_padded(outs, 16) for _, outs in self._shapes(net)) for net in range(len(self.nets)))
+        numbers = biases + 2 * _padded(self.features, 16) + 2 * 128 + _WARPS * max(len(SUMS), self.sums_of_block)
+        return 2 * self._row_bytes + 4 * numbers + 3 * 1024
+
+    @property
+    def stages(self) -> int:
+        """Of the ring; fewer than two do not work."""
+        return min(4, (MOST_SHARED - self._fixed_bytes) // _STAGE)
+
+    def workers(self, net: int, number: int) -> int:
+        """Blocks that share the samples of a slice of a layer's gradient: by the bytes that they read."""
+        costs = {}
+        for one in range(len(self.nets)):
+            shapes = self._shapes(one)
+            for layer, (ins, outs) in enumerate(shapes):
+                rows, columns = (ins, _padded(outs, 16)) if layer == len(shapes) - 1 else (outs, ins)
+                costs[one, layer] = (-(-rows // ROWS), min(rows, ROWS) + columns)
+        whole = sum(slices * cost for slices, cost in costs.values())
+        return max(1, self.processors * costs[net, number][1] // whole)
+
+    @property
+    def gradient_blocks(self) -> int:
+        """Blocks of the gradient's launch."""
+        return sum(self.workers(net, number) * slices for net, number, slices, _ in self._slices())
+
+    @property
+    def partials_size(self) -> int:
+        """Floats that they write."""
+        return sum(self.workers(net, number) * slices * size for net, number, slices, size in self._slices())
+
+    def _slices(self) -> list[tuple[int, int, int, int]]:
+        """Of each layer of each net: into how many slices its gradient is cut, and a slice's size."""
+        found = []
+        for net in range(len(self.nets)):
+            shapes = self._shapes(net)
+            for number, (ins, outs) in enumerate(shapes):
+                last = number == len(shapes) - 1
+                columns = _padded(outs, 16) if last else _padded(ins + 1, 16) if number == 0 else ins
+                found.append(
+                    (net, number, -(-(ins if last else outs) // ROWS), ROWS * columns + (columns if last else ROWS))
+                )
+        return found
+
+    def act_program(self) -> Program:
+        """Acting and valuing."""
+        calls = {"act": ACT_CALL, "values": VALUES_CALL}
+        return self._program("sampler", SAMPLE_CALL, ["wide_act"], calls)
+
+    def update_program(self) -> Program:
+        """The derivatives by the sums of all layers."""
+        return self._program("policy_loss", LOSS_CALL, ["samples", "wide_update"], {"update": UPDATE_CALL})
+
+    def gradient_program(self) -> Program:
+        """The gradient, part by part."""
+        shared = _GRADIENT_STAGES * (_STAGE + ROWS * _PIECE) + UNIT * _PIECE + 2 * 1024
+        return self._program("", None, ["wide_slices", "wide_gradient"], {"gradient": GRADIENT_CALL}, shared=shared)
+
+    def reduce_program(self) -> Program:
+        """The sums of those parts."""
+        return self._program(
+            "", None, ["wide_slices", "wide_reduce"], {"reduce": REDUCE_CALL}, threads=REDUCE_THREADS, shared=16
+        )
+
+    def pack_program(self) -> Program:
+        """The weights as they are streamed."""
+        return self._program("", None, ["wide_pack"], {"pack": PACK_CALL}, threads=_PACK_THREADS, shared=16)
+
+    def _program(
+        self, of_head: str, call: Struct | None, own: Sequence[str], calls: Mapping[str, Struct], *,
+        threads: int = _WARPS * 32, shared: int | None = None,
+    ) -> Program:  # fmt: skip
+        head = head_settings(self.head, quick=True)
+        bytes_ = self._fixed_bytes + self.stages * _STAGE if shared is None else shared
+        settings = KernelSettings(
+            prologue=head.prologue,
+            structs=[call] if call is not None else [],
+            types=head.types,
+            sizes={
+                **head.sizes, "features": self.features, "parameters": self.parameters,
+                "packed_bytes": self.packed_bytes, "partials_size": self.partials_size,
+                "sums_of_block": self.sums_of_block,
+            },
+            grid=Grid(threads=threads, replicas=1, shared_bytes=bytes_),
+        )  # fmt: skip
+        lines = {_padded(self.features + 1, 16), 8}
+        for net in range(len(self.nets)):
+            lines |= {size for shape in self._shapes(net)[1:] for size in shape[:1]}
+            lines |= {_padded(outs, 16) for _, outs in self._shapes(net)}
+        heads = ["distributions", of_head] if of_head else ["distributions"]
+        parts: list[str | tuple[str, str]] = [
+            *heads, "tensor_core", ("shape", self._shape(threads, bytes_)), "network_parts",
+            ("products", group_products(self.precision, lines)), "warpgroup", "ring", "wide", *own,
+        ]  # fmt: skip
+        return program_of([f"training/{p}.cuh" if isinstance(p, str) else p for p in parts], calls, settings)
+
+    def _shape(self, threads: int, shared: int) -> str:
+        low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
+        layers, nets = len(self.nets[0]), range(len(self.nets))
+        deviations = log_stds(self.head)
+        tables = {
+            "in_of": [[ins for ins, _ in self._shapes(net)] for net in nets],
+            "out_of": [[outs for _, outs in self._shapes(net)] for net in nets],
+            "rows_of": [[layer.rows for layer in self.nets[net]] for net in nets],
+            "weight_at": [[layer.weight for layer in self.nets[net]] for net in nets],
+            "bias_at": [[layer.bias for layer in self.nets[net]] for net in nets],
+            "workers_of": [[self.workers(net, number) for number in range(layers)] for net in nets],
+        }
+        lines = [
+            f"constexpr int WARPS = {threads // 32}, FEATURES = {self.features}, LAYERS = {layers}, NETS = {len(nets)};",
+            f"constexpr int COLUMNS_1 = {self.nets[0][0].columns}, MEANS = {self.means}, STAGES = {self.stages};",
+            f"constexpr int LOG_STDS = {deviations}, LOG_STD_AT = {self.log_std};",
+            f"constexpr int SUMS_OF_LOSS = {len(SUMS)}, VALUE_LOSS_SUM = {SUMS.index('value_loss')};",
+            f"constexpr int SUMS_AND_MORE = {max(len(SUMS), deviations)};",
+            f"constexpr unsigned int OUTPUTS_BYTES = {self._outputs_bytes}, ROW_BYTES = {self._row_bytes};",
+            f"constexpr u64 SHARED_BYTES = {shared};",
+            f"constexpr bool SHARED_TRUNK = {str(self.shared).lower()};",
+            activation_text(self.activation),
+            f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
+            f"using Arithmetic = {ARITHMETIC[self.precision]};",
+        ]
+        for name, table in tables.items():
+            rows = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in table)
+            lines.append(
+                f"FN constexpr int {name}(int net, int l) {{ constexpr int table[NETS][LAYERS] = {{{rows}}}; "
+                "return table[net][l]; }"
+            )
+        return "\n".join(lines)
+
+
+def _padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

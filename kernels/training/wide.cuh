@@ -1,0 +1,290 @@
+// Perceptrons of layers up to 256 wide, on Hopper: a warpgroup takes 64 rows through all layers.
+//
+// Rows of activations lie in shared memory, where they are the next product's left factor. The weights do not fit beside
+// them: they stream through a ring, packed by wide_pack.cuh in the order in which they are used, forth through all
+// layers and, for updates, back. One more warp keeps the ring filled.
+//
+// Generated before it: FEATURES, COLUMNS_1 (of the first layer's weights), LAYERS (with that of the outputs), NETS and
+// for each net n and layer l in_of(n, l), out_of(n, l), weight_at(n, l), bias_at(n, l); LOG_STD_AT, LOG_STD_LOW and
+// _HIGH, LOG_STDS, MEANS, STAGES, SHARED_TRUNK (the first net has the value beside the means; otherwise net 1 is the
+// critic), ROW_BYTES, SHARED_BYTES.
+
+constexpr int GROUPS = 2, WORKERS = 4 * GROUPS, GROUP_TILE = GROUPS * GROUP_ROWS;
+constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored)), STAGE = 256 * PIECE;
+
+FN constexpr int outs_of(int net, int l)     { return padded(out_of(net, l), 16); }
+FN constexpr int pieces_of(int depth)        { return (depth + EACH - 1) / EACH; }
+FN constexpr int most_bias(int net) {
+    int sum = 0;
+    for (int l = 0; l < LAYERS; ++l) sum += outs_of(net, l);
+    return sum;
+}
+FN constexpr int bias_of(int net, int l) {
+    int sum = 0;
+    for (int k = 0; k < l; ++k) sum += outs_of(net, k);
+    return sum;
+}
+constexpr int MOST_BIAS = NETS > 1 && most_bias(1) > most_bias(0) ? most_bias(1) : most_bias(0);
+constexpr int INPUTS    = padded(FEATURES, DEPTH);
+
+// Bytes of packed weights before those of a layer: on the way forth all layers, and then back from the last to the
+// second.
+FN constexpr u32 packed_bytes(int net, int steps) {
+    u32 bytes = 0;
+    for (int l = 0; l < minimum_of(steps, LAYERS); ++l) bytes += u32(pieces_of(in_of(net, l)) * outs_of(net, l) * PIECE);
+    for (int s = LAYERS; s < steps; ++s) {
+        const int l = 2 * LAYERS - 1 - s;
+        bytes += u32(pieces_of(outs_of(net, l)) * in_of(net, l) * PIECE);
+    }
+    return bytes;
+}
+constexpr int STEPS_FORTH = LAYERS, STEPS = 2 * LAYERS - 1;
+FN constexpr u32 packed_place(int net, int step) { return (net == 0 ? 0 : packed_bytes(0, STEPS)) + packed_bytes(net, step); }
+FN constexpr int layer_of(int step) { return step < LAYERS ? step : 2 * LAYERS - 1 - step; }
+FN constexpr int lines_of(int net, int step) { return step < LAYERS ? outs_of(net, layer_of(step)) : in_of(net, layer_of(step)); }
+FN constexpr int depth_of(int net, int step) { return step < LAYERS ? padded(in_of(net, layer_of(step)), DEPTH) : outs_of(net, layer_of(step)); }
+
+// What updates keep of each 64 samples of a net: the inputs, with a line of ones, the activations of hidden layers, the
+// derivatives by those layers' sums, and those by the outputs.
+FN constexpr int kept_lines(int net, int number) {
+    return number == 0              ? padded(FEATURES + 1, 16)
+           : number < LAYERS        ? out_of(net, number - 1)
+           : number < 2 * LAYERS - 1 ? out_of(net, number - LAYERS)
+                                    : outs_of(net, LAYERS - 1);
+}
+FN constexpr u64 kept_bytes(int net, int numbers) {
+    u64 bytes = 0;
+    for (int number = 0; number < numbers; ++number) bytes += u64(kept_lines(net, number)) * GROUP_ROWS * sizeof(Stored);
+    return bytes;
+}
+template <int NET, class Call> FN unsigned char* kept_of(const Call& call, int number, Index unit) {
+    const u64 before = (NET == 0 ? 0 : kept_bytes(0, 2 * LAYERS)) + kept_bytes(NET, number);
+    const u64 each   = u64(kept_lines(NET, number)) * GROUP_ROWS * sizeof(Stored);
+    return const_cast<unsigned char*>(call.kept) + before * u64(call.units) + each * u64(unit);
+}
+
+struct WideMemory {
+    alignas(1024) unsigned char rows[GROUPS][ROW_BYTES];
+    Ring<STAGES, STAGE> ring;
+    alignas(16) float bias[MOST_BIAS];
+    float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WORKERS][SUMS_AND_MORE];
+    u32   zero;
+
+    FN static WideMemory& of_block() {
+        const u32 begin = shared_address(staging), aside = (0u - begin) % 1024u;
+        return *reinterpret_cast<WideMemory*>(reinterpret_cast<unsigned char*>(staging) + aside);
+    }
+};
+
+// How the tensor cores are told of lines of 128 bytes from an address on.
+FN u64 lines_from(u32 address) {
+    return u64(1) << 62 | u64(1024 / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
+}
+
+// Where a number of a warpgroup's rows lies in shared memory.
+FN constexpr u32 row_place(u32 row, u32 column) {
+    return (column / u32(EACH) * u32(GROUP_ROWS) + row) * u32(PIECE) + (column % u32(EACH) * u32(sizeof(Stored)) ^ row % 8u * 16u);
+}
+
+template <int NET> FN void load_facts(WideMemory& memory, const float* flat, const Scale& scale) {
+    static_assert(sizeof(WideMemory) + 1024 <= (NET < 0 ? 0 : SHARED_BYTES));
+    for (int l = 0; l < LAYERS; ++l) {
+        for (int j = thread_rank(); j < outs_of(NET, l); j += THREADS) {
+            memory.bias[bias_of(NET, l) + j] = j < out_of(NET, l) ? flat[bias_at(NET, l) + j] : 0.0f;
+        }
+    }
+    for (int j = thread_rank(); j < INPUTS; j += THREADS) {
+        const bool scaled = scale.mean != nullptr && j < FEATURES;
+        memory.mean[j]    = scaled ? scale.mean[j] : 0.0f;
+        memory.inverse[j] = scaled ? scale.inverse[j] : 1.0f;
+    }
+    if (thread_rank() == 0) memory.ring.begin(GROUPS);
+    if (thread_rank() == 0) memory.zero = 0;
+    block_barrier();
+}
+
+// Registers go from the warpgroup that fills the ring to those that multiply.
+FN void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+FN bool fills_ring()     { return group_of_block() == GROUPS; }
+FN void workers_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(GROUPS + 1), "n"(GROUPS * GROUP) : "memory"); }
+
+// The thread that fills the ring: all of a tile's weights for each of the block's tiles.
+template <int NET, int STEPS_OF_TILE> FN void stream(WideMemory& memory, const unsigned char* packed, Index tiles, Index first, Index every) {
+    if (thread_rank() != GROUPS * GROUP) return;
+    u32 number = 0;
+    for (Index tile = first; tile < tiles; tile += every) {
+        const unsigned char* from = packed + packed_place(NET, 0);
+        for (int step = 0; step < STEPS_OF_TILE; ++step) {
+            const u32 bytes = u32(lines_of(NET, step)) * PIECE;
+            for (int piece = 0; piece < pieces_of(depth_of(NET, step)); ++piece) {
+                memory.ring.open(number, bytes);
+                memory.ring.copy(number, 0, from, bytes);
+                from += bytes;
+                ++number;
+            }
+        }
+    }
+}
+
+// A warpgroup at work on its rows.
+struct Rowwise {
+    WideMemory&          memory;
+    unsigned char* const rows;
+    const int            group, warp, lane;  // of the block, of the group
+    u32                  number = 0;         // of the stage that comes next
+
+    FN explicit Rowwise(WideMemory& memory_)
+        : memory(memory_), rows(memory_.rows[group_of_block()]), group(group_of_block()), warp(thread_rank() / WARP % 4),
+          lane(warp_lane()) {}
+
+    // Adds the product with what the ring brings next: DEPTHS numbers of each row, from `aside` on, for N columns.
+    template <int DEPTHS, int N> FN void multiply(float (&c)[N][4], u32 aside = 0) {
+        constexpr int whole = DEPTHS / EACH, rest = DEPTHS % EACH / DEPTH;
+        u32           left  = u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside;
+        settle(c);
+        for (int piece = 0; piece < whole; ++piece, left += GROUP_ROWS * PIECE) {
+            multiply_piece<EACH / DEPTH>(c, left);
+            if (piece > 0) leave(number - 2);
+        }
+        if constexpr (rest > 0) {
+            multiply_piece<rest>(c, left);
+            if (whole > 0) leave(number - 2);
+        }
+        finish<0>();
+        settle(c);
+        leave(number - 1);
+    }
+    template <int PARTS, int N> FN void multiply_piece(float (&c)[N][4], u32 left) {
+        memory.ring.await(number);
+        const u32 right = u32(from_lane(int(shared_address(memory.ring.stages[number % STAGES])), 0));
+        begin_products();
+        UNROLL
+        for (int part = 0; part < PARTS; ++part) {
+            Product<8 * N>::add(c, lines_from(left + u32(part * 32)), lines_from(right + u32(part * 32)), true);
+        }
+        commit_products();
+        finish<1>();
+        ++number;
+    }
+    FN void leave(u32 stage) {
+        if (thread_rank() % GROUP == 0) memory.ring.leave(stage);
+    }
+
+    // Nothing, of which no compiler knows it: what is added to it is worked out anew for each tile, where it would take
+    // registers from tile to tile otherwise.
+    FN u32 nothing() const {
+        u32 found;
+        asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(found) : "r"(shared_address(&memory.zero)));
+        return found;
+    }
+
+    template <int N> FN void begin_with(float (&c)[N][4], const float* bias) const { begin(c, bias, lane); }
+
+    // Makes them the rows.
+    template <int N> FN void store(const float (&c)[N][4]) {
+        const u32            above = threadIdx.x % WARP / 4, aside = threadIdx.x % 4 * 2;
+        unsigned char* const own   = rows + u32(warp * WARP_ROWS * PIECE) + nothing();
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            unsigned char* const at = own + row_place(above, u32(8 * j) + aside);
+            Arithmetic::store_pair(reinterpret_cast<Stored*>(at), c[j][0], c[j][1]);
+            Arithmetic::store_pair(reinterpret_cast<Stored*>(at + 8 * PIECE), c[j][2], c[j][3]);
+        }
+    }
+
+    // Observations: a warp's rows, `place` being that of the row of each of its first 16 threads, below 0 none. They are
+    // normalised, and for updates kept in `kept`, with a line of ones behind them.
+    template <bool KEPT, class Tile>
+    FN void load_inputs(const float* observations, int place, const Scale& scale, Tile* kept) {
+        constexpr int width = KEPT ? Tile::LINES_OF : INPUTS;
+        unsigned char* const own = rows + u32(warp * WARP_ROWS * PIECE) + nothing();
+        for (int first = 0; first < padded(width, WARP); first += WARP) {
+            const int column = first + lane;
+            float     x[WARP_ROWS];
+            UNROLL
+            for (int r = 0; r < WARP_ROWS; ++r) {
+                const int of_row = from_lane(place, r);
+                x[r] = of_row >= 0 && column < FEATURES ? observations[Index(of_row) * FEATURES + column] : 0.0f;
+            }
+            if (scale.mean != nullptr) {
+                const float mean = column < INPUTS ? memory.mean[column] : 0.0f;
+                const float inverse = column < INPUTS ? memory.inverse[column] : 0.0f;
+                UNROLL
+                for (int r = 0; r < WARP_ROWS; ++r) {
+                    const bool there = from_lane(place, r) >= 0;
+                    x[r] = there ? clip((x[r] - mean) * inverse, -scale.limit, scale.limit) : 0.0f;
+                }
+            }
+            if (column < INPUTS) {
+                UNROLL
+                for (int r = 0; r < WARP_ROWS; ++r) {
+                    *reinterpret_cast<Stored*>(own + row_place(u32(r), u32(column))) = Arithmetic::stored(x[r]);
+                }
+            }
+            if constexpr (KEPT) {
+                if (column < Tile::LINES_OF) {
+                    const float one = column == FEATURES ? 1.0f : 0.0f;
+                    u32         words[WARP_ROWS * sizeof(Stored) / 4];
+                    UNROLL
+                    for (int r = 0; r < WARP_ROWS / 2; ++r) Arithmetic::write_pair(words, r, x[r] + one, x[r + 8] + one);
+                    UNROLL
+                    for (int part = 0; part < WARP_ROWS * int(sizeof(Stored)) / 16; ++part) {
+                        Stored* const at = kept->at(column, warp * WARP_ROWS + part * (16 / int(sizeof(Stored))));
+                        *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(words + 4 * part);
+                    }
+                }
+            }
+        }
+    }
+
+    // The outputs of 16 rows, each where its thread of the warp looks for it; log-deviations beside the means.
+    template <int NET, int N> FN void store_results(const float (&c)[N][4], float* outputs, const float* flat) {
+        constexpr bool critic = NET == 1;
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                const int column = 8 * j + lane % 4 * 2 + q % 2, row = lane / 4 + q / 2 * 8;
+                if (!critic && column < MEANS) outputs[row * ROW_STRIDE + column] = c[j][q];
+                if (column == (critic ? 0 : MEANS)) values()[row] = c[j][q];
+            }
+        }
+        if (!critic && lane < WARP_ROWS) {
+            for (int d = 0; d < LOG_STDS; ++d) {
+                outputs[lane * ROW_STRIDE + MEANS + d] = clip(flat[LOG_STD_AT + d], LOG_STD_LOW, LOG_STD_HIGH);
+            }
+        }
+        warp_barrier();
+    }
+    FN float* values() const { return memory.values + thread_rank() / WARP * WARP; }
+
+    // Where outputs of the block's warps begin, so that those of this warpgroup come to lie on its rows.
+    FN float* outputs_of_block() const { return reinterpret_cast<float*>(rows) - group * GROUP * ROW_STRIDE; }
+    FN float* outputs_of_warp() const { return outputs_of_block() + thread_rank() / WARP * WARP * ROW_STRIDE; }
+};
+
+// All layers from `L` on; `after(c, l)` is given the activations of hidden layers before they become the rows.
+template <int NET, int L, class After, class Use>
+FN void go_forth(Rowwise& own, const After& after, const Use& use) {
+    constexpr int N = outs_of(NET, L) / 8;
+    float         c[N][4];
+    own.begin_with(c, own.memory.bias + bias_of(NET, L));
+    own.multiply<padded(in_of(NET, L), DEPTH)>(c);
+    if constexpr (L + 1 < LAYERS) {
+        activate(c);
+        group_barrier();  // all products with the rows are done
+        after.template of<L>(c);
+        own.store(c);
+        publish();
+        group_barrier();
+        go_forth<NET, L + 1>(own, after, use);
+    } else {
+        group_barrier();
+        use(c);
+    }
+}
+
+struct Nothing {
+    template <int L, int N> FN void of(const float (&)[N][4]) const {}
+};

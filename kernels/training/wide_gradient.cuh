@@ -1,0 +1,98 @@
+// The gradients of wide perceptrons' weights: products of what wide_update.cuh kept, 64 samples at a time.
+//
+// What all blocks find is added up by wide_reduce.cuh, in an order that depends on nothing but their number.
+
+constexpr int LEFT_BYTES = SLICE * PIECE, DEEP = 4;
+
+struct GradientMemory {
+    Ring<DEEP, LEFT_BYTES + STAGE> ring;
+    alignas(1024) unsigned char ones[GROUP_ROWS * PIECE];
+
+    FN static GradientMemory& of_block() {
+        const u32 begin = shared_address(staging), aside = (0u - begin) % 1024u;
+        return *reinterpret_cast<GradientMemory*>(reinterpret_cast<unsigned char*>(staging) + aside);
+    }
+};
+static_assert(sizeof(GradientMemory) + 1024 <= SHARED_BYTES);
+
+template <int NET, int L> FN void find_gradient(const GradientCall& call, float* partial, int slice, int worker, int workers) {
+    using Of              = Layer<NET, L>;
+    auto&         memory  = GradientMemory::of_block();
+    constexpr int pieces  = pieces_of(GROUP_ROWS);
+    const int     lines   = minimum_of(SLICE, Of::ROWS - slice * SLICE), group = group_of_block();
+    if (thread_rank() == 0) memory.ring.begin(GROUPS);
+    for (int e = thread_rank(); e < GROUP_ROWS * EACH; e += THREADS) {
+        reinterpret_cast<Stored*>(memory.ones)[e] = Arithmetic::stored(1.0f);
+    }
+    publish();
+    block_barrier();
+    if (fills_ring()) {
+        give_registers();
+        if (thread_rank() != GROUPS * GROUP) return;
+        u32 number = 0;
+        for (Index unit = worker; unit < call.units; unit += workers) {
+            const unsigned char* const left  = kept_of<NET>(call, Of::LEFT, unit) + slice * LEFT_BYTES;
+            const unsigned char* const right = kept_of<NET>(call, Of::RIGHT, unit);
+            for (int piece = 0; piece < pieces; ++piece, ++number) {
+                memory.ring.open(number, u32(lines + Of::COLUMNS) * PIECE);
+                memory.ring.copy(number, 0, left + piece * Of::ROWS * PIECE, u32(lines) * PIECE);
+                memory.ring.copy(number, LEFT_BYTES, right + piece * Of::COLUMNS * PIECE, u32(Of::COLUMNS) * PIECE);
+            }
+        }
+        return;
+    }
+    take_registers();
+    float     c[Of::COLUMNS / 8][4] = {}, bias[Of::BIASES / 8][4] = {};
+    const u32 ones = u32(from_lane(int(shared_address(memory.ones)), 0));
+    u32       number = 0;
+    for (Index unit = worker; unit < call.units; unit += workers) {
+        for (int piece = 0; piece < pieces; ++piece, ++number) {
+            memory.ring.await(number);
+            const u32 stage = u32(from_lane(int(shared_address(memory.ring.stages[number % DEEP])), 0));
+            const u32 left = stage + u32(group * GROUP_ROWS * PIECE), right = stage + LEFT_BYTES;
+            begin_products();
+            UNROLL
+            for (int step = 0; step < EACH / DEPTH; ++step) {
+                Product<Of::COLUMNS>::add(c, lines_from(left + u32(step * 32)), lines_from(right + u32(step * 32)), true);
+                if (Of::LAST) Product<Of::BIASES>::add(bias, lines_from(ones), lines_from(right + u32(step * 32)), true);
+                else if (Of::ONES) Product<Of::BIASES>::add(bias, lines_from(left + u32(step * 32)), lines_from(ones), true);
+            }
+            commit_products();
+            finish<1>();
+            if (number > 0 && thread_rank() % GROUP == 0) memory.ring.leave(number - 1);
+        }
+    }
+    finish<0>();
+    settle(c);
+    settle(bias);
+    const int lane = warp_lane(), first = group * GROUP_ROWS + thread_rank() / WARP % 4 * WARP_ROWS + lane / 4;
+    float*    own  = partial + worker * Of::SIZE;
+    UNROLL
+    for (int q = 0; q < 4; ++q) {
+        const int row = first + q / 2 * 8, column = lane % 4 * 2 + q % 2;
+        UNROLL
+        for (int j = 0; j < Of::COLUMNS / 8; ++j) own[row * Of::COLUMNS + 8 * j + column] = c[j][q];
+        UNROLL
+        for (int j = 0; j < Of::BIASES / 8; ++j) {
+            if (Of::LAST ? row == 0 : Of::ONES && j == 0 && column == 0) {
+                own[SLICE * Of::COLUMNS + (Of::LAST ? 8 * j + column : row)] = bias[j][q];
+            }
+        }
+    }
+}
+
+template <int NET, int L> FN void find_any(const GradientCall& call, int block) {
+    constexpr Found at     = found_at<NET, L>();
+    constexpr int   blocks = slices_of(NET, L) * workers_of(NET, L);
+    if (block < at.first_block + blocks) {
+        const int slice = (block - at.first_block) / workers_of(NET, L), worker = (block - at.first_block) % workers_of(NET, L);
+        find_gradient<NET, L>(call, call.partials + at.first + Index(slice) * workers_of(NET, L) * Layer<NET, L>::SIZE,
+                              slice, worker, workers_of(NET, L));
+    } else if constexpr (L + 1 < LAYERS) {
+        find_any<NET, L + 1>(call, block);
+    } else if constexpr (NET + 1 < NETS) {
+        find_any<NET + 1, 0>(call, block);
+    }
+}
+
+KERNEL_OF_BLOCKS(kernel_gradient, GradientCall, THREADS, 1) { find_any<0, 0>(call, block_number()); }

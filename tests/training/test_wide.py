@@ -1,0 +1,370 @@
+"""The kernels of wide perceptrons, against torch in float64: tolerances are counted as in ``test_fused.py``."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harness import HAS_CUDA  # noqa: E402
+from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+from torch import nn  # noqa: E402
+
+from gpu_envs.training import Config  # noqa: E402
+from gpu_envs.training.operations.heads import Head  # noqa: E402
+from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
+from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+from gpu_envs.training.policies import wide_networks  # noqa: E402
+from gpu_envs.training.policies.policy import default_policy, inwards  # noqa: E402
+from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, why_not_wide, wide_network  # noqa: E402
+
+HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
+hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+
+ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
+ROUNDINGS = 20
+"""There are about as many on the way from an observation through three hidden layers and back."""
+
+
+def discrete(*sizes: int) -> Head:
+    return Head("discrete", sizes, tuple(range(len(sizes))), (), (), scalar=len(sizes) == 1)
+
+
+def box(count: int) -> Head:
+    return Head("box", (count,), (), (-2.0,) * count, (1.0,) * count, scalar=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    head: Head
+    features: int
+    hidden: tuple[int, ...]
+    shared: bool
+    activation: str = "tanh"
+
+    def module(self) -> nn.Module:
+        config = Config(
+            env="CartPole-v1", hidden=self.hidden, activation=self.activation, shared_trunk=self.shared, run_dir=""
+        )
+        module = default_policy(self.features, self.head, config, torch.Generator().manual_seed(1))
+        g = torch.Generator().manual_seed(2)
+        with torch.no_grad():  # biases that count, and outputs that differ
+            for name, parameter in module.named_parameters():
+                if name.endswith("bias"):
+                    parameter.normal_(0, 0.1, generator=g)
+                elif name.startswith(("heads", f"actor.{2 * len(self.hidden) + self._padding}")):
+                    parameter.normal_(0, 0.06, generator=g)
+        return module
+
+    @property
+    def _padding(self) -> int:
+        return int(self.features > 64 and self.features % 8 > 0)
+
+
+CASES = {
+    "Tag": Case(discrete(21, 21), 71, (256, 256), shared=True),
+    "apart": Case(discrete(3, 5), 40, (128, 256), shared=False, activation="relu"),
+    "box": Case(box(3), 17, (256,), shared=True, activation="elu"),
+    "deep": Case(discrete(4), 72, (64, 192, 128), shared=True),
+    "box apart": Case(box(6), 200, (256, 256), shared=False),
+    "narrow": Case(discrete(2), 4, (64, 64), shared=True),
+}
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize(("name", "precision"), [("Tag", "tf32"), ("Tag", "bf16"), ("box apart", "bf16")])
+def test_compiles(name: str, precision: str) -> None:
+    case = CASES[name]
+    network = wide_network(case.module(), case.head, case.features, case.activation, precision, 132)
+    for program in (
+        network.pack_program(), network.act_program(), network.update_program(), network.gradient_program(),
+        network.reduce_program(),
+    ):  # fmt: skip
+        found = list(resources(compile_with_nvrtc(program.source).cubin))
+        assert {f"kernel_{kernel}" for kernel in program.calls} <= {function for function, _, _ in found}
+
+
+def test_says_why_networks_do_not_fit() -> None:
+    good: dict[str, Any] = {
+        "head": discrete(2), "features": 4, "hidden": (256, 256), "activation": "tanh", "precision": "tf32"
+    }  # fmt: skip
+    for wrong, word in (
+        ({"hidden": (256, 256, 256, 256)}, "one to 3 of 64"),
+        ({"hidden": (100,)}, "one to 3 of 64"),
+        ({"activation": "gelu"}, "tanh, relu, elu"),
+        ({"features": 257}, "more than 256"),
+        ({"head": discrete(89)}, "more than 88"),
+        ({"precision": "float32"}, "tf32 or bf16"),
+    ):
+        assert word in why_not_wide(**(good | wrong), device="cuda") or (HAS_CUDA and not HOPPER)
+    assert "CUDA" in why_not_wide(**good, device="cpu")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_kept_of_a_row_is_known_beforehand(name: str) -> None:
+    case = CASES[name]
+    network = wide_network(case.module(), case.head, case.features, case.activation, "bf16", 132)
+    kept = kept_of_row(case.head, case.features, case.hidden, "bf16", shared=case.shared)
+    assert kept * 64 == network.kept_of_unit
+
+
+# --- with one ---
+
+
+@dataclasses.dataclass
+class Given:
+    module: nn.Module
+    observations: Any
+    batch: Samples
+    scalars: Any
+    scale: tuple[Any, Any] | None = None
+
+
+def given_of(case: Case, samples: int, *, alive: bool = False, masked: bool = False, scaled: bool = False) -> Given:
+    g = torch.Generator().manual_seed(5)
+    module = case.module()
+    observations = torch.randn(samples, case.features, generator=g)
+    head, mask = case.head, None
+    if head.kind == "box":
+        actions = torch.randn(samples, head.width, generator=g)
+    else:
+        draws = [torch.randint(s, (samples,), generator=g) for s in head.sizes]
+        if masked:
+            mask = torch.rand(samples, head.parameters, generator=g) < 0.7
+            for d, draw in enumerate(draws):
+                mask[torch.arange(samples), sum(head.sizes[:d]) + draw] = True
+        actions = torch.stack([draw + b for draw, b in zip(draws, head.starts, strict=True)], 1).int()
+    scale = (torch.randn(case.features, generator=g), torch.rand(case.features, generator=g) + 0.5) if scaled else None
+    given = Given(module, observations, Samples(*[observations] * 5), torch.tensor([0.1, 0.8, 0.02, 0.2]), scale)
+    with torch.no_grad():
+        outputs, _ = copy.deepcopy(module).double()(scaled_of(given, observations.double()))
+    log_prob, _ = log_prob_and_entropy(head, outputs, actions, mask)
+    ratio = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.6])[torch.randint(5, (samples,), generator=g)]
+    given.batch = Samples(
+        actions=actions.cuda(),
+        log_probs=(log_prob - ratio.log()).float().cuda(),
+        advantages=(torch.randn(samples, generator=g) + 0.2).cuda(),
+        returns=(2 * torch.randn(samples, generator=g)).cuda(),
+        values=torch.randn(samples, generator=g).cuda(),
+        alive=(torch.rand(samples, generator=g) < 0.7).cuda() if alive else None,
+        action_mask=None if mask is None else mask.to(torch.int8).cuda(),
+    )
+    return given
+
+
+def scaled_of(given: Given, observations: Any) -> Any:
+    if given.scale is None:
+        return observations
+    mean, inverse = (part.double() for part in given.scale)
+    return ((observations - mean) * inverse).clamp(-10, 10)
+
+
+def log_prob_and_entropy(head: Head, outputs: Any, actions: Any, mask: Any) -> tuple[Any, Any]:
+    if mask is not None:
+        outputs = torch.where(mask, outputs, -1e9)
+    if head.kind == "box":
+        means, log_std = outputs.split(head.width, 1)
+        parts = [torch.distributions.Normal(means[:, d], log_std[:, d].exp()) for d in range(head.width)]
+        starts = (0,) * head.width
+    else:
+        parts = [torch.distributions.Categorical(logits=part) for part in outputs.split(head.sizes, 1)]
+        starts = head.starts
+    log_prob = sum(part.log_prob(actions[:, d] - starts[d]) for d, part in enumerate(parts))
+    return log_prob, sum(part.entropy() for part in parts)
+
+
+def wide_of(case: Case, given: Given, precision: str) -> tuple[WideNetworks, Adam, nn.Module]:
+    module = copy.deepcopy(given.module).cuda()
+    adam = Adam(list(module.parameters()), device="cuda")
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    network = wide_network(module, case.head, case.features, case.activation, precision, processors)
+    scale = None if given.scale is None else tuple(part.cuda() for part in given.scale)
+    return WideNetworks(network, "cuda", adam.flat, adam.gradient, scale), adam, module
+
+
+def reference(case: Case, given: Given, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
+    """The gradient of each parameter, the magnitudes it is the sum of, and the six sums."""
+    chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
+    if given.batch.alive is not None:
+        chosen = chosen[given.batch.alive.cpu()[chosen]]
+    module = copy.deepcopy(given.module).double()
+    kept: dict[nn.Module, tuple[Any, Any]] = {}
+
+    def keep(layer: nn.Module, inputs: Any, output: Any) -> None:
+        output.retain_grad()
+        kept[layer] = inputs[0].detach(), output
+
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_hook(keep)
+    of = {
+        name: getattr(given.batch, name).cpu()[chosen].double()
+        for name in ("actions", "log_probs", "advantages", "returns", "values")
+    }
+    mask = None if given.batch.action_mask is None else given.batch.action_mask.cpu()[chosen] != 0
+    outputs, value = module(scaled_of(given, given.observations.double()[chosen]))
+    log_prob, entropy = log_prob_and_entropy(case.head, outputs, of["actions"], mask)
+    mean, inverse, weight, clip = given.scalars.double()
+    advantage, change = (of["advantages"] - mean) * inverse, log_prob - of["log_probs"]
+    ratio = change.exp()
+    policy = -advantage * log_prob
+    if settings.clipped:
+        policy = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip))
+    loss = 0.5 * (value - of["returns"]).square()
+    if settings.value_clip is not None:
+        held = of["values"] + (value - of["values"]).clamp(-settings.value_clip, settings.value_clip)
+        loss = torch.maximum(loss, 0.5 * (held - of["returns"]).square())
+    (policy + settings.value_weight * loss - weight * entropy).sum().backward()
+    sizes: dict[int, Any] = {}
+    for layer, (inputs, output) in kept.items():
+        sizes[id(layer.weight)] = output.grad.abs().T @ inputs.abs()
+        sizes[id(layer.bias)] = output.grad.abs().sum(0)
+    grads = [inwards(module, parameter, parameter.grad) for parameter in module.parameters()]
+    magnitudes = []
+    for parameter in module.parameters():
+        if id(parameter) in sizes:
+            magnitudes.append(sizes[id(parameter)])
+        else:
+            distance = (of["actions"] - outputs.detach()[:, : case.head.width]) / outputs.detach()[
+                :, case.head.width :
+            ].exp()
+            magnitudes.append(((distance.square() + 1) * (advantage.abs() * ratio).detach().unsqueeze(1)).sum(0))
+    clipped = ((ratio - 1).abs() > clip).double().sum() if settings.clipped else torch.zeros(()).double()
+    totals = [policy.sum(), loss.sum(), entropy.sum(), (ratio - 1 - change).sum(), clipped]
+    return grads, magnitudes, torch.stack([*totals, torch.tensor(float(len(chosen))).double()]).detach()
+
+
+def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettings, precision: str) -> None:
+    found = []
+    for _ in range(2):
+        wide, adam, _ = wide_of(case, given, precision)
+        totals = torch.full((6,), torch.nan, device="cuda")
+        adam.gradient.fill_(torch.nan)
+        wide.gradient(given.observations.cuda(), given.batch, indices, settings, given.scalars.cuda(), totals)
+        found.append((adam.gradient.clone(), totals))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    gradient, totals = (part.cpu().double() for part in found[0])
+    grads, magnitudes, wanted = reference(case, given, indices, settings)
+    off, at = ROUNDINGS * ROUNDING[precision], 0
+    names = [name for name, _ in given.module.named_parameters()]
+    for name, grad, size in zip(names, grads, magnitudes, strict=True):
+        one = gradient[at : at + grad.numel()].view(grad.shape)
+        at += grad.numel()
+        error, allowed = torch.linalg.norm(one - grad), off * torch.linalg.norm(size) + 1e-6
+        assert error <= allowed, f"{name}: off by {error:.3g}, allowed {allowed:.3g}"
+    scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
+    assert ((totals - wanted).abs() <= off * scale).all(), (totals, wanted)
+
+
+@hopper
+@pytest.mark.parametrize("precision", ROUNDING)
+@pytest.mark.parametrize("name", CASES)
+def test_gradients(name: str, precision: str) -> None:
+    check_gradients(CASES[name], given_of(CASES[name], 3000), None, LossSettings(), precision)
+
+
+@hopper
+@pytest.mark.parametrize("samples", [1, 64, 129, 40_001])
+def test_gradients_of_any_number_of_samples(samples: int) -> None:
+    check_gradients(CASES["Tag"], given_of(CASES["Tag"], samples), None, LossSettings(), "bf16")
+
+
+@hopper
+@pytest.mark.parametrize("name", ["Tag", "box apart"])
+def test_gradients_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_networks, "MOST_KEPT", 1)
+    given = given_of(CASES[name], 1000, alive=True)
+    indices = torch.randperm(1000, generator=torch.Generator().manual_seed(1))[:777].int().cuda()
+    check_gradients(CASES[name], given, indices, LossSettings(), "tf32")
+    check_gradients(CASES[name], given, None, LossSettings(), "tf32")
+
+
+@hopper
+@pytest.mark.parametrize("settings", [LossSettings(clipped=False, value_weight=1.5), LossSettings(value_clip=0.3)])
+@pytest.mark.parametrize("name", ["Tag", "box", "apart"])
+def test_gradients_of_chosen_samples_by_other_losses(name: str, settings: LossSettings) -> None:
+    given = given_of(CASES[name], 5000, scaled=True)
+    indices = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:3333].int().cuda()
+    check_gradients(CASES[name], given, indices, settings, "tf32")
+
+
+@hopper
+@pytest.mark.parametrize("name", ["Tag", "apart"])
+def test_the_dead_and_the_forbidden_count_for_nothing(name: str) -> None:
+    given = given_of(CASES[name], 2000, alive=True, masked=True)
+    assert given.batch.alive is not None
+    dead = ~given.batch.alive
+    given.observations[dead.cpu()] = torch.nan
+    for tensor in (given.batch.log_probs, given.batch.advantages, given.batch.returns, given.batch.values):
+        tensor[dead] = torch.nan
+    check_gradients(CASES[name], given, None, LossSettings(), "bf16")
+
+
+@hopper
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("precision", ROUNDING)
+@pytest.mark.parametrize("name", CASES)
+def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) -> None:
+    case, rows = CASES[name], 5001
+    given = given_of(case, rows, masked=case.head.kind == "discrete", scaled=name == "apart")
+    wide, _, _ = wide_of(case, given, precision)
+    ops, head = Ops(case.head, "cuda"), case.head
+    with torch.no_grad():
+        outputs, value = copy.deepcopy(given.module).double()(scaled_of(given, given.observations.double()))
+    kind = torch.float32 if head.kind == "box" else torch.int32
+    stream = torch.tensor([1234567, 89], device="cuda")
+
+    def made() -> tuple[Any, Any, Any]:
+        acted = torch.zeros(rows, head.width, device="cuda") if head.kind == "box" else None
+        return torch.zeros(rows, head.width, dtype=kind, device="cuda"), torch.zeros(rows, device="cuda"), acted
+
+    mine, theirs = made(), made()
+    values = torch.zeros(rows, device="cuda")
+    mask = given.batch.action_mask
+    wide.act(
+        given.observations.cuda(), *mine[:2], values if case.shared else None, mine[2], stream, 3, greedy=greedy,
+        action_mask=mask, first_row=7,
+    )  # fmt: skip
+    ops.sample(
+        outputs.float().cuda().contiguous(), *theirs[:2], stream=stream, turn=3, acted=theirs[2], greedy=greedy,
+        action_mask=mask, first_row=7,
+    )  # fmt: skip
+    again = torch.zeros(rows, device="cuda")
+    wide.values(given.observations.cuda(), again)
+    assert not case.shared or torch.equal(values, again)
+    off = ROUNDINGS * ROUNDING[precision] * (4 if case.activation != "tanh" else 1)
+    assert (again.cpu() - value).abs().max() <= off * max(1.0, float(value.abs().max()))
+    if head.kind == "box":
+        assert (mine[0] - theirs[0]).abs().max() <= off
+        assert mine[2] is not None
+        assert (mine[2] - theirs[2]).abs().max() <= 1.5 * off  # bounds 3 apart
+        return
+    assert mask is None or all(
+        mask[torch.arange(rows), sum(head.sizes[:d]) + mine[0][:, d].long() - head.starts[d]].all()
+        for d in range(head.width)
+    )
+    same = (mine[0] == theirs[0]).all(1)
+    # Where two choices are nearly as likely, or a random number falls between two shares, a rounding decides.
+    assert same.float().mean() > 1 - max(off * head.width, 0.002)
+    assert (mine[1] - theirs[1])[same].abs().max() <= 2 * head.width * off + 1e-5
+
+
+@hopper
+def test_a_graph_of_it_can_be_replayed() -> None:
+    case = CASES["Tag"]
+    given = given_of(case, 1000)
+    wide, adam, _ = wide_of(case, given, "bf16")
+    observations, scalars = given.observations.cuda(), given.scalars.cuda()
+    totals = torch.zeros(2, 6, device="cuda")
+    wide.gradient(observations, given.batch, None, LossSettings(), scalars, totals[0])
+    directly = adam.gradient.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        wide.gradient(observations, given.batch, None, LossSettings(), scalars, totals[1])
+    adam.gradient.zero_()
+    graph.replay()
+    assert torch.equal(directly, adam.gradient)
+    assert torch.equal(totals[0], totals[1])
