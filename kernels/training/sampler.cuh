@@ -33,7 +33,7 @@ FN void choose(int (&choice)[LANES], const Categorical& c, const u32 (&bits)[4][
     }
     for (int j = begin; j < end; ++j) {
         FOR_EACH_LANE(k, env) {
-            reached[k] += exp(rows.get(j, k) - c.most[k]);
+            reached[k] += exponential(rows.get(j, k) - c.most[k]);
             choice[k] += reached[k] <= wanted[k];
         }
     }
@@ -75,7 +75,7 @@ template <class Env> FN void to_normal(float (&normal)[4][LANES], const u32 (&bi
 
 template <class Env> FN void draw_choices(Total& total, const SampleCall& call, const Rows& rows, const Env& env) {
     u32 bits[4][LANES] = {};
-    sum_elements(total, env, [&](Total& sum, int d) {
+    sum_elements(total, env, [&](Total& sum, int d, int) {
         Categorical c;
         int         choice[LANES];
         measure(c, rows, d, env);

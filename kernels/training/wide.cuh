@@ -257,6 +257,14 @@ struct Rowwise {
         }
         warp_barrier();
     }
+    // Choices that a mask forbids, by two threads a row.
+    FN void forbid(const u8* mask, Index place, bool wanted) {
+        if (mask == nullptr) return;
+        for (int j = lane / WARP_ROWS; wanted && j < PARAMETERS; j += 2) {
+            if (mask[place * PARAMETERS + j] == 0) outputs_of_warp()[lane % WARP_ROWS * ROW_STRIDE + j] = FORBIDDEN;
+        }
+        warp_barrier();
+    }
     FN float* values() const { return memory.values + thread_rank() / WARP * WARP; }
 
     // Where outputs of the block's warps begin, so that those of this warpgroup come to lie on its rows.

@@ -19,7 +19,7 @@ template <int NET, class Call, class Use> FN void run_wide(const Call& call, con
             group_barrier();
             go_forth<NET, 0>(own, Nothing(), [&](const float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
                 own.store_results<NET>(c, own.outputs_of_warp(), call.flat);
-                use(own, row, own.lane < WARP_ROWS && place >= 0);
+                use(own, row, place >= 0);
                 group_barrier();
             });
         }
@@ -30,24 +30,20 @@ KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     run_wide<0>(call, [&](Rowwise& own, Index row, bool wanted) {
-        float* const outputs = own.outputs_of_warp() + own.lane * ROW_STRIDE;
-        if (wanted && call.action_mask != nullptr) {
-            for (int j = 0; j < PARAMETERS; ++j) {
-                if (call.action_mask[row * PARAMETERS + j] == 0) outputs[j] = FORBIDDEN;
-            }
-        }
-        const OneRow env = {row, wanted};
+        own.forbid(call.action_mask, row, wanted);
+        const OneRow env = {row, wanted && (BY_PAIRS || own.lane < WARP_ROWS)};
         const Rows   rows(outputs_at(own.outputs_of_block()), nullptr, nullptr, env);
         Total        total;
         if constexpr (DISCRETE) draw_choices(total, sample, rows, env);
         else draw_gaussians(total, sample, rows, env);
-        if (wanted) call.log_probs[row] = total.log_prob[0];
-        if (wanted && call.values != nullptr) call.values[row] = own.values()[own.lane];
+        if (!wanted || own.lane >= WARP_ROWS) return;
+        call.log_probs[row] = total.log_prob[0];
+        if (call.values != nullptr) call.values[row] = own.values()[own.lane];
     });
 }
 
 KERNEL_OF_BLOCKS(kernel_values, WideValuesCall, THREADS, 1) {
     run_wide<NETS - 1>(call, [&](Rowwise& own, Index row, bool wanted) {
-        if (wanted) call.values[row] = own.values()[own.lane];
+        if (wanted && own.lane < WARP_ROWS) call.values[row] = own.values()[own.lane];
     });
 }

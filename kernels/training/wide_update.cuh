@@ -67,25 +67,24 @@ template <int NET> struct WideLearner {
 
     // Makes derivatives of the outputs: the rows of the way back, which lie behind the outputs.
     FN void take_back(Rowwise& own, const UpdateCall& call, const Sample& sample, Index unit) {
-        float* const outputs = own.outputs_of_warp() + own.lane * ROW_STRIDE;
-        const bool   wanted = own.lane < WARP_ROWS, masked = wanted && sample.place >= 0 && call.action_mask != nullptr;
-        const u8*    mask   = call.action_mask + Index(sample.place) * PARAMETERS;
-        if (ACTOR && masked) {
-            for (int j = 0; j < PARAMETERS; ++j) {
-                if (mask[j] == 0) outputs[j] = FORBIDDEN;
-            }
-        }
-        judge(sample, own.outputs_of_block(), own.values() + own.lane);
-        if (!wanted) return;
-        const int row = own.warp * WARP_ROWS + own.lane;
-        auto&     kept = kept_tile<NET, 2 * LAYERS - 1>(call, unit);
-        for (int j = 0; j < OUTS; ++j) {
-            const bool  value = CRITIC && j == (ACTOR ? MEANS : 0);
-            const bool  there = ACTOR && j < MEANS && !(masked && mask[j] == 0);
-            const auto  by    = Arithmetic::stored(value ? own.values()[own.lane] : there ? outputs[j] : 0.0f);
+        const int     sample_row = own.lane % WARP_ROWS, row = own.warp * WARP_ROWS + sample_row;
+        float* const  outputs = own.outputs_of_warp() + sample_row * ROW_STRIDE;
+        float* const  value   = own.values() + sample_row;
+        const bool    masked  = sample.place >= 0 && call.action_mask != nullptr;
+        const u8*     mask    = call.action_mask + Index(sample.place) * PARAMETERS;
+        if (ACTOR) own.forbid(call.action_mask, sample.place, sample.place >= 0);
+        judge(sample, own.outputs_of_block(), value);
+        warp_barrier();
+        auto& kept = kept_tile<NET, 2 * LAYERS - 1>(call, unit);
+        _Pragma("unroll 2")
+        for (int j = own.lane / WARP_ROWS; j < OUTS; j += 2) {  // two threads a row
+            const bool at    = CRITIC && j == (ACTOR ? MEANS : 0);
+            const bool there = ACTOR && j < MEANS && !(masked && mask[j] == 0);
+            const auto by    = Arithmetic::stored(at ? *value : there ? outputs[j] : 0.0f);
             *reinterpret_cast<Stored*>(own.rows + OUTPUTS_BYTES + row_place(u32(row), u32(j))) = by;
             *kept.at(j, kept.row_slot(row)) = by;
         }
+        if (own.lane >= WARP_ROWS) return;
         if (ACTOR) {
             UNROLL
             for (int d = 0; d < LOG_STDS; ++d) by_log_std[d] += outputs[MEANS + d];

@@ -224,7 +224,7 @@ class WideNetwork:
         self, of_head: str, call: Struct | None, own: Sequence[str], calls: Mapping[str, Struct], *,
         threads: int = _WARPS * 32, shared: int | None = None,
     ) -> Program:  # fmt: skip
-        head = head_settings(self.head, quick=True)
+        head = head_settings(self.head, quick=True, pairs=True)
         bytes_ = self._fixed_bytes + self.stages * _STAGE if shared is None else shared
         settings = KernelSettings(
             prologue=head.prologue,
