@@ -1,7 +1,7 @@
 // What a policy's outputs mean: the log-probability and the entropy of actions, and their gradients.
 //
 // Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), ROW_STRIDE, SHARES, DISCRETE, QUICK (as
-// precise as a GPU's own approximations is enough), PAIRS (threads 16 apart share a row), Element (int or float), and per element d, size_of(d), offset_of(d), start_of(d), low_of(d), high_of(d).
+// precise as a GPU's own approximations is enough), Element (int or float), and per element d, size_of(d), offset_of(d), start_of(d), low_of(d), high_of(d).
 //
 // Discrete elements are independent of one another, element d with size_of(d) logits from offset_of(d) on. A box is
 // WIDTH independent Gaussians: their means, then the logarithms of their standard deviations.
@@ -42,7 +42,6 @@ FN float quotient_of(float a, float b) { return a / b; }
 // --- rows of parameters ---
 
 constexpr bool BY_WARPS     = ON_GPU && SHARES > 1;
-constexpr bool BY_PAIRS     = ON_GPU && PAIRS && DISCRETE && WIDTH > 1;
 constexpr bool STAGED       = !ON_GPU || BY_WARPS || ROW_STRIDE > 0;
 constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float));
 
@@ -89,7 +88,7 @@ struct Rows {
                 if (j < left && !possible(top + row, column)) warp[row * ROW_STRIDE + column] = FORBIDDEN;
             }
             warp_barrier();
-            staged = warp + (BY_PAIRS ? lane % (WARP / 2) : lane) * ROW_STRIDE;
+            staged = warp + lane * ROW_STRIDE;
         }
         if constexpr (!ON_GPU) {
             for (int j = 0; j < PARAMETERS; ++j) {
@@ -150,11 +149,11 @@ struct Rows {
 
 // --- discrete ---
 
-// Elements are cut into shares, one after another: of a warp's thread, or of a pair's.
-constexpr int SHARE = BY_PAIRS ? (WIDTH + 1) / 2 : (WIDTH + SHARES - 1) / SHARES;
-
 // Heads of few elements are written out one after the other; of many, compilers would take minutes for that.
-constexpr int AT_ONCE = WIDTH > 8 ? 1 : BY_PAIRS ? SHARE : WIDTH;
+constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;
+
+// Elements are cut into SHARES shares, one after another. A warp's thread has one of them.
+constexpr int SHARE = (WIDTH + SHARES - 1) / SHARES;
 
 // The log-probability and the entropy of all elements: sums over shares, then over those, always in this order.
 struct Total {
@@ -165,17 +164,12 @@ template <class Env> FN void clear(Total& total, const Env& env) {
     FOR_EACH_LANE(k, env) total.log_prob[k] = total.entropy[k] = 0;
 }
 
-// Calls `each` with every element, or on a thread that shares a row with those of its share; and with the number of those
-// that are written out.
+// Calls `each` with every element, or on a warp's thread with those of its share.
 template <class Each> FN void for_elements(Each each) {
-    const int lane  = ON_GPU ? thread_rank() % WARP : 0;
-    const int share = BY_WARPS ? lane : BY_PAIRS ? lane / (WARP / 2) : 0;
-    const int end   = BY_WARPS || BY_PAIRS ? minimum(WIDTH, (share + 1) * SHARE) : WIDTH;
+    const int share = BY_WARPS ? thread_rank() % WARP : 0, end = BY_WARPS ? minimum(WIDTH, (share + 1) * SHARE) : WIDTH;
     for (int first = share * SHARE; first < end; first += AT_ONCE) {
         UNROLL
-        for (int next = 0; next < AT_ONCE; ++next) {
-            if (!BY_PAIRS || first + next < end) each(first + next, next);
-        }
+        for (int next = 0; next < AT_ONCE; ++next) each(first + next);
     }
 }
 
@@ -183,9 +177,8 @@ template <class Each> FN void for_elements(Each each) {
 template <class Env, class Each> FN void sum_elements(Total& total, const Env& env, Each each) {
     clear(total, env);
     if constexpr (ON_GPU || SHARES == 1) {
-        for_elements([&](int d, int number) { each(total, d, number); });
-        constexpr int farthest = BY_PAIRS ? WARP / 2 : SHARES / 2, nearest = BY_PAIRS ? WARP / 2 : 1;
-        for (int distance = farthest; distance >= nearest; distance /= 2) {
+        for_elements([&](int d) { each(total, d); });
+        for (int distance = SHARES / 2; distance > 0; distance /= 2) {
             total.log_prob[0] += from_lane_across(total.log_prob[0], distance);
             total.entropy[0] += from_lane_across(total.entropy[0], distance);
         }
@@ -193,7 +186,7 @@ template <class Env, class Each> FN void sum_elements(Total& total, const Env& e
         Total shares[SHARES];
         for (int s = 0; s < SHARES; ++s) {
             clear(shares[s], env);
-            for (int d = s * SHARE; d < minimum(WIDTH, (s + 1) * SHARE); ++d) each(shares[s], d, 0);
+            for (int d = s * SHARE; d < minimum(WIDTH, (s + 1) * SHARE); ++d) each(shares[s], d);
         }
         for (int half = SHARES / 2; half > 0; half /= 2) {
             for (int s = 0; s < half; ++s) {

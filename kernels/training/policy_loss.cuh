@@ -104,10 +104,10 @@ FN void find_taken(Taken& one, const Samples& samples, const LossCall& call, con
 // Where l is a logit, p its probability and H the entropy: d log pi(a) / dl = [l is a's] - p, dH / dl = -p (log p + H).
 template <class Env>
 FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, const Env& env) {
-    constexpr bool KEPT = AT_ONCE == WIDTH || BY_PAIRS && AT_ONCE == SHARE;  // what was measured; else that is done again
-    Taken of_each[KEPT ? AT_ONCE : 1];
-    sum_elements(samples.total, env, [&](Total& total, int d, int number) {
-        Taken& one = of_each[KEPT ? number : 0];
+    constexpr bool KEPT = AT_ONCE == WIDTH;  // what was measured of all elements; otherwise it is measured again
+    Taken of_each[KEPT ? WIDTH : 1];
+    sum_elements(samples.total, env, [&](Total& total, int d) {
+        Taken& one = of_each[KEPT ? d : 0];
         find_taken(one, samples, call, rows, d, env);
         FOR_EACH_LANE(k, env) {
             total.log_prob[k] += one.log_p[k];
@@ -117,8 +117,8 @@ FN void discrete_loss(Samples& samples, const LossCall& call, const Rows& rows, 
     weigh(samples, call, env);
     // First as if none had been taken, then what those that were have more: a comparison of j with the action in the
     // loop is taken for true in its last turn by NVRTC 13.0.
-    for_elements([&](int d, int number) {
-        Taken& one = of_each[KEPT ? number : 0];
+    for_elements([&](int d) {
+        Taken& one = of_each[KEPT ? d : 0];
         if (!KEPT) find_taken(one, samples, call, rows, d, env);
         for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
             FOR_EACH_LANE(k, env) {

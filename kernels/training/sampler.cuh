@@ -75,7 +75,7 @@ template <class Env> FN void to_normal(float (&normal)[4][LANES], const u32 (&bi
 
 template <class Env> FN void draw_choices(Total& total, const SampleCall& call, const Rows& rows, const Env& env) {
     u32 bits[4][LANES] = {};
-    sum_elements(total, env, [&](Total& sum, int d, int) {
+    sum_elements(total, env, [&](Total& sum, int d) {
         Categorical c;
         int         choice[LANES];
         measure(c, rows, d, env);

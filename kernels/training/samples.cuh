@@ -51,7 +51,7 @@ template <bool ACTOR, bool CRITIC> struct Judge {
         one.value_weight = call.value_weight;
         const bool alive = sample.alive != 0;
         if constexpr (ACTOR) {
-            const OneRow env = {0, lane < WARP_ROWS || BY_PAIRS};
+            const OneRow env = {0, lane < WARP_ROWS};
             const Rows   rows(outputs_at(outputs), nullptr, nullptr, env);
             float        none = 0, d_none, found[SUMS] = {};
             one.rows         = 1;
@@ -69,7 +69,7 @@ template <bool ACTOR, bool CRITIC> struct Judge {
                 if constexpr (DISCRETE) discrete_loss(samples, one, rows, env);
                 else gaussian_loss(samples, one, rows, env);
                 UNROLL
-                for (int s = 0; s < SUMS; ++s) sums[s] += s == VALUE_LOSS || lane >= WARP_ROWS ? 0.0f : found[s];
+                for (int s = 0; s < SUMS; ++s) sums[s] += s == VALUE_LOSS ? 0.0f : found[s];
             }
         }
         if (CRITIC && lane < WARP_ROWS) {

@@ -19,7 +19,7 @@ constexpr int WARP_ROWS = 16;
 FN int  warp_lane()                            { return int(threadIdx.x) % WARP; }
 FN int  block_count()                          { return int(gridDim.x); }
 FN int  block_number()                         { return int(blockIdx.x); }
-FN int  from_lane(int x, int lane)             { return __shfl_sync(0xffffffffu, x, lane); }
+template <class T> FN T from_lane(T x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN float summed_over_warp(float x) {
     UNROLL
     for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
@@ -51,6 +51,12 @@ struct Tf32 {
         *reinterpret_cast<Wide<2>*>(at) = {{stored(x), stored(y)}};
     }
     FN static Wide<2> load_pair(const Stored* at) { return *reinterpret_cast<const Wide<2>*>(at); }
+    FN static void    read_words(u32 (&words)[2], const Stored* at) {
+        const Wide<2> pair = load_pair(at);
+        words[0] = bits_of(pair.value[0]);
+        words[1] = bits_of(pair.value[1]);
+    }
+    FN static Wide<2> pair_of(const u32 (&words)[2]) { return {{from_bits(words[0]), from_bits(words[1])}}; }
     FN static void    write_pair(u32* words, int number, float x, float y) {
         words[2 * number]     = rounded(x);
         words[2 * number + 1] = rounded(y);
@@ -159,6 +165,8 @@ struct Bf16 {
         const u32 both = *reinterpret_cast<const u32*>(at);
         return {{low(both), high(both)}};
     }
+    FN static void    read_words(u32 (&words)[1], const Stored* at) { words[0] = *reinterpret_cast<const u32*>(at); }
+    FN static Wide<2> pair_of(const u32 (&words)[1]) { return {{low(words[0]), high(words[0])}}; }
     FN static float value(const Left* lefts, int j, int q) {
         const u32 both = lefts[j / 2].x[j % 2 * 2 + q / 2];
         return q % 2 == 0 ? low(both) : high(both);

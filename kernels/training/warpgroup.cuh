@@ -69,7 +69,7 @@ template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
             for (int j = 0; j < N; ++j) Arithmetic::store_pair(first + j * 8 * EACH, c[j][p], c[j][2 + p]);
         }
     }
-    template <int N> FN void load_rows(float (&c)[N][4], int from = 0) {  // `from`: columns of 8 to leave out
+    template <int N> FN void load_rows(float (&c)[N][4], int from = 0) const {  // `from`: columns of 8 to leave out
         UNROLL
         for (int p = 0; p < 2; ++p) {
             const Stored* const first = of_thread(p);
@@ -82,7 +82,8 @@ template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
         }
     }
     // The first of this thread's pairs: of an even column, or of the odd one beside it.
-    FN Stored* of_thread(int p) {
+    FN const Stored* of_thread(int p) const { return const_cast<GroupTile*>(this)->of_thread(p); }
+    FN Stored*       of_thread(int p) {
         const u32 lane = threadIdx.x % WARP, row = threadIdx.x % GROUP / WARP * WARP_ROWS + lane / 4 * 2;
         const u32 line = lane % 4 * 2 + u32(p);
         return reinterpret_cast<Stored*>(bytes + (row / EACH * LINES + line) * PIECE +

@@ -103,9 +103,10 @@ template <int NET> FN void load_facts(WideMemory& memory, const float* flat, con
     block_barrier();
 }
 
-// Registers go from the warpgroup that fills the ring to those that multiply.
-FN void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
-FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+// Nine warps, whose threads have all the registers that there are.
+#define KERNEL_OF_NINE_WARPS(name, Call) \
+    extern "C" __global__ void __maxnreg__(224) name(const __grid_constant__ Call call)
+
 FN bool fills_ring()     { return group_of_block() == GROUPS; }
 FN void workers_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(GROUPS + 1), "n"(GROUPS * GROUP) : "memory"); }
 
@@ -238,30 +239,24 @@ struct Rowwise {
         }
     }
 
-    // The outputs of 16 rows, each where its thread of the warp looks for it; log-deviations beside the means.
-    template <int NET, int N> FN void store_results(const float (&c)[N][4], float* outputs, const float* flat) {
-        constexpr bool critic = NET == 1;
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                const int column = 8 * j + lane % 4 * 2 + q % 2, row = lane / 4 + q / 2 * 8;
-                if (!critic && column < MEANS) outputs[row * ROW_STRIDE + column] = c[j][q];
-                if (column == (critic ? 0 : MEANS)) values()[row] = c[j][q];
-            }
-        }
-        if (!critic && lane < WARP_ROWS) {
+    // The outputs of 16 rows of a box, each where its thread of the warp looks for it; log-deviations beside the means.
+    template <int N> FN void store_means(const float (&c)[N][4], float* outputs, const float* flat) {
+        store_outputs<MEANS>(outputs, ROW_STRIDE, c, lane);
+        if (lane < WARP_ROWS) {
             for (int d = 0; d < LOG_STDS; ++d) {
                 outputs[lane * ROW_STRIDE + MEANS + d] = clip(flat[LOG_STD_AT + d], LOG_STD_LOW, LOG_STD_HIGH);
             }
         }
         warp_barrier();
     }
-    // Choices that a mask forbids, by two threads a row.
-    FN void forbid(const u8* mask, Index place, bool wanted) {
-        if (mask == nullptr) return;
-        for (int j = lane / WARP_ROWS; wanted && j < PARAMETERS; j += 2) {
-            if (mask[place * PARAMETERS + j] == 0) outputs_of_warp()[lane % WARP_ROWS * ROW_STRIDE + j] = FORBIDDEN;
+    // The value of each of 16 rows, which is the output of a number.
+    template <int N> FN void store_values(const float (&c)[N][4], int of) {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                if (8 * j + lane % 4 * 2 + q % 2 == of) values()[lane / 4 + q / 2 * 8] = c[j][q];
+            }
         }
         warp_barrier();
     }

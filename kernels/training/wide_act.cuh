@@ -6,10 +6,8 @@ template <int NET, class Call, class Use> FN void run_wide(const Call& call, con
     const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
     load_facts<NET>(memory, call.flat, scale);
     if (fills_ring()) {
-        give_registers();
         stream<NET, STEPS_FORTH>(memory, call.packed, tiles, block_number(), block_count());
     } else {
-        take_registers();
         Rowwise own(memory);
         for (Index tile = block_number(); tile < tiles; tile += block_count()) {
             const Index first = tile * GROUP_TILE + own.group * GROUP_ROWS, row = first + own.warp * WARP_ROWS + own.lane % 16;
@@ -17,33 +15,46 @@ template <int NET, class Call, class Use> FN void run_wide(const Call& call, con
             own.load_inputs<false>(call.observations, place, scale, static_cast<GroupTile<8, DEPTH>*>(nullptr));
             publish();
             group_barrier();
-            go_forth<NET, 0>(own, Nothing(), [&](const float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
-                own.store_results<NET>(c, own.outputs_of_warp(), call.flat);
-                use(own, row, place >= 0);
+            go_forth<NET, 0>(own, Nothing(), [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
+                use(own, c, row, place);
                 group_barrier();
             });
         }
     }
 }
 
-KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
+using Outputs = float[outs_of(0, LAYERS - 1) / 8][4];
+
+KERNEL_OF_NINE_WARPS(kernel_act, WideActCall) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
-    run_wide<0>(call, [&](Rowwise& own, Index row, bool wanted) {
-        own.forbid(call.action_mask, row, wanted);
-        const OneRow env = {row, wanted && (BY_PAIRS || own.lane < WARP_ROWS)};
-        const Rows   rows(outputs_at(own.outputs_of_block()), nullptr, nullptr, env);
-        Total        total;
-        if constexpr (DISCRETE) draw_choices(total, sample, rows, env);
-        else draw_gaussians(total, sample, rows, env);
-        if (!wanted || own.lane >= WARP_ROWS) return;
-        call.log_probs[row] = total.log_prob[0];
-        if (call.values != nullptr) call.values[row] = own.values()[own.lane];
+    run_wide<0>(call, [&](Rowwise& own, Outputs& c, Index row, int place) {
+        const bool wanted = own.lane < WARP_ROWS && place >= 0;
+        if (SHARED_TRUNK && call.values != nullptr) {
+            own.store_values(c, MEANS);
+            if (wanted) call.values[row] = own.values()[own.lane];
+        }
+        if constexpr (DISCRETE) {
+            const Index first = row - own.lane % WARP_ROWS + own.lane / 4;
+            float       log_prob[2];
+            forbid(c, call.action_mask, place);
+            draw_choices(sample, c, first, call.rows, log_prob);
+            const int h = own.lane % 4;
+            if (h < 2 && first + 8 * h < call.rows) call.log_probs[first + 8 * h] = h == 0 ? log_prob[0] : log_prob[1];
+        } else {
+            own.store_means(c, own.outputs_of_warp(), call.flat);
+            const OneRow env = {row, wanted};
+            const Rows   rows(outputs_at(own.outputs_of_block()), nullptr, nullptr, env);
+            Total        total;
+            draw_gaussians(total, sample, rows, env);
+            if (wanted) call.log_probs[row] = total.log_prob[0];
+        }
     });
 }
 
-KERNEL_OF_BLOCKS(kernel_values, WideValuesCall, THREADS, 1) {
-    run_wide<NETS - 1>(call, [&](Rowwise& own, Index row, bool wanted) {
-        if (wanted && own.lane < WARP_ROWS) call.values[row] = own.values()[own.lane];
+KERNEL_OF_NINE_WARPS(kernel_values, WideValuesCall) {
+    run_wide<NETS - 1>(call, [&](Rowwise& own, float (&c)[outs_of(NETS - 1, LAYERS - 1) / 8][4], Index row, int place) {
+        own.store_values(c, SHARED_TRUNK ? MEANS : 0);
+        if (own.lane < WARP_ROWS && place >= 0) call.values[row] = own.values()[own.lane];
     });
 }

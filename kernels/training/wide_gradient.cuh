@@ -27,7 +27,6 @@ template <int NET, int L> FN void find_gradient(const GradientCall& call, float*
     publish();
     block_barrier();
     if (fills_ring()) {
-        give_registers();
         if (thread_rank() != GROUPS * GROUP) return;
         u32 number = 0;
         for (Index unit = worker; unit < call.units; unit += workers) {
@@ -41,7 +40,6 @@ template <int NET, int L> FN void find_gradient(const GradientCall& call, float*
         }
         return;
     }
-    take_registers();
     float     c[Of::COLUMNS / 8][4] = {}, bias[Of::BIASES / 8][4] = {};
     const u32 ones = u32(from_lane(int(shared_address(memory.ones)), 0));
     u32       number = 0;
@@ -95,4 +93,4 @@ template <int NET, int L> FN void find_any(const GradientCall& call, int block) 
     }
 }
 
-KERNEL_OF_BLOCKS(kernel_gradient, GradientCall, THREADS, 1) { find_any<0, 0>(call, block_number()); }
+KERNEL_OF_NINE_WARPS(kernel_gradient, GradientCall) { find_any<0, 0>(call, block_number()); }

@@ -14,21 +14,47 @@ template <int NET> struct Keeper {
     template <int L, int N> FN void of(const float (&c)[N][4]) const { kept_tile<NET, 1 + L>(call, unit).store_rows(c); }
 };
 
+// Activations of COUNT times 8 columns on their way back to registers, where their words stay until they are used.
+template <int COUNT> struct Recalled {
+    static constexpr int WORDS = sizeof(Stored) / 2;
+    u32 words[COUNT][2][WORDS];
+    template <class Tile> FN void fetch(const Tile& tile, int from) {
+        UNROLL
+        for (int p = 0; p < 2; ++p) {
+            const Stored* const first = tile.of_thread(p);
+            UNROLL
+            for (int j = 0; j < COUNT; ++j) {
+                Arithmetic::read_words(words[j][p], first + (from + j) * 8 * Tile::EACH);
+            }
+        }
+    }
+    template <int N> FN void chain_with(float (&by)[N][4], int from) const {
+        UNROLL
+        for (int j = 0; j < COUNT; ++j) {
+            UNROLL
+            for (int p = 0; p < 2; ++p) {
+                const Wide<2> pair = Arithmetic::pair_of(words[j][p]);
+                by[from + j][p] *= slope(pair.value[0]);
+                by[from + j][2 + p] *= slope(pair.value[1]);
+            }
+        }
+    }
+};
+
 // From the derivatives by a layer's sums, which are the rows, to those by the sums of the layer before, and so on.
 template <int NET, int L> FN void go_back(Rowwise& own, const UpdateCall& call, Index unit, u32 aside) {
-    constexpr int N = in_of(NET, L) / 8, AT_A_TIME = 8;
-    float         c[N][4] = {};
+    constexpr int   N = in_of(NET, L) / 8, FEW = N / int(sizeof(Stored));  // so many words find room beside the sums
+    const auto&     activations = kept_tile<NET, L>(call, unit);
+    Recalled<FEW>   some;
+    float           c[N][4] = {};
+    some.fetch(activations, 0);
     own.multiply<outs_of(NET, L)>(c, aside);
+    some.chain_with(c, 0);
     UNROLL
-    for (int first = 0; first < N; first += AT_A_TIME) {
-        float y[AT_A_TIME][4];
+    for (int from = FEW; from < N; from += FEW) {
         asm volatile("" ::: "memory");
-        kept_tile<NET, L>(call, unit).load_rows(y, first);
-        UNROLL
-        for (int j = 0; j < AT_A_TIME; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) c[first + j][q] *= slope(y[j][q]);
-        }
+        some.fetch(activations, from);
+        some.chain_with(c, from);
     }
     kept_tile<NET, LAYERS + L - 1>(call, unit).store_rows(c);
     group_barrier();  // all products with the rows are done
@@ -42,6 +68,7 @@ template <int NET, int L> FN void go_back(Rowwise& own, const UpdateCall& call, 
 
 template <int NET> struct WideLearner {
     static constexpr bool ACTOR = NET == 0, CRITIC = SHARED_TRUNK || NET == 1;
+    static constexpr bool BOXES = ACTOR && !DISCRETE;
     static constexpr int  OUTS = outs_of(NET, LAYERS - 1);
     Judge<ACTOR, CRITIC>  judge;
     float                 by_log_std[LOG_STDS + !LOG_STDS] = {};
@@ -56,38 +83,37 @@ template <int NET> struct WideLearner {
         own.load_inputs<true>(call.observations, sample.alive ? sample.place : -1, scale, &kept_tile<NET, 0>(call, unit));
         publish();
         group_barrier();
-        go_forth<NET, 0>(own, Keeper<NET>{call, unit}, [&](const float (&c)[OUTS / 8][4]) {
-            own.store_results<NET>(c, own.outputs_of_warp(), call.flat);
-            take_back(own, call, sample, unit);
-        });
+        go_forth<NET, 0>(own, Keeper<NET>{call, unit}, [&](float (&c)[OUTS / 8][4]) { take_back(own, call, sample, unit, c); });
         publish();
         group_barrier();
-        go_back<NET, LAYERS - 1>(own, call, unit, OUTPUTS_BYTES);
+        go_back<NET, LAYERS - 1>(own, call, unit, BOXES ? OUTPUTS_BYTES : 0);
     }
 
-    // Makes derivatives of the outputs: the rows of the way back, which lie behind the outputs.
-    FN void take_back(Rowwise& own, const UpdateCall& call, const Sample& sample, Index unit) {
-        const int     sample_row = own.lane % WARP_ROWS, row = own.warp * WARP_ROWS + sample_row;
-        float* const  outputs = own.outputs_of_warp() + sample_row * ROW_STRIDE;
-        float* const  value   = own.values() + sample_row;
-        const bool    masked  = sample.place >= 0 && call.action_mask != nullptr;
-        const u8*     mask    = call.action_mask + Index(sample.place) * PARAMETERS;
-        if (ACTOR) own.forbid(call.action_mask, sample.place, sample.place >= 0);
-        judge(sample, own.outputs_of_block(), value);
-        warp_barrier();
-        auto& kept = kept_tile<NET, 2 * LAYERS - 1>(call, unit);
-        _Pragma("unroll 2")
-        for (int j = own.lane / WARP_ROWS; j < OUTS; j += 2) {  // two threads a row
-            const bool at    = CRITIC && j == (ACTOR ? MEANS : 0);
-            const bool there = ACTOR && j < MEANS && !(masked && mask[j] == 0);
-            const auto by    = Arithmetic::stored(at ? *value : there ? outputs[j] : 0.0f);
-            *reinterpret_cast<Stored*>(own.rows + OUTPUTS_BYTES + row_place(u32(row), u32(j))) = by;
-            *kept.at(j, kept.row_slot(row)) = by;
-        }
-        if (own.lane >= WARP_ROWS) return;
-        if (ACTOR) {
-            UNROLL
-            for (int d = 0; d < LOG_STDS; ++d) by_log_std[d] += outputs[MEANS + d];
+    // Makes derivatives of the outputs: the rows of the way back. (Those of a box lie behind the outputs.)
+    FN void take_back(Rowwise& own, const UpdateCall& call, const Sample& sample, Index unit, float (&c)[OUTS / 8][4]) {
+        constexpr int value_at = ACTOR ? MEANS : 0;
+        auto&         kept = kept_tile<NET, 2 * LAYERS - 1>(call, unit);
+        if constexpr (!BOXES) {
+            if (ACTOR) forbid(c, call.action_mask, sample.place);
+            judge_choices(judge, sample, c, value_at);
+            own.store(c);
+            kept.store_rows(c);
+        } else {
+            if (CRITIC) own.store_values(c, value_at);
+            own.store_means(c, own.outputs_of_warp(), call.flat);
+            const int     of_warp = own.lane % WARP_ROWS, row = own.warp * WARP_ROWS + of_warp;
+            float* const  outputs = own.outputs_of_warp() + of_warp * ROW_STRIDE;
+            judge(sample, own.outputs_of_block(), own.values() + of_warp);
+            warp_barrier();
+            for (int j = own.lane / WARP_ROWS; j < OUTS; j += 2) {  // two threads a row
+                const auto by = Arithmetic::stored(j < MEANS ? outputs[j] : CRITIC && j == MEANS ? own.values()[of_warp] : 0.0f);
+                *reinterpret_cast<Stored*>(own.rows + OUTPUTS_BYTES + row_place(u32(row), u32(j))) = by;
+                *kept.at(j, kept.row_slot(row)) = by;
+            }
+            if (own.lane < WARP_ROWS) {
+                UNROLL
+                for (int d = 0; d < LOG_STDS; ++d) by_log_std[d] += outputs[MEANS + d];
+            }
         }
     }
 };
@@ -98,10 +124,8 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     const Index      tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
     load_facts<NET>(memory, call.flat, scale);
     if (fills_ring()) {
-        give_registers();
         stream<NET, STEPS>(memory, call.packed, tiles, worker, workers);
     } else {
-        take_registers();
         Rowwise          own(memory);
         WideLearner<NET> learner(call);
         for (Index tile = worker; tile < tiles; tile += workers) learner.learn(own, call, scale, tile * GROUPS + own.group);
@@ -123,7 +147,7 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     }
 }
 
-KERNEL_OF_BLOCKS(kernel_update, UpdateCall, THREADS, 1) {
+KERNEL_OF_NINE_WARPS(kernel_update, UpdateCall) {
     const int actors = call.actors, block = block_number();
     if (block < actors) update<0>(call, block, actors);
     else if constexpr (NETS > 1) update<1>(call, block - actors, block_count() - actors);

@@ -96,6 +96,7 @@ def test_says_why_networks_do_not_fit() -> None:
         ({"activation": "gelu"}, "tanh, relu, elu"),
         ({"features": 257}, "more than 256"),
         ({"head": discrete(89)}, "more than 88"),
+        ({"head": discrete(*[2] * 9)}, "more than 8"),
         ({"precision": "float32"}, "tf32 or bf16"),
     ):
         assert word in why_not_wide(**(good | wrong), device="cuda") or (HAS_CUDA and not HOPPER)

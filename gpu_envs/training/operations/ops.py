@@ -137,14 +137,8 @@ def shares_of(head: Head) -> int:
     return LANES if head.kind == "discrete" and long and head.width >= MANY else 1
 
 
-def head_settings(head: Head, *, quick: bool = False, pairs: bool = False) -> KernelSettings:
-    """What the kernels of a head have compiled in.
-
-    Args:
-        head: The head.
-        quick: A GPU's own approximations are precise enough.
-        pairs: Threads of a GPU's warp that are 16 apart share a row.
-    """
+def head_settings(head: Head, *, quick: bool = False) -> KernelSettings:
+    """What the kernels of a head have compiled in; ``quick``: where a GPU's own approximations are precise enough."""
     discrete, shares = head.kind == "discrete", shares_of(head)
     stride = head.parameters | 1 if head.parameters <= MOST_STAGED else 0
     sizes = head.sizes if discrete else (1,) * head.width
@@ -154,7 +148,6 @@ def head_settings(head: Head, *, quick: bool = False, pairs: bool = False) -> Ke
         f"constexpr int WIDTH = {head.width}, PARAMETERS = {head.parameters}, ROW_STRIDE = {stride};",
         f"constexpr int SHARES = {shares};",
         f"constexpr bool DISCRETE = {str(discrete).lower()}, QUICK = {str(quick).lower()};",
-        f"constexpr bool PAIRS = {str(pairs).lower()};",
         _table("int", "size_of", [str(size) for size in sizes]),
         _table("int", "offset_of", [str(offset) for offset in offsets]),
         _table("int", "start_of", [str(start) for start in head.starts or zeros]),

@@ -22,8 +22,8 @@ ROWS = 128
 UNIT = 64
 """Rows of a warpgroup."""
 REDUCE_THREADS = 256
-_WARPS = 12
-"""Of a block: two warpgroups that multiply, and one that fills the ring."""
+_WARPS = 9
+"""Of a block: two warpgroups that multiply, and a warp that fills the ring."""
 _PIECE = 128
 _STAGE = 256 * _PIECE
 MOST_SHARED = 227 * 1024
@@ -199,11 +199,11 @@ class WideNetwork:
     def act_program(self) -> Program:
         """Acting and valuing."""
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
-        return self._program("sampler", SAMPLE_CALL, ["wide_act"], calls)
+        return self._program("sampler", SAMPLE_CALL, ["wide_choices", "wide_draw", "wide_act"], calls)
 
     def update_program(self) -> Program:
         """The derivatives by the sums of all layers."""
-        return self._program("policy_loss", LOSS_CALL, ["samples", "wide_update"], {"update": UPDATE_CALL})
+        return self._program("policy_loss", LOSS_CALL, ["samples", "wide_choices", "wide_judge", "wide_update"], {"update": UPDATE_CALL})
 
     def gradient_program(self) -> Program:
         """The gradient, part by part."""
@@ -224,7 +224,7 @@ class WideNetwork:
         self, of_head: str, call: Struct | None, own: Sequence[str], calls: Mapping[str, Struct], *,
         threads: int = _WARPS * 32, shared: int | None = None,
     ) -> Program:  # fmt: skip
-        head = head_settings(self.head, quick=True, pairs=True)
+        head = head_settings(self.head, quick=True)
         bytes_ = self._fixed_bytes + self.stages * _STAGE if shared is None else shared
         settings = KernelSettings(
             prologue=head.prologue,

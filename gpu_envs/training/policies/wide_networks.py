@@ -8,15 +8,15 @@ from torch import nn
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
-from gpu_envs.training.operations.heads import Head, log_stds
+from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import (
     MOST_STAGED,
+    MOST_WRITTEN_OUT,
     OBSERVATION_LIMIT,
     SUMS,
     LossSettings,
     Samples,
     loss_members,
-    shares_of,
 )
 from gpu_envs.training.operations.wide_programs import REDUCE_THREADS, ROWS, UNIT, Linear, WideNetwork
 from gpu_envs.training.policies.networks import Networks, sliced
@@ -49,8 +49,10 @@ def why_not_wide(
         return f"the precision is {precision}, not {' or '.join(PRECISIONS)}"
     if features > MOST_FEATURES:
         return f"observations have {features} features, more than {MOST_FEATURES}"
-    if head.parameters > MOST_STAGED or shares_of(head) > 1:
+    if head.parameters > MOST_STAGED:
         return f"the distribution has {head.parameters} parameters, more than {MOST_STAGED}"
+    if head.width > MOST_WRITTEN_OUT:
+        return f"actions have {head.width} elements, more than {MOST_WRITTEN_OUT}"
     return ""
 
 
