@@ -1,14 +1,11 @@
 // Memory on its way to a block: a ring of stages in shared memory that the copy engine fills while others are worked on.
 //
-// One thread fills a stage once all readers have left it; readers wait until all of its bytes are there. Both count the
-// stages alike, round after round.
+// Each warpgroup waits until all bytes of a stage are there, and tells when it is done with it; the last to do so fills
+// it anew, so that none waits for another.
 
 FN u32  shared_address(const void* at) { return u32(__cvta_generic_to_shared(at)); }
 FN void begin_gate(u64* gate, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(gate)), "r"(arrivals) : "memory");
-}
-FN void arrive(u64* gate) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(gate)) : "memory");
 }
 FN void await_gate(u64* gate, u32 round) {
     u32 passed;
@@ -20,22 +17,22 @@ FN void await_gate(u64* gate, u32 round) {
     } while (passed == 0);
 }
 
-template <int STAGES, int BYTES> struct Ring {
+template <int STAGES, int BYTES, int READERS> struct Ring {
     alignas(1024) unsigned char stages[STAGES][BYTES];
-    u64 full[STAGES], empty[STAGES];
+    u64 full[STAGES];
+    u32 left[STAGES];
 
-    FN void begin(int readers) {  // by one thread, before a barrier of the block
+    // By one thread, before a barrier of the block; `fill(number)` opens a stage and copies, or does nothing at the end.
+    template <class Fill> FN void begin(const Fill& fill) {
         for (int stage = 0; stage < STAGES; ++stage) {
             begin_gate(full + stage, 1);
-            begin_gate(empty + stage, u32(readers));
+            left[stage] = 0;
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        for (u32 number = 0; number < STAGES; ++number) fill(number);
     }
-    // The thread that fills: waits for room in the stage, and tells how many bytes will come.
     FN void open(u32 number, u32 bytes) {
-        const u32 stage = number % STAGES;
-        await_gate(empty + stage, number / STAGES + 1);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full + stage)),
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full + number % STAGES)),
                      "r"(bytes)
                      : "memory");
     }
@@ -47,5 +44,13 @@ template <int STAGES, int BYTES> struct Ring {
                      : "memory");
     }
     FN void await(u32 number) { await_gate(full + number % STAGES, number / STAGES); }
-    FN void leave(u32 number) { arrive(empty + number % STAGES); }  // one thread of each reader
+
+    // By a warpgroup whose products with the stage are finished.
+    template <class Fill> FN void leave(u32 number, const Fill& fill) {
+        if (thread_rank() % GROUP != 0) return;
+        __threadfence_block();
+        const bool last = atomicAdd(left + number % STAGES, 1u) % READERS == READERS - 1;
+        __threadfence_block();
+        if (last) fill(number + STAGES);
+    }
 };

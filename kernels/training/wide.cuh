@@ -2,14 +2,14 @@
 //
 // Rows of activations lie in shared memory, where they are the next product's left factor. The weights do not fit beside
 // them: they stream through a ring, packed by wide_pack.cuh in the order in which they are used, forth through all
-// layers and, for updates, back. One more warp keeps the ring filled.
+// layers and, for updates, back.
 //
 // Generated before it: FEATURES, COLUMNS_1 (of the first layer's weights), LAYERS (with that of the outputs), NETS and
 // for each net n and layer l in_of(n, l), out_of(n, l), weight_at(n, l), bias_at(n, l); LOG_STD_AT, LOG_STD_LOW and
 // _HIGH, LOG_STDS, MEANS, STAGES, SHARED_TRUNK (the first net has the value beside the means; otherwise net 1 is the
 // critic), ROW_BYTES, SHARED_BYTES.
 
-constexpr int GROUPS = 2, WORKERS = 4 * GROUPS, GROUP_TILE = GROUPS * GROUP_ROWS;
+constexpr int GROUPS = WARPS / 4, GROUP_TILE = GROUPS * GROUP_ROWS;
 constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored)), STAGE = 256 * PIECE;
 
 FN constexpr int outs_of(int net, int l)     { return padded(out_of(net, l), 16); }
@@ -65,9 +65,9 @@ template <int NET, class Call> FN unsigned char* kept_of(const Call& call, int n
 
 struct WideMemory {
     alignas(1024) unsigned char rows[GROUPS][ROW_BYTES];
-    Ring<STAGES, STAGE> ring;
+    Ring<STAGES, STAGE, GROUPS> ring;
     alignas(16) float bias[MOST_BIAS];
-    float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WORKERS][SUMS_AND_MORE];
+    float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
     u32   zero;
 
     FN static WideMemory& of_block() {
@@ -86,11 +86,40 @@ FN constexpr u32 row_place(u32 row, u32 column) {
     return (column / u32(EACH) * u32(GROUP_ROWS) + row) * u32(PIECE) + (column % u32(EACH) * u32(sizeof(Stored)) ^ row % 8u * 16u);
 }
 
-template <int NET> FN void load_facts(WideMemory& memory, const float* flat, const Scale& scale) {
+// The weights of all tiles of a block, one after another.
+template <int NET, int STEPS_OF_TILE> struct Weights {
+    WideMemory&          memory;
+    const unsigned char* packed;
+    u32                  end;  // pieces of all tiles
+
+    FN static constexpr u32 pieces() {
+        int sum = 0;
+        for (int step = 0; step < STEPS_OF_TILE; ++step) sum += pieces_of(depth_of(NET, step));
+        return u32(sum);
+    }
+    FN void operator()(u32 number) const {
+        if (number >= end) return;
+        u32 piece = number % pieces(), from = packed_place(NET, 0);
+        for (int step = 0; step < STEPS_OF_TILE; ++step) {
+            const u32 own = u32(pieces_of(depth_of(NET, step))), bytes = u32(lines_of(NET, step)) * PIECE;
+            if (piece < own) {
+                memory.ring.open(number, bytes);
+                memory.ring.copy(number, 0, packed + from + piece * bytes, bytes);
+                return;
+            }
+            piece -= own;
+            from += own * bytes;
+        }
+    }
+};
+
+// Begins with a network: its biases, and the ring for so many tiles.
+template <int NET, int STEPS_OF_TILE, class Call>
+FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& call, const Scale& scale, Index tiles) {
     static_assert(sizeof(WideMemory) + 1024 <= (NET < 0 ? 0 : SHARED_BYTES));
     for (int l = 0; l < LAYERS; ++l) {
         for (int j = thread_rank(); j < outs_of(NET, l); j += THREADS) {
-            memory.bias[bias_of(NET, l) + j] = j < out_of(NET, l) ? flat[bias_at(NET, l) + j] : 0.0f;
+            memory.bias[bias_of(NET, l) + j] = j < out_of(NET, l) ? call.flat[bias_at(NET, l) + j] : 0.0f;
         }
     }
     for (int j = thread_rank(); j < INPUTS; j += THREADS) {
@@ -98,45 +127,23 @@ template <int NET> FN void load_facts(WideMemory& memory, const float* flat, con
         memory.mean[j]    = scaled ? scale.mean[j] : 0.0f;
         memory.inverse[j] = scaled ? scale.inverse[j] : 1.0f;
     }
-    if (thread_rank() == 0) memory.ring.begin(GROUPS);
+    const Weights<NET, STEPS_OF_TILE> weights = {memory, call.packed, Weights<NET, STEPS_OF_TILE>::pieces() * u32(tiles)};
+    if (thread_rank() == 0) memory.ring.begin(weights);
     if (thread_rank() == 0) memory.zero = 0;
     block_barrier();
-}
-
-// Nine warps, whose threads have all the registers that there are.
-#define KERNEL_OF_NINE_WARPS(name, Call) \
-    extern "C" __global__ void __maxnreg__(224) name(const __grid_constant__ Call call)
-
-FN bool fills_ring()     { return group_of_block() == GROUPS; }
-FN void workers_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(GROUPS + 1), "n"(GROUPS * GROUP) : "memory"); }
-
-// The thread that fills the ring: all of a tile's weights for each of the block's tiles.
-template <int NET, int STEPS_OF_TILE> FN void stream(WideMemory& memory, const unsigned char* packed, Index tiles, Index first, Index every) {
-    if (thread_rank() != GROUPS * GROUP) return;
-    u32 number = 0;
-    for (Index tile = first; tile < tiles; tile += every) {
-        const unsigned char* from = packed + packed_place(NET, 0);
-        for (int step = 0; step < STEPS_OF_TILE; ++step) {
-            const u32 bytes = u32(lines_of(NET, step)) * PIECE;
-            for (int piece = 0; piece < pieces_of(depth_of(NET, step)); ++piece) {
-                memory.ring.open(number, bytes);
-                memory.ring.copy(number, 0, from, bytes);
-                from += bytes;
-                ++number;
-            }
-        }
-    }
+    return weights;
 }
 
 // A warpgroup at work on its rows.
-struct Rowwise {
+template <class Source> struct Rowwise {
     WideMemory&          memory;
+    const Source         source;
     unsigned char* const rows;
     const int            group, warp, lane;  // of the block, of the group
     u32                  number = 0;         // of the stage that comes next
 
-    FN explicit Rowwise(WideMemory& memory_)
-        : memory(memory_), rows(memory_.rows[group_of_block()]), group(group_of_block()), warp(thread_rank() / WARP % 4),
+    FN Rowwise(WideMemory& memory_, const Source& source_)
+        : memory(memory_), source(source_), rows(memory_.rows[group_of_block()]), group(group_of_block()), warp(thread_rank() / WARP % 4),
           lane(warp_lane()) {}
 
     // Adds the product with what the ring brings next: DEPTHS numbers of each row, from `aside` on, for N columns.
@@ -168,9 +175,7 @@ struct Rowwise {
         finish<1>();
         ++number;
     }
-    FN void leave(u32 stage) {
-        if (thread_rank() % GROUP == 0) memory.ring.leave(stage);
-    }
+    FN void leave(u32 number) { memory.ring.leave(number, source); }
 
     // Nothing, of which no compiler knows it: what is added to it is worked out anew for each tile, where it would take
     // registers from tile to tile otherwise.
@@ -268,12 +273,12 @@ struct Rowwise {
 };
 
 // All layers from `L` on; `after(c, l)` is given the activations of hidden layers before they become the rows.
-template <int NET, int L, class After, class Use>
-FN void go_forth(Rowwise& own, const After& after, const Use& use) {
+template <int NET, int L, class Own, class After, class Use>
+FN void go_forth(Own& own, const After& after, const Use& use) {
     constexpr int N = outs_of(NET, L) / 8;
     float         c[N][4];
     own.begin_with(c, own.memory.bias + bias_of(NET, L));
-    own.multiply<padded(in_of(NET, L), DEPTH)>(c);
+    own.template multiply<padded(in_of(NET, L), DEPTH)>(c);
     if constexpr (L + 1 < LAYERS) {
         activate(c);
         group_barrier();  // all products with the rows are done

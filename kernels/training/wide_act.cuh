@@ -3,32 +3,30 @@
 template <int NET, class Call, class Use> FN void run_wide(const Call& call, const Use& use) {
     auto&       memory = WideMemory::of_block();
     const Scale scale  = {call.mean, call.inverse, call.limit};
-    const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
-    load_facts<NET>(memory, call.flat, scale);
-    if (fills_ring()) {
-        stream<NET, STEPS_FORTH>(memory, call.packed, tiles, block_number(), block_count());
-    } else {
-        Rowwise own(memory);
-        for (Index tile = block_number(); tile < tiles; tile += block_count()) {
-            const Index first = tile * GROUP_TILE + own.group * GROUP_ROWS, row = first + own.warp * WARP_ROWS + own.lane % 16;
-            const int   place = row < call.rows ? int(row) : -1;
-            own.load_inputs<false>(call.observations, place, scale, static_cast<GroupTile<8, DEPTH>*>(nullptr));
-            publish();
+    const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE, every = block_count();
+    const auto  weights = begin_network<NET, STEPS_FORTH>(memory, call, scale, (tiles - block_number() + every - 1) / every);
+    Rowwise<Weights<NET, STEPS_FORTH>> own(memory, weights);
+    for (Index tile = block_number(); tile < tiles; tile += every) {
+        const Index first = tile * GROUP_TILE + own.group * GROUP_ROWS, row = first + own.warp * WARP_ROWS + own.lane % 16;
+        const int   place = row < call.rows ? int(row) : -1;
+        own.template load_inputs<false>(call.observations, place, scale, static_cast<GroupTile<8, DEPTH>*>(nullptr));
+        publish();
+        group_barrier();
+        go_forth<NET, 0>(own, Nothing(), [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
+            use(own, c, row, place);
             group_barrier();
-            go_forth<NET, 0>(own, Nothing(), [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
-                use(own, c, row, place);
-                group_barrier();
-            });
-        }
+        });
     }
 }
 
+using Forth   = Weights<0, STEPS_FORTH>;
+using Valuing = Weights<NETS - 1, STEPS_FORTH>;
 using Outputs = float[outs_of(0, LAYERS - 1) / 8][4];
 
-KERNEL_OF_NINE_WARPS(kernel_act, WideActCall) {
+KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
-    run_wide<0>(call, [&](Rowwise& own, Outputs& c, Index row, int place) {
+    run_wide<0>(call, [&](Rowwise<Forth>& own, Outputs& c, Index row, int place) {
         const bool wanted = own.lane < WARP_ROWS && place >= 0;
         if (SHARED_TRUNK && call.values != nullptr) {
             own.store_values(c, MEANS);
@@ -52,8 +50,8 @@ KERNEL_OF_NINE_WARPS(kernel_act, WideActCall) {
     });
 }
 
-KERNEL_OF_NINE_WARPS(kernel_values, WideValuesCall) {
-    run_wide<NETS - 1>(call, [&](Rowwise& own, float (&c)[outs_of(NETS - 1, LAYERS - 1) / 8][4], Index row, int place) {
+KERNEL_OF_BLOCKS(kernel_values, WideValuesCall, THREADS, 1) {
+    run_wide<NETS - 1>(call, [&](Rowwise<Valuing>& own, float (&c)[outs_of(NETS - 1, LAYERS - 1) / 8][4], Index row, int place) {
         own.store_values(c, SHARED_TRUNK ? MEANS : 0);
         if (own.lane < WARP_ROWS && place >= 0) call.values[row] = own.values()[own.lane];
     });

@@ -5,7 +5,7 @@
 constexpr int LEFT_BYTES = SLICE * PIECE, DEEP = 4;
 
 struct GradientMemory {
-    Ring<DEEP, LEFT_BYTES + STAGE> ring;
+    Ring<DEEP, LEFT_BYTES + STAGE, GROUPS> ring;
     alignas(1024) unsigned char ones[GROUP_ROWS * PIECE];
 
     FN static GradientMemory& of_block() {
@@ -15,31 +15,39 @@ struct GradientMemory {
 };
 static_assert(sizeof(GradientMemory) + 1024 <= SHARED_BYTES);
 
-template <int NET, int L> FN void find_gradient(const GradientCall& call, float* partial, int slice, int worker, int workers) {
+// What a worker reads of one layer, piece by piece of each of its units.
+template <int NET, int L> struct Units {
+    using Of = Layer<NET, L>;
+    static constexpr int PIECES = pieces_of(GROUP_ROWS);
+    const GradientCall& call;
+    GradientMemory&     memory;
+    int                 slice, worker, workers;
+
+    FN void operator()(u32 number) const {
+        const Index unit  = worker + Index(number / PIECES) * workers;
+        const u32   piece = number % PIECES, lines = u32(minimum_of(SLICE, Of::ROWS - slice * SLICE));
+        if (unit >= call.units) return;
+        const unsigned char* const left  = kept_of<NET>(call, Of::LEFT, unit) + slice * LEFT_BYTES;
+        const unsigned char* const right = kept_of<NET>(call, Of::RIGHT, unit);
+        memory.ring.open(number, (lines + Of::COLUMNS) * PIECE);
+        memory.ring.copy(number, 0, left + piece * Of::ROWS * PIECE, lines * PIECE);
+        memory.ring.copy(number, LEFT_BYTES, right + piece * Of::COLUMNS * PIECE, Of::COLUMNS * PIECE);
+    }
+};
+
+template <int NET, int L>
+FN void find_gradient(const GradientCall& call, float* partial, int slice, int worker, int workers) {
     using Of              = Layer<NET, L>;
     auto&         memory  = GradientMemory::of_block();
     constexpr int pieces  = pieces_of(GROUP_ROWS);
-    const int     lines   = minimum_of(SLICE, Of::ROWS - slice * SLICE), group = group_of_block();
-    if (thread_rank() == 0) memory.ring.begin(GROUPS);
+    const int     group   = group_of_block();
+    const Units<NET, L> units = {call, memory, slice, worker, workers};
     for (int e = thread_rank(); e < GROUP_ROWS * EACH; e += THREADS) {
         reinterpret_cast<Stored*>(memory.ones)[e] = Arithmetic::stored(1.0f);
     }
     publish();
+    if (thread_rank() == 0) memory.ring.begin(units);
     block_barrier();
-    if (fills_ring()) {
-        if (thread_rank() != GROUPS * GROUP) return;
-        u32 number = 0;
-        for (Index unit = worker; unit < call.units; unit += workers) {
-            const unsigned char* const left  = kept_of<NET>(call, Of::LEFT, unit) + slice * LEFT_BYTES;
-            const unsigned char* const right = kept_of<NET>(call, Of::RIGHT, unit);
-            for (int piece = 0; piece < pieces; ++piece, ++number) {
-                memory.ring.open(number, u32(lines + Of::COLUMNS) * PIECE);
-                memory.ring.copy(number, 0, left + piece * Of::ROWS * PIECE, u32(lines) * PIECE);
-                memory.ring.copy(number, LEFT_BYTES, right + piece * Of::COLUMNS * PIECE, u32(Of::COLUMNS) * PIECE);
-            }
-        }
-        return;
-    }
     float     c[Of::COLUMNS / 8][4] = {}, bias[Of::BIASES / 8][4] = {};
     const u32 ones = u32(from_lane(int(shared_address(memory.ones)), 0));
     u32       number = 0;
@@ -57,7 +65,7 @@ template <int NET, int L> FN void find_gradient(const GradientCall& call, float*
             }
             commit_products();
             finish<1>();
-            if (number > 0 && thread_rank() % GROUP == 0) memory.ring.leave(number - 1);
+            if (number > 0) memory.ring.leave(number - 1, units);
         }
     }
     finish<0>();
@@ -93,4 +101,4 @@ template <int NET, int L> FN void find_any(const GradientCall& call, int block) 
     }
 }
 
-KERNEL_OF_NINE_WARPS(kernel_gradient, GradientCall) { find_any<0, 0>(call, block_number()); }
+KERNEL_OF_BLOCKS(kernel_gradient, GradientCall, THREADS, 1) { find_any<0, 0>(call, block_number()); }

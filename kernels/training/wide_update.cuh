@@ -42,13 +42,13 @@ template <int COUNT> struct Recalled {
 };
 
 // From the derivatives by a layer's sums, which are the rows, to those by the sums of the layer before, and so on.
-template <int NET, int L> FN void go_back(Rowwise& own, const UpdateCall& call, Index unit, u32 aside) {
+template <int NET, int L, class Own> FN void go_back(Own& own, const UpdateCall& call, Index unit, u32 aside) {
     constexpr int   N = in_of(NET, L) / 8, FEW = N / int(sizeof(Stored));  // so many words find room beside the sums
     const auto&     activations = kept_tile<NET, L>(call, unit);
     Recalled<FEW>   some;
     float           c[N][4] = {};
     some.fetch(activations, 0);
-    own.multiply<outs_of(NET, L)>(c, aside);
+    own.template multiply<outs_of(NET, L)>(c, aside);
     some.chain_with(c, 0);
     UNROLL
     for (int from = FEW; from < N; from += FEW) {
@@ -75,12 +75,12 @@ template <int NET> struct WideLearner {
 
     FN explicit WideLearner(const UpdateCall& call) : judge(call) {}
 
-    FN void learn(Rowwise& own, const UpdateCall& call, const Scale& scale, Index unit) {
+    template <class Own> FN void learn(Own& own, const UpdateCall& call, const Scale& scale, Index unit) {
         Sample sample;
         sample.place = place_of(call, unit * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS);
         fetch_facts<ACTOR, CRITIC>(sample, call);
         // (what the dead saw may be no number: it must not meet even a zero)
-        own.load_inputs<true>(call.observations, sample.alive ? sample.place : -1, scale, &kept_tile<NET, 0>(call, unit));
+        own.template load_inputs<true>(call.observations, sample.alive ? sample.place : -1, scale, &kept_tile<NET, 0>(call, unit));
         publish();
         group_barrier();
         go_forth<NET, 0>(own, Keeper<NET>{call, unit}, [&](float (&c)[OUTS / 8][4]) { take_back(own, call, sample, unit, c); });
@@ -90,7 +90,7 @@ template <int NET> struct WideLearner {
     }
 
     // Makes derivatives of the outputs: the rows of the way back. (Those of a box lie behind the outputs.)
-    FN void take_back(Rowwise& own, const UpdateCall& call, const Sample& sample, Index unit, float (&c)[OUTS / 8][4]) {
+    template <class Own> FN void take_back(Own& own, const UpdateCall& call, const Sample& sample, Index unit, float (&c)[OUTS / 8][4]) {
         constexpr int value_at = ACTOR ? MEANS : 0;
         auto&         kept = kept_tile<NET, 2 * LAYERS - 1>(call, unit);
         if constexpr (!BOXES) {
@@ -122,32 +122,28 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     auto&            memory = WideMemory::of_block();
     const Scale      scale  = {call.mean, call.inverse, call.limit};
     const Index      tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
-    load_facts<NET>(memory, call.flat, scale);
-    if (fills_ring()) {
-        stream<NET, STEPS>(memory, call.packed, tiles, worker, workers);
-    } else {
-        Rowwise          own(memory);
-        WideLearner<NET> learner(call);
-        for (Index tile = worker; tile < tiles; tile += workers) learner.learn(own, call, scale, tile * GROUPS + own.group);
-        float* const sums = call.sums + (SUMS + LOG_STDS) * block_number();
-        learner.judge.write(sums, reinterpret_cast<float (&)[WORKERS][SUMS]>(memory.sums), workers_barrier);
-        workers_barrier();
-        UNROLL
-        for (int d = 0; d < LOG_STDS; ++d) {
-            const float sum = summed_over_warp(learner.by_log_std[d]);
-            if (warp_lane() == 0) memory.sums[thread_rank() / WARP][d] = sum;
-        }
-        workers_barrier();
-        const int d = thread_rank();
-        if (NET == 0 && d < LOG_STDS) {
-            float sum = 0;
-            for (int w = 0; w < WORKERS; ++w) sum += memory.sums[w][d];
-            sums[SUMS + d] = sum;
-        }
+    const auto       weights = begin_network<NET, STEPS>(memory, call, scale, (tiles - worker + workers - 1) / workers);
+    WideLearner<NET> learner(call);
+    Rowwise<Weights<NET, STEPS>> own(memory, weights);
+    for (Index tile = worker; tile < tiles; tile += workers) learner.learn(own, call, scale, tile * GROUPS + own.group);
+    float* const sums = call.sums + (SUMS + LOG_STDS) * block_number();
+    learner.judge.write(sums, reinterpret_cast<float (&)[WARPS][SUMS]>(memory.sums), [] { block_barrier(); });
+    block_barrier();
+    UNROLL
+    for (int d = 0; d < LOG_STDS; ++d) {
+        const float sum = summed_over_warp(learner.by_log_std[d]);
+        if (own.lane == 0) memory.sums[thread_rank() / WARP][d] = sum;
+    }
+    block_barrier();
+    const int d = thread_rank();
+    if (NET == 0 && d < LOG_STDS) {
+        float sum = 0;
+        for (int w = 0; w < WARPS; ++w) sum += memory.sums[w][d];
+        sums[SUMS + d] = sum;
     }
 }
 
-KERNEL_OF_NINE_WARPS(kernel_update, UpdateCall) {
+KERNEL_OF_BLOCKS(kernel_update, UpdateCall, THREADS, 1) {
     const int actors = call.actors, block = block_number();
     if (block < actors) update<0>(call, block, actors);
     else if constexpr (NETS > 1) update<1>(call, block - actors, block_count() - actors);

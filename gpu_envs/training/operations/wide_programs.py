@@ -22,8 +22,8 @@ ROWS = 128
 UNIT = 64
 """Rows of a warpgroup."""
 REDUCE_THREADS = 256
-_WARPS = 9
-"""Of a block: two warpgroups that multiply, and a warp that fills the ring."""
+_WARPS = 8
+"""Of a block: two warpgroups."""
 _PIECE = 128
 _STAGE = 256 * _PIECE
 MOST_SHARED = 227 * 1024
