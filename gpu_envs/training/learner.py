@@ -65,8 +65,7 @@ class Learner:
         each, minibatches = policy_rows.each, config.passes[1]  # agents that share observations stay together
         samples = config.horizon * policy_rows.rows // each
         shuffled = self._indices is not None
-        self._permutation = Permutation(samples, device, config.cpu_threads) if shuffled else None
-        self._groups = made(samples, dtype=torch.int32) if shuffled and each > 1 else None
+        self._permutation = Permutation(samples, device, config.cpu_threads, each=each) if shuffled else None
         if minibatches > samples:
             of_each = f" of {each} agents each" if each > 1 else ""
             name = policy_rows.name
@@ -195,7 +194,7 @@ class Learner:
         stream = self._streams["minibatches"]
         for epoch in range(epochs):
             if self._indices is not None and self._permutation is not None:
-                self._shuffle(self._indices, self._permutation, stream, epoch)
+                self._permutation.write(self._indices, stream, epoch)
             for number in range(minibatches):
                 self._step(observations, batch, number)
         stream[1].add_(epochs)
@@ -205,16 +204,6 @@ class Learner:
             self._scale.learn(observations, batch.alive)
         for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
             self._group.take_first(buffer)
-
-    def _shuffle(self, indices: torch.Tensor, permutation: Permutation, stream: torch.Tensor, epoch: int) -> None:
-        """Draws the order of an epoch: of single samples, or of groups."""
-        if self._groups is None:
-            permutation.write(indices, stream, epoch)
-            return
-        permutation.write(self._groups, stream, epoch)
-        each = self.policy_rows.each
-        within = torch.arange(each, dtype=torch.int32, device=indices.device)
-        torch.add(within, self._groups.unsqueeze(1), alpha=each, out=indices.view(-1, each))
 
     def _step(self, observations: Rows, batch: Samples, number: int) -> None:
         chosen = None
