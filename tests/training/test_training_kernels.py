@@ -13,7 +13,14 @@ from trainers import SPACES  # noqa: E402
 
 from gpu_envs.backend import open_backend, resolve_device  # noqa: E402
 from gpu_envs.backend.launcher import load_kernels  # noqa: E402
-from gpu_envs.training.operations import advantage, ops, optimiser, permutation  # noqa: E402
+from gpu_envs.training.operations import (  # noqa: E402
+    advantage,
+    device_schedule,
+    measure,
+    ops,
+    optimiser,
+    permutation,
+)
 from gpu_envs.training.operations.advantage import Advantages  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.permutation import Permutation  # noqa: E402
@@ -268,11 +275,17 @@ def programs() -> list[Any]:
     of_heads = [ops.program(Head.of(space), kernel) for space in SPACES.values() for kernel in ("sample", "loss")]
     return [
         advantage.program(),
+        device_schedule.program(),
+        measure.program(),
         permutation.program(),
         optimiser.program(),
         *(program(count) for program in (optimiser.program, small_program) for count in (2, 8)),
         *of_heads,
     ]
+
+
+IN_DOUBLES = ("optimise", "schedule", "measure")
+"""Programs that work some numbers out in doubles, once a step or an iteration."""
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
@@ -289,7 +302,7 @@ def test_nvrtc_compiles(architecture: str) -> None:
         assert {name for name, kind, _ in found if kind == "registers"} == {f"kernel_{n}" for n in program.calls}
         assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
         assert 128 * program.staging_bytes <= 46 * 1024
-        if program.name != "optimise":  # it works out a correction in doubles, once a step
+        if program.name not in IN_DOUBLES:
             assert double_arithmetic(ptx) == []
 
 

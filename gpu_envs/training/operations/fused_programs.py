@@ -44,8 +44,11 @@ VALUES_CALL = Struct.of(
     "float",
     ("Index", "rows"),
     ("const float*", "flat", ("parameters",)),
-    ("const float*", "observations", ("rows", "features")),
+    ("const float*", "observations", ("samples", "features")),
     ("float*", "values", ("rows",)),
+    ("const Index*?", "places", ("rows",)),
+    ("float*?", "largest", (1,)),
+    ("const u8*?", "alive", ("samples",)),
     *_SCALE,
 )
 
