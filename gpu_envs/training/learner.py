@@ -56,10 +56,9 @@ class Learner:
         self._advantages, self._returns, self._acted = kept.advantages, kept.returns, kept.acted
         self._sums, self._indices = kept.sums, kept.indices
         self._limit = limit
-        self._once = None if limit is None or config.horizon > limit else made(policy_rows.rows)
-        self._places = None if self._once is None else torch.zeros_like(self._once, dtype=torch.int64)
+        self._places, self._last_values = kept.places, kept.last_values
         self._advantage = Advantages(device, config.cpu_threads)
-        self._measure = Measure(policy_rows.rows, device, config.cpu_threads, group)
+        self._measure = Measure(kept.moments, device, config.cpu_threads, group)
         self._rewards = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
         self._statistics = {"observations": self._scale, "rewards": self._rewards}
         each, minibatches = policy_rows.each, config.passes[1]  # agents that share observations stay together
@@ -167,13 +166,13 @@ class Learner:
         if self._limit is None:
             return self._values[-1]
         final = self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1).flatten(0, 1)
-        if self._once is None or self._places is None:
+        if self.config.horizon > self._limit:
             every = torch.empty_like(self._log_probs)
             self.networks.values(final, every.view(-1))
             return every
         self._advantage.places(terminations, truncations, self._places, each=self.policy_rows.each)
-        self.networks.values(final, self._once, places=self._places)
-        return self._once
+        self.networks.values(final, self._last_values, places=self._places)
+        return self._last_values
 
     # --- the update ---
 

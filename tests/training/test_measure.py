@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.operations.advantage import Advantages  # noqa: E402
+from gpu_envs.training.operations.advantage import MOMENTS, Advantages  # noqa: E402
 from gpu_envs.training.operations.measure import FIGURES, Measure  # noqa: E402
 from gpu_envs.training.operations.ops import SUMS  # noqa: E402
 from gpu_envs.training.policies.networks import Networks  # noqa: E402
@@ -37,6 +37,10 @@ def computed(
         rewards, values, ends, ends, alive, values[-1].clone(), 0.0, 0.0, advantages, returns, moments=measure.moments
     )
     return found
+
+
+def measured(rows: int, device: Any, threads: int | None = None, group: Group | None = None) -> Measure:
+    return Measure(torch.full((MOMENTS, rows), 7.0, device=device), str(device), threads, group or Group())
 
 
 def written(measure: Measure) -> tuple[list[float], dict[str, float]]:
@@ -81,7 +85,7 @@ def test_moments(steps: int, rows: int, mean: float, spread: float, dead: bool, 
         rewards = rewards.where(alive, math.nan)
         values[0] = values[0].where(alive[0], math.nan)
         values[1:-1] = values[1:-1].where(alive[:-1] | alive[1:], math.nan)  # of no use to those who still were there
-    measure = Measure(rows, str(rewards.device), None, Group())
+    measure = measured(rows, rewards.device)
     advantages, returns = computed(rewards, values, alive, measure)
     check(measure, advantages, returns, alive)
 
@@ -89,7 +93,7 @@ def test_moments(steps: int, rows: int, mean: float, spread: float, dead: bool, 
 def test_moments_of_equal_numbers_and_of_none(device: str) -> None:
     """Nothing is a number of 0 samples, of which nobody asks."""
     rewards, values = torch.full((20, 300), 0.1, device=resolve_device(device)), torch.zeros(21, 300, device=device)
-    measure = Measure(300, str(rewards.device), None, Group())
+    measure = measured(300, rewards.device)
     for alive in (None, torch.zeros_like(rewards, dtype=torch.bool)):
         computed(rewards, values, alive, measure)
         (mean, inverse), figures = written(measure)
@@ -103,7 +107,7 @@ def test_moments_of_what_is_no_number_are_none(wrong: float, device: str) -> Non
     for row in (0, 299):
         rewards, values = horizon(20, 300, 0, 1, device)
         rewards[7, row] = wrong
-        measure = Measure(300, str(rewards.device), None, Group())
+        measure = measured(300, rewards.device)
         computed(rewards, values, None, measure)
         normaliser, figures = written(measure)
         assert not all(map(math.isfinite, normaliser))
@@ -114,7 +118,7 @@ def test_a_measurement_is_the_same_every_time(device: str) -> None:
     rewards, values = horizon(20, 40_000, 5, 1, device)
     found = []
     for threads in (1, 2, 2):
-        measure = Measure(40_000, str(rewards.device), threads, Group())
+        measure = measured(40_000, rewards.device, threads)
         computed(rewards, values, None, measure, threads)
         found.append((measure.moments.clone(), written(measure)))
     for other in found[1:]:
@@ -124,7 +128,7 @@ def test_a_measurement_is_the_same_every_time(device: str) -> None:
 
 def test_a_measurement_begins_the_figures(device: str) -> None:
     rewards, values = horizon(4, 30, 0, 1, device)
-    measure = Measure(30, str(rewards.device), None, Group())
+    measure = measured(30, rewards.device)
     computed(rewards, values, None, measure)
     for largest in (3.5, 0.0, math.nan):
         measure.largest.fill_(largest)
@@ -158,7 +162,7 @@ def test_moments_of_several_processes(empty: int | None, device: str) -> None:
     found: list[Any] = []
     for span in spans:
         some: Any = Two()
-        measure = Measure(span.stop - span.start, str(rewards.device), None, some)
+        measure = measured(span.stop - span.start, rewards.device, None, some)
         given, worth, present = (part[:, span].contiguous() for part in (rewards, values, alive))
         found.append(computed(given, worth, present, measure))
         last = measure, written(measure)

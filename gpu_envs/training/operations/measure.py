@@ -54,15 +54,15 @@ class Measure:
     """Takes from each row's moments what loss and figures want of all rows, those of all processes together.
 
     Attributes:
-        moments: [7, R]: of each row, for ``Advantages`` to write.
+        moments: [7, R]: of each row, by ``Advantages``.
         largest: [1]: the largest observation, for ``Networks`` to raise; it begins again at 0 with each measurement.
     """
 
-    def __init__(self, rows: int, device: str, threads: int | None, group: Group) -> None:
-        """Allocates for so many rows."""
+    def __init__(self, moments: torch.Tensor, device: str, threads: int | None, group: Group) -> None:
+        """Takes the moments, which are yet to be written."""
         (self._kernel,) = load_kernels(open_backend(resolve_device(device), threads), program())
         self._group: Final = group
-        self.moments: Final = torch.zeros(MOMENTS, rows, device=device)
+        self.moments: Final = moments
         self.largest: Final = torch.zeros(1, device=device)
         self._pooled: Final = torch.zeros(MOMENTS, device=device) if group.size > 1 else None
         sums = torch.zeros(_MOST_BLOCKS, MOMENTS, dtype=torch.float64, device=device)
