@@ -236,10 +236,11 @@ class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 def test_beside_the_networks_torch_has_next_to_nothing_to_do(env: str, device: str) -> None:
     trainer: Any = Trainer(small(device, env))
     trainer._roll_out()
-    learner = next(iter(trainer.learners.values()))
-    learner.networks = Idle()
+    for learner in trainer.learners.values():
+        learner.networks = Idle()
+    trainer._learn()
     with Noted() as noted:
-        trainer._schedules.write()
-        learner.conclude(trainer._horizon_env.storage)
-        learner.update()
-    assert noted.done == ["add_"]  # of the counters of random numbers
+        trainer._learn()
+    counters = ["add_"] * len(trainer.learners)  # of random numbers
+    sums = ["new_empty"] * len(trainer._horizon_env.episodes())
+    assert noted.done == [*counters, *sums, "cat"]

@@ -16,6 +16,7 @@ from gpu_envs.backend.launcher import load_kernels  # noqa: E402
 from gpu_envs.training.operations import (  # noqa: E402
     advantage,
     device_schedule,
+    episodes,
     measure,
     ops,
     optimiser,
@@ -276,6 +277,7 @@ def programs() -> list[Any]:
     return [
         advantage.program(),
         device_schedule.program(),
+        episodes.program(),
         measure.program(),
         permutation.program(),
         optimiser.program(),
@@ -284,7 +286,7 @@ def programs() -> list[Any]:
     ]
 
 
-IN_DOUBLES = ("optimise", "schedule", "measure")
+IN_DOUBLES = ("optimise", "schedule", "measure", "episodes")
 """Programs that work some numbers out in doubles, once a step or an iteration."""
 
 
