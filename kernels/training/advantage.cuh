@@ -79,7 +79,7 @@ KERNEL(kernel_advantages, AdvantageCall) {
 // Rows of a group are truncated together: they have the same step.
 KERNEL(kernel_places, PlacesCall) {
     FOR_EACH_ENV(env, call.rows / call.each) {
-        Index step[LANES];
+        int step[LANES];
         FOR_EACH_LANE(k, env) step[k] = -1;
         for (int j = 0; j < call.each; ++j) {
             for (Index first = 0; first < call.steps; first += CHUNK) {
@@ -89,7 +89,7 @@ KERNEL(kernel_places, PlacesCall) {
                     FOR_EACH_LANE(k, env) {
                         const Index i  = (first + c) * call.rows + env.index(k) * call.each + j;
                         const bool cut = (call.truncations[i] != 0) & (call.terminations[i] == 0);
-                        step[k]        = cut ? maximum(step[k], first + c) : step[k];
+                        step[k]        = cut ? maximum(step[k], int(first) + c) : step[k];
                     }
                 }
             }

@@ -9,7 +9,7 @@ from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 
-_BLOCK = 1024
+_BLOCK = 512
 
 EPISODES_CALL = Struct.of(
     "EpisodesCall",
