@@ -1,7 +1,7 @@
 """A policy that learns: what it keeps of a horizon, its advantages, and its update (Schulman et al. 2017)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
@@ -10,22 +10,18 @@ from torch import nn
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.advantage import Advantages
+from gpu_envs.training.operations.device_schedule import Target
+from gpu_envs.training.operations.measure import FIGURES, Measure
 from gpu_envs.training.operations.ops import LossSettings, Samples
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.permutation import Permutation
 from gpu_envs.training.policies.networks import TOTALS, Networks
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
-from gpu_envs.training.policies.parts import Rows, chosen_rows, largest_of
+from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 from gpu_envs.training.rollout.sample_storage import SampleStorage
-
-FIGURES = (
-    *("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "samples"),
-    *("explained_variance", "gradient_norm", "learning_rate", "largest_observation"),
-)
-"""What a learner reports of each iteration; the first six are sums over its minibatches."""
 
 _KL_MARGIN = 1.5
 """An update stops where the divergence exceeds the target by this factor."""
@@ -41,6 +37,7 @@ class Learner:
         networks: How that is run.
         config: The run, with the settings that are the policy's own.
         figures: What the last iteration was like: ``FIGURES``.
+        schedules: The schedules of what changes as training goes on, each with where its value is to stand.
     """
 
     def __init__(
@@ -59,14 +56,15 @@ class Learner:
         self._advantages, self._returns, self._acted = kept.advantages, kept.returns, kept.acted
         self._sums, self._indices = kept.sums, kept.indices
         self._limit = limit
+        self._places, self._last_values = kept.places, kept.last_values
         self._advantage = Advantages(device, config.cpu_threads)
+        self._measure = Measure(kept.moments, device, config.cpu_threads, group)
         self._rewards = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
         self._statistics = {"observations": self._scale, "rewards": self._rewards}
         each, minibatches = policy_rows.each, config.passes[1]  # agents that share observations stay together
         samples = config.horizon * policy_rows.rows // each
         shuffled = self._indices is not None
-        self._permutation = Permutation(samples, device, config.cpu_threads) if shuffled else None
-        self._groups = made(samples, dtype=torch.int32) if shuffled and each > 1 else None
+        self._permutation = Permutation(samples, device, config.cpu_threads, each=each) if shuffled else None
         if minibatches > samples:
             of_each = f" of {each} agents each" if each > 1 else ""
             name = policy_rows.name
@@ -78,17 +76,21 @@ class Learner:
         self._settings = LossSettings(
             clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
         )
-        self._streams = {
-            purpose: torch.tensor([derived_seed(config.seed, purpose, policy_rows.name), 0], device=device)
-            for purpose in ("actions", "minibatches")
-        }
+        turns = {"actions": config.horizon, "minibatches": config.passes[0]}  # of an iteration
+        keys = [[derived_seed(config.seed, purpose, policy_rows.name), 0] for purpose in turns]
+        streams = torch.tensor(keys, device=device)
+        self._streams = dict(zip(turns, streams, strict=True))
+        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=device)
         self._scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
-        self._rate = made(1)
+        self._normaliser = self._scalars[:2] if config.normalise_advantages else None
         self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
-        self._norm = made(1)
-        self._flat: tuple[Rows, Samples] | None = None
         self.figures = made(len(FIGURES))
         self._sums_of_losses = self.figures[:TOTALS]
+        places = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
+        self._norm, self._rate = places["gradient_norm"], places["learning_rate"]
+        rates: list[Target] = [(config.learning_rate, self._rate), (config.entropy_weight, self._scalars[2:3])]
+        self.schedules = rates
+        self._flat: tuple[Rows, Samples] | None = None
 
     # --- the horizon ---
 
@@ -112,9 +114,9 @@ class Learner:
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
         )
         dead_rows = storage[self.policy_rows.parts[0].role.name].alive is not None
-        alive = self._taken(storage, "alive")[:horizon] if dead_rows else None
-        first = horizon if self.networks.acts_with_value else 0
-        self.networks.values(observations[first:].flatten(0, 1), self._values[first:].view(-1))
+        alive_rows = self._taken(storage, "alive") if dead_rows else None
+        alive = None if alive_rows is None else alive_rows[:horizon]
+        self._value(observations, alive_rows)
         bootstrap = self._bootstrap(storage, terminations, truncations)
         if self._rewards is not None and self._sums is not None:
             self._advantage.discounted(
@@ -124,8 +126,9 @@ class Learner:
         self._advantage.compute(
             rewards, self._values, terminations, truncations, alive, bootstrap, config.gamma, config.gae_lambda,
             self._advantages, self._returns, self._rewards.scale if self._rewards is not None else None,
+            self._measure.moments,
         )  # fmt: skip
-        self._measure(observations, alive)
+        self._measure.write(self.figures, self._normaliser)
         flat = Samples(
             actions=self._actions.view(-1, self.policy_rows.head.width),
             log_probs=self._log_probs.view(-1),
@@ -138,10 +141,19 @@ class Learner:
             else None,
         )
         self._flat = observations[:horizon].flatten(0, 1), flat
-        self._streams["actions"][1].add_(horizon)
 
     def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
         return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
+
+    def _value(self, observations: Rows, alive: torch.Tensor | None) -> None:
+        """Values of all observations, and the largest of them that was seen."""
+        largest = self._measure.largest
+        if self.networks.acts_with_value:  # all but the last are valued
+            raise_to_largest(largest, observations, alive)
+            self.networks.values(observations[-1:].flatten(0, 1), self._values[-1])
+            return
+        alive = None if alive is None else alive.flatten()
+        self.networks.values(observations.flatten(0, 1), self._values.view(-1), largest=largest, alive=alive)
 
     def _bootstrap(
         self, storage: Mapping[str, RoleStorage], terminations: torch.Tensor, truncations: torch.Tensor
@@ -151,70 +163,36 @@ class Learner:
         Within a horizon no longer than the limit an agent's episode is truncated once at most, so that one row each is
         enough; otherwise every row of every step is valued.
         """
-        horizon, rows = self._log_probs.shape
         if self._limit is None:
-            return self._values[horizon]
-        final = self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1)
-        if horizon > self._limit:
+            return self._values[-1]
+        final = self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1).flatten(0, 1)
+        if self.config.horizon > self._limit:
             every = torch.empty_like(self._log_probs)
-            self.networks.values(final.flatten(0, 1), every.view(-1))
+            self.networks.values(final, every.view(-1))
             return every
-        step = (truncations & ~terminations).to(torch.uint8).argmax(0)
-        each = self.policy_rows.each  # agents of a replica are truncated together
-        step = step.view(-1, each).amax(1).repeat_interleave(each)
-        place = step * rows + torch.arange(rows, device=step.device)
-        once = torch.empty_like(self._values[0])
-        self.networks.values(chosen_rows(final.flatten(0, 1), place), once)
-        return once
-
-    def _measure(self, observations: Rows, alive: torch.Tensor | None) -> None:
-        """Mean and deviation of the advantages, how much of the returns the values explain, and what was observed."""
-        (variance, mean), (spread, _) = _moments([self._advantages, self._returns], alive, self._group)
-        if self.config.normalise_advantages:
-            self._scalars[0].copy_(mean)
-            self._scalars[1].copy_(1.0 / (variance.sqrt() + 1e-8))
-        self.figures[6].copy_(1.0 - variance / spread.clamp(min=1e-12))  # returns less values are the advantages
-        largest = largest_of(observations[: self.config.horizon])
-        self.figures[9].copy_((largest if alive is None else torch.where(alive, largest, 0.0)).max())
+        self._advantage.places(terminations, truncations, self._places, each=self.policy_rows.each)
+        self.networks.values(final, self._last_values, places=self._places)
+        return self._last_values
 
     # --- the update ---
-
-    def set_scalars(self, learning_rate: torch.Tensor, entropy_weight: torch.Tensor) -> None:
-        """Takes over what the schedules say, from tensors of one element on the device."""
-        self._rate.copy_(learning_rate)
-        self._scalars[2:3].copy_(entropy_weight)
 
     def update(self) -> None:
         """Goes through the horizon in epochs of random minibatches."""
         assert self._flat is not None
         observations, batch = self._flat
         epochs, minibatches = self.config.passes
-        self._sums_of_losses.zero_()
         if self._stop is not None:
             self._stop.zero_()
-        stream = self._streams["minibatches"]
         for epoch in range(epochs):
             if self._indices is not None and self._permutation is not None:
-                self._shuffle(self._indices, self._permutation, stream, epoch)
+                self._permutation.write(self._indices, self._streams["minibatches"], epoch)
             for number in range(minibatches):
                 self._step(observations, batch, number)
-        stream[1].add_(epochs)
-        self.figures[7:8].copy_(self._norm)
-        self.figures[8:9].copy_(self._rate)
+        self._counters.add_(self._turns)
         if self._scale is not None:
             self._scale.learn(observations, batch.alive)
         for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
             self._group.take_first(buffer)
-
-    def _shuffle(self, indices: torch.Tensor, permutation: Permutation, stream: torch.Tensor, epoch: int) -> None:
-        """Draws the order of an epoch: of single samples, or of groups."""
-        if self._groups is None:
-            permutation.write(indices, stream, epoch)
-            return
-        permutation.write(self._groups, stream, epoch)
-        each = self.policy_rows.each
-        within = torch.arange(each, dtype=torch.int32, device=indices.device)
-        torch.add(within, self._groups.unsqueeze(1), alpha=each, out=indices.view(-1, each))
 
     def _step(self, observations: Rows, batch: Samples, number: int) -> None:
         chosen = None
@@ -262,24 +240,3 @@ class Learner:
         for name, kept in self._statistics.items():
             if kept is not None:
                 kept.load(state[name])
-
-
-def _moments(
-    several: Sequence[torch.Tensor], alive: torch.Tensor | None, group: Group
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Variance and mean of each, over the samples of agents in the game of all processes (Chan et al. 1979)."""
-    present = None if alive is None else alive.sum(dtype=torch.float32)
-    found = []
-    for values in several:
-        if alive is None or present is None:
-            variance, mean = torch.var_mean(values, correction=0)
-        else:
-            samples = present.clamp(min=1.0)
-            mean = torch.where(alive, values, 0.0).sum() / samples
-            variance = torch.where(alive, (values - mean).square(), 0.0).sum() / samples
-        found.append((variance, mean))
-    if group.size == 1:
-        return found
-    count = found[0][1].new_full((), several[0].numel()) if present is None else present
-    own = torch.stack([part for variance, mean in found for part in (count, variance, mean)])
-    return [(variance, mean) for variance, mean in group.pooled(own.view(-1, 3))]

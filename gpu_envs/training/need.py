@@ -92,9 +92,7 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
     for role in roles:
         one, two = (RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limited) for n in (1, 2))
         stored += _bytes(vars(two).values()) - _bytes(vars(one).values())
-        copied += 8 * horizon * role.agents  # returns of episodes, and which ended
-    measured = horizon * len(spec.metrics)
-    stored, copied = stored + 4 * measured, copied + 5 * measured
+    stored += 4 * horizon * len(spec.metrics)
     policies = assign(roles, config.policies)
     check_names("policy_settings", config.policy_settings, policies)
     for name, parts in policies.items():

@@ -17,9 +17,10 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_learner, make_player
 from gpu_envs.training.config import Config
 from gpu_envs.training.divergence import check_figures, check_weights
-from gpu_envs.training.learner import FIGURES, Learner
+from gpu_envs.training.learner import Learner
 from gpu_envs.training.need import check_room
-from gpu_envs.training.operations.device_schedule import DeviceSchedule
+from gpu_envs.training.operations.device_schedule import DeviceSchedules
+from gpu_envs.training.operations.measure import FIGURES
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
@@ -134,10 +135,8 @@ class Trainer:
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
         self._asked = torch.zeros(1, device=device)
-        own = [learner.config for learner in self.learners.values()]
-        rates = dict.fromkeys(rate for config in own for rate in (config.learning_rate, config.entropy_weight))
-        self._schedules = {rate: DeviceSchedule(rate, device) for rate in rates}
-        self._clock = torch.zeros(1, dtype=torch.int64, device=device)
+        targets = [target for learner in self.learners.values() for target in learner.schedules]
+        self._schedules = DeviceSchedules(targets, config, device)
 
     def keep_in(self, run: RunDirectory) -> None:
         """From now on logs and checkpoints go there."""
@@ -162,14 +161,10 @@ class Trainer:
 
     def _learn(self) -> None:
         """Advantages and updates of every policy that learns, and the figures of the iteration."""
-        last = self.config.iterations - 1  # who goes on beyond the end keeps its settings
-        done = self.config.steps_at(self._clock.clamp(max=last)).double() / self.config.steps_at(last + 1)
-        rates = {rate: schedule.at(done) for rate, schedule in self._schedules.items()}
+        self._schedules.write()
         for learner in self.learners.values():
-            learner.set_scalars(rates[learner.config.learning_rate], rates[learner.config.entropy_weight])
             learner.conclude(self._horizon_env.storage)
             learner.update()
-        self._clock.add_(1)
         self._horizon_env.forget_cut_episodes()
         parts = [part.flatten() for part in self._horizon_env.episodes()]
         torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
@@ -327,7 +322,7 @@ class Trainer:
             "iteration": self.iteration,
             "steps": self.steps,
             "seconds": self.seconds,
-            "clock": self._clock.clone(),
+            "clock": self._schedules.clock.clone(),
             **self._history.state(),
             **self._horizon_env.state(),
             "learners": {name: learner.state() for name, learner in self.learners.items()},
@@ -363,7 +358,7 @@ class Trainer:
             self._begin_episodes(when)
             self._random.load(RandomState.of(self.config.seed, self._group.rank, self.device, when).state())
         self._threads = self.config.cpu_threads or int(state["threads"])
-        self._clock.copy_(state["clock"])
+        self._schedules.clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])
 
     def save(self) -> None:

@@ -125,7 +125,7 @@ template <class T> FN T from_lane_across(T x, int) { return x; }
 FN constexpr u32  warp_marks(bool mine) { return mine; }
 FN constexpr bool block_any(bool mine) { return mine; }
 
-template <int> FN float block_sum(float x) { return x; }
+template <int, class Real> FN Real block_sum(Real x) { return x; }
 
 FN bool last_block(int* arrived, int blocks) {
     const bool last = __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) == blocks;
@@ -140,5 +140,6 @@ template <int> FN int block_place(bool keep, int& total) {
 
 FN void add(int& sum, int value)     { sum += value; }
 FN void lower(int& least, int value) { least = value < least ? value : least; }
+FN void raise(u32& most, u32 value)  { most = value > most ? value : most; }
 
 #endif

@@ -115,14 +115,14 @@ FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 
 // The sum over a block of so many threads, in an order that is always the same. The whole block calls it.
-template <int THREADS> FN float block_sum(float x) {
-    __shared__ float of_warps[THREADS / WARP];
+template <int THREADS, class Real> FN Real block_sum(Real x) {
+    __shared__ Real of_warps[THREADS / WARP];
     UNROLL
     for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
     block_barrier();  // an earlier sum has been read
     if (thread_rank() % WARP == 0) of_warps[thread_rank() / WARP] = x;
     block_barrier();
-    float sum = 0;
+    Real sum = 0;
     UNROLL
     for (int warp = 0; warp < THREADS / WARP; ++warp) sum += of_warps[warp];
     return sum;
@@ -165,6 +165,9 @@ template <int THREADS> FN int block_place(bool keep, int& total) {
 FN void add(int& sum, int value)    { atomicAdd(&sum, value); }
 FN void lower(int& least, int value) {
     if (value < *static_cast<volatile int*>(&least)) atomicMin(&least, value);  // most are spared the atomic
+}
+FN void raise(u32& most, u32 value) {
+    if (value > *static_cast<volatile u32*>(&most)) atomicMax(&most, value);
 }
 
 #endif

@@ -1,5 +1,6 @@
-// Generalised advantage estimates (Schulman et al. 2016), and the discounted returns that rewards are normalised by.
-// A thread for each row; all arrays are [steps, rows], the values [steps + 1, rows].
+// Generalised advantage estimates (Schulman et al. 2016), the steps at which episodes are truncated, and the discounted
+// returns that rewards are normalised by. A thread for each row; all arrays are [steps, rows], the values [steps + 1,
+// rows].
 
 constexpr int CHUNK = 8;  // steps that are read before any is worked on: reads that wait for one another take longest
 
@@ -8,27 +9,36 @@ constexpr int CHUNK = 8;  // steps that are read before any is worked on: reads 
 // advantages of the episode after it. Where an agent takes no part its advantage is zero.
 KERNEL(kernel_advantages, AdvantageCall) {
     FOR_EACH_ENV(env, call.rows) {
-        float after[LANES], carried[LANES];
+        float   after[LANES], carried[LANES], count[LANES];
+        Running running[QUANTITIES];
         FOR_EACH_LANE(k, env) {
             after[k]   = call.values[call.steps * call.rows + env.index(k)];
-            carried[k] = 0;
+            carried[k] = count[k] = 0;
+            begin(running[ADVANTAGE], k);
+            begin(running[RETURN], k);
         }
         const float scale = call.reward_scale == nullptr ? 1.0f : *call.reward_scale;
         for (Index last = call.steps - 1; last >= 0; last -= CHUNK) {
             float reward[CHUNK][LANES], value[CHUNK][LANES], next[CHUNK][LANES];
-            int   ended[CHUNK][LANES], alive[CHUNK][LANES];
+            int   terminated[CHUNK][LANES], truncated[CHUNK][LANES], alive[CHUNK][LANES];
             UNROLL
             for (int c = 0; c < CHUNK; ++c) {
                 if (last < c) continue;
-                const Index row = (last - c) * call.rows, slot = (last - c) * call.bootstrap_stride;
                 FOR_EACH_LANE(k, env) {
-                    const Index i  = env.index(k);
-                    const bool terminated = call.terminations[row + i] != 0, truncated = call.truncations[row + i] != 0;
-                    reward[c][k] = call.rewards[row + i];
-                    value[c][k]  = call.values[row + i];
-                    ended[c][k]  = terminated || truncated;
-                    alive[c][k]  = call.alive == nullptr || call.alive[row + i] != 0;
-                    next[c][k]   = truncated && !terminated ? call.bootstrap[slot + i] : 0.0f;
+                    const Index i    = (last - c) * call.rows + env.index(k);
+                    reward[c][k]     = call.rewards[i];
+                    value[c][k]      = call.values[i];
+                    terminated[c][k] = call.terminations[i] != 0;
+                    truncated[c][k]  = call.truncations[i] != 0;
+                    alive[c][k]      = call.alive == nullptr || call.alive[i] != 0;
+                }
+            }
+            UNROLL
+            for (int c = 0; c < CHUNK; ++c) {  // (apart, since which of these are read depends on what was)
+                if (last < c) continue;
+                FOR_EACH_LANE(k, env) {
+                    const Index i = (last - c) * call.bootstrap_stride + env.index(k);
+                    next[c][k]    = truncated[c][k] && !terminated[c][k] ? call.bootstrap[i] : 0.0f;
                 }
             }
             UNROLL
@@ -36,14 +46,58 @@ KERNEL(kernel_advantages, AdvantageCall) {
                 if (last < c) continue;
                 const Index row = (last - c) * call.rows;
                 FOR_EACH_LANE(k, env) {
-                    const float ahead = ended[c][k] ? next[c][k] : after[k];
-                    const float rest  = ended[c][k] ? 0.0f : carried[k];
+                    const bool  ended = terminated[c][k] || truncated[c][k];
+                    const float ahead = ended ? next[c][k] : after[k];
+                    const float rest  = ended ? 0.0f : carried[k];
                     const float delta = (reward[c][k] * scale + call.gamma * ahead) - value[c][k];
                     carried[k]        = alive[c][k] ? delta + call.gamma_lambda * rest : 0.0f;
                     after[k]          = value[c][k];
+                    const float sum   = alive[c][k] ? carried[k] + value[c][k] : value[c][k];
                     call.advantages[row + env.index(k)] = carried[k];
-                    call.returns[row + env.index(k)]    = alive[c][k] ? carried[k] + value[c][k] : value[c][k];
+                    call.returns[row + env.index(k)]    = sum;
+                    count[k] += alive[c][k] ? 1.0f : 0.0f;
+                    take_in(running[ADVANTAGE], k, carried[k], alive[c][k], count[k]);
+                    take_in(running[RETURN], k, sum, alive[c][k], count[k]);
                 }
+            }
+        }
+        if (call.moments != nullptr) {
+            FOR_EACH_LANE(k, env) call.moments[COUNT * call.rows + env.index(k)] = count[k];
+            UNROLL
+            for (int q = 0; q < QUANTITIES; ++q) {
+                FOR_EACH_LANE(k, env) {
+                    call.moments[place_of(q, FIRST) * call.rows + env.index(k)]   = running[q].first[k];
+                    call.moments[place_of(q, MEAN) * call.rows + env.index(k)]    = running[q].mean[k];
+                    call.moments[place_of(q, SQUARES) * call.rows + env.index(k)] = running[q].squares[k];
+                }
+            }
+        }
+    }
+}
+
+// The place, step * rows + row, of the last observation of each row's truncated episode; below zero where there is none.
+// Rows of a group are truncated together: they have the same step.
+KERNEL(kernel_places, PlacesCall) {
+    FOR_EACH_ENV(env, call.rows / call.each) {
+        int step[LANES];
+        FOR_EACH_LANE(k, env) step[k] = -1;
+        for (int j = 0; j < call.each; ++j) {
+            for (Index first = 0; first < call.steps; first += CHUNK) {
+                UNROLL
+                for (int c = 0; c < CHUNK; ++c) {
+                    if (first + c >= call.steps) continue;
+                    FOR_EACH_LANE(k, env) {
+                        const Index i  = (first + c) * call.rows + env.index(k) * call.each + j;
+                        const bool cut = (call.truncations[i] != 0) & (call.terminations[i] == 0);
+                        step[k]        = cut ? maximum(step[k], int(first) + c) : step[k];
+                    }
+                }
+            }
+        }
+        for (int j = 0; j < call.each; ++j) {
+            FOR_EACH_LANE(k, env) {
+                const Index row  = env.index(k) * call.each + j;
+                call.places[row] = step[k] < 0 ? -1 : step[k] * call.rows + row;
             }
         }
     }

@@ -48,37 +48,3 @@ KERNEL_OF_BLOCKS(kernel_combine, CombineCall, BLOCK, BLOCKS) {
         if (thread_rank() == 0) call.rounds[block] = int(round);
     }
 }
-
-// Variance and mean of all samples of one quantity, from each process's number of samples, variance and mean (Chan et
-// al. 1979): a thread each.
-KERNEL_OF_BLOCKS(kernel_pool, PoolCall, BLOCK, 1) {
-    FOR_EACH_BLOCK(block) {
-        const u32 round = u32(call.rounds[block]) + 1;
-        for (int quantity = thread_rank(); quantity < call.quantities; quantity += STRIDE) {
-            const float* own = call.own + 3 * quantity;
-            u32 counts[PROCESSES], variances[PROCESSES], means[PROCESSES];
-            UNROLL
-            for (int part = 0; part < 3; ++part) tell_others(call, round, 3 * quantity + part, bits_of(own[part]));
-            hear(call, round, 3 * quantity, bits_of(own[0]), counts);
-            float count = 0, mean = 0, variance = 0, shares[PROCESSES];
-            UNROLL
-            for (int process = 0; process < PROCESSES; ++process) count += from_bits(counts[process]);
-            const float one = 1.0f / maximum(count, 1.0f);
-            UNROLL
-            for (int process = 0; process < PROCESSES; ++process) shares[process] = one * from_bits(counts[process]);
-            hear(call, round, 3 * quantity + 1, bits_of(own[1]), variances);
-            hear(call, round, 3 * quantity + 2, bits_of(own[2]), means);
-            UNROLL
-            for (int process = 0; process < PROCESSES; ++process) mean += shares[process] * from_bits(means[process]);
-            UNROLL
-            for (int process = 0; process < PROCESSES; ++process) {
-                const float shift = from_bits(means[process]) - mean;
-                variance += shares[process] * (from_bits(variances[process]) + shift * shift);
-            }
-            call.pooled[2 * quantity]     = variance;
-            call.pooled[2 * quantity + 1] = mean;
-        }
-        block_barrier();
-        if (thread_rank() == 0) call.rounds[block] = int(round);
-    }
-}

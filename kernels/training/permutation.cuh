@@ -1,9 +1,10 @@
 // A random order of 0 to count-1 without sorting: element i is a function of i, a key and a turn.
 //
-// A Feistel network (Luby & Rackoff 1988) permutes the numbers of an even number of bits, and what falls outside of
-// 0 to count-1 is sent through again until it falls inside, which is a permutation too (Black & Rogaway 2002). It takes
-// fewer than four passes on average, since a quarter of the numbers or more lie inside. The round keys are Philox words
-// of counter (draw, turn's low half, turn's high half, PERMUTATION << 24).
+// An element is a pair: `bits` bits on the right, and on the left a number below `size`. In turn each of the two is
+// rotated by a random function of the other: a generalised Feistel network (Black & Rogaway 2002). It permutes all
+// pairs, of which there are hardly more than elements; what falls outside of 0 to count-1 is sent through again until it
+// falls inside, which is a permutation too. The round keys are Philox words of counter (draw, turn's low half, turn's
+// high half, PERMUTATION << 24).
 
 constexpr int ROUNDS = 8;
 
@@ -22,43 +23,50 @@ FN RoundKeys round_keys(u64 key, u64 turn) {
     return keys;
 }
 
-// Scatters 32 bits so that each depends on all: the constants of a search by C. Wellons for the least bias.
+// Scatters 32 bits so that the high ones depend on all: the constants of a search by C. Wellons for the least bias.
 FN u32 scattered(u32 x) {
     x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
+    return (x ^ x >> 15) * 0x846ca68bu;
 }
 
-FN u32 permuted(u32 element, const RoundKeys& keys, int half_bits) {
-    const u32 mask = (1u << half_bits) - 1;
-    u32       left = element >> half_bits, right = element & mask;
+FN u32 permuted(u32 element, const RoundKeys& keys, int bits, u32 size) {
+    const u32 mask = (1u << bits) - 1;
+    u32       left = element >> bits, right = element & mask;
     UNROLL
-    for (int round = 0; round < ROUNDS; ++round) {
-        const u32 mixed = left ^ (scattered(right ^ keys.key[round]) & mask);
-        left            = right;
-        right           = mixed;
+    for (int round = 0; round < ROUNDS; round += 2) {
+        left += u32(u64(scattered(right ^ keys.key[round])) * size >> 32);
+        left  = minimum(left, left - size);  // (a difference below zero is large)
+        right = (right + (scattered(left ^ keys.key[round + 1]) >> (32 - bits))) & mask;
     }
-    return left << half_bits | right;
+    return left << bits | right;
 }
 
+// Every thread has several elements, `threads` apart: the keys cost as much as two of them.
 KERNEL(kernel_permute, PermutationCall) {
-    const RoundKeys keys = round_keys(call.stream[0], call.stream[1] + call.turn);
-    FOR_EACH_ENV(env, call.count) {
-        const u32 count = u32(call.count);
-        u32       element[LANES];
-        int       outside = 0;
-        NOTE_LANES(outside, k, env) {
-            element[k] = permuted(u32(env.index(k)), keys, call.half_bits);
-            outside |= element[k] >= count;
-        }
-        while (outside) {
-            outside = 0;
+    const RoundKeys keys  = round_keys(call.stream[0], call.stream[1] + call.turn);
+    const u32       count = u32(call.count), size = u32(call.size);
+    FOR_EACH_ENV(env, call.threads) {
+        for (Index turn = 0; turn < call.count; turn += call.threads) {
+            u32 element[LANES];
+            int outside = 0;
             NOTE_LANES(outside, k, env) {
-                const u32 next = permuted(element[k], keys, call.half_bits);
-                element[k]     = element[k] >= count ? next : element[k];
+                element[k] = permuted(minimum(u32(turn + env.index(k)), count - 1), keys, call.bits, size);
                 outside |= element[k] >= count;
             }
+            while (outside) {
+                outside = 0;
+                NOTE_LANES(outside, k, env) {
+                    const u32 next = permuted(element[k], keys, call.bits, size);
+                    element[k]     = element[k] >= count ? next : element[k];
+                    outside |= element[k] >= count;
+                }
+            }
+            for (int j = 0; j < call.each; ++j) {
+                FOR_EACH_LANE(k, env) {
+                    const Index place = turn + env.index(k);
+                    if (place < call.count) call.indices[place * call.each + j] = int(element[k]) * call.each + j;
+                }
+            }
         }
-        FOR_EACH_LANE(k, env) call.indices[env.index(k)] = int(element[k]);
     }
 }

@@ -134,6 +134,9 @@ FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& cal
     return weights;
 }
 
+// Where the largest magnitude among inputs is noted, by its bits, and whether this thread's row counts.
+struct Largest { u32* magnitude; int counts; };
+
 // A warpgroup at work on its rows.
 template <class Source> struct Rowwise {
     WideMemory&          memory;
@@ -202,7 +205,7 @@ template <class Source> struct Rowwise {
     // Observations: a warp's rows, `place` being that of the row of each of its first 16 threads, below 0 none. They are
     // normalised, and for updates kept in `kept`, with a line of ones behind them.
     template <bool KEPT, class Tile>
-    FN void load_inputs(const float* observations, int place, const Scale& scale, Tile* kept) {
+    FN void load_inputs(const float* observations, int place, const Scale& scale, Tile* kept, const Largest& seen) {
         constexpr int width = KEPT ? Tile::LINES_OF : INPUTS;
         unsigned char* const own = rows + u32(warp * WARP_ROWS * PIECE) + nothing();
         for (int first = 0; first < padded(width, WARP); first += WARP) {
@@ -212,6 +215,13 @@ template <class Source> struct Rowwise {
             for (int r = 0; r < WARP_ROWS; ++r) {
                 const int of_row = from_lane(place, r);
                 x[r] = of_row >= 0 && column < FEATURES ? observations[Index(of_row) * FEATURES + column] : 0.0f;
+            }
+            if (seen.magnitude != nullptr) {
+                UNROLL
+                for (int r = 0; r < WARP_ROWS; ++r) {
+                    const u32 magnitude = from_lane(seen.counts, r) ? bits_of(x[r]) & ~(1u << 31) : 0;
+                    *seen.magnitude     = maximum(*seen.magnitude, magnitude);
+                }
             }
             if (scale.mean != nullptr) {
                 const float mean = column < INPUTS ? memory.mean[column] : 0.0f;

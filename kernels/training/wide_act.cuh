@@ -1,6 +1,8 @@
 // Acting and valuing with wide perceptrons: all layers, and the drawing of actions, in one launch.
 
-template <int NET, class Call, class Use> FN void run_wide(const Call& call, const Use& use) {
+// A row's observation is where `find` says, or nowhere if that is below 0.
+template <int NET, class Call, class Find, class Use>
+FN void run_wide(const Call& call, const Find& find, u32* largest, const u8* alive, const Use& use) {
     auto&       memory = WideMemory::of_block();
     const Scale scale  = {call.mean, call.inverse, call.limit};
     const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE, every = block_count();
@@ -8,8 +10,10 @@ template <int NET, class Call, class Use> FN void run_wide(const Call& call, con
     Rowwise<Weights<NET, STEPS_FORTH>> own(memory, weights);
     for (Index tile = block_number(); tile < tiles; tile += every) {
         const Index first = tile * GROUP_TILE + own.group * GROUP_ROWS, row = first + own.warp * WARP_ROWS + own.lane % 16;
-        const int   place = row < call.rows ? int(row) : -1;
-        own.template load_inputs<false>(call.observations, place, scale, static_cast<GroupTile<8, DEPTH>*>(nullptr));
+        const int   place = row < call.rows ? find(row) : -1;
+        const int   counts = place >= 0 && (alive == nullptr || alive[place] != 0);
+        own.template load_inputs<false>(call.observations, place, scale, static_cast<GroupTile<8, DEPTH>*>(nullptr),
+                                        {largest, counts});
         publish();
         group_barrier();
         go_forth<NET, 0>(own, Nothing(), [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
@@ -26,7 +30,8 @@ using Outputs = float[outs_of(0, LAYERS - 1) / 8][4];
 KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
-    run_wide<0>(call, [&](Rowwise<Forth>& own, Outputs& c, Index row, int place) {
+    const auto in_order = [](Index row) { return int(row); };
+    run_wide<0>(call, in_order, nullptr, nullptr, [&](Rowwise<Forth>& own, Outputs& c, Index row, int place) {
         const bool wanted = own.lane < WARP_ROWS && place >= 0;
         if (SHARED_TRUNK && call.values != nullptr) {
             own.store_values(c, MEANS);
@@ -51,8 +56,16 @@ KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
 }
 
 KERNEL_OF_BLOCKS(kernel_values, WideValuesCall, THREADS, 1) {
-    run_wide<NETS - 1>(call, [&](Rowwise<Valuing>& own, float (&c)[outs_of(NETS - 1, LAYERS - 1) / 8][4], Index row, int place) {
+    u32        largest = 0;
+    const auto find    = [&](Index row) { return int(call.places == nullptr ? row : call.places[row]); };
+    const auto use     = [&](Rowwise<Valuing>& own, float (&c)[outs_of(NETS - 1, LAYERS - 1) / 8][4], Index row, int place) {
         own.store_values(c, SHARED_TRUNK ? MEANS : 0);
         if (own.lane < WARP_ROWS && place >= 0) call.values[row] = own.values()[own.lane];
-    });
+    };
+    run_wide<NETS - 1>(call, find, call.largest == nullptr ? nullptr : &largest, call.alive, use);
+    if (call.largest == nullptr) return;
+    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+        largest = maximum(largest, from_lane_across(largest, distance));
+    }
+    if (warp_lane() == 0) raise(*reinterpret_cast<u32*>(call.largest), largest);
 }

@@ -80,7 +80,7 @@ template <int NET> struct WideLearner {
         sample.place = place_of(call, unit * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS);
         fetch_facts<ACTOR, CRITIC>(sample, call);
         // (what the dead saw may be no number: it must not meet even a zero)
-        own.template load_inputs<true>(call.observations, sample.alive ? sample.place : -1, scale, &kept_tile<NET, 0>(call, unit));
+        own.template load_inputs<true>(call.observations, sample.alive ? sample.place : -1, scale, &kept_tile<NET, 0>(call, unit), {nullptr, 0});
         publish();
         group_barrier();
         go_forth<NET, 0>(own, Keeper<NET>{call, unit}, [&](float (&c)[OUTS / 8][4]) { take_back(own, call, sample, unit, c); });

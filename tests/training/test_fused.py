@@ -297,6 +297,52 @@ def test_values(name: str, rows: int, precision: str) -> None:
 
 
 @cuda
+@pytest.mark.parametrize("name", ["CartPole", "several", "wide"])
+def test_values_of_rows_in_their_places(name: str) -> None:
+    """Those that have none are not valued, whatever else is."""
+    case, rows = CASES[name], 3001
+    given, g = data(case, 5 * rows), torch.Generator().manual_seed(0)
+    places = torch.randint(5, (rows,), generator=g) * rows + torch.arange(rows)
+    nowhere = torch.rand(rows, generator=g) < 0.7
+    nowhere[:200] = True
+    places = torch.where(nowhere, -1, places).cuda()
+    fused, values = case.fused("tf32", given.flat), torch.empty(2, rows, device="cuda")
+    fused.values(given.observations, values[0], places=places)
+    fused.values(given.observations[places.clamp(min=0)].contiguous(), values[1])
+    assert torch.equal(values[0][~nowhere.cuda()], values[1][~nowhere.cuda()])
+    given.observations.fill_(torch.nan)
+    fused.values(given.observations, values[1], places=torch.full_like(places, -1))  # reads nothing
+
+
+@cuda
+@pytest.mark.parametrize(("name", "rows"), [("CartPole", 70_001), ("Pendulum", 1), ("several", 100), ("wide", 3001)])
+def test_the_largest_observation(name: str, rows: int) -> None:
+    case = CASES[name]
+    given, largest = data(case, rows), torch.zeros(1, device="cuda")
+    fused, values = case.fused("tf32", given.flat), torch.empty(rows, device="cuda")
+    seen = given.observations.clone()
+
+    def found(alive: Any = None) -> float:
+        largest.zero_()
+        fused.values(seen, values, largest=largest, alive=alive)
+        return float(largest.item())
+
+    assert found() == seen.abs().max().item()
+    for row in {0, rows // 2, rows - 1}:
+        seen.copy_(given.observations)
+        for number in (-1e3, -torch.inf, torch.nan):
+            seen[row, row % case.features] = number
+            assert found() == pytest.approx(abs(number), nan_ok=True)
+            alive = torch.arange(rows, device="cuda") != row
+            rest = seen[alive].abs()
+            assert found(alive) == (rest.max().item() if len(rest) else 0.0)
+    seen.copy_(given.observations)
+    largest.fill_(1e9)
+    fused.values(seen, values, largest=largest)
+    assert largest.item() == 1e9
+
+
+@cuda
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("precision", ARITHMETIC)
 @pytest.mark.parametrize("name", CASES)

@@ -149,7 +149,8 @@ def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -
     trainer._learn()
     trainer._roll_out()
     learner: Any = trainer.learners["prey"]
-    learner.set_scalars(torch.full((1,), 1e-3, device=device), torch.full((1,), 0.01, device=device))
+    for (_, rate), value in zip(learner.schedules, (1e-3, 0.01), strict=True):
+        rate.fill_(value)
     learner.conclude(trainer._horizon_env.storage)
     parts, batch = learner._flat
     assert isinstance(parts, Parts)

@@ -99,22 +99,3 @@ def test_figures_are_added_up_or_the_largest() -> None:
 
     for found in both(small_program(2), 6, work):
         torch.testing.assert_close(found, torch.tensor([1.5, 5.0, 7.0, math.nan, math.nan, -2.0]), equal_nan=True)
-
-
-@pytest.mark.parametrize("counts", [(5, 7), (0, 3), (0, 0)])
-def test_moments_are_those_of_all_samples(counts: tuple[int, int]) -> None:
-    samples = [torch.randn(4, count, generator=torch.Generator().manual_seed(count)) for count in counts]
-
-    def moments(given: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(given, 1, correction=0) if given.numel() else torch.zeros(2, 4)
-        return torch.stack([torch.full((4,), float(given.shape[1])), variance, mean], 1)
-
-    def work(kernels: list[Kernel], rank: int) -> Tensor:
-        pooled = torch.zeros(4, 2)
-        for _ in range(3):
-            kernels[2].launch(1, quantities=4, own=moments(samples[rank]), pooled=pooled)
-        return pooled
-
-    first, second = both(small_program(2), 12, work)
-    assert torch.equal(first, second)
-    torch.testing.assert_close(first, moments(torch.cat(samples, 1))[:, 1:], rtol=1e-5, atol=1e-6)

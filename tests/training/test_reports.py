@@ -10,6 +10,7 @@ from harness import assert_same_bits
 torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.training.operations.episodes import EpisodeSums  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.record.reports import WINDOW, EpisodeWindow, Mailbox, mean_figures  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import RoleInfo, RoleStorage  # noqa: E402
@@ -105,6 +106,26 @@ def test_episodes_of_a_horizon(device: str) -> None:
     storage.episode_return[1, 0] = torch.tensor([2.0, -3.0])
     storage.episode_length[2, :, 0] = torch.tensor([1, 2], dtype=torch.int32)
     storage.episode_return[2, :, 0] = torch.tensor([0.5, 0.25])
-    assert storage.episodes().tolist() == [[0.0, 2.0, 2.0], [0.0, -1.0, 0.75], [0.0, 12.0, 3.0]]
+    sums = EpisodeSums(place)
+    assert storage.episodes(sums).tolist() == [[0.0, 2.0, 2.0], [0.0, -1.0, 0.75], [0.0, 12.0, 3.0]]
     storage.carry_over()
-    assert storage.episodes().abs().sum() == 0
+    assert storage.episodes(sums).abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows", "each", "width"), [(1, 1, 1, 1), (3, 700, 1, 2), (5, 9, 3, 4), (2, 9000, 2, 1)]
+)
+def test_sums_over_episodes(steps: int, rows: int, each: int, width: int, device: str) -> None:
+    g = torch.Generator().manual_seed(rows)
+    ended = torch.rand(steps, rows, generator=g) < 0.3
+    lengths = torch.where(ended, torch.randint(1, 1000, (steps, rows), generator=g), 0).int()
+    values = torch.randn(steps, rows, width, generator=g) + 5
+    given = torch.where(ended.unsqueeze(2), values, torch.nan).to(resolve_device(device))
+    of_each = lengths.unsqueeze(2).repeat(1, 1, each).to(given.device)
+    found = EpisodeSums(device).of(of_each, given, add_lengths=True).cpu().double()
+    assert torch.equal(found[0], ended.sum(1).double())
+    assert torch.equal(found[-1], lengths.sum(1).double())
+    torch.testing.assert_close(
+        found[1:-1], torch.where(ended.unsqueeze(2), values, 0.0).double().sum(1).T, rtol=1e-7, atol=0
+    )
+    assert torch.equal(EpisodeSums(device).of(of_each, given, add_lengths=False).cpu(), found[:-1].float())

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from gpu_envs.backend.host import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
 from gpu_envs.training import RunDirectory, Schedule, Trainer, evaluate, resume, train, trainer  # noqa: E402
-from gpu_envs.training.operations.device_schedule import DeviceSchedule  # noqa: E402
+from gpu_envs.training.operations.device_schedule import DeviceSchedules  # noqa: E402
 from gpu_envs.training.process import memory  # noqa: E402
 from gpu_envs.training.process.settings import torch_threads  # noqa: E402
 from gpu_envs.training.record.checkpoint import Checkpoints, load  # noqa: E402
@@ -161,13 +161,21 @@ def test_a_module_under_training_is_not_filled_with_a_checkpoint(tmp_path: Path,
     assert_same_bits(before, live.state_dict())
 
 
-def test_a_schedule_on_the_device_is_the_schedule(device: str) -> None:
-    for text in ("0.5", "0:1,1:0", "0.25:3,0.5:1,0.75:-2"):
-        schedule = Schedule.of(text)
-        ours = DeviceSchedule(schedule, device)
-        for at in np.linspace(0, 1, 41):
-            done = torch.tensor([at], dtype=torch.float64, device=device)
-            assert ours.at(done).item() == pytest.approx(schedule.at(float(at)), abs=1e-6)
+def test_schedules_on_the_device_are_the_schedules(device: str) -> None:
+    schedules = [Schedule.of(text) for text in ("0.5", "0:1,1:0", "0.25:3,0.5:1,0.75:-2", "0.3:1e-3,0.31:7")]
+    targets = [(schedule, torch.zeros(1, device=device)) for schedule in schedules]
+    ours = DeviceSchedules(targets, small(device, total_steps=8 * 16 * 40), device)
+    for update in range(44):  # beyond the end the last one's stay
+        ours.write()
+        for schedule, target in targets:
+            assert target.item() == np.float32(schedule.at(min(update, 39) / 40))
+    assert ours.clock.item() == 44
+    begun = small(device, total_steps=(8 * 24 + 2 * 16 * 8) * 16, since=(24, 8 * 16 * 24), num_envs=16)
+    going_on = DeviceSchedules(targets, begun, device)
+    going_on.clock.fill_(30)
+    going_on.write()
+    done = (8 * 24 + 16 * 6) / (8 * 24 + 16 * 16)
+    assert [target.item() for _, target in targets] == [np.float32(schedule.at(done)) for schedule in schedules]
 
 
 def test_a2c_learns(device: str) -> None:

@@ -13,7 +13,15 @@ from trainers import SPACES  # noqa: E402
 
 from gpu_envs.backend import open_backend, resolve_device  # noqa: E402
 from gpu_envs.backend.launcher import load_kernels  # noqa: E402
-from gpu_envs.training.operations import advantage, ops, optimiser, permutation  # noqa: E402
+from gpu_envs.training.operations import (  # noqa: E402
+    advantage,
+    device_schedule,
+    episodes,
+    measure,
+    ops,
+    optimiser,
+    permutation,
+)
 from gpu_envs.training.operations.advantage import Advantages  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.permutation import Permutation  # noqa: E402
@@ -188,17 +196,22 @@ def test_a_wrong_tensor_is_named(device: str) -> None:
 # --- permutations ---
 
 
-def orders(count: int, device: str, turns: int, key: int = 1, counter: int = 0) -> Tensor:
-    place = resolve_device(device)
-    stream, found = torch.tensor([key, counter], device=place), torch.empty(turns, count, dtype=torch.int32)
-    kernel, indices = Permutation(count, device), torch.empty(count, dtype=torch.int32, device=place)
+def orders(count: int, device: str, turns: int, key: int = 1, counter: int = 0, each: int = 1) -> Tensor:
+    place, numbers = resolve_device(device), count * each
+    stream, found = torch.tensor([key, counter], device=place), torch.empty(turns, numbers, dtype=torch.int32)
+    kernel = Permutation(count, device, each=each)
+    indices = torch.empty(numbers, dtype=torch.int32, device=place)
     for turn in range(turns):
         kernel.write(indices, stream, turn)
         found[turn] = indices.cpu()
     return found
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 65, 1000, 65536, 65537])
+COUNTS = [1, 2, 3, 7, 8, 9, 63, 64, 65, 127, 1000, 65535, 65536, 65537, 524_289, 1_048_573, 2**21]
+"""About powers of two, prime, and those of which a thread has several elements."""
+
+
+@pytest.mark.parametrize("count", COUNTS)
 def test_a_permutation_has_each_index_once(count: int, device: str) -> None:
     found = orders(count, device, 3)
     assert (found.sort(1).values == torch.arange(count)).all()
@@ -219,11 +232,29 @@ def test_every_index_is_everywhere_equally_often(count: int, device: str) -> Non
         assert ((counts - turns / count) ** 2 / (turns / count)).sum() < 60
 
 
-def test_every_order_of_three_is_equally_likely(device: str) -> None:
-    found = orders(3, device, 6000)
-    counts = torch.bincount(found[:, 0] * 9 + found[:, 1] * 3 + found[:, 2])
-    assert ((counts[counts > 0] - 1000) ** 2 / 1000).sum() < 60
-    assert (counts > 0).sum() == 6
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_every_order_of_a_few_is_equally_likely(count: int, device: str) -> None:
+    possible = math.factorial(count)
+    found = orders(count, device, 200 * possible)
+    counts = torch.bincount((found * count ** torch.arange(count)).sum(1))
+    assert (counts > 0).sum() == possible
+    # Pearson's statistic, as far as it goes beyond its mean in deviations of the normal distribution
+    beyond = ((counts[counts > 0] - 200) ** 2 / 200).sum() - (possible - 1)
+    assert beyond < 6 * math.sqrt(2 * (possible - 1))
+
+
+@pytest.mark.parametrize(("count", "each"), [(1, 3), (100, 2), (70_001, 5)])
+def test_groups_stay_together(count: int, each: int, device: str) -> None:
+    alone, found = orders(count, device, 2), orders(count, device, 2, each=each)
+    assert torch.equal(found.view(2, count, each), alone.unsqueeze(2) * each + torch.arange(each))
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 2**31])
+def test_nearly_all_pairs_of_a_permutation_are_elements(count: int, device: str) -> None:
+    """So that hardly any is sent through again; of as many as there can be, whose order nobody wants to see."""
+    call = Permutation(count, device)._permute._call
+    assert count <= call.size << call.bits < count * 1.0001
+    assert 1 / 4 < call.size / 2**call.bits <= 4
 
 
 def test_a_long_order_has_no_pattern(device: str) -> None:
@@ -245,11 +276,18 @@ def programs() -> list[Any]:
     of_heads = [ops.program(Head.of(space), kernel) for space in SPACES.values() for kernel in ("sample", "loss")]
     return [
         advantage.program(),
+        device_schedule.program(),
+        episodes.program(),
+        measure.program(),
         permutation.program(),
         optimiser.program(),
         *(program(count) for program in (optimiser.program, small_program) for count in (2, 8)),
         *of_heads,
     ]
+
+
+IN_DOUBLES = ("optimise", "schedule", "measure", "episodes")
+"""Programs that work some numbers out in doubles, once a step or an iteration."""
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100"])
@@ -266,11 +304,14 @@ def test_nvrtc_compiles(architecture: str) -> None:
         assert {name for name, kind, _ in found if kind == "registers"} == {f"kernel_{n}" for n in program.calls}
         assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
         assert 128 * program.staging_bytes <= 46 * 1024
-        if program.name != "optimise":  # it works out a correction in doubles, once a step
+        if program.name not in IN_DOUBLES:
             assert double_arithmetic(ptx) == []
 
 
 def test_a_kernel_takes_its_members_and_no_others(device: str) -> None:
     (kernel,) = load_kernels(open_backend(resolve_device(device)), permutation.program())
-    with pytest.raises(ValueError, match="kernel permute takes count, half_bits, indices, stream, turn; given count"):
+    with pytest.raises(
+        ValueError,
+        match="kernel permute takes bits, count, each, indices, numbers, size, stream, threads, turn; given count",
+    ):
         kernel.launch(1, count=1)

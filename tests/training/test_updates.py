@@ -70,7 +70,8 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     trainer._roll_out()
     name = next(iter(trainer.learners))
     learner: Any = trainer.learners[name]
-    learner.set_scalars(*torch.tensor([[0.02], [0.03]], device=trainer.device))
+    for (_, rate), value in zip(learner.schedules, (0.02, 0.03), strict=True):
+        rate.fill_(value)
     for other in trainer.learners.values():
         other.conclude(trainer._horizon_env.storage)
     observations, flat = learner._flat

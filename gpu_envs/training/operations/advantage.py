@@ -11,6 +11,11 @@ from gpu_envs.backend.structs import Struct
 
 _EACH = ("steps", "rows")
 
+MOMENTS = 7
+"""Numbers that are kept of each row's advantages and returns; the first is how many there were."""
+
+MOMENTS_IN_CPP = f"constexpr int MOMENTS = {MOMENTS};"
+
 ADVANTAGE_CALL = Struct.of(
     "AdvantageCall",
     "float",
@@ -26,8 +31,20 @@ ADVANTAGE_CALL = Struct.of(
     ("const float*?", "reward_scale", (1,)),
     ("float*", "advantages", _EACH),
     ("float*", "returns", _EACH),
+    ("float*?", "moments", (MOMENTS, "rows")),
     ("float", "gamma"),
     ("float", "gamma_lambda"),
+)
+
+PLACES_CALL = Struct.of(
+    "PlacesCall",
+    "float",
+    ("Index", "rows"),
+    ("Index", "steps"),
+    ("int", "each"),
+    ("const u8*", "terminations", _EACH),
+    ("const u8*", "truncations", _EACH),
+    ("Index*", "places", ("rows",)),
 )
 
 DISCOUNTED_CALL = Struct.of(
@@ -49,8 +66,9 @@ DISCOUNTED_CALL = Struct.of(
 
 def program() -> Program:
     """The source. A row's work is worth more the longer the horizon; the weight is that of a usual one."""
-    calls = {"advantages": ADVANTAGE_CALL, "discounted": DISCOUNTED_CALL}
-    return program_of(("training/advantage.cuh",), calls, KernelSettings(weight=32))
+    calls = {"advantages": ADVANTAGE_CALL, "places": PLACES_CALL, "discounted": DISCOUNTED_CALL}
+    parts = ("training/moments.cuh", "training/advantage.cuh")
+    return program_of(parts, calls, KernelSettings(prologue=MOMENTS_IN_CPP, weight=32))
 
 
 @final
@@ -58,7 +76,8 @@ class Advantages:
     """The kernels that go through a horizon, one thread a row; all arrays are [T, R]."""
 
     def __init__(self, device: str, threads: int | None = None) -> None:
-        self._advantages, self._discounted = load_kernels(open_backend(resolve_device(device), threads), program())
+        kernels = load_kernels(open_backend(resolve_device(device), threads), program())
+        self._advantages, self._places, self._discounted = kernels
 
     def compute(
         self,
@@ -73,6 +92,7 @@ class Advantages:
         advantages: torch.Tensor,
         returns: torch.Tensor,
         reward_scale: torch.Tensor | None = None,
+        moments: torch.Tensor | None = None,
     ) -> None:
         """Estimates advantages backward over the steps (GAE).
 
@@ -89,6 +109,7 @@ class Advantages:
             advantages: [T, R], written.
             returns: [T, R], written: advantages plus values.
             reward_scale: [1] on the device; rewards are multiplied by it. None: they are not.
+            moments: [7, R], written: of each row, for ``Measure``; None: not wanted.
         """
         steps, rows = _steps_and_rows(rewards)
         each_step = bootstrap.ndim == 2
@@ -96,7 +117,26 @@ class Advantages:
             rows, rows=rows, steps=steps, states=steps + 1, rewards=rewards, values=values, terminations=terminations,
             truncations=truncations, alive=alive, bootstrap=bootstrap,
             bootstrap_steps=steps if each_step else None, bootstrap_stride=rows if each_step else 0,
-            reward_scale=reward_scale, advantages=advantages, returns=returns, gamma=gamma, gamma_lambda=gamma * lam,
+            reward_scale=reward_scale, advantages=advantages, returns=returns, moments=moments, gamma=gamma,
+            gamma_lambda=gamma * lam,
+        )  # fmt: skip
+
+    def places(
+        self, terminations: torch.Tensor, truncations: torch.Tensor, places: torch.Tensor, *, each: int = 1
+    ) -> None:
+        """Finds where the final observations are of episodes that are truncated, one at most of each row.
+
+        Args:
+            terminations: [T, R]: nothing follows.
+            truncations: [T, R].
+            places: int64 [R], written: step * R + row, where the row's episode is truncated and not terminated; below
+                zero where it is not.
+            each: So many rows, one after another, are those of a group, which is truncated together.
+        """
+        steps, rows = _steps_and_rows(truncations)
+        self._places.launch(
+            rows // each, rows=rows, steps=steps, each=each, terminations=terminations, truncations=truncations,
+            places=places,
         )  # fmt: skip
 
     def discounted(

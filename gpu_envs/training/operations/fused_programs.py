@@ -49,8 +49,11 @@ ACT_MEMBERS = (
 VALUES_MEMBERS = (
     ("Index", "rows"),
     ("const float*", "flat", ("parameters",)),
-    ("const float*", "observations", ("rows", "features")),
+    ("const float*", "observations", ("samples", "features")),
     ("float*", "values", ("rows",)),
+    ("const Index*?", "places", ("rows",)),
+    ("float*?", "largest", (1,)),
+    ("const u8*?", "alive", ("samples",)),
     *SCALE,
 )
 """What every network that values is told."""

@@ -114,10 +114,17 @@ class FusedNetworks(Networks):
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
         )  # fmt: skip
 
-    def values(self, observations: Rows, values: torch.Tensor) -> None:
-        rows = observations.shape[0]
-        blocks = self._blocks(rows, ACT_ROWS, self._processors)
-        self._forward[1].launch(blocks, **self._common(observations), rows=rows, values=values)
+    def values(
+        self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
+        largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        rows = len(values)
+        if places is None and rows != observations.shape[0]:
+            raise ValueError(f"there are observations of {observations.shape[0]} rows, and room for {rows} values")
+        self._forward[1].launch(
+            self._blocks(rows, ACT_ROWS, self._processors), **self._common(observations), rows=rows,
+            samples=observations.shape[0], values=values, places=places, largest=largest, alive=alive,
+        )  # fmt: skip
 
     def gradient(
         self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,

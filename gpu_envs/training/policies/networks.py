@@ -12,7 +12,7 @@ from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, whole
+from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, raise_to_largest, whole
 from gpu_envs.training.policies.policy import PartedLinear, Policy, inwards
 from gpu_envs.training.process.memory import is_shortage
 
@@ -56,8 +56,19 @@ class Networks(ABC):
         """
 
     @abstractmethod
-    def values(self, observations: Rows, values: torch.Tensor) -> None:
-        """Writes the values of observations ``[rows, features]``."""
+    def values(
+        self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
+        largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Writes the values of observations.
+
+        Args:
+            observations: ``[rows, features]``.
+            values: ``[rows]``, or of each of ``places``.
+            places: Which rows are valued, whole groups of them; below zero: none, and the value may be anything.
+            largest: ``[1]``, raised to the largest magnitude in rows of agents in the game, above which is NaN.
+            alive: Whose rows those are, ``[rows]``; None: all.
+        """
 
     @abstractmethod
     def gradient(
@@ -128,7 +139,14 @@ class TorchNetworks(Networks):
             first_row=first_row, action_mask=action_mask,
         )  # fmt: skip
 
-    def values(self, observations: Rows, values: torch.Tensor) -> None:
+    def values(
+        self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
+        largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        if largest is not None:
+            raise_to_largest(largest, observations, alive)
+        if places is not None:
+            observations = chosen_rows(observations, places.clamp(min=0))
         self._learning(False)
         step = self._chunk(observations.shape[0], _each(observations))
         with torch.no_grad(), matmul_precision(self._precision), self._casts():

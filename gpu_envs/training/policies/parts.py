@@ -109,6 +109,13 @@ def largest_of(rows: Rows) -> torch.Tensor:
     return torch.maximum(largest_of(rows.own), largest_of(rows.shared).repeat_interleave(rows.each, -1))
 
 
+def raise_to_largest(largest: torch.Tensor, rows: Rows, alive: torch.Tensor | None) -> None:
+    """Raises a tensor of one element to the largest number of the living's rows, by magnitude; NaN is above all."""
+    found = largest_of(rows)
+    found = (found if alive is None else torch.where(alive, found, 0.0)).amax()
+    torch.maximum(largest, found, out=largest)
+
+
 def of_living(rows: Rows, alive: torch.Tensor) -> Rows:
     """The rows, of which those of the dead are zero: they may hold NaN, which times zero stays NaN."""
     if not isinstance(rows, Parts):

@@ -146,11 +146,16 @@ class WideNetworks(Networks):
             values=values, action_mask=_bytes(action_mask),
         )  # fmt: skip
 
-    def values(self, observations: Rows, values: torch.Tensor) -> None:
-        rows = observations.shape[0]
+    def values(
+        self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
+        largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        rows = len(values)
         self._pack.launch(self._blocks)
-        blocks = min(self._blocks, -(-rows // ROWS))
-        self._forward[1].launch(blocks, **self._common(observations), rows=rows, values=values)
+        self._forward[1].launch(
+            min(self._blocks, -(-rows // ROWS)), **self._common(observations), rows=rows,
+            samples=observations.shape[0], values=values, places=places, largest=largest, alive=alive,
+        )  # fmt: skip
 
     def gradient(
         self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,

@@ -116,20 +116,6 @@ class Group:
         else:
             torch.sum(self.gathered(tensor), 0, out=tensor)
 
-    def pooled(self, moments: torch.Tensor) -> torch.Tensor:
-        """Variance and mean over the samples of all, ``[quantities, 2]`` (Chan et al. 1979).
-
-        Args:
-            moments: float32 ``[quantities, 3]``: the number of this process's samples, their variance, and their mean.
-        """
-        small = self._small_exchange(moments)
-        if small is not None:
-            return small.pool(moments)
-        counts, variances, means = self.gathered(moments).unbind(-1)
-        share = counts / counts.sum(0).clamp(min=1.0)
-        mean = (share * means).sum(0)
-        return torch.stack([(share * (variances + (means - mean).square())).sum(0), mean], -1)
-
     def combine(self, figures: torch.Tensor, added: int) -> None:
         """Puts into place, of so many figures, the sums over what each process gave; of the others the largest."""
         small = self._small_exchange(figures) if self.size > 1 else None

@@ -44,11 +44,6 @@ COMBINE_CALL = Struct.of(
     "CombineCall", "float", ("Index", "count"), ("Index", "added"), ("float*", "figures", ("count",)), *PEERS,
 )  # fmt: skip
 
-POOL_CALL = Struct.of(
-    "PoolCall", "float", ("int", "quantities"), ("const float*", "own", ("quantities", 3)),
-    ("float*", "pooled", ("quantities", 2)), *PEERS,
-)  # fmt: skip
-
 
 def settings(processes: int, prologue: str = "") -> KernelSettings:
     """Of programs whose kernels exchange numbers among so many processes."""
@@ -64,7 +59,7 @@ def settings(processes: int, prologue: str = "") -> KernelSettings:
 
 def small_program(processes: int) -> Program:
     """The source of what is exchanged beside gradients."""
-    calls = {"gather": GATHER_CALL, "combine": COMBINE_CALL, "pool": POOL_CALL}
+    calls = {"gather": GATHER_CALL, "combine": COMBINE_CALL}
     return program_of(("training/peers.cuh", "training/peers_gather.cuh"), calls, settings(processes))
 
 
@@ -164,7 +159,7 @@ class SmallExchange:
         """Allocates; every process makes it at the same time."""
         self._memory: Final = PeerMemory(group, numbers, device)
         kernels = load_kernels(open_backend(str(device)), small_program(dist.get_world_size(group)))
-        self._gather, self._combine, self._pool = (kernel.fill(**self._memory.members) for kernel in kernels)
+        self._gather, self._combine = (kernel.fill(**self._memory.members) for kernel in kernels)
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
         """Writes what each process has to ``gathered``, by rank; elements are of 4 or 8 bytes."""
@@ -175,9 +170,3 @@ class SmallExchange:
     def combine(self, figures: torch.Tensor, added: int) -> None:
         """As ``Group.combine``."""
         self._combine.launch(blocks_of(len(figures)), count=len(figures), added=added, figures=figures)
-
-    def pool(self, moments: torch.Tensor) -> torch.Tensor:
-        """As ``Group.pooled``."""
-        pooled = moments.new_empty((len(moments), 2))
-        self._pool.launch(1, quantities=len(moments), own=moments, pooled=pooled)
-        return pooled

@@ -1,6 +1,7 @@
 """The environment as training sees it: by role, with storage for a horizon of steps."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, final
@@ -15,6 +16,7 @@ from gpu_envs.engine.results import Step
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.training.config import Config
+from gpu_envs.training.operations.episodes import EpisodeSums
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.policies.parts import Parts, Rows, Split, splits_of
 from gpu_envs.training.rollout.features import Flattening
@@ -195,12 +197,10 @@ class RoleStorage:
         arrays: list[torch.Tensor | None] = [getattr(self, name) for name in _KNOWN]
         return [array for array in arrays if array is not None]
 
-    def episodes(self) -> torch.Tensor:
+    def episodes(self, sums: EpisodeSums) -> torch.Tensor:
         """Of each step: how many agents' episodes ended, and the sums of their returns and lengths, ``[3, T]``."""
-        ended = self.episode_length > 0
-        returns = torch.where(ended, self.episode_return, 0.0)
-        parts = (ended.sum((1, 2)), returns.sum((1, 2)), self.episode_length.sum((1, 2)))
-        return torch.stack([part.to(torch.float32) for part in parts])
+        lengths, returns = (array.view(len(array), -1, 1) for array in (self.episode_length, self.episode_return))
+        return sums.of(lengths, returns, add_lengths=True)
 
 
 _KNOWN = ("observations", "shared_observations", "alive", "action_mask")
@@ -289,12 +289,15 @@ class HorizonEnv:
 
         Where there are metrics, also how many replicas' ended, and the sums of these, ``[1 + metrics, horizon]``.
         """
-        found = [storage.episodes() for storage in self.storage.values()]
+        found = [storage.episodes(self._sums) for storage in self.storage.values()]
         if self.episode_metrics is not None:
-            ended = self.ended
-            sums = torch.where(ended.unsqueeze(-1), self.episode_metrics, 0.0).sum(1)
-            found.append(torch.cat([ended.sum(1, keepdim=True), sums], 1).T)
+            first = next(iter(self.storage.values()))  # all of a replica's agents are reported together
+            found.append(self._sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
         return found
+
+    @functools.cached_property
+    def _sums(self) -> EpisodeSums:
+        return EpisodeSums(self.device)
 
     @property
     def code(self) -> str:

@@ -5,6 +5,7 @@ from typing import final
 import torch
 
 from gpu_envs.training.config import Config
+from gpu_envs.training.operations.advantage import MOMENTS
 from gpu_envs.training.operations.heads import Head
 
 
@@ -15,6 +16,9 @@ class SampleStorage:
     Attributes:
         indices: The random order of the samples; None: they are taken as they come.
         acted: The environment's actions, where those are others than the policy's (a box).
+        moments: What is kept of each row's advantages and returns.
+        places: Where each row's last observation is, if its episode was truncated.
+        last_values: What those are worth.
         sums: Where rewards are normalised: of each row, what the scale learns from.
     """
 
@@ -32,5 +36,7 @@ class SampleStorage:
         self.advantages = made(horizon, rows)
         self.returns = made(horizon, rows)
         self.acted = made(rows, head.width) if box else None
+        self.moments = made(MOMENTS, rows)
+        self.places, self.last_values = made(rows, dtype=torch.int64), made(rows)
         self.sums = (made(rows), made(rows), made(rows)) if config.normalise_rewards else None
         self.indices = made(horizon * rows, dtype=torch.int32) if epochs * minibatches > 1 else None

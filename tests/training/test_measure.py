@@ -1,0 +1,246 @@
+"""What is said of a horizon as a whole, against NumPy in float64; and how few operations that takes."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from trainers import EPS, FIELD, small
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.operations.advantage import MOMENTS, Advantages  # noqa: E402
+from gpu_envs.training.operations.measure import FIGURES, Measure  # noqa: E402
+from gpu_envs.training.operations.ops import SUMS  # noqa: E402
+from gpu_envs.training.policies.networks import Networks  # noqa: E402
+from gpu_envs.training.policies.parts import Parts, Split, raise_to_largest  # noqa: E402
+from gpu_envs.training.process.group import Group  # noqa: E402
+
+Tensor = Any
+
+OFF = 1e-6
+"""What moments may be off by, relative to the deviation, whatever the mean: some roundings to float32."""
+
+
+def computed(
+    rewards: Tensor, values: Tensor, alive: Tensor | None, measure: Measure, threads: int | None = None
+) -> list[Tensor]:
+    """Advantages, which without discounts are rewards less values, and returns; rows' moments are left behind."""
+    ends = torch.zeros_like(rewards, dtype=torch.bool)
+    found = [torch.empty_like(rewards), torch.empty_like(rewards)]
+    advantages, returns = found
+    Advantages(str(rewards.device), threads).compute(
+        rewards, values, ends, ends, alive, values[-1].clone(), 0.0, 0.0, advantages, returns, moments=measure.moments
+    )
+    return found
+
+
+def measured(rows: int, device: Any, threads: int | None = None, group: Group | None = None) -> Measure:
+    return Measure(torch.full((MOMENTS, rows), 7.0, device=device), str(device), threads, group or Group())
+
+
+def written(measure: Measure) -> tuple[list[float], dict[str, float]]:
+    """Mean, inverse deviation and the figures, which held anything."""
+    figures = torch.full((len(FIGURES),), 7.0, device=measure.moments.device)
+    normaliser = torch.full((2,), 7.0, device=measure.moments.device)
+    measure.write(figures, normaliser)
+    return normaliser.tolist(), dict(zip(FIGURES, figures.tolist(), strict=True))
+
+
+def horizon(steps: int, rows: int, mean: float, spread: float, device: str) -> tuple[Tensor, Tensor]:
+    """Rewards, and values that are worth a third of them."""
+    g = torch.Generator().manual_seed(steps * rows)
+    rewards = mean + spread * torch.randn(steps, rows, generator=g)
+    values = torch.cat([rewards, rewards[-1:]]) * 0.3 + spread * 0.3 * torch.randn(steps + 1, rows, generator=g)
+    return rewards.to(resolve_device(device)), values.to(resolve_device(device))
+
+
+def check(measure: Measure, advantages: Tensor, returns: Tensor, alive: Tensor | None) -> None:
+    some = torch.ones_like(advantages, dtype=torch.bool) if alive is None else alive
+    advantages, returns = (part[some].cpu().numpy().astype(np.float64) for part in (advantages, returns))
+    (mean, inverse), figures = written(measure)
+    spread = advantages.std()
+    assert mean == pytest.approx(advantages.mean(), rel=EPS, abs=OFF * spread)
+    assert inverse == pytest.approx(1 / (spread + 1e-8), rel=OFF)
+    share = advantages.var() / max(returns.var(), 1e-12)
+    assert figures["explained_variance"] == pytest.approx(1 - share, rel=EPS, abs=2 * OFF * share)
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(0, 1), (3, 1e-3), (1000, 0.03), (-1e6, 10)])
+@pytest.mark.parametrize(("steps", "rows"), [(1, 2), (2, 1), (7, 3), (32, 1000), (700, 33), (5, 70_001)])
+@pytest.mark.parametrize("dead", [False, True])
+def test_moments(steps: int, rows: int, mean: float, spread: float, dead: bool, device: str) -> None:
+    rewards, values = horizon(steps, rows, mean, spread, device)
+    alive = None
+    if dead:
+        alive = torch.rand(steps, rows, generator=torch.Generator().manual_seed(1)) < 0.6
+        alive[0, :2] = True
+        alive[-1, 1:2] = True
+        alive[:, rows // 2] &= rows < 4
+        alive = alive.to(rewards.device)
+        rewards = rewards.where(alive, math.nan)
+        values[0] = values[0].where(alive[0], math.nan)
+        values[1:-1] = values[1:-1].where(alive[:-1] | alive[1:], math.nan)  # of no use to those who still were there
+    measure = measured(rows, rewards.device)
+    advantages, returns = computed(rewards, values, alive, measure)
+    check(measure, advantages, returns, alive)
+
+
+def test_moments_of_equal_numbers_and_of_none(device: str) -> None:
+    """Nothing is a number of 0 samples, of which nobody asks."""
+    rewards, values = torch.full((20, 300), 0.1, device=resolve_device(device)), torch.zeros(21, 300, device=device)
+    measure = measured(300, rewards.device)
+    for alive in (None, torch.zeros_like(rewards, dtype=torch.bool)):
+        computed(rewards, values, alive, measure)
+        (mean, inverse), figures = written(measure)
+        assert mean == (np.float32(0.1) if alive is None else 0.0)
+        assert inverse == np.float32(1e8)
+        assert figures["explained_variance"] == 1.0
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_moments_of_what_is_no_number_are_none(wrong: float, device: str) -> None:
+    for row in (0, 299):
+        rewards, values = horizon(20, 300, 0, 1, device)
+        rewards[7, row] = wrong
+        measure = measured(300, rewards.device)
+        computed(rewards, values, None, measure)
+        normaliser, figures = written(measure)
+        assert not all(map(math.isfinite, normaliser))
+        assert math.isnan(figures["explained_variance"])
+
+
+def test_a_measurement_is_the_same_every_time(device: str) -> None:
+    rewards, values = horizon(20, 40_000, 5, 1, device)
+    found = []
+    for threads in (1, 2, 2):
+        measure = measured(40_000, rewards.device, threads)
+        computed(rewards, values, None, measure, threads)
+        found.append((measure.moments.clone(), written(measure)))
+    for other in found[1:]:
+        assert torch.equal(found[0][0], other[0])
+        assert found[0][1] == other[1]
+
+
+def test_a_measurement_begins_the_figures(device: str) -> None:
+    rewards, values = horizon(4, 30, 0, 1, device)
+    measure = measured(30, rewards.device)
+    computed(rewards, values, None, measure)
+    for largest in (3.5, 0.0, math.nan):
+        measure.largest.fill_(largest)
+        _, figures = written(measure)
+        assert [figures[name] for name in FIGURES[: len(SUMS)]] == [0.0] * len(SUMS)
+        assert (figures["gradient_norm"], figures["learning_rate"]) == (7.0, 7.0)
+        assert figures["largest_observation"] == pytest.approx(largest, rel=0, abs=0, nan_ok=True)
+        assert measure.largest.item() == 0.0
+    figures_alone = torch.zeros(len(FIGURES), device=rewards.device)
+    measure.write(figures_alone, None)
+    assert figures_alone[6] == figures["explained_variance"]
+
+
+@pytest.mark.parametrize("empty", [None, 0, 1])
+def test_moments_of_several_processes(empty: int | None, device: str) -> None:
+    """As if one had all the rows; of one of them all may be dead."""
+    rewards, values = horizon(16, 500, 40, 0.5, device)
+    alive = torch.ones_like(rewards, dtype=torch.bool)
+    spans = [slice(0, 100), slice(100, 500)]
+    if empty is not None:
+        alive[:, spans[empty]] = False
+    told: list[Tensor] = []
+
+    class Two:
+        size = 2
+
+        def gathered(self, own: Tensor) -> Tensor:
+            told.append(own.clone())
+            return torch.stack([told[0], told[-1]])
+
+    found: list[Any] = []
+    for span in spans:
+        some: Any = Two()
+        measure = measured(span.stop - span.start, rewards.device, None, some)
+        given, worth, present = (part[:, span].contiguous() for part in (rewards, values, alive))
+        found.append(computed(given, worth, present, measure))
+        last = measure, written(measure)
+    assert [part[0].item() for part in told] == [alive[:, span].sum().item() for span in spans]
+    advantages, returns = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+    told.pop()
+    check(last[0], advantages, returns, alive)
+
+
+@pytest.mark.parametrize(("steps", "groups", "each"), [(1, 1, 1), (9, 130, 1), (33, 50, 3), (8, 3, 2)])
+def test_places_are_where_an_episode_was_truncated(steps: int, groups: int, each: int, device: str) -> None:
+    rng = np.random.default_rng(steps)
+    rows = groups * each
+    at = rng.integers(-steps, steps, groups)
+    truncations = np.repeat(np.arange(steps)[:, None] == at, each, 1)
+    truncations[:, each - 1 :: each] &= rng.random(groups) < 0.7 if each > 1 else True  # one may be out before
+    terminations = (rng.random((steps, rows)) < 0.3) & ~truncations
+    expected = np.where(np.repeat(at, each) < 0, -1, np.repeat(at, each) * rows + np.arange(rows))
+    if each == 1:  # both: terminated
+        terminations |= truncations & (np.arange(rows) % 5 == 0)
+        expected = np.where(np.arange(rows) % 5 == 0, -1, expected)
+    ended, cut = (torch.from_numpy(flags).to(resolve_device(device)) for flags in (terminations, truncations))
+    places = torch.full((rows,), 7, dtype=torch.int64, device=cut.device)
+    Advantages(device).places(ended, cut, places, each=each)
+    assert places.tolist() == expected.tolist()
+
+
+def test_the_largest_is_of_the_living(device: str) -> None:
+    rows = torch.tensor([[1.0, -2.0], [math.nan, 1.0], [0.5, math.inf], [-3.0, 0.0]], device=resolve_device(device))
+    alive = torch.tensor([True, False, False, True], device=rows.device)
+    largest = torch.zeros(1, device=rows.device)
+    for some, expected in (
+        ([True, False, False, False], 2.0), ([False] * 4, 2.0), (alive.tolist(), 3.0),
+        ([True, False, True, True], math.inf), ([True] * 4, math.nan), ([True, False, False, True], math.nan),
+    ):  # fmt: skip
+        raise_to_largest(largest, rows, torch.tensor(some, device=rows.device))
+        assert largest.item() == pytest.approx(expected, nan_ok=True)
+    whole = torch.zeros(1, device=rows.device)
+    parts = Parts(rows[:, :1].clone(), torch.tensor([[7.0], [8.0]], device=rows.device), 2, Split(1, 1, 0))
+    raise_to_largest(whole, parts, torch.tensor([True, False, False, False], device=rows.device))
+    assert whole.item() == 7.0
+    raise_to_largest(whole, rows[[0, 3]], None)
+    assert whole.item() == 7.0
+
+
+class Idle(Networks):
+    """Networks that leave everything to nobody, as those in kernels of our own leave nothing to torch."""
+
+    acts_with_value = False
+
+    def act(self, *_: Any, **__: Any) -> None: ...
+    def values(self, *_: Any, **__: Any) -> None: ...
+    def gradient(self, *_: Any, **__: Any) -> None: ...
+
+
+class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Notes what torch does, without what only looks at memory in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.done: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if not func.is_view:
+            self.done.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
+def test_beside_the_networks_torch_has_next_to_nothing_to_do(env: str, device: str) -> None:
+    trainer: Any = Trainer(small(device, env))
+    trainer._roll_out()
+    for learner in trainer.learners.values():
+        learner.networks = Idle()
+    trainer._learn()
+    with Noted() as noted:
+        trainer._learn()
+    counters = ["add_"] * len(trainer.learners)  # of random numbers
+    sums = ["new_empty"] * len(trainer._horizon_env.episodes())
+    assert noted.done == [*counters, *sums, "cat"]
