@@ -245,9 +245,8 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    return FusedNetworks(
-        network, device, optimiser.flat, optimiser.gradient, None if scale is None else (scale.offset, scale.inverse)
-    )
+    scales = None if scale is None else (scale.offset, scale.inverse)
+    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scales, optimiser)
 
 
 def _run_by_torch(

@@ -8,6 +8,8 @@ from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_settings
+from gpu_envs.training.operations.optimiser import STEP_MEMBERS, SUM_NUMBERS
+from gpu_envs.training.process.peers import constants
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
 
@@ -15,8 +17,14 @@ ACT_ROWS = 64
 """Rows that four warps take at a time: ``TILE`` in ``network.cuh``."""
 _THREADS = 128
 """Of a block, where warps work by themselves."""
-_REDUCE_THREADS = 256
-REDUCED_COLUMNS = 32
+_STEP_THREADS = 512
+"""Of a block that adds up what they found: two strips of columns at a time."""
+STEP_BLOCKS = 2
+"""How many of these a multiprocessor has room for: no more are launched."""
+_STRIP = 32
+"""Columns."""
+_SLICES = 8
+"""Sums that a column's rows go to."""
 _SHARED_OF_PROCESSOR = 228 * 1024
 _SHARED_OF_BLOCK = 1024
 """What a block costs beside what it asks for."""
@@ -66,25 +74,27 @@ UPDATE_CALL = Struct.of(
     *_SCALE,
 )
 
-REDUCE_CALL = Struct.of(
-    "ReduceCall",
-    "float",
-    ("int", "parameters"),
-    ("int", "sums"),
+_PARTIALS = (
     ("int", "actors"),
     ("int", "critics"),
     ("int", "critic"),
     ("int", "critic_end"),
     ("int", "value_loss"),
-    ("const float*", "partials", ("workers", "columns")),
-    ("const float*", "flat", ("parameters",)),
     ("int", "log_std"),
     ("int", "log_stds"),
     ("float", "low"),
     ("float", "high"),
-    ("float*", "gradient", ("parameters",)),
-    ("float*", "totals", ("sums",)),
+    ("int", "parameters"),
+    ("const float*", "flat", ("parameters",)),
+    ("const float*", "partials", ("workers", "columns")),
 )
+"""What the blocks of an update leave, and what is in its columns."""
+
+REDUCE_CALL = Struct.of(
+    "ReduceCall", "float", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),)),
+)  # fmt: skip
+
+STEP_CALL = Struct.of("StepCall", "float", *_PARTIALS, *STEP_MEMBERS)
 
 
 @final
@@ -211,7 +221,9 @@ class Network:
         back = size * second * (_padded(outputs, depth) + first)
         strides = _stride(self.features) + _stride(first) + _stride(second) + max(_stride(first), _stride(second))
         sums = 4 * len(SUMS) * _THREADS // 32
-        return _padded(self._forward_bytes(outputs) + back + size * ACT_ROWS * strides + self._rows_bytes + sums + 64, 128)
+        return _padded(
+            self._forward_bytes(outputs) + back + size * ACT_ROWS * strides + self._rows_bytes + sums + 64, 128
+        )
 
     @property
     def update_blocks(self) -> int:
@@ -301,10 +313,32 @@ def group_products(precision: str, columns: Iterable[int]) -> str:
     return "\n".join(text)
 
 
-def reduce_program() -> Program:
-    """The sum over blocks."""
-    grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=4 * _REDUCE_THREADS)
-    return program_of(["training/network_reduce.cuh"], {"reduce": REDUCE_CALL}, KernelSettings(grid=grid))
+def reduce_program(processes: int = 1) -> Program:
+    """The sum over blocks: alone, or with a step along it that so many processes take together."""
+    settings = KernelSettings(
+        prologue=f"{SUM_NUMBERS}\n{constants(processes)}\n"
+        f"constexpr int STEP_THREADS = {_STEP_THREADS}, STEP_BLOCKS = {STEP_BLOCKS};",
+        sizes={"processes": processes},
+        grid=Grid(threads=_STEP_THREADS, replicas=1, shared_bytes=_step_bytes(_STEP_THREADS), together=True),
+    )
+    parts = [f"training/{part}.cuh" for part in ("peers", "adam", "network_step", "network_reduce")]
+    return program_of(parts, {"reduce": REDUCE_CALL, "step": STEP_CALL}, settings)
+
+
+def _step_bytes(threads: int) -> int:
+    """Shared memory of a block that takes a step: ``StepMemory`` in ``network_step.cuh``."""
+    return 4 * (strips_at_a_time(threads) * _SLICES * _STRIP + 2)
+
+
+def strips_at_a_time(threads: int = _STEP_THREADS) -> int:
+    """Strips of columns that such a block sums at a time."""
+    warps = threads // 32
+    return warps // (_SLICES if warps % _SLICES == 0 else _SLICES // 2)
+
+
+def strips(columns: int) -> int:
+    """Into how many so many columns go."""
+    return -(-columns // _STRIP)
 
 
 def _padded(count: int, multiple: int) -> int:

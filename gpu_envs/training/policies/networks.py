@@ -10,7 +10,7 @@ from torch import nn
 
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
-from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, whole
 from gpu_envs.training.policies.policy import PartedLinear, Policy, inwards
@@ -73,6 +73,22 @@ class Networks(ABC):
             settings: The loss.
             scalars: Its changing numbers, on the device.
             totals: Receives the sums over the minibatch.
+        """
+
+    @abstractmethod
+    def learn(
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, how: Step,
+    ) -> None:  # fmt: skip
+        """Takes a step along the gradient of a minibatch's loss, which it leaves with the optimiser.
+
+        Args:
+            observations: As for ``gradient``, like all up to ``scalars``.
+            batch: What the loss needs of all samples.
+            indices: The minibatch's samples; None: all.
+            settings: The loss.
+            scalars: Its changing numbers, on the device.
+            how: The step.
         """
 
 
@@ -178,6 +194,14 @@ class TorchNetworks(Networks):
                 sum_of_pieces = [one + other for one, other in zip(sum_of_pieces, grads, strict=True)]
         named = zip(self._parameters, sum_of_pieces, strict=True)
         self.optimiser.gather([inwards(self.module, parameter, grad) for parameter, grad in named])
+
+    def learn(
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, how: Step,
+    ) -> None:  # fmt: skip
+        assert self.optimiser is not None
+        self.gradient(observations, batch, indices, settings, scalars, self.optimiser.totals)
+        self.optimiser.step(how)
 
     def _chunk(self, rows: int, each: int = 1) -> int:
         """How many rows go through the module at a time, in whole groups of so many each."""
