@@ -83,7 +83,7 @@ def _sums(group: Any, device: str, calls: int = 100) -> dict[str, Any]:
     """What it takes to add up CartPole's gradient, and to take its norm too, in a graph of many."""
     import torch
 
-    from gpu_envs.training.operations.optimiser import Adam
+    from gpu_envs.training.operations.optimiser import Adam, Step
 
     parameters = [torch.nn.Parameter(torch.zeros(9219, device=device))]
     rate, norm = torch.zeros(1, device=device), torch.zeros(1, device=device)
@@ -103,8 +103,8 @@ def _sums(group: Any, device: str, calls: int = 100) -> dict[str, Any]:
     return {
         "numbers": len(together.message),
         "gather_us": microseconds(lambda: group.gathered(together.message)),
-        "together_us": microseconds(lambda: together.step(rate, 0.5, norm)),
-        "alone_us": microseconds(lambda: alone.step(rate, 0.5, norm)),
+        "together_us": microseconds(lambda: together.step(Step(rate, 0.5, norm))),
+        "alone_us": microseconds(lambda: alone.step(Step(rate, 0.5, norm))),
     }
 
 

@@ -111,7 +111,8 @@ class CudaKernels(Kernels):
     def _bind_grid(self, kernel: str, call: ctypes.Structure, count: int, grid: Grid) -> Launch:
         """Prepares launches whose blocks have replicas with teams; a launch for each phase, where the grid says so."""
         cupy = import_cupy()
-        launch_kernel, device = cupy.cuda.driver.launchKernel, cupy.cuda.Device(self._device)
+        driver, device = cupy.cuda.driver, cupy.cuda.Device(self._device)
+        launch_kernel, more = (driver.launchCooperativeKernel, ()) if grid.together else (driver.launchKernel, (0,))
         current, index = cupy.cuda.runtime.getDevice, self._device
         function = self._functions[kernel]
         handle, shared, threads = function.ptr, grid.shared_bytes, grid.threads
@@ -123,7 +124,7 @@ class CudaKernels(Kernels):
         def launch_all(stream: int) -> None:
             for phase in phases:
                 call.phase = phase
-                launch_kernel(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address, 0)
+                launch_kernel(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address, *more)
 
         if grid.phased:
             with device:

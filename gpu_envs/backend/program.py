@@ -54,6 +54,8 @@ class Grid:
     blocks: int = 1
     """For so many replicas."""
     shared_bytes: int = 0
+    together: bool = False
+    """All blocks of a launch run at the same time, and may wait for one another: there must be room for them."""
     phased: bool = False
     """A launch for each phase: the struct's ``phase`` says which, and ``phases`` receives their number."""
 

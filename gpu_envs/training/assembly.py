@@ -265,7 +265,7 @@ def _fused(
         wide = wide_network(
             module, policy_rows.head, policy_rows.features, config.activation, config.precision, processors
         )
-        return WideNetworks(wide, device, optimiser.flat, optimiser.gradient, scaled)
+        return WideNetworks(wide, device, optimiser, scaled)
     starts: dict[str, int] = {}
     start = 0
     for name, parameter in module.named_parameters():
@@ -277,7 +277,7 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled)
+    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser)
 
 
 def _run_by_torch(

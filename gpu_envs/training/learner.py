@@ -13,7 +13,7 @@ from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.measure import FIGURES, Measure
 from gpu_envs.training.operations.ops import LossSettings, Samples
-from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.operations.permutation import Permutation
 from gpu_envs.training.policies.networks import TOTALS, Networks
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
@@ -91,6 +91,8 @@ class Learner:
         rates: list[Target] = [(config.learning_rate, self._rate), (config.entropy_weight, self._scalars[2:3])]
         self.schedules = rates
         self._flat: tuple[Rows, Samples] | None = None
+        most_kl = math.inf if config.target_kl is None else _KL_MARGIN * config.target_kl
+        self._how = Step(self._rate, config.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
 
     # --- the horizon ---
 
@@ -198,12 +200,7 @@ class Learner:
         chosen = None
         if self._indices is not None:
             chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
-        self.networks.gradient(observations, batch, chosen, self._settings, self._scalars, self._optimiser.totals)
-        target = self.config.target_kl
-        self._optimiser.step(
-            self._rate, self.config.max_grad_norm, self._norm, figures=self._sums_of_losses, stop=self._stop,
-            most_kl=math.inf if target is None else _KL_MARGIN * target,
-        )  # fmt: skip
+        self.networks.learn(observations, batch, chosen, self._settings, self._scalars, self._how)
 
     # --- what is kept ---
 

@@ -107,6 +107,8 @@ template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WI
 extern __shared__ __align__(16) float staging[];  // a block's own memory: rows on their way out, or a team's Worlds
 
 FN int  thread_rank()        { return int(threadIdx.x); }
+FN int  block_number()       { return int(blockIdx.x); }
+FN int  block_count()        { return int(gridDim.x); }
 FN void block_barrier()      { __syncthreads(); }
 FN void warp_barrier()       { __syncwarp(); }
 template <class T> FN T from_lane_above(T x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
@@ -114,11 +116,17 @@ template <class T> FN T from_lane_across(T x, int distance) { return __shfl_xor_
 FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads
 FN bool block_any(bool mine) { return __syncthreads_or(mine) != 0; }
 
-// The sum over a block of so many threads, in an order that is always the same. The whole block calls it.
-template <int THREADS, class Real> FN Real block_sum(Real x) {
-    __shared__ Real of_warps[THREADS / WARP];
+// Sums in an order that is always the same; each thread gets them. The whole warp calls it.
+template <class Real> FN Real summed_over_warp(Real x) {
     UNROLL
     for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+    return x;
+}
+
+// The same over a block of so many threads, all of which call it.
+template <int THREADS, class Real> FN Real block_sum(Real x) {
+    __shared__ Real of_warps[THREADS / WARP];
+    x = summed_over_warp(x);
     block_barrier();  // an earlier sum has been read
     if (thread_rank() % WARP == 0) of_warps[thread_rank() / WARP] = x;
     block_barrier();
@@ -141,6 +149,28 @@ FN bool last_block(int* arrived, int blocks) {
     }
     block_barrier();
     return last;
+}
+
+// A barrier of all blocks of a launch, whose Grid has them `together`: what they wrote before they arrived can be read by
+// whoever has waited. Each block calls both, one after the other, with all its threads. The last to arrive turns the
+// word's highest bit, and leaves the others as the first found them: so it serves launch after launch.
+FN u32 arrive_at_grid(u32* arrived) {
+    constexpr u32 turn = 1u << 31;
+    u32           before = 0;
+    block_barrier();
+    if (thread_rank() == 0) {
+        const u32 own = block_number() == 0 ? turn - u32(block_count() - 1) : 1u;
+        asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(own) : "memory");
+    }
+    return before;
+}
+FN void wait_for_grid(const u32* arrived, u32 before) {
+    if (thread_rank() == 0) {
+        u32 now;
+        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(arrived) : "memory");
+        while (((before ^ now) >> 31) == 0);
+    }
+    block_barrier();
 }
 
 // How many threads before this one `keep`, and how many of the block's THREADS do. The whole block calls it, and waits

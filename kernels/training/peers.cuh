@@ -40,3 +40,13 @@ template <class Call> FN void hear(const Call& call, u32 round, Index number, u3
         }
     }
 }
+
+// The sum of a number over the processes, in their order. They have been told of this one's.
+template <class Call> FN float summed_over_processes(const Call& call, u32 round, Index number, float own) {
+    u32 found[PROCESSES];
+    hear(call, round, number, bits_of(own), found);
+    float sum = from_bits(found[0]);
+    UNROLL
+    for (int process = 1; process < PROCESSES; ++process) sum += from_bits(found[process]);
+    return sum;
+}

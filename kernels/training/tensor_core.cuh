@@ -17,14 +17,7 @@
 constexpr int WARP_ROWS = 16;
 
 FN int  warp_lane()                            { return int(threadIdx.x) % WARP; }
-FN int  block_count()                          { return int(gridDim.x); }
-FN int  block_number()                         { return int(blockIdx.x); }
 template <class T> FN T from_lane(T x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
-FN float summed_over_warp(float x) {
-    UNROLL
-    for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
-    return x;
-}
 FN float steep_tanh(float x) {  // within 2^-11 of the value
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -19,6 +19,7 @@ from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 from gpu_envs.training.operations.fused_programs import ARITHMETIC, Network, Places, reduce_program  # noqa: E402
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
+from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
 from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused  # noqa: E402
 
 cuda = pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
@@ -99,7 +100,8 @@ COMPILED = ("CartPole", "Pendulum", "wide")
 )
 def test_compiles_without_spills(name: str, precision: str) -> None:
     network = CASES[name].network(precision)
-    for program in (network.act_program(), network.update_program()):
+    stepping = [network.update_program(2)] if precision == "tf32" else []
+    for program in (network.act_program(), network.update_program(), *stepping):
         found = list(resources(compile_with_nvrtc(program.source).cubin))
         mine = {f"kernel_{kernel}" for kernel in program.calls}
         assert mine <= {function for function, _, _ in found}
@@ -113,7 +115,7 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
 def test_compiles_for_other_architectures(architecture: str) -> None:
     network = CASES["CartPole"].network("tf32")
-    for program in (network.act_program(), network.update_program(), reduce_program()):
+    for program in (network.act_program(), network.update_program(), network.update_program(1), reduce_program()):
         compile_with_nvrtc(program.source, architecture)
 
 
@@ -466,3 +468,130 @@ def test_a_graph_of_it_can_be_replayed() -> None:
     graph.replay()
     assert torch.equal(directly, gradient)
     assert torch.equal(totals[0], totals[1])
+
+
+# --- steps along it ---
+
+
+class Learning:
+    """Networks with their optimiser, and steps along the gradient of a minibatch."""
+
+    def __init__(self, case: Case, given: Data, precision: str = "tf32", most_kl: float = 1e9) -> None:
+        def made(value: float, count: int = 1, dtype: Any = torch.float32) -> Any:
+            return torch.full((count,), value, dtype=dtype, device="cuda")
+
+        self.given = given
+        self.adam = Adam([torch.nn.Parameter(given.flat.clone())], device="cuda")
+        buffers = self.adam.flat, self.adam.gradient
+        self.fused = FusedNetworks(case.network(precision), "cuda", *buffers, given.scale, self.adam)
+        self.told = {"norm": made(-1.0), "stop": made(0, dtype=torch.int32), "figures": made(0.0, 6)}
+        self.how = Step(made(0.01), 0.5, most_kl=most_kl, **self.told)
+
+    def step(self, indices: Any = None, *, apart: bool = False) -> None:
+        """In as few launches as it takes, or ``apart``: the gradient, and a step along whatever that is."""
+        given = self.given
+        arguments = given.observations, given.batch, indices, LossSettings(), given.scalars
+        if apart:
+            self.fused.gradient(*arguments, self.adam.totals)
+            self.adam.step(self.how)
+        else:
+            self.fused.learn(*arguments, self.how)
+
+    def state(self) -> dict[str, Any]:
+        found = {"flat": self.adam.flat, "message": self.adam.message, **self.adam.state(), **self.told}
+        return {name: tensor.clone() for name, tensor in found.items()}
+
+
+launches = pytest.mark.parametrize("launches", [1, 2])
+"""Everything in one, or the step behind the update."""
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch, launches: int) -> None:
+    monkeypatch.setattr(FusedNetworks, "one_launch_rows", 2**31 if launches == 1 else 0)
+
+
+def same_bits(one: Learning, other: Learning) -> None:
+    found, wanted = one.state(), other.state()
+    assert [name for name, tensor in found.items() if not torch.equal(tensor, wanted[name])] == []
+
+
+@cuda
+@launches
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize("samples", [1, 65, 3000, 40_001])
+@pytest.mark.parametrize("precision", ARITHMETIC)
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_those_of_separate_launches(name: str, precision: str, samples: int) -> None:
+    given = data(CASES[name], samples, alive=name == "several")
+    together, apart = Learning(CASES[name], given, precision), Learning(CASES[name], given, precision)
+    for turn in range(3):
+        chosen = torch.randperm(samples, generator=torch.Generator().manual_seed(turn))[: 1 + samples // 2].int().cuda()
+        before = together.state()
+        together.step(chosen if turn else None)
+        apart.step(chosen if turn else None, apart=True)
+        same_bits(together, apart)
+        assert not torch.equal(before["flat"], together.adam.flat)
+
+
+@cuda
+@launches
+@pytest.mark.usefixtures("whole")
+def test_a_stop_holds_until_it_is_lifted() -> None:
+    given = data(CASES["Pendulum"], 3000)
+    together, apart = (Learning(CASES["Pendulum"], given, most_kl=1e-4) for _ in range(2))
+    for turn in range(4):
+        if turn == 3:
+            for each in (together, apart):
+                each.told["stop"].zero_()
+        before = together.state()
+        together.step()
+        apart.step(apart=True)
+        same_bits(together, apart)
+        assert together.told["stop"].item() == 1
+        kept = ("flat", "means", "squares", "steps", "norm", "figures")
+        assert all(torch.equal(before[key], tensor) for key, tensor in together.state().items() if key in kept)
+
+
+@cuda
+@pytest.mark.parametrize("dead", [False, True])
+def test_no_samples_are_no_step(dead: bool) -> None:
+    given = data(CASES["CartPole"], 100, alive=True)
+    learning = Learning(CASES["CartPole"], given)
+    learning.step()
+    before = learning.state()
+    assert given.batch.alive is not None
+    given.batch.alive.fill_(False)
+    learning.step(None if dead else torch.zeros(0, dtype=torch.int32, device="cuda"))
+    after = learning.state()
+    assert not after.pop("message").any()
+    assert all(torch.equal(before[key], tensor) for key, tensor in after.items())
+
+
+@cuda
+@launches
+@pytest.mark.usefixtures("whole")
+def test_steps_of_a_graph_and_of_several_streams() -> None:
+    given = data(CASES["Pendulum"], 16_384)
+    recorded, eager = Learning(CASES["Pendulum"], given), Learning(CASES["Pendulum"], given)
+    pieces = torch.arange(16_384, dtype=torch.int32, device="cuda").split(3000)
+
+    def epoch(learning: Learning) -> None:
+        for piece in pieces:
+            learning.step(piece)
+
+    streams: list[Any] = [torch.cuda.Stream() for _ in range(2)]
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            epoch(recorded)
+        torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        epoch(recorded)
+    for _ in range(3):
+        graph.replay()
+    for _ in range(5):
+        for piece in pieces:
+            eager.step(piece, apart=True)
+    same_bits(recorded, eager)

@@ -9,7 +9,7 @@ from harness import HAS_CUDA
 torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
-from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+from gpu_envs.training.operations.optimiser import Adam, Step  # noqa: E402
 
 Tensor = Any
 EPS = 2.0**-24
@@ -42,7 +42,7 @@ class Run:
         self.adam.totals[5] = samples
         self.stop.fill_(stop)
         self.adam.gather(grads)
-        self.adam.step(self.rate, max_norm, self.norm, stop=self.stop)
+        self.adam.step(Step(self.rate, max_norm, self.norm, self.stop))
 
     def flat(self) -> Tensor:
         return torch.cat([p.detach().ravel() for p in self.net.parameters()]).clone()
@@ -159,7 +159,7 @@ def test_an_update_can_be_captured_in_a_graph() -> None:
 
     def update(of: Run) -> None:
         of.adam.gather(grads)
-        of.adam.step(of.rate, 0.5, of.norm, stop=of.stop)
+        of.adam.step(Step(of.rate, 0.5, of.norm, of.stop))
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -69,7 +69,7 @@ def test_gradients_are_added_up_in_order_of_rank() -> None:
     def work(kernels: list[Kernel], rank: int) -> list[tuple[Tensor, float]]:
         collect, blocks = kernels[0], blocks_of(words)
         message, norm = torch.zeros(words), torch.zeros(1)
-        collect.fill(count=count, blocks=blocks, words=words, message=message, squares=torch.zeros(blocks))
+        collect.fill(count=count, blocks=blocks, words=words, message=message, block_squares=torch.zeros(blocks))
         collect.fill(arrived=torch.zeros(1, dtype=torch.int32), steps=torch.zeros(1, dtype=torch.int64))
         collect.fill(learning_rate=torch.ones(1), norm=norm, factors=torch.zeros(4), log_beta1=-0.1, log_beta2=-0.001)
         found = []

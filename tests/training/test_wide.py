@@ -17,7 +17,7 @@ from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.policies import wide_networks  # noqa: E402
-from gpu_envs.training.policies.policy import default_policy, inwards  # noqa: E402
+from gpu_envs.training.policies.policy import default_policy  # noqa: E402
 from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, why_not_wide, wide_network  # noqa: E402
 
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
@@ -44,7 +44,7 @@ class Case:
     shared: bool
     activation: str = "tanh"
 
-    def module(self) -> nn.Module:
+    def module(self) -> Any:
         config = Config(
             env="CartPole-v1", hidden=self.hidden, activation=self.activation, shared_trunk=self.shared, run_dir=""
         )
@@ -116,7 +116,7 @@ def test_what_is_kept_of_a_row_is_known_beforehand(name: str) -> None:
 
 @dataclasses.dataclass
 class Given:
-    module: nn.Module
+    module: Any
     observations: Any
     batch: Samples
     scalars: Any
@@ -176,13 +176,13 @@ def log_prob_and_entropy(head: Head, outputs: Any, actions: Any, mask: Any) -> t
     return log_prob, sum(part.entropy() for part in parts)
 
 
-def wide_of(case: Case, given: Given, precision: str) -> tuple[WideNetworks, Adam, nn.Module]:
+def wide_of(case: Case, given: Given, precision: str) -> tuple[WideNetworks, Adam]:
     module = copy.deepcopy(given.module).cuda()
     adam = Adam(list(module.parameters()), device="cuda")
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     network = wide_network(module, case.head, case.features, case.activation, precision, processors)
     scale = None if given.scale is None else tuple(part.cuda() for part in given.scale)
-    return WideNetworks(network, "cuda", adam.flat, adam.gradient, scale), adam, module
+    return WideNetworks(network, "cuda", adam, scale), adam
 
 
 def reference(case: Case, given: Given, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
@@ -222,7 +222,7 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
     for layer, (inputs, output) in kept.items():
         sizes[id(layer.weight)] = output.grad.abs().T @ inputs.abs()
         sizes[id(layer.bias)] = output.grad.abs().sum(0)
-    grads = [inwards(module, parameter, parameter.grad) for parameter in module.parameters()]
+    grads: list[Any] = [parameter.grad for parameter in module.parameters()]
     magnitudes = []
     for parameter in module.parameters():
         if id(parameter) in sizes:
@@ -240,7 +240,7 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
 def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettings, precision: str) -> None:
     found = []
     for _ in range(2):
-        wide, adam, _ = wide_of(case, given, precision)
+        wide, adam = wide_of(case, given, precision)
         totals = torch.full((6,), torch.nan, device="cuda")
         adam.gradient.fill_(torch.nan)
         wide.gradient(given.observations.cuda(), given.batch, indices, settings, given.scalars.cuda(), totals)
@@ -311,7 +311,7 @@ def test_the_dead_and_the_forbidden_count_for_nothing(name: str) -> None:
 def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) -> None:
     case, rows = CASES[name], 5001
     given = given_of(case, rows, masked=case.head.kind == "discrete", scaled=name == "apart")
-    wide, _, _ = wide_of(case, given, precision)
+    wide, _ = wide_of(case, given, precision)
     ops, head = Ops(case.head, "cuda"), case.head
     with torch.no_grad():
         outputs, value = copy.deepcopy(given.module).double()(scaled_of(given, given.observations.double()))
@@ -357,7 +357,7 @@ def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) 
 def test_a_graph_of_it_can_be_replayed() -> None:
     case = CASES["Tag"]
     given = given_of(case, 1000)
-    wide, adam, _ = wide_of(case, given, "bf16")
+    wide, adam = wide_of(case, given, "bf16")
     observations, scalars = given.observations.cuda(), given.scalars.cuda()
     totals = torch.zeros(2, 6, device="cuda")
     wide.gradient(observations, given.batch, None, LossSettings(), scalars, totals[0])

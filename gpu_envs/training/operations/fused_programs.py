@@ -8,6 +8,8 @@ from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_settings
+from gpu_envs.training.operations.optimiser import STEP_MEMBERS, SUM_NUMBERS
+from gpu_envs.training.process.peers import constants
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
 
@@ -19,10 +21,16 @@ ACT_ROWS = _ACT_THREADS // 2
 """Rows that it takes at a time."""
 _TILE = 64
 """Rows that four warps take at a time, and the width of layers that a warpgroup multiplies."""
-_REDUCE_THREADS = 256
-REDUCED_COLUMNS = 32
+_STEP_THREADS = 512
+"""Of a block that adds up what they found: two strips of columns at a time."""
+STEP_BLOCKS = 2
+"""How many of these a multiprocessor has room for: no more are launched."""
+_STRIP = 32
+"""Columns."""
+_SLICES = 8
+"""Sums that a column's rows go to."""
 _SHARED_OF_PROCESSOR = 228 * 1024
-_SHARED_OF_BLOCK = 1024
+SHARED_OF_BLOCK = 1024
 """What a block costs beside what it asks for."""
 _GROUP = 128
 """Threads of a warpgroup."""
@@ -70,32 +78,41 @@ UPDATE_MEMBERS = (
 ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS)
 VALUES_CALL = Struct.of("ValuesCall", "float", *VALUES_MEMBERS)
 
-UPDATE_CALL = Struct.of(
-    "UpdateCall",
-    "float",
+_UPDATE = (
     *UPDATE_MEMBERS,
     ("int", "parameters"),
     ("float*", "partials", ("workers", "columns")),
 )
+"""What an update is told."""
 
-REDUCE_CALL = Struct.of(
-    "ReduceCall",
-    "float",
-    ("int", "parameters"),
-    ("int", "sums"),
+UPDATE_CALL = Struct.of("UpdateCall", "float", *_UPDATE)
+
+_PARTIALS = (
     ("int", "actors"),
     ("int", "critics"),
     ("int", "critic"),
     ("int", "critic_end"),
     ("int", "value_loss"),
-    ("const float*", "partials", ("workers", "columns")),
-    ("const float*", "flat", ("parameters",)),
     ("int", "log_std"),
     ("int", "log_stds"),
     ("float", "low"),
     ("float", "high"),
-    ("float*", "gradient", ("parameters",)),
-    ("float*", "totals", ("sums",)),
+    ("int", "parameters"),
+    ("const float*", "flat", ("parameters",)),
+    ("const float*", "partials", ("workers", "columns")),
+)
+"""What the blocks of an update leave, and what is in its columns."""
+
+REDUCE_CALL = Struct.of(
+    "ReduceCall", "float", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),)),
+)  # fmt: skip
+
+STEP_CALL = Struct.of("StepCall", "float", *_PARTIALS, *STEP_MEMBERS)
+
+_SHARED_NAMES = frozenset(name for _, name, *_ in _UPDATE)
+
+UPDATE_AND_STEP_CALL = Struct.of(
+    "UpdateCall", "float", *_UPDATE, *(member for member in _PARTIALS if member[1] not in _SHARED_NAMES), *STEP_MEMBERS
 )
 
 
@@ -230,23 +247,28 @@ class Network:
     def update_blocks(self) -> int:
         """How many of these a multiprocessor holds: more than two have no registers."""
         most = 1 if self._by_groups else 2
-        return max(1, min(most, _SHARED_OF_PROCESSOR // (self.update_bytes + _SHARED_OF_BLOCK)))
+        return max(1, min(most, _SHARED_OF_PROCESSOR // (self.update_bytes + SHARED_OF_BLOCK)))
 
     def act_program(self) -> Program:
         """Acting and valuing."""
         calls, own = {"act": ACT_CALL, "values": VALUES_CALL}, ["network_parts", "network", "network_act"]
         return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
 
-    def update_program(self) -> Program:
-        """The gradient, block by block."""
+    def update_program(self, stepping: int = 0) -> Program:
+        """The gradient, block by block; and with a step along their sum that so many processes take together."""
         own: list[str | tuple[str, str]] = ["network_parts", "network", "samples", "network_samples"]
         if self._by_groups:
             lines = (_TILE, _TILE + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
             own += [("products", group_products(self.precision, lines)), "warpgroup", "network_by_groups"]
         else:
             own += ["network_by_warps"]
-        calls, own = {"update": UPDATE_CALL}, [*own, "network_update"]
-        return self._program("policy_loss", LOSS_CALL, own, calls, self.update_bytes, self.update_threads)
+        call, after = UPDATE_CALL, ""
+        if stepping:
+            own += [("processes", constants(stepping)), "peers", "adam", "network_step"]
+            call, after = UPDATE_AND_STEP_CALL, " wait_and_step<THREADS>(call); "
+        own += [("after", f"FN void after_update(const UpdateCall& call) {{{after}}}"), "network_update"]
+        shared, threads = self.update_bytes, self.update_threads
+        return self._program("policy_loss", LOSS_CALL, own, {"update": call}, shared, threads, stepping)
 
     def _program(
         self,
@@ -256,6 +278,7 @@ class Network:
         calls: Mapping[str, Struct],
         shared: int,
         threads: int,
+        stepping: int = 0,
     ) -> Program:
         first, second = self.hidden
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
@@ -275,8 +298,8 @@ class Network:
             prologue=head.prologue,
             structs=[call],
             types=head.types,
-            sizes={**head.sizes, "features": self.features, "parameters": self.parameters},
-            grid=Grid(threads=threads, replicas=1, shared_bytes=shared),
+            sizes={**head.sizes, "features": self.features, "parameters": self.parameters, "processes": stepping},
+            grid=Grid(threads=threads, replicas=1, shared_bytes=shared, together=stepping > 0),
         )
         parts: list[str | tuple[str, str]] = [
             "distributions",
@@ -294,7 +317,7 @@ def activation_text(activation: str) -> str:
 
 
 def group_products(precision: str, columns: Iterable[int]) -> str:
-    """Products of a warpgroup for so many columns of the right factor: an instruction each, with its registers named."""
+    """Products of a warpgroup for so many columns of the right factor: an instruction each."""
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
     text = ["template <int N> struct Product;"]
     for count in sorted(set(columns)):
@@ -319,10 +342,32 @@ def group_products(precision: str, columns: Iterable[int]) -> str:
     return "\n".join(text)
 
 
-def reduce_program() -> Program:
-    """The sum over blocks."""
-    grid = Grid(threads=_REDUCE_THREADS, replicas=1, shared_bytes=4 * _REDUCE_THREADS)
-    return program_of(["training/network_reduce.cuh"], {"reduce": REDUCE_CALL}, KernelSettings(grid=grid))
+def reduce_program(processes: int = 1) -> Program:
+    """The sum over blocks: alone, or with a step along it that so many processes take together."""
+    settings = KernelSettings(
+        prologue=f"{SUM_NUMBERS}\n{constants(processes)}\n"
+        f"constexpr int STEP_THREADS = {_STEP_THREADS}, STEP_BLOCKS = {STEP_BLOCKS};",
+        sizes={"processes": processes},
+        grid=Grid(threads=_STEP_THREADS, replicas=1, shared_bytes=_step_bytes(_STEP_THREADS), together=True),
+    )
+    parts = [f"training/{part}.cuh" for part in ("peers", "adam", "network_step", "network_reduce")]
+    return program_of(parts, {"reduce": REDUCE_CALL, "step": STEP_CALL}, settings)
+
+
+def _step_bytes(threads: int) -> int:
+    """Shared memory of a block that takes a step: ``StepMemory`` in ``network_step.cuh``."""
+    return 4 * (strips_at_a_time(threads) * _SLICES * _STRIP + 2)
+
+
+def strips_at_a_time(threads: int = _STEP_THREADS) -> int:
+    """Strips of columns that such a block sums at a time."""
+    warps = threads // 32
+    return warps // (_SLICES if warps % _SLICES == 0 else _SLICES // 2)
+
+
+def strips(columns: int) -> int:
+    """Into how many so many columns go."""
+    return -(-columns // _STRIP)
 
 
 def _padded(count: int, multiple: int) -> int:

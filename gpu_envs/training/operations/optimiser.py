@@ -1,52 +1,50 @@
 """Adam over one flat buffer that a policy's parameters are views of, with everything that changes on the device."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.launcher import MemberValue, load_kernels
 from gpu_envs.backend.program import Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.peers import ALONE, PEERS, blocks_of, settings
+from gpu_envs.training.process.peers import ALONE, BLOCK, PEERS, blocks_of, settings
 
 _FACTORS = 4
 """What the preparation leaves for all elements."""
 
-COLLECT_CALL = Struct.of(
-    "CollectCall",
-    "float",
+SUM_NUMBERS = f"constexpr int SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')}, ALIVE = {SUMS.index('alive')};"
+"""Of the loss's sums those that decide."""
+
+_STRIPS = BLOCK // 32
+"""Columns go by 32 where one kernel does it all."""
+
+_SUMS = (
     ("Index", "count"),
     ("int", "blocks"),
     ("float*", "message", ("words",)),
-    ("float*", "squares", ("blocks",)),
-    ("int*", "arrived", (1,)),
     *PEERS,
     ("const float*", "learning_rate", (1,)),
     ("int*?", "stop", (1,)),
     ("float*?", "figures", (len(SUMS),)),
     ("i64*", "steps", (1,)),
     ("float*", "norm", (1,)),
-    ("float*", "factors", (_FACTORS,)),
     ("float", "max_norm"),
     ("float", "most_kl"),
     ("double", "log_beta1"),
     ("double", "log_beta2"),
 )
+"""What the step depends on."""
 
-ADAM_CALL = Struct.of(
-    "AdamCall",
-    "float",
-    ("Index", "count"),
-    ("const float*", "factors", (_FACTORS,)),
-    ("const float*", "gradient", ("count",)),
-    ("float*", "parameters", ("count",)),
+_MOMENTS = (
+    ("float*", "weights", ("count",)),
     ("float*", "means", ("count",)),
     ("float*", "squares", ("count",)),
     ("float", "rate1"),
@@ -54,13 +52,50 @@ ADAM_CALL = Struct.of(
     ("float", "beta2"),
     ("float", "epsilon"),
 )
+"""What it changes."""
+
+STEP_MEMBERS = (*_SUMS, *_MOMENTS, ("float*", "strip_squares", ("blocks", _STRIPS)), ("int*", "arrivals", (1,)))
+"""Of a kernel that does it all: filled with ``Adam.members``, and launched with ``Step.members``."""
+
+COLLECT_CALL = Struct.of(
+    "CollectCall", "float", *_SUMS, ("float*", "block_squares", ("blocks",)), ("int*", "arrived", (1,)),
+    ("float*", "factors", (_FACTORS,)),
+)  # fmt: skip
+
+ADAM_CALL = Struct.of(
+    "AdamCall", "float", ("Index", "count"), ("const float*", "factors", (_FACTORS,)),
+    ("const float*", "message", ("words",)), *_MOMENTS,
+)  # fmt: skip
 
 
 def program(processes: int = 1) -> Program:
     """The source, where the gradients of so many processes are added up through memory of their GPUs."""
-    sums = f"constexpr int SUMS = {len(SUMS)}, KL = {SUMS.index('kl')}, ALIVE = {SUMS.index('alive')};"
-    calls = {"collect": COLLECT_CALL, "adam": ADAM_CALL}
-    return program_of(("training/peers.cuh", "training/optimise.cuh"), calls, settings(processes, sums))
+    parts = ("training/peers.cuh", "training/adam.cuh", "training/optimise.cuh")
+    return program_of(parts, {"collect": COLLECT_CALL, "adam": ADAM_CALL}, settings(processes, SUM_NUMBERS))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """How a step is taken, and what it reports."""
+
+    learning_rate: torch.Tensor
+    """``[1]`` on the device."""
+    max_norm: float | None
+    """The mean gradient is shortened to this; None: never."""
+    norm: torch.Tensor
+    """``[1]``, written where a step is taken: of the mean gradient, before it is shortened."""
+    stop: torch.Tensor | None = None
+    """int32 ``[1]`` on the device: 0 to go on; None: always. Becomes 1 where the divergence exceeds ``most_kl``."""
+    most_kl: float = math.inf
+    """Bounds the mean divergence."""
+    figures: torch.Tensor | None = None
+    """Where the totals are added, unless it is stopped; None: nowhere."""
+
+    @property
+    def members(self) -> dict[str, MemberValue]:
+        """What kernels are told of it."""
+        return {**vars(self), "max_norm": self.max_norm or 0.0}
 
 
 @final
@@ -72,6 +107,9 @@ class Adam:
         message: What processes that train together add up: ``gradient``, and ``totals`` for the loss's ``SUMS``.
         gradient: Of a sum over samples.
         totals: The sums over those samples, the last of them their number.
+        sums_apart: Processes' messages are added up between the kernels.
+        processes: How many add theirs up within them.
+        members: What a kernel of ``STEP_MEMBERS`` is filled with.
     """
 
     def __init__(
@@ -114,20 +152,31 @@ class Adam:
         self._steps: Final = torch.zeros(1, dtype=torch.int64, device=self.flat.device)
         self._group: Final = group or Group()
         self._peers: Final = self._group.peer_memory(len(self.message), self.flat.device)
-        collect, adam = load_kernels(backend, program(self._group.size if self._peers else 1))
-        factors, count, (beta1, beta2) = self.flat.new_zeros(_FACTORS), self.flat.numel(), betas
+        self.sums_apart: Final = self._peers is None and self._group.size > 1
+        self.processes: Final = self._group.size if self._peers else 1
+        collect, adam = load_kernels(backend, program(self.processes))
+        count, (beta1, beta2) = self.flat.numel(), betas
         self._blocks: Final = blocks_of(len(self.message))
-        collect.fill(count=count, blocks=self._blocks, words=len(self.message))
-        collect.fill(
-            message=self.message, squares=self.flat.new_zeros(self._blocks), steps=self._steps, factors=factors
-        )
-        collect.fill(arrived=torch.zeros(1, dtype=torch.int32, device=self.flat.device))
-        collect.fill(log_beta1=_log(beta1), log_beta2=_log(beta2), **(self._peers.members if self._peers else ALONE))
-        self._collect: Final = collect
-        adam.fill(count=count, factors=factors, gradient=self.gradient, parameters=self.flat)
-        adam.fill(means=self._means, squares=self._squares)
-        adam.fill(rate1=1 - beta1, rate2=1 - beta2, beta2=beta2, epsilon=eps)
+
+        def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return self.flat.new_zeros(shape, dtype=dtype)
+
+        sums: dict[str, Any] = {
+            "count": count, "blocks": self._blocks, "words": len(self.message), "message": self.message,
+            "steps": self._steps, "log_beta1": _log(beta1), "log_beta2": _log(beta2),
+            **(self._peers.members if self._peers else ALONE),
+        }  # fmt: skip
+        moments: dict[str, Any] = {
+            "weights": self.flat, "means": self._means, "squares": self._squares,
+            "rate1": 1 - beta1, "rate2": 1 - beta2, "beta2": beta2, "epsilon": eps,
+        }  # fmt: skip
+        factors = made(_FACTORS)
+        collect.fill(**sums, factors=factors)
+        self._collect: Final = collect.fill(block_squares=made(self._blocks), arrived=made(1, dtype=torch.int32))
+        adam.fill(count=count, words=len(self.message), factors=factors, message=self.message, **moments)
         self._adam: Final = adam.bind(blocks_of(count))
+        strips, arrivals = made(self._blocks, _STRIPS), made(1, dtype=torch.int32)
+        self.members: Final = {**sums, **moments, "strip_squares": strips, "arrivals": arrivals}
         for parameter, part in zip(parameters, torch.split(self.flat, [p.numel() for p in parameters]), strict=True):
             parameter.data = part.view(parameter.shape)
 
@@ -148,33 +197,11 @@ class Adam:
         torch.cat([grad.reshape(-1) for grad in grads], out=self.gradient)
 
     @torch.no_grad()
-    def step(
-        self,
-        learning_rate: torch.Tensor,
-        max_norm: float | None,
-        norm: torch.Tensor,
-        *,
-        stop: torch.Tensor | None = None,
-        most_kl: float = math.inf,
-        figures: torch.Tensor | None = None,
-    ) -> None:
-        """Adds up ``message`` over the processes, and takes a step; none where there were no samples, or at a stop.
-
-        Args:
-            learning_rate: [1] on the device.
-            max_norm: The mean gradient is shortened to this; None: never.
-            norm: [1], written where a step is taken: of the mean gradient, before it is shortened.
-            stop: int32 [1] on the device: 0 to go on; None: always. Becomes 1 where the mean divergence exceeds
-                ``most_kl``.
-            most_kl: Bounds the divergence.
-            figures: Where the totals are added, unless it is stopped; None: nowhere.
-        """
-        if self._peers is None:
+    def step(self, how: Step) -> None:
+        """Adds up ``message`` over the processes, and takes a step; none where there were no samples, or at a stop."""
+        if self.sums_apart:
             self._group.sum(self.message)
-        self._collect.launch(
-            self._blocks, learning_rate=learning_rate, stop=stop, figures=figures, norm=norm,
-            max_norm=max_norm or 0.0, most_kl=most_kl,
-        )  # fmt: skip
+        self._collect.launch(self._blocks, **how.members)
         self._adam()
 
     def state(self) -> dict[str, torch.Tensor]:

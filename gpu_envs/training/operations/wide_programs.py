@@ -1,4 +1,4 @@
-"""The source of wide perceptrons' kernels on Hopper: what is compiled in, the structs they take, the memory they need."""
+"""The source of wide perceptrons' kernels on Hopper: what is compiled in, their structs, the memory they need."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -203,7 +203,8 @@ class WideNetwork:
 
     def update_program(self) -> Program:
         """The derivatives by the sums of all layers."""
-        return self._program("policy_loss", LOSS_CALL, ["samples", "wide_choices", "wide_judge", "wide_update"], {"update": UPDATE_CALL})
+        own = ["samples", "wide_choices", "wide_judge", "wide_update"]
+        return self._program("policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL})
 
     def gradient_program(self) -> Program:
         """The gradient, part by part."""
@@ -261,7 +262,8 @@ class WideNetwork:
             "workers_of": [[self.workers(net, number) for number in range(layers)] for net in nets],
         }
         lines = [
-            f"constexpr int WARPS = {threads // 32}, FEATURES = {self.features}, LAYERS = {layers}, NETS = {len(nets)};",
+            f"constexpr int WARPS = {threads // 32}, FEATURES = {self.features};",
+            f"constexpr int LAYERS = {layers}, NETS = {len(nets)};",
             f"constexpr int COLUMNS_1 = {self.nets[0][0].columns}, MEANS = {self.means}, STAGES = {self.stages};",
             f"constexpr int LOG_STDS = {deviations}, LOG_STD_AT = {self.log_std};",
             f"constexpr int SUMS_OF_LOSS = {len(SUMS)}, VALUE_LOSS_SUM = {SUMS.index('value_loss')};",

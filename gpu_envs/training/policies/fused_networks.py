@@ -11,12 +11,16 @@ from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.training.operations.fused_programs import (
     ACT_ROWS,
     ARITHMETIC,
-    REDUCED_COLUMNS,
+    SHARED_OF_BLOCK,
+    STEP_BLOCKS,
     Network,
     reduce_program,
+    strips,
+    strips_at_a_time,
 )
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, log_stds
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, LossSettings, Samples, loss_members
+from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
 
@@ -57,9 +61,12 @@ class FusedNetworks(Networks):
 
     acts_with_value = False
 
+    one_launch_rows = 2**15
+    """Minibatches of up to so many samples are learnt from in one launch."""
+
     def __init__(
         self, network: Network, device: str, flat: torch.Tensor, gradient: torch.Tensor,
-        scale: tuple[torch.Tensor, torch.Tensor] | None = None,
+        scale: tuple[torch.Tensor, torch.Tensor] | None = None, optimiser: Adam | None = None,
     ) -> None:  # fmt: skip
         """Checks that they fit; the kernels are compiled when first needed.
 
@@ -69,13 +76,14 @@ class FusedNetworks(Networks):
             flat: All parameters.
             gradient: As ``flat``: the gradient of the summed loss goes there.
             scale: Mean and inverse deviation of observations, ``[features]`` each.
+            optimiser: Has ``flat`` and ``gradient``; None: these networks do not learn by themselves.
         """
         reason = why_unfused(network, device)
         if reason:
             raise ValueError(f"these networks cannot be fused: {reason}; run them with torch")
         hopper = torch.cuda.get_device_capability(torch.device(device).index) == (9, 0)
         self.network: Final = dataclasses.replace(network, hopper=hopper)
-        self._flat, self._gradient, self._scale = flat, gradient, scale
+        self._flat, self._gradient, self._scale, self.optimiser = flat, gradient, scale, optimiser
         self._backend: Final = open_backend(resolve_device(device))
         self._processors: Final = self._backend.traits.processors
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
@@ -87,19 +95,42 @@ class FusedNetworks(Networks):
         return load_kernels(self._backend, self.network.act_program())
 
     @functools.cached_property
-    def _backward(self) -> list[Kernel]:
-        programs = (self.network.update_program(), reduce_program())
-        update, reduce = (load_kernels(self._backend, program)[0] for program in programs)
+    def _update(self) -> Kernel:
+        (update,) = load_kernels(self._backend, self.network.update_program())
+        return update.fill(**self._sizes, partials=self._partials)
+
+    @functools.cached_property
+    def _update_and_step(self) -> Kernel:
+        assert self.optimiser is not None
+        (update,) = load_kernels(self._backend, self.network.update_program(self.optimiser.processes))
+        update.fill(**self._sizes, **self._columns, partials=self._partials)
+        return update.fill(**self.optimiser.members)
+
+    @functools.cached_property
+    def _sums(self) -> list[Kernel]:
+        """Adding up what the blocks of an update found: alone, and with a step."""
+        processes = 1 if self.optimiser is None else self.optimiser.processes
+        kernels = load_kernels(self._backend, reduce_program(processes))
+        for kernel in kernels:
+            kernel.fill(**self._sizes, **self._columns, partials=self._partials, flat=self._flat)
+        if self.optimiser is not None:
+            kernels[1].fill(**self.optimiser.members)
+        return kernels
+
+    @property
+    def _sizes(self) -> dict[str, MemberValue]:
         workers, columns = self._partials.shape
-        for kernel in (update, reduce):
-            kernel.fill(workers=workers, columns=columns, partials=self._partials, parameters=self.network.parameters)
-        low, high = LOG_STD_RANGE
-        place, count, critic = self.network.actor.log_std, log_stds(self.network.head), self.network.critic
-        reduce.fill(
-            sums=len(SUMS), flat=self._flat, log_std=place, log_stds=count, low=low, high=high,
-            critic=critic.weight_1, critic_end=critic.bias_3 + 1, value_loss=columns - len(SUMS) + SUMS.index("value_loss"),
-        )  # fmt: skip
-        return [update, reduce]
+        return {"workers": workers, "columns": columns, "parameters": self.network.parameters}
+
+    @property
+    def _columns(self) -> dict[str, MemberValue]:
+        """What the columns of the partial sums are."""
+        actor, critic, (low, high) = self.network.actor, self.network.critic, LOG_STD_RANGE
+        return {
+            "log_std": actor.log_std, "log_stds": log_stds(self.network.head), "low": low, "high": high,
+            "critic": critic.weight_1, "critic_end": critic.bias_3 + 1,
+            "value_loss": self.network.parameters + SUMS.index("value_loss"),
+        }  # fmt: skip
 
     def act(
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
@@ -131,19 +162,55 @@ class FusedNetworks(Networks):
         scalars: torch.Tensor, totals: torch.Tensor,
     ) -> None:  # fmt: skip
         """Goes forth and back in one launch, and sums over blocks in another."""
+        actors, critics, given = self._given(observations, batch, indices, settings, scalars)
+        self._update.launch(actors + critics, **given)
+        self._sums[0].launch(
+            self._summing, actors=actors, critics=critics, gradient=self._gradient, totals=totals,
+        )  # fmt: skip
+
+    def learn(
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, how: Step,
+    ) -> None:  # fmt: skip
+        """In one launch where the minibatch is small; otherwise as ``gradient``, with the step in the other launch.
+
+        Where processes' gradients are not added up by kernels of our own, the step is a third part.
+        """
+        assert self.optimiser is not None
+        if self.optimiser.sums_apart:
+            self.gradient(observations, batch, indices, settings, scalars, self.optimiser.totals)
+            self.optimiser.step(how)
+            return
+        actors, critics, given = self._given(observations, batch, indices, settings, scalars)
+        rows = observations.shape[0] if indices is None else len(indices)
+        if 0 < rows <= self.one_launch_rows and self._fit_together:
+            self._update_and_step.launch(actors + critics, **given, critics=critics, **how.members)
+        else:
+            self._update.launch(actors + critics, **given)
+            self._sums[1].launch(self._summing, actors=actors, critics=critics, **how.members)
+
+    def _given(
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor,
+    ) -> tuple[int, int, dict[str, MemberValue]]:  # fmt: skip
+        """How many blocks update the actor, and the critic, and what they are told."""
         samples = observations.shape[0]
         if samples != len(batch.log_probs):
             raise ValueError(f"there are observations of {samples} samples, and a batch of {len(batch.log_probs)}")
-        rows = samples if indices is None else len(indices)
-        if rows == 0:
-            self._gradient.zero_()
-            totals.zero_()
-            return
-        update, reduce = self._backward
-        actors, critics = self._workers(rows)
-        loss, blocks = loss_members(batch, indices, settings), -(-self._partials.shape[1] // REDUCED_COLUMNS)
-        update.launch(actors + critics, **self._common(observations), **loss, scalars=scalars, actors=actors)
-        reduce.launch(blocks, actors=actors, critics=critics, gradient=self._gradient, totals=totals)
+        actors, critics = self._workers(samples if indices is None else len(indices))
+        loss = loss_members(batch, indices, settings)
+        return actors, critics, {**self._common(observations), **loss, "scalars": scalars, "actors": actors}
+
+    @functools.cached_property
+    def _fit_together(self) -> bool:
+        """Whether the device holds all blocks of an update at the same time."""
+        room = self._backend.traits.shared_bytes + SHARED_OF_BLOCK  # of a multiprocessor
+        return self.network.update_blocks * (self.network.update_bytes + SHARED_OF_BLOCK) <= room
+
+    @property
+    def _summing(self) -> int:
+        """Blocks that add up what those of an update found."""
+        return min(-(-strips(self._partials.shape[1]) // strips_at_a_time()), self._processors * STEP_BLOCKS)
 
     def _common(self, observations: Rows) -> dict[str, MemberValue]:
         assert isinstance(observations, torch.Tensor)  # few features are not kept in parts

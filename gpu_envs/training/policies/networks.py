@@ -10,7 +10,7 @@ from torch import nn
 
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
-from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Parts, Rows, chosen_rows, of_living, raise_to_largest, whole
 from gpu_envs.training.policies.policy import PartedLinear, Policy, inwards
@@ -33,6 +33,8 @@ class Networks(ABC):
 
     acts_with_value: bool
     """Acting gives the values of the same observations, at no or little cost."""
+    optimiser: Adam | None
+    """Who takes the steps; None: they do not learn."""
 
     @abstractmethod
     def act(
@@ -85,6 +87,24 @@ class Networks(ABC):
             scalars: Its changing numbers, on the device.
             totals: Receives the sums over the minibatch.
         """
+
+    def learn(
+        self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, how: Step,
+    ) -> None:  # fmt: skip
+        """Takes a step along the gradient of a minibatch's loss, which it leaves with the optimiser.
+
+        Args:
+            observations: As for ``gradient``, like all up to ``scalars``.
+            batch: What the loss needs of all samples.
+            indices: The minibatch's samples; None: all.
+            settings: The loss.
+            scalars: Its changing numbers, on the device.
+            how: The step.
+        """
+        assert self.optimiser is not None
+        self.gradient(observations, batch, indices, settings, scalars, self.optimiser.totals)
+        self.optimiser.step(how)
 
 
 @contextlib.contextmanager

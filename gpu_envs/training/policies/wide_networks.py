@@ -18,6 +18,7 @@ from gpu_envs.training.operations.ops import (
     Samples,
     loss_members,
 )
+from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.wide_programs import REDUCE_THREADS, ROWS, UNIT, Linear, WideNetwork
 from gpu_envs.training.policies.networks import Networks, sliced
 from gpu_envs.training.policies.parts import Rows
@@ -73,8 +74,10 @@ def wide_network(
             for each in linear
         )
 
-    shared = isinstance(module, SharedPerceptron)
-    nets = (places(module.trunk) + places(module.heads),) if shared else (places(module.actor), places(module.critic))
+    if isinstance(module, SharedPerceptron):
+        nets: tuple[tuple[Linear, ...], ...] = (places(module.trunk) + places(module.heads),)
+    else:
+        nets = (places(module.actor), places(module.critic))
     log_std = -1 if module.log_std is None else starts[id(module.log_std)]
     return WideNetwork(head, features, nets, activation, precision, start, log_std, processors)
 
@@ -92,21 +95,20 @@ class WideNetworks(Networks):
     """Perceptrons of up to three hidden layers in one flat buffer; gradients are the same every time."""
 
     def __init__(
-        self, network: WideNetwork, device: str, flat: torch.Tensor, gradient: torch.Tensor,
-        scale: tuple[torch.Tensor, torch.Tensor] | None = None,
+        self, network: WideNetwork, device: str, optimiser: Adam, scale: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> None:  # fmt: skip
         """The kernels are compiled when first needed.
 
         Args:
             network: What is compiled in.
             device: ``cuda`` or ``cuda:N``.
-            flat: All parameters.
-            gradient: As ``flat``: the gradient of the summed loss goes there.
+            optimiser: Has all parameters, and takes the gradient of the summed loss.
             scale: Mean and inverse deviation of observations, ``[features]`` each.
         """
         self.network: Final = network
         self.acts_with_value = network.shared
-        self._flat, self._gradient, self._scale = flat, gradient, scale
+        self.optimiser: Adam = optimiser
+        self._flat, self._gradient, self._scale = optimiser.flat, optimiser.gradient, scale
         self._backend: Final = open_backend(resolve_device(device))
         self._blocks: Final = network.processors
         self._packed: Final = torch.empty(network.packed_bytes, dtype=torch.uint8, device=self._backend.device)
@@ -183,7 +185,7 @@ class WideNetworks(Networks):
             loss = loss_members(part, chosen, settings)
             update.launch(
                 self._blocks, **self._common(some), **loss, scalars=scalars, actors=actors, units=units, kept=kept,
-                kept_bytes=len(kept), action_mask=_bytes(batch.action_mask if indices is not None else part.action_mask),
+                kept_bytes=len(kept), action_mask=_bytes(part.action_mask),
             )  # fmt: skip
             gradient.launch(self.network.gradient_blocks, units=units, kept=kept, kept_bytes=len(kept))
             blocks = -(-(self.network.parameters + len(SUMS)) // REDUCE_THREADS)

@@ -45,13 +45,18 @@ COMBINE_CALL = Struct.of(
 )  # fmt: skip
 
 
+def constants(processes: int) -> str:
+    """What ``peers.cuh`` has compiled in."""
+    return (
+        f"constexpr int PROCESSES = {processes}, BLOCK = {BLOCK}, BLOCKS = {BLOCKS};\n"
+        f"constexpr u64 PATIENCE = {int(PATIENCE * 1e9)};\n"
+    )
+
+
 def settings(processes: int, prologue: str = "") -> KernelSettings:
     """Of programs whose kernels exchange numbers among so many processes."""
     return KernelSettings(
-        prologue=(
-            f"constexpr int PROCESSES = {processes}, BLOCK = {BLOCK}, BLOCKS = {BLOCKS};\n"
-            f"constexpr u64 PATIENCE = {int(PATIENCE * 1e9)};\n{prologue}"
-        ),
+        prologue=constants(processes) + prologue,
         sizes={"processes": processes},
         grid=Grid(threads=BLOCK, replicas=1),
     )
