@@ -26,7 +26,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "env": "Pendulum-v1", "num_envs": 4096, "horizon": 16, "epochs": 4, "minibatches": 4, "hidden": (64, 64),
         "precision": "tf32",
     },
-    "CartPole, preset": preset("CartPole-v1"),
+    "CartPole, preset": {"env": "CartPole-v1"} | dict(preset("CartPole-v1")),
     **{
         f"Tag, {algorithm}, {precision}": _TAG | {"algorithm": algorithm, "precision": precision}
         for algorithm, precision in (("a2c", "tf32"), ("a2c", "bf16"), ("ppo", "bf16"))
