@@ -100,10 +100,13 @@ class Learner:
         """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
+        noted = self.networks.notes_largest
+        alive = {name: s.alive[t] for name, s in storage.items() if s.alive is not None and noted}
         self.policy_rows.act(
             self.networks, observations, self._actions[t], self._log_probs[t],
             self._values[t] if self.networks.acts_with_value else None, self._acted, self._streams["actions"], t,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
+            largest=self._measure.largest if noted else None, alive=self.policy_rows.take(alive, 0) if alive else None,
         )  # fmt: skip
         return self._actions[t] if self._acted is None else self._acted
 
@@ -151,8 +154,12 @@ class Learner:
         """Values of all observations, and the largest of them that was seen."""
         largest = self._measure.largest
         if self.networks.acts_with_value:  # all but the last are valued
-            raise_to_largest(largest, observations, alive)
-            self.networks.values(observations[-1:].flatten(0, 1), self._values[-1])
+            last, of_last = observations[-1:].flatten(0, 1), None if alive is None else alive[-1]
+            if self.networks.notes_largest:
+                self.networks.values(last, self._values[-1], largest=largest, alive=of_last)
+            else:
+                raise_to_largest(largest, observations, alive)
+                self.networks.values(last, self._values[-1])
             return
         alive = None if alive is None else alive.flatten()
         self.networks.values(observations.flatten(0, 1), self._values.view(-1), largest=largest, alive=alive)

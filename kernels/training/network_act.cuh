@@ -60,7 +60,6 @@ KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, 1) {
     run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, find, see, use);
 }
 
-// Magnitudes are compared by their bits, among which those of NaN are above those of infinity.
 KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
     u32        largest = 0;
     const auto find    = [&](Index row) { return int(call.places == nullptr ? row : call.places[row]); };
@@ -81,9 +80,5 @@ KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
         if (wanted) call.values[row] = outputs[0];
     };
     run_network<1>(call, CRITIC_PLACES, 1, find, see, use);
-    if (call.largest == nullptr) return;
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
-        largest = maximum(largest, from_lane_across(largest, distance));
-    }
-    if (warp_lane() == 0) raise(*reinterpret_cast<u32*>(call.largest), largest);
+    raise_to(call.largest, largest);
 }

@@ -90,3 +90,12 @@ FN LocalMemory outputs_at(float* place) {
     memory.at = reinterpret_cast<char*>(place);
     return memory;
 }
+
+// Raises what is kept to the largest of all threads' magnitudes, by their bits: those of NaN are above infinity's.
+FN void raise_to(float* kept, u32 largest) {
+    if (kept == nullptr) return;
+    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+        largest = maximum(largest, from_lane_across(largest, distance));
+    }
+    if (warp_lane() == 0) raise(*reinterpret_cast<u32*>(kept), largest);
+}

@@ -68,6 +68,7 @@ struct WideMemory {
     Ring<STAGES, STAGE, GROUPS> ring;
     alignas(16) float bias[MOST_BIAS];
     float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
+    float ahead[WARPS][AHEAD ? WARP_ROWS * FEATURES : 1];  // the next tile's observations, where there is room
     u32   zero;
 
     FN static WideMemory& of_block() {
@@ -202,19 +203,45 @@ template <class Source> struct Rowwise {
         }
     }
 
+    // Sends for the observations of the tile after this one: see load_inputs.
+    FN void fetch_ahead(const float* observations, int place) {
+        if constexpr (!AHEAD) return;
+        const u32 to = shared_address(memory.ahead[thread_rank() / WARP]) + nothing();
+        for (int r = 0; r < WARP_ROWS; ++r) {
+            const int of_row = from_lane(place, r);
+            for (int column = lane; column < FEATURES; column += WARP) {
+                const u32 at = to + u32(r * FEATURES + column) * u32(sizeof(float));
+                if (of_row >= 0) {
+                    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at),
+                                 "l"(observations + Index(of_row) * FEATURES + column)
+                                 : "memory");
+                } else {
+                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(0.0f) : "memory");
+                }
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    FN float input_of(const float* observations, int of_row, int r, int column) const {
+        if (column >= FEATURES) return 0;
+        if constexpr (AHEAD) return memory.ahead[thread_rank() / WARP][r * FEATURES + column];
+        return of_row >= 0 ? observations[Index(of_row) * FEATURES + column] : 0.0f;
+    }
+
     // Observations: a warp's rows, `place` being that of the row of each of its first 16 threads, below 0 none. They are
     // normalised, and for updates kept in `kept`, with a line of ones behind them.
     template <bool KEPT, class Tile>
     FN void load_inputs(const float* observations, int place, const Scale& scale, Tile* kept, const Largest& seen) {
         constexpr int width = KEPT ? Tile::LINES_OF : INPUTS;
         unsigned char* const own = rows + u32(warp * WARP_ROWS * PIECE) + nothing();
+        if (AHEAD) asm volatile("cp.async.wait_all;" ::: "memory");
+        warp_barrier();
         for (int first = 0; first < padded(width, WARP); first += WARP) {
             const int column = first + lane;
             float     x[WARP_ROWS];
             UNROLL
             for (int r = 0; r < WARP_ROWS; ++r) {
-                const int of_row = from_lane(place, r);
-                x[r] = of_row >= 0 && column < FEATURES ? observations[Index(of_row) * FEATURES + column] : 0.0f;
+                x[r] = input_of(observations, from_lane(place, r), r, column);
             }
             if (seen.magnitude != nullptr) {
                 UNROLL
@@ -252,6 +279,7 @@ template <class Source> struct Rowwise {
                 }
             }
         }
+        warp_barrier();  // what was fetched ahead has been read
     }
 
     // The outputs of 16 rows of a box, each where its thread of the warp looks for it; log-deviations beside the means.

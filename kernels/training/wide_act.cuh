@@ -8,16 +8,21 @@ FN void run_wide(const Call& call, const Find& find, u32* largest, const u8* ali
     const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE, every = block_count();
     const auto  weights = begin_network<NET, STEPS_FORTH>(memory, call, scale, (tiles - block_number() + every - 1) / every);
     Rowwise<Weights<NET, STEPS_FORTH>> own(memory, weights);
+    const auto place_of = [&](Index row) { return row < call.rows ? find(row) : -1; };
+    const Index begin   = own.group * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS;
+    int         place   = place_of(block_number() * Index(GROUP_TILE) + begin);
+    own.fetch_ahead(call.observations, place);
     for (Index tile = block_number(); tile < tiles; tile += every) {
-        const Index first = tile * GROUP_TILE + own.group * GROUP_ROWS, row = first + own.warp * WARP_ROWS + own.lane % 16;
-        const int   place = row < call.rows ? find(row) : -1;
-        const int   counts = place >= 0 && (alive == nullptr || alive[place] != 0);
+        const Index row    = tile * GROUP_TILE + begin;
+        const int   counts = place >= 0 && (alive == nullptr || alive[place] != 0), now = place;
         own.template load_inputs<false>(call.observations, place, scale, static_cast<GroupTile<8, DEPTH>*>(nullptr),
                                         {largest, counts});
+        place = place_of(row + every * GROUP_TILE);
+        own.fetch_ahead(call.observations, place);
         publish();
         group_barrier();
         go_forth<NET, 0>(own, Nothing(), [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
-            use(own, c, row, place);
+            use(own, c, row, now);
             group_barrier();
         });
     }
@@ -31,7 +36,8 @@ KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     const auto in_order = [](Index row) { return int(row); };
-    run_wide<0>(call, in_order, nullptr, nullptr, [&](Rowwise<Forth>& own, Outputs& c, Index row, int place) {
+    u32        largest  = 0;
+    const auto use      = [&](Rowwise<Forth>& own, Outputs& c, Index row, int place) {
         const bool wanted = own.lane < WARP_ROWS && place >= 0;
         if (SHARED_TRUNK && call.values != nullptr) {
             own.store_values(c, MEANS);
@@ -52,7 +58,9 @@ KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
             draw_gaussians(total, sample, rows, env);
             if (wanted) call.log_probs[row] = total.log_prob[0];
         }
-    });
+    };
+    run_wide<0>(call, in_order, call.largest == nullptr ? nullptr : &largest, call.alive, use);
+    raise_to(call.largest, largest);
 }
 
 KERNEL_OF_BLOCKS(kernel_values, WideValuesCall, THREADS, 1) {
@@ -63,9 +71,5 @@ KERNEL_OF_BLOCKS(kernel_values, WideValuesCall, THREADS, 1) {
         if (own.lane < WARP_ROWS && place >= 0) call.values[row] = own.values()[own.lane];
     };
     run_wide<NETS - 1>(call, find, call.largest == nullptr ? nullptr : &largest, call.alive, use);
-    if (call.largest == nullptr) return;
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
-        largest = maximum(largest, from_lane_across(largest, distance));
-    }
-    if (warp_lane() == 0) raise(*reinterpret_cast<u32*>(call.largest), largest);
+    raise_to(call.largest, largest);
 }

@@ -8,10 +8,14 @@ template <int NET, int NUMBER> FN KeptTile<NET, NUMBER>& kept_tile(const UpdateC
     return *reinterpret_cast<KeptTile<NET, NUMBER>*>(kept_of<NET>(call, NUMBER, unit));
 }
 
-template <int NET> struct Keeper {
+template <int NET, class Meanwhile> struct Keeper {
     const UpdateCall& call;
     Index             unit;
-    template <int L, int N> FN void of(const float (&c)[N][4]) const { kept_tile<NET, 1 + L>(call, unit).store_rows(c); }
+    const Meanwhile&  meanwhile;
+    template <int L, int N> FN void of(const float (&c)[N][4]) const {
+        kept_tile<NET, 1 + L>(call, unit).store_rows(c);
+        if (L == 0) meanwhile();
+    }
 };
 
 // Activations of COUNT times 8 columns on their way back to registers, where their words stay until they are used.
@@ -75,15 +79,35 @@ template <int NET> struct WideLearner {
 
     FN explicit WideLearner(const UpdateCall& call) : judge(call) {}
 
-    template <class Own> FN void learn(Own& own, const UpdateCall& call, const Scale& scale, Index unit) {
-        Sample sample;
-        sample.place = place_of(call, unit * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS);
+    // A tile's samples are known a tile ahead, and their places two.
+    Sample sample;
+    int    after_next;
+
+    FN int place_at(const UpdateCall& call, Index unit) const {
+        return place_of(call, unit * GROUP_ROWS + thread_rank() % GROUP / WARP * WARP_ROWS + warp_lane() % WARP_ROWS);
+    }
+    // (What the dead saw may be no number: it must not meet even a zero.)
+    FN int seen() const { return sample.alive ? sample.place : -1; }
+
+    template <class Own> FN void begin(Own& own, const UpdateCall& call, Index unit, Index next) {
+        sample.place = place_at(call, unit);
         fetch_facts<ACTOR, CRITIC>(sample, call);
-        // (what the dead saw may be no number: it must not meet even a zero)
-        own.template load_inputs<true>(call.observations, sample.alive ? sample.place : -1, scale, &kept_tile<NET, 0>(call, unit), {nullptr, 0});
+        own.fetch_ahead(call.observations, seen());
+        after_next = place_at(call, next);
+    }
+    template <class Own>
+    FN void learn(Own& own, const UpdateCall& call, const Scale& scale, Index unit, Index unit_after_next) {
+        const Sample now = sample;
+        own.template load_inputs<true>(call.observations, seen(), scale, &kept_tile<NET, 0>(call, unit), {nullptr, 0});
+        sample.place = after_next;
+        fetch_facts<ACTOR, CRITIC>(sample, call);
+        after_next = place_at(call, unit_after_next);
         publish();
         group_barrier();
-        go_forth<NET, 0>(own, Keeper<NET>{call, unit}, [&](float (&c)[OUTS / 8][4]) { take_back(own, call, sample, unit, c); });
+        const auto meanwhile = [&] { own.fetch_ahead(call.observations, seen()); };
+        go_forth<NET, 0>(own, Keeper<NET, decltype(meanwhile)>{call, unit, meanwhile}, [&](float (&c)[OUTS / 8][4]) {
+            take_back(own, call, now, unit, c);
+        });
         publish();
         group_barrier();
         go_back<NET, LAYERS - 1>(own, call, unit, BOXES ? OUTPUTS_BYTES : 0);
@@ -125,7 +149,11 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     const auto       weights = begin_network<NET, STEPS>(memory, call, scale, (tiles - worker + workers - 1) / workers);
     WideLearner<NET> learner(call);
     Rowwise<Weights<NET, STEPS>> own(memory, weights);
-    for (Index tile = worker; tile < tiles; tile += workers) learner.learn(own, call, scale, tile * GROUPS + own.group);
+    const Index group = own.group, step = workers * GROUPS;
+    learner.begin(own, call, worker * Index(GROUPS) + group, worker * Index(GROUPS) + group + step);
+    for (Index tile = worker; tile < tiles; tile += workers) {
+        learner.learn(own, call, scale, tile * GROUPS + group, tile * GROUPS + group + 2 * step);
+    }
     float* const sums = call.sums + (SUMS + LOG_STDS) * block_number();
     learner.judge.write(sums, reinterpret_cast<float (&)[WARPS][SUMS]>(memory.sums), [] { block_barrier(); });
     block_barrier();

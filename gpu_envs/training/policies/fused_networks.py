@@ -135,8 +135,11 @@ class FusedNetworks(Networks):
     def act(
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None, first_row: int = 0,
+        action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
+        assert largest is None
+        assert alive is None
         assert values is None
         assert action_mask is None
         rows = observations.shape[0]

@@ -33,6 +33,8 @@ class Networks(ABC):
 
     acts_with_value: bool
     """Acting gives the values of the same observations, at no or little cost."""
+    notes_largest = False
+    """Acting with values notes the largest observation, too."""
     optimiser: Adam | None
     """Who takes the steps; None: they do not learn."""
 
@@ -40,7 +42,8 @@ class Networks(ABC):
     def act(
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None, first_row: int = 0,
+        action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Chooses actions for rows of observations.
 
@@ -55,6 +58,8 @@ class Networks(ABC):
             greedy: Take the likeliest action.
             action_mask: ``[rows, choices]``, zero where a choice is forbidden; None: everything is possible.
             first_row: The number of the first row, of which its random numbers are.
+            largest: As of ``values``, for networks with ``notes_largest``.
+            alive: As of ``values``.
         """
 
     @abstractmethod
@@ -144,8 +149,11 @@ class TorchNetworks(Networks):
     def act(
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None, first_row: int = 0,
+        action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
+        assert largest is None
+        assert alive is None
         self._learning(False)
         with torch.no_grad(), matmul_precision(self._precision), self._casts():
             if isinstance(self.module, Policy) and values is None:

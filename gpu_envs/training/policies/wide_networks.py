@@ -30,6 +30,8 @@ WIDTHS = (64, 128, 192, 256)
 """Of a hidden layer."""
 MOST_LAYERS = 3
 MOST_FEATURES = 256
+LEAST_STAGES = 2
+"""Of the ring through which weights stream."""
 MOST_KEPT = 2**30
 """Bytes that are kept on the way to a gradient; larger minibatches go in pieces."""
 
@@ -54,6 +56,8 @@ def why_not_wide(
         return f"the distribution has {head.parameters} parameters, more than {MOST_STAGED}"
     if head.width > MOST_WRITTEN_OUT:
         return f"actions have {head.width} elements, more than {MOST_WRITTEN_OUT}"
+    if _without_places(head, features, hidden, precision, shared=True).stages < LEAST_STAGES:
+        return "they take more shared memory than blocks have"
     return ""
 
 
@@ -84,10 +88,15 @@ def wide_network(
 
 def kept_of_row(head: Head, features: int, hidden: tuple[int, ...], precision: str, *, shared: bool) -> int:
     """Bytes that the gradient needs of each sample."""
+    return _without_places(head, features, hidden, precision, shared=shared).kept_of_unit // UNIT
+
+
+def _without_places(head: Head, features: int, hidden: tuple[int, ...], precision: str, *, shared: bool) -> WideNetwork:
+    """What its sizes are known of."""
     layers = (features, *hidden)
     nothing = [Linear(0, 0, outs, ins) for ins, outs in zip(layers, (*hidden, 1), strict=True)]
     nets = (tuple(nothing),) * (1 if shared else 2)
-    return WideNetwork(head, features, nets, "tanh", precision, 0).kept_of_unit // UNIT
+    return WideNetwork(head, features, nets, "tanh", precision, 0)
 
 
 @final
@@ -106,7 +115,7 @@ class WideNetworks(Networks):
             scale: Mean and inverse deviation of observations, ``[features]`` each.
         """
         self.network: Final = network
-        self.acts_with_value = network.shared
+        self.acts_with_value = self.notes_largest = network.shared
         self.optimiser: Adam = optimiser
         self._flat, self._gradient, self._scale = optimiser.flat, optimiser.gradient, scale
         self._backend: Final = open_backend(resolve_device(device))
@@ -138,14 +147,15 @@ class WideNetworks(Networks):
     def act(
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None, first_row: int = 0,
+        action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         rows = observations.shape[0]
         self._pack.launch(self._blocks)
         self._forward[0].launch(
             min(self._blocks, -(-rows // ROWS)), **self._common(observations), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
-            values=values, action_mask=_bytes(action_mask),
+            values=values, action_mask=_bytes(action_mask), largest=largest, alive=alive,
         )  # fmt: skip
 
     def values(

@@ -124,15 +124,16 @@ class PolicyRows:
     def act(
         self, networks: Networks, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor,
         values: torch.Tensor | None, acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *,
-        action_mask: torch.Tensor | None = None, greedy: bool = False,
+        action_mask: torch.Tensor | None = None, greedy: bool = False, largest: torch.Tensor | None = None,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Lets networks choose for all rows, each with the random numbers of its place; arguments as of theirs."""
         for rows, first in self.spans:
-            kept = (None if array is None else array[rows] for array in (values, acted, action_mask))
-            some_values, some_acted, some_mask = kept
+            kept = (None if array is None else array[rows] for array in (values, acted, action_mask, alive))
+            some_values, some_acted, some_mask, some_alive = kept
             networks.act(
                 observations[rows], actions[rows], log_probs[rows], some_values, some_acted, stream, turn,
-                greedy=greedy, action_mask=some_mask, first_row=first,
+                greedy=greedy, action_mask=some_mask, first_row=first, largest=largest, alive=some_alive,
             )  # fmt: skip
 
     def shares(self, role: str) -> bool:
