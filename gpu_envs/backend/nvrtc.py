@@ -1,11 +1,11 @@
 """Compiles with NVRTC, NVIDIA's compiler as a library; what it made lies beside what the CPU's compiler made."""
 
 import functools
-import importlib.metadata
 import re
 import warnings
 from typing import Any, NamedTuple
 
+from gpu_envs.backend.cupy import import_cuda, import_cupy
 from gpu_envs.backend.toolchain import ELSEWHERE, cache_folder, digest, keep, prepare, whole
 from gpu_envs.errors import CompileError
 
@@ -91,9 +91,9 @@ def _log(program: int) -> str:
 @functools.cache
 def _installed() -> str:
     """The version of NVRTC's package, which is found without loading the library; empty where there is none."""
-    from cupy.cuda import driver
+    import importlib.metadata
 
-    major = driver.get_build_version() // 1000
+    major = import_cuda().driver.get_build_version() // 1000
     try:
         return importlib.metadata.version("nvidia-cuda-nvrtc" + (f"-cu{major}" if major < 13 else ""))
     except importlib.metadata.PackageNotFoundError:
@@ -109,6 +109,4 @@ def _loaded() -> str:
 
 
 def _nvrtc() -> Any:
-    from cupy.cuda import nvrtc
-
-    return nvrtc
+    return import_cupy().cuda.nvrtc
