@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import functools
-import importlib.util
 import re
 import threading
 from typing import Any, final
@@ -41,15 +40,17 @@ def wake(device: str) -> None:
         device: As a user names it; ``auto`` and ``cuda`` are the first one.
     """
     found = re.fullmatch(r"(?:auto|cuda(?::(\d+))?)", device)
-    if found is not None and importlib.util.find_spec("cupy") is not None:
+    if found is not None:
         threading.Thread(target=_start, args=(int(found[1] or 0),), name="wake").start()
 
 
 def _start(index: int) -> None:
-    """Makes the context that all share who call CUDA's runtime."""
-    driver, device, context = _driver(), ctypes.c_int(0), ctypes.c_void_p()
-    if driver is not None and driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    """Makes the context that all share who call CUDA's runtime; without CuPy there will be nobody."""
+    with contextlib.suppress(ImportError):
+        import_cuda()
+        driver, device, context = _driver(), ctypes.c_int(0), ctypes.c_void_p()
+        if driver is not None and driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def _driver() -> ctypes.CDLL | None:

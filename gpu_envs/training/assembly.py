@@ -22,6 +22,7 @@ from gpu_envs.training.policies.networks import Networks, TorchNetworks, check_m
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.policy import Perceptron, default_policy
 from gpu_envs.training.process.group import Group
+from gpu_envs.training.process.settings import wake_autograd
 from gpu_envs.training.record.checkpoint import check_finite, load_run
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
@@ -59,6 +60,8 @@ def make_learner(
     scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
     networks: Networks | None = _fused(module, policy_rows, optimiser, scale, config, device)
     if networks is None:
+        if device != "cpu":
+            wake_autograd(device)
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
     learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
     _LEARNING[optimiser] = policy_rows.name, run

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from harness import with_package
@@ -139,12 +139,15 @@ def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
 def test_who_is_woken(monkeypatch: pytest.MonkeyPatch, device: str, index: int | None) -> None:
     started: list[int] = []
     monkeypatch.setattr(cuda, "_start", started.append)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     cuda.wake(device)
     for thread in threading.enumerate():
         if thread.name == "wake":
             thread.join()
     assert started == ([] if index is None else [index])
+
+
+def no_cupy() -> NoReturn:
+    raise ImportError("there is no CuPy")
 
 
 def test_a_device_is_started_by_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +167,10 @@ def test_a_device_is_started_by_its_context(monkeypatch: pytest.MonkeyPatch) -> 
 
     driver = SimpleNamespace(cuInit=init, cuDeviceGet=get, cuDevicePrimaryCtxRetain=retain)
     monkeypatch.setattr(cuda, "_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "import_cuda", no_cupy)
+    cuda._start(1)
+    assert asked == []
+    monkeypatch.setattr(cuda, "import_cuda", lambda: None)
     cuda._start(1)
     cuda._start(2)  # there is none: whoever asks for it later is told
     assert asked == [("init", 0), ("retain", 41), ("init", 0)]
