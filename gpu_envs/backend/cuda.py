@@ -11,7 +11,7 @@ from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.cupy import import_cuda, import_cupy, on_device
 from gpu_envs.backend.messages import check_library, compile_error
-from gpu_envs.backend.nvrtc import architecture_of, machine_code
+from gpu_envs.backend.nvrtc import architecture_of, begin, machine_code
 from gpu_envs.backend.program import Device, Grid, Program
 from gpu_envs.errors import CompileError
 
@@ -180,9 +180,21 @@ class CudaBackend(Backend):
                     driver.funcSetAttribute(function, most, program.grid.shared_bytes)
             return CudaKernels(functions, self.index, program, self._block)
 
+    def begin(self, program: Program) -> None:
+        begin(program.source, program.name, _architecture(self.index))
+
     def memory(self) -> int:
         with on_device(self.index):
             return int(import_cuda().runtime.memGetInfo()[1])
+
+
+def _architecture(index: int) -> str:
+    major, minor = (import_cuda().runtime.deviceGetAttribute(number, index) for number in _CAPABILITY)
+    return architecture_of((major, minor))
+
+
+_CAPABILITY = (75, 76)
+"""CUDA's numbers of the two attributes of a device that are its compute capability."""
 
 
 @functools.cache
@@ -193,7 +205,6 @@ def _loaded(source: str, name: str, index: int) -> int:
         CompileError: The compiler refuses it.
     """
     driver, runtime = import_cuda()
-    major, minor = (runtime.deviceGetAttribute(number, index) for number in (75, 76))  # cudaDevAttrComputeCapability...
-    code = machine_code(source, name, architecture_of((major, minor)))
+    code = machine_code(source, name, _architecture(index))
     runtime.free(0)  # there is a context from now on
     return int(driver.moduleLoadData(code))

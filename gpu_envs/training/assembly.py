@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpu_envs.backend import open_backend
 from gpu_envs.errors import CheckpointError, did_you_mean
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
@@ -248,6 +249,9 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
+    backend = open_backend(device)
+    for program in (network.update_program(), network.act_program()):  # which take the longest, and are needed last
+        backend.begin(program)
     return FusedNetworks(
         network, device, optimiser.flat, optimiser.gradient, None if scale is None else (scale.offset, scale.inverse)
     )

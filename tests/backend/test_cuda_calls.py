@@ -107,6 +107,14 @@ def test_shared_memory_is_asked_for_where_it_is_much(told: Told) -> None:
     assert launched(told, 0, program(grid=grid), 5) == [("launch", 0, 710, 9, 1, 1, 256, 1, 1, 100)]
 
 
+def test_what_is_begun_is_for_this_device(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cuda, "begin", lambda *given: begun.append(given[1:]))
+    cuda.CudaBackend(1).begin(program())
+    assert begun == [("mine", "sm_90a")]
+    assert told.said == []
+
+
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed")
 def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
     script = """
