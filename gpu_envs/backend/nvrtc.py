@@ -68,7 +68,7 @@ def begin(source: str, name: str, architecture: str) -> None:
 
     What goes wrong there is left to whoever asks.
     """
-    path = cache_folder() / _file(source, name, architecture, _installed())
+    path = cache_folder() / _file(source, name, architecture, _installed() or _loaded())
     if path.exists() or (source, architecture) in _UNDER_WAY or not sys.executable:
         return
     with contextlib.suppress(OSError), tempfile.TemporaryFile("w+") as given:

@@ -195,6 +195,14 @@ def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPat
     assert not nvrtc._UNDER_WAY  # it is there
 
 
+def test_nothing_is_begun_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    made()
+    for installed in (nvrtc._installed(), ""):
+        monkeypatch.setattr(nvrtc, "_installed", lambda installed=installed: installed)
+        nvrtc.begin(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
+        assert not nvrtc._UNDER_WAY
+
+
 def test_what_goes_wrong_there_is_told_here(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     nvrtc.begin(SOURCE, "answer", "sm_90a")
     with pytest.raises(CompileError, match='identifier "ANSWER" is undefined'):
