@@ -37,5 +37,9 @@ class Backend(ABC):
         """Compiles a program, or finds what an earlier compilation of the same left."""
 
     @abstractmethod
+    def begin(self, program: Program) -> None:
+        """Begins to compile what will be loaded later, beside what this process does, where that helps."""
+
+    @abstractmethod
     def memory(self) -> int:
         """How many bytes this device could give at most."""

@@ -100,5 +100,8 @@ class HostBackend(Backend):
         tile = TILE if program.grid is None else 1
         return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile)
 
+    def begin(self, program: Program) -> None:
+        """Leaves it to ``load``."""
+
     def memory(self) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,11 +1,17 @@
 """Compiles with NVRTC, NVIDIA's compiler as a library; what it made lies beside what the CPU's compiler made."""
 
+import contextlib
 import functools
-import importlib.metadata
+import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import warnings
 from typing import Any, NamedTuple
 
+from gpu_envs.backend.cupy import import_cuda, import_cupy
 from gpu_envs.backend.toolchain import ELSEWHERE, cache_folder, digest, keep, prepare, whole
 from gpu_envs.errors import CompileError
 
@@ -35,13 +41,15 @@ def machine_code(source: str, name: str, architecture: str) -> bytes:
     Raises:
         CompileError: The compiler refuses it.
     """
-    stem = f"{name}-{digest(source, *OPTIONS, architecture)[:32]}"
     made = functools.cache(lambda: _for_device(source, name, architecture))
     folder = cache_folder()
+    under_way = _UNDER_WAY.pop((source, architecture), None)
+    if under_way is not None:
+        under_way.wait()
     try:
         prepare(folder)
         for version in (_installed, _loaded):
-            path = folder / f"{stem}-{digest(version())[:8]}.cubin"
+            path = folder / _file(source, name, architecture, version())
             found = whole(path)
             if found is not None:
                 return found
@@ -53,6 +61,43 @@ def machine_code(source: str, name: str, architecture: str) -> bytes:
             stacklevel=2,
         )
     return made()
+
+
+def begin(source: str, name: str, architecture: str) -> None:
+    """Begins to make what ``machine_code`` will be asked for, in a process: threads wait for one another in NVRTC.
+
+    What goes wrong there is left to whoever asks.
+    """
+    path = cache_folder() / _file(source, name, architecture, _installed() or _loaded())
+    if path.exists() or (source, architecture) in _UNDER_WAY or not sys.executable:
+        return
+    with contextlib.suppress(OSError), tempfile.TemporaryFile("w+") as given:
+        prepare(path.parent)
+        json.dump((source, name, architecture), given)
+        given.seek(0)
+        _UNDER_WAY[source, architecture] = subprocess.Popen(
+            [sys.executable, "-P", "-c", _MAKE],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=given,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+_UNDER_WAY: dict[tuple[str, str], "subprocess.Popen[bytes]"] = {}
+"""Processes that compile, by source and architecture."""
+
+_MAKE = """
+import json, sys
+given = json.load(sys.stdin)
+from gpu_envs.backend.nvrtc import machine_code
+machine_code(*given)
+"""
+
+
+def _file(source: str, name: str, architecture: str, version: str) -> str:
+    """What a program's file is called."""
+    return f"{name}-{digest(source, *OPTIONS, architecture)[:32]}-{digest(version)[:8]}.cubin"
 
 
 def compiled(source: str, name: str, architecture: str) -> Compiled:
@@ -91,9 +136,9 @@ def _log(program: int) -> str:
 @functools.cache
 def _installed() -> str:
     """The version of NVRTC's package, which is found without loading the library; empty where there is none."""
-    from cupy.cuda import driver
+    import importlib.metadata
 
-    major = driver.get_build_version() // 1000
+    major = import_cuda().driver.get_build_version() // 1000
     try:
         return importlib.metadata.version("nvidia-cuda-nvrtc" + (f"-cu{major}" if major < 13 else ""))
     except importlib.metadata.PackageNotFoundError:
@@ -109,6 +154,4 @@ def _loaded() -> str:
 
 
 def _nvrtc() -> Any:
-    from cupy.cuda import nvrtc
-
-    return nvrtc
+    return import_cupy().cuda.nvrtc

@@ -14,6 +14,7 @@ Exit codes:
 
 import contextlib
 import errno
+import gc
 import os
 import signal
 import sys
@@ -60,6 +61,11 @@ _FULL = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROF
 """What else a file system may say that the user can mend."""
 
 
+_OBJECTS = 20_000
+"""So many more of them, and cycles are looked for. What torch makes when it is imported has none that matter, and to
+look through all of it again and again, at last when the process ends, would take half a second."""
+
+
 def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     """Runs a command.
 
@@ -72,7 +78,9 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     """
     if arguments is not None:
         return _main(list(arguments), trainer)
+    gc.set_threshold(_OBJECTS)
     code = _main(sys.argv[1:], trainer)
+    gc.freeze()
     if launched() and code not in (OK, INTERRUPTED):  # torch's threads, which wait for the others, abort an orderly end
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):

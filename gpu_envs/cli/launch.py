@@ -62,10 +62,10 @@ def restarted() -> bool:
 
 def goes_on(run: str | None) -> bool:
     """Whether this process was started again to go on with a run, which the one before it had begun."""
-    from gpu_envs.training.record.run_directory import RunDirectory
-
     if not restarted() or not (Path(run or "") / "config.json").is_file():
         return False
+    from gpu_envs.training.record.run_directory import RunDirectory
+
     return RunDirectory.open(run or "").about().get("launch") == os.environ.get("TORCHELASTIC_RUN_ID")
 
 

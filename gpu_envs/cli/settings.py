@@ -54,20 +54,20 @@ class Setting:
     """Words that are allowed beside values of the type."""
     default: Any
     """The value where nothing is given."""
-    doc: str
-    """The docstring under the field."""
+
+    @property
+    def doc(self) -> str:
+        """The docstring under the field."""
+        return field_docs(Config)[self.name]
 
     @property
     def flag(self) -> str:
         """The option."""
         return _REPEATED[self.name][0] if self.name in _REPEATED else "--" + self.name.replace("_", "-")
 
-    def add_to(self, options: argparse._ArgumentGroup, preset: str | None, values: Mapping[str, Any]) -> None:
-        """Adds the option, absent from what is parsed unless given; its help shows what the preset says."""
-        shown = self.shown(values.get(self.name, self.default))
-        source = f"preset {preset}" if self.name in values else "default"
-        doc = re.sub(r"\bNone\b", "none", self.doc)
-        text = f"{doc} ({source}: {shown})".replace("%", "%%")
+    def add_to(self, options: argparse._ArgumentGroup, preset: str | None, values: Mapping[str, Any] | None) -> None:
+        """Adds the option, absent from what is parsed unless given; its help, if any, shows what the preset says."""
+        text = "" if values is None else self._help(preset, values)
         common: dict[str, Any] = {"dest": self.name, "default": argparse.SUPPRESS, "help": text}
         if self.name in _REPEATED:
             _, form, read = _REPEATED[self.name]
@@ -79,6 +79,12 @@ class Setting:
         else:
             form = "|".join((_READERS[self.type][1], *self.words))
             options.add_argument(self.flag, type=self.read, metavar=form, **common)
+
+    def _help(self, preset: str | None, values: Mapping[str, Any]) -> str:
+        shown = self.shown(values.get(self.name, self.default))
+        source = f"preset {preset}" if self.name in values else "default"
+        doc = re.sub(r"\bNone\b", "none", self.doc)
+        return f"{doc} ({source}: {shown})".replace("%", "%%")
 
     def read(self, text: str) -> Any:
         """Reads a value behind the option."""
@@ -129,7 +135,6 @@ _NO_OPTIONS = ("env", "gpus", "since")
 def settings() -> tuple[Setting, ...]:
     """Every setting that is an option, in the order of the dataclass."""
     hints = typing.get_type_hints(Config)
-    docs = field_docs(Config)
     made = []
     for field in dataclasses.fields(Config):
         if field.name in _NO_OPTIONS:
@@ -142,12 +147,12 @@ def settings() -> tuple[Setting, ...]:
         named = [Schedule] if Schedule in kinds else plain
         (kind,) = named or [hints[field.name]]
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        made.append(Setting(field.name, kind, types.NoneType in kinds, tuple(words), default, docs[field.name]))
+        made.append(Setting(field.name, kind, types.NoneType in kinds, tuple(words), default))
     return tuple(made)
 
 
-def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any], without: str = "") -> None:
-    """Adds an option for every setting but ``without``, whose help shows what a preset says."""
+def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] | None, without: str = "") -> None:
+    """Adds an option for every setting but ``without``, whose help shows what a preset says; None: it has no help."""
     group = parser.add_argument_group("settings of the run")
     for setting in settings():
         if setting.name != without:

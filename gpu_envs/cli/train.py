@@ -1,5 +1,6 @@
 """``gpu-envs train``, ``tune`` and ``eval``: what each is asked, what it asks of the trainer, and what it prints."""
 
+import collections
 import contextlib
 import dataclasses
 import importlib
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.cuda import device_count, wake
 from gpu_envs.cli.launch import Place, count_of, goes_on, launch, place, restarts
 from gpu_envs.cli.launched import launched
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one
@@ -72,13 +73,13 @@ RUN is the run's folder, such as runs/CartPole-v1-20250131-120000."""
 
 def train(words: Sequence[str], trainer: Any = None) -> int:
     """``gpu-envs train ID`` and ``gpu-envs train --resume RUN``."""
-    parser = _train_parser(None, {})
+    parser = _train_parser()
     found, env = take_one(parser, words, "environment ID")
     parser.check_least(found, "max_restarts", 0)
     if launched() and found.max_restarts:
         parser.error("--max-restarts goes with --gpus; the launcher of this process has an option of its own")
     if found.resume is not None:
-        return parser.show_help() if found.help else _train_on(parser, words, found, env, trainer)
+        return _train_parser(None, {}).show_help() if found.help else _train_on(parser, words, found, env, trainer)
     return _help(found, env, _train_parser) if found.help else _train_anew(parser, words, found, env, trainer)
 
 
@@ -98,12 +99,12 @@ def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | Non
         else:
             config = config if here.device is None else dataclasses.replace(config, device=here.device)
             if config.num_envs == AUTO:
-                chosen, why = _loaded(trainer).choose_num_envs(config, **_of(here.group))
+                chosen, why = _loaded(trainer, config.device).choose_num_envs(config, **_of(here.group))
                 config = dataclasses.replace(config, num_envs=chosen)
                 if here.first:
                     say(f"num_envs is {chosen:,}: {why}")
             _tell_of_several(here, config.replicas)
-            result = _loaded(trainer).train(config, progress=found.progress, **_of(here.group))
+            result = _loaded(trainer, config.device).train(config, progress=found.progress, **_of(here.group))
         _report(result, found, here)
     return INTERRUPTED if result.reason == "interrupted" else OK
 
@@ -124,13 +125,13 @@ def _train_on(parser: Parser, words: Sequence[str], found: Any, env: str | None,
 
 def tune(words: Sequence[str], trainer: Any = None) -> int:
     """``gpu-envs tune ID``."""
-    parser = _tune_parser(None, {})
+    parser = _tune_parser()
     found, env = take_one(parser, words, "environment ID")
     if found.help:
         return _help(found, env, _tune_parser)
     config = _asked(parser, found, env, num_envs=AUTO)
     say(tuning_header())
-    say(tuning_report(_loaded(trainer).tune(config, told=lambda size: say(tuning_row(size)))))
+    say(tuning_report(_loaded(trainer, config.device).tune(config, told=lambda size: say(tuning_row(size)))))
     return OK
 
 
@@ -154,7 +155,7 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
     for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
         parser.check_least(found, name, least)
     with _named("RUN", run):
-        results = _loaded(trainer).evaluate(
+        results = _loaded(trainer, found.device).evaluate(
             run,
             episodes=found.episodes,
             greedy=found.greedy,
@@ -184,15 +185,13 @@ def preset(env: str, name: str | None) -> tuple[str | None, Mapping[str, Any]]:
     return name, known[name]
 
 
-def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
+def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
+    """The options; without ``values`` they are not described, which only help needs."""
+    described = collections.defaultdict(str, {} if values is None else _about_training())
     parser = Parser(
         "gpu-envs train",
         "gpu-envs train ID [options]\n       gpu-envs train --resume RUN [options]",
-        _TRAIN.format(
-            ids="\n".join(f"  {env}" for env in registry.ids()),
-            of_a_policy="  " + ", ".join(OF_A_POLICY),
-            changeable="  " + ", ".join(_changeable()),
-        ),
+        _TRAIN.format_map(described),
     )
     _add_sources(parser)
     parser.add_argument("--resume", metavar="RUN", help="go on with the run of this folder")
@@ -214,7 +213,15 @@ def _train_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
     return parser
 
 
-def _tune_parser(name: str | None, values: Mapping[str, Any]) -> Parser:
+def _about_training() -> dict[str, str]:
+    return {
+        "ids": "\n".join(f"  {env}" for env in registry.ids()),
+        "of_a_policy": "  " + ", ".join(OF_A_POLICY),
+        "changeable": "  " + ", ".join(_changeable()),
+    }
+
+
+def _tune_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
     parser = Parser("gpu-envs tune", "gpu-envs tune ID [options]", _TUNE, _TUNE_EXAMPLES)
     _add_sources(parser)
     parser.add_trust()
@@ -259,7 +266,7 @@ def _processes(found: Any, device: str, then: int = 1) -> int:
             raise ValueError(f"--gpus is {found.gpus}, and the launcher has started {here}; leave --gpus out")
         return 1
     count = then if found.gpus is None else count_of(found.gpus, device)
-    if found.gpus is None and device != "cpu" and count > max(1, most := device_count()):
+    if found.gpus is None and device != "cpu" and count > 1 and count > (most := device_count()):
         raise ValueError(f"the run was trained on {count} GPUs, and there are {most} here: --gpus says on how many now")
     if found.max_restarts and count == 1:
         raise ValueError("--max-restarts goes with --gpus; give both")
@@ -351,6 +358,9 @@ def _named(option: str, run: str) -> Iterator[None]:
         raise FileNotFoundError(f"{option}: {error}") from error
 
 
-def _loaded(trainer: Any) -> Any:
-    """The trainer, imported only now: help and mistakes need no torch."""
-    return importlib.import_module("gpu_envs.training") if trainer is None else trainer
+def _loaded(trainer: Any, device: str = "cpu") -> Any:
+    """The trainer, imported only now: help and mistakes need no torch. Meanwhile the device starts."""
+    if trainer is not None:
+        return trainer
+    wake(device)
+    return importlib.import_module("gpu_envs.training")

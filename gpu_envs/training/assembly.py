@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend import open_backend
 from gpu_envs.errors import CheckpointError, did_you_mean
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
@@ -24,6 +24,7 @@ from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron, default_policy
 from gpu_envs.training.policies.wide_networks import WideNetworks, why_not_wide, wide_network
 from gpu_envs.training.process.group import Group
+from gpu_envs.training.process.settings import wake_autograd
 from gpu_envs.training.record.checkpoint import check_finite, load_run
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
@@ -61,6 +62,8 @@ def make_learner(
     scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
     networks: Networks | None = _fused(module, policy_rows, optimiser, scale, config, device)
     if networks is None:
+        if device != "cpu":
+            wake_autograd(device)
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
     learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
     _LEARNING[optimiser] = policy_rows.name, run
@@ -258,13 +261,15 @@ def _fused(
         raise ValueError(f"fused=True, and {reason}; leave it out")
     if reason:
         return None
-    scaled = None if scale is None else (scale.offset, scale.inverse)
+    scaled, backend = None if scale is None else (scale.offset, scale.inverse), open_backend(device)
     if kind == "wide":
         assert isinstance(module, Perceptron | SharedPerceptron)
-        processors = open_backend(resolve_device(device)).traits.processors
         wide = wide_network(
-            module, policy_rows.head, policy_rows.features, config.activation, config.precision, processors
-        )
+            module, policy_rows.head, policy_rows.features, config.activation, config.precision,
+            backend.traits.processors,
+        )  # fmt: skip
+        for program in (wide.update_program(), wide.act_program()):  # the longest, and needed last
+            backend.begin(program)
         return WideNetworks(wide, device, optimiser, scaled)
     starts: dict[str, int] = {}
     start = 0
@@ -277,7 +282,10 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser)
+    fused = FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser)
+    for program in (fused.network.update_program(), fused.network.act_program()):  # the longest, and needed last
+        backend.begin(program)
+    return fused
 
 
 def _run_by_torch(

@@ -25,7 +25,7 @@ from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
-from gpu_envs.training.process.settings import RandomState, alone, interruption, torch_threads, wake_autograd
+from gpu_envs.training.process.settings import RandomState, alone, interruption, torch_threads
 from gpu_envs.training.process.watch import Watch
 from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, comparable, own_part, state_of
 from gpu_envs.training.record.history import History
@@ -91,8 +91,6 @@ class Trainer:
         self.seconds = 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
-            if self._on_gpu:
-                wake_autograd(self.device)
             self._random = RandomState.of(config.seed, self._group.rank, self.device)
             self._build(dict(modules or {}), kept or {})
         self._group.check_same(comparable(self.describe() | {"code": self._horizon_env.code}))
@@ -181,7 +179,7 @@ class Trainer:
                 with self._settings():
                     works, self.eager_because = captured(works, self.device, asked=bool(self.config.graphs))
             finally:
-                self.load(start)
+                self._take_over(start)
             if self.eager_because:
                 warnings.warn(f"training without CUDA graphs: {self.eager_because}", stacklevel=2)
         self._works = works
@@ -333,17 +331,18 @@ class Trainer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave, or what ``save`` wrote; or says what does not fit."""
-        then, now = dict(state["describes"]), self.describe()
-        then.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which ``load`` looks at
-        same = then.pop("gpus", 1) == now.pop("gpus")
+        now, then = ({**each, "gpus": None} for each in (self.describe(), state["describes"]))
+        then.pop("gpu_envs", None)  # the version once stood there; what counts is the format's, which is looked at
         check_fits(now, then)
         for name, kept in state["learners"].items():
             check_finite(kept["module"], name)
         if set(state["players"]) != set(self._players):
-            raise CheckpointError(
-                f"the checkpoint's policies that do not learn are {sorted(state['players'])}; this run's are "
-                f"{sorted(self._players)}"
-            )
+            theirs, own = sorted(state["players"]), sorted(self._players)
+            raise CheckpointError(f"the checkpoint's policies that do not learn are {theirs}; this run's are {own}")
+        self._take_over(state)
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        same = state["describes"].get("gpus", 1) == self.config.gpus
         state = state_of(state, self._group.rank) if same else anew(state)
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])

@@ -178,3 +178,57 @@ def test_several_processes_make_the_same_at_once(cache: Path) -> None:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert len(list(cache.iterdir())) == 1
+
+
+# --- in a process of its own ---
+
+
+def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCE.replace("ANSWER", "9")
+    for _ in range(2):
+        nvrtc.begin(source, "answer", "sm_90a")
+    assert len(nvrtc._UNDER_WAY) == 1
+    monkeypatch.setattr(nvrtc, "_for_device", refuse_to_compile)
+    assert made(9).startswith(b"\x7fELF")
+    assert len(list(cache.iterdir())) == 1
+    nvrtc.begin(source, "answer", "sm_90a")
+    assert not nvrtc._UNDER_WAY  # it is there
+
+
+def test_nothing_is_begun_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    made()
+    for installed in (nvrtc._installed(), ""):
+        monkeypatch.setattr(nvrtc, "_installed", lambda installed=installed: installed)
+        nvrtc.begin(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
+        assert not nvrtc._UNDER_WAY
+
+
+def test_what_goes_wrong_there_is_told_here(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    nvrtc.begin(SOURCE, "answer", "sm_90a")
+    with pytest.raises(CompileError, match='identifier "ANSWER" is undefined'):
+        nvrtc.machine_code(SOURCE, "answer", "sm_90a")
+    assert capfd.readouterr() == ("", "")
+    assert not nvrtc._UNDER_WAY
+    assert list(cache.iterdir()) == []
+
+
+def test_one_that_is_killed_leaves_the_work_to_others() -> None:
+    source = SOURCE.replace("ANSWER", "10")
+    nvrtc.begin(source, "answer", "sm_90a")
+    (process,) = nvrtc._UNDER_WAY.values()
+    process.kill()
+    assert made(10).startswith(b"\x7fELF")
+
+
+def test_nothing_is_begun_where_it_could_not_be_kept(cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    nvrtc.begin(SOURCE.replace("ANSWER", "11"), "answer", "sm_90a")
+    assert not nvrtc._UNDER_WAY
+
+
+def test_paths_that_are_not_utf_8_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f'#line 1 "h\udce9.cuh"\n{SOURCE.replace("ANSWER", "12")}'
+    nvrtc.begin(source, "answer", "sm_90a")
+    monkeypatch.setattr(nvrtc, "_for_device", refuse_to_compile)
+    assert nvrtc.machine_code(source, "answer", "sm_90a")

@@ -435,7 +435,7 @@ def test_cupy_does_without_a_disk_that_will_not_do(tmp_path: Path, options: str,
     folder = tmp_path / "disk"
     script = """
         import os
-        from gpu_envs.backend.cuda import import_cupy
+        from gpu_envs.backend.cupy import import_cupy
         print(import_cupy().__name__, os.environ["CUPY_CACHE_IN_MEMORY"])
     """
     said = run_mounted(folder, options, script, CUPY_CACHE_DIR=str(folder / inside))

@@ -6,13 +6,14 @@ import itertools
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
 import torch
 
-from gpu_envs.backend.cuda import import_cupy
+from gpu_envs.backend.cupy import import_cupy
 from gpu_envs.training.config import Config
 
 ROOM = 0.9
@@ -83,6 +84,7 @@ def give_back(device: str) -> None:
     gc.collect()  # a Trainer that is done with goes when cycles are looked for, and not before
     if device != "cpu":
         torch.cuda.empty_cache()
+    if device != "cpu" and "cupy" in sys.modules:
         import_cupy().get_default_memory_pool().free_all_blocks()
 
 

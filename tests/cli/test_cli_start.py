@@ -1,0 +1,95 @@
+"""What the program does without, so that it starts quickly."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+from typing import Any, NoReturn
+
+import pytest
+from harness import HAS_TORCH, with_package
+
+from gpu_envs.cli import main, settings, train
+from gpu_envs.registry import known
+
+
+def printed(script: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], env=with_package(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_the_program_looks_for_cycles_seldom_and_not_at_its_end() -> None:
+    script = """
+        import gc, sys
+        from gpu_envs.cli import main
+        sys.argv[1:] = ["--version"]
+        before = gc.get_threshold()[0]
+        main()
+        print(gc.get_threshold()[0] > 2 * before, gc.get_freeze_count() > 0)
+    """
+    assert printed(script)[1:] == ["True True"]
+
+
+def test_who_calls_it_from_python_keeps_his_settings() -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    main(["--version"])
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_the_device_starts_before_torch_is_imported() -> None:
+    script = """
+        import sys
+        from gpu_envs.cli import main, train
+        train.wake = lambda device: print(device, "torch" in sys.modules)
+        words = "--device cpu --num-envs 8 --horizon 4 --total-steps 32 --run-dir= --no-progress"
+        main(["train", "CartPole-v1", *words.split()])
+    """
+    assert printed(script)[0] == "cpu False"
+
+
+class Silent:
+    """A trainer that says what it was asked for."""
+
+    def train(self, config: Any, **_: Any) -> NoReturn:
+        raise ValueError(f"asked for {config.env} on {config.device}")
+
+
+def test_a_trainer_of_one_s_own_wakes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(device: str) -> NoReturn:
+        raise AssertionError(f"wakes {device}")
+
+    monkeypatch.setattr(train, "wake", refuse)
+    assert main(["train", "CartPole-v1", "--device=cuda"], trainer=Silent()) == 2
+    assert "asked for CartPole-v1 on cuda" in capsys.readouterr().err
+
+
+def test_options_are_described_for_help_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "CartPole-v1" in shown
+    assert all(setting.doc.split(".")[0].split("None")[0] in shown for setting in settings.settings())
+
+    def refuse(cls: type) -> NoReturn:
+        raise AssertionError(f"reads the source of {cls}")
+
+    monkeypatch.setattr(settings, "field_docs", refuse)
+    monkeypatch.setattr(known, "ids", refuse)
+    assert main(["train", "CartPole-v1", "--horizon=8"], trainer=Silent()) == 2
+    assert "asked for CartPole-v1" in capsys.readouterr().err
+
+
+def test_a_run_on_one_gpu_does_not_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> NoReturn:
+        raise AssertionError("asks the driver")
+
+    monkeypatch.setattr(train, "device_count", refuse)
+    assert main(["train", "CartPole-v1", "--device=cuda"], trainer=Silent()) == 2
