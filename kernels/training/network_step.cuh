@@ -5,7 +5,7 @@
 // one another once, and each takes the step of its own columns. The blocks of a launch have to be `together`.
 
 constexpr int SLICES  = 8;  // a column's rows go by turns to so many sums
-constexpr int FETCHED = 9;  // rows that a thread fetches at a time of each: 72 of a column, all of those of 144 blocks
+constexpr int AT_ONCE = 9;  // rows that a thread fetches at a time of each: 72 of a column, all of those of 144 blocks
 constexpr int STRIPS  = BLOCK / WARP;  // in what is a block in optimise.cuh
 
 template <int THREADS_OF_BLOCK> struct StepMemory {
@@ -20,7 +20,7 @@ template <int THREADS_OF_BLOCK> struct StepMemory {
 // What a team's warp adds to its slices of a strip.
 template <int SHARERS, class Call>
 FN void add_rows(const Call& call, int column, int sharer, float (&slices)[SLICES][WARP]) {
-    constexpr int own    = SLICES / SHARERS, many = FETCHED * own;
+    constexpr int own    = SLICES / SHARERS, many = AT_ONCE * own;
     const int     columns = int(call.parameters) + SUMS;
     const bool    critic  = (call.critic <= column && column < call.critic_end) || column == call.value_loss;
     const int     rows    = column < columns ? (critic ? call.critics : call.actors) : 0;
@@ -125,11 +125,4 @@ FN void add_up_and_step(const Call& call, StepMemory<THREADS_OF_BLOCK>& memory) 
     if (PROCESSES > 1) {
         for (int block = lane; block < call.blocks; block += WARP) call.rounds[block] = int(round);
     }
-}
-
-// The same in the launch of the update itself, once all its blocks have left their rows.
-template <int THREADS_OF_BLOCK, class Call> FN void wait_and_step(const Call& call) {
-    u32* const arrived = reinterpret_cast<u32*>(call.arrivals);
-    wait_for_grid(arrived, arrive_at_grid(arrived));
-    add_up_and_step(call, *reinterpret_cast<StepMemory<THREADS_OF_BLOCK>*>(staging));
 }

@@ -1,8 +1,7 @@
 // The gradient of the loss of a minibatch by all weights of actor and critic, in one launch and a sum.
 //
 // Some of the blocks have the actor, the others the critic. A block takes tiles of samples, and at the end
-// writes its sums; network_step.cuh adds those of all blocks, in a fixed order: in another launch, or in this one. Generated
-// before it: after_update(call), which is that, or nothing.
+// writes its sums; network_step.cuh adds those of all blocks, in a fixed order.
 
 template <bool ACTOR, int OUTPUTS>
 FN void update(const UpdateCall& call, const Places& places, int rows, int worker, int workers) {
@@ -22,5 +21,4 @@ KERNEL_OF_BLOCKS(kernel_update, UpdateCall, THREADS, UPDATE_BLOCKS) {
     const int actors = call.actors, block = block_number();
     if (block < actors) update<true, PARAMETERS>(call, ACTOR_PLACES, MEANS, block, actors);
     else update<false, 1>(call, CRITIC_PLACES, 1, block - actors, block_count() - actors);
-    after_update(call);
 }

@@ -100,8 +100,7 @@ COMPILED = ("CartPole", "Pendulum", "wide")
 )
 def test_compiles_without_spills(name: str, precision: str) -> None:
     network = CASES[name].network(precision)
-    stepping = [network.update_program(2)] if precision == "tf32" else []
-    for program in (network.act_program(), network.update_program(), *stepping):
+    for program in (network.act_program(), network.update_program()):
         found = list(resources(compile_with_nvrtc(program.source).cubin))
         mine = {f"kernel_{kernel}" for kernel in program.calls}
         assert mine <= {function for function, _, _ in found}
@@ -115,7 +114,7 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
 def test_compiles_for_other_architectures(architecture: str) -> None:
     network = CASES["CartPole"].network("tf32")
-    for program in (network.act_program(), network.update_program(), network.update_program(1), reduce_program()):
+    for program in (network.act_program(), network.update_program(), reduce_program()):
         compile_with_nvrtc(program.source, architecture)
 
 
@@ -502,23 +501,12 @@ class Learning:
         return {name: tensor.clone() for name, tensor in found.items()}
 
 
-launches = pytest.mark.parametrize("launches", [1, 2])
-"""Everything in one, or the step behind the update."""
-
-
-@pytest.fixture
-def whole(monkeypatch: pytest.MonkeyPatch, launches: int) -> None:
-    monkeypatch.setattr(FusedNetworks, "one_launch_rows", 2**31 if launches == 1 else 0)
-
-
 def same_bits(one: Learning, other: Learning) -> None:
     found, wanted = one.state(), other.state()
     assert [name for name, tensor in found.items() if not torch.equal(tensor, wanted[name])] == []
 
 
 @cuda
-@launches
-@pytest.mark.usefixtures("whole")
 @pytest.mark.parametrize("samples", [1, 65, 3000, 40_001])
 @pytest.mark.parametrize("precision", ARITHMETIC)
 @pytest.mark.parametrize("name", CASES)
@@ -535,8 +523,6 @@ def test_steps_are_those_of_separate_launches(name: str, precision: str, samples
 
 
 @cuda
-@launches
-@pytest.mark.usefixtures("whole")
 def test_a_stop_holds_until_it_is_lifted() -> None:
     given = data(CASES["Pendulum"], 3000)
     together, apart = (Learning(CASES["Pendulum"], given, most_kl=1e-4) for _ in range(2))
@@ -569,8 +555,6 @@ def test_no_samples_are_no_step(dead: bool) -> None:
 
 
 @cuda
-@launches
-@pytest.mark.usefixtures("whole")
 def test_steps_of_a_graph_and_of_several_streams() -> None:
     given = data(CASES["Pendulum"], 16_384)
     recorded, eager = Learning(CASES["Pendulum"], given), Learning(CASES["Pendulum"], given)

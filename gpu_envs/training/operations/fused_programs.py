@@ -30,7 +30,7 @@ _STRIP = 32
 _SLICES = 8
 """Sums that a column's rows go to."""
 _SHARED_OF_PROCESSOR = 228 * 1024
-SHARED_OF_BLOCK = 1024
+_SHARED_OF_BLOCK = 1024
 """What a block costs beside what it asks for."""
 _GROUP = 128
 """Threads of a warpgroup."""
@@ -78,14 +78,9 @@ UPDATE_MEMBERS = (
 ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS)
 VALUES_CALL = Struct.of("ValuesCall", "float", *VALUES_MEMBERS)
 
-_UPDATE = (
-    *UPDATE_MEMBERS,
-    ("int", "parameters"),
-    ("float*", "partials", ("workers", "columns")),
+UPDATE_CALL = Struct.of(
+    "UpdateCall", "float", *UPDATE_MEMBERS, ("int", "parameters"), ("float*", "partials", ("workers", "columns"))
 )
-"""What an update is told."""
-
-UPDATE_CALL = Struct.of("UpdateCall", "float", *_UPDATE)
 
 _PARTIALS = (
     ("int", "actors"),
@@ -108,12 +103,6 @@ REDUCE_CALL = Struct.of(
 )  # fmt: skip
 
 STEP_CALL = Struct.of("StepCall", "float", *_PARTIALS, *STEP_MEMBERS)
-
-_SHARED_NAMES = frozenset(name for _, name, *_ in _UPDATE)
-
-UPDATE_AND_STEP_CALL = Struct.of(
-    "UpdateCall", "float", *_UPDATE, *(member for member in _PARTIALS if member[1] not in _SHARED_NAMES), *STEP_MEMBERS
-)
 
 
 @final
@@ -247,28 +236,23 @@ class Network:
     def update_blocks(self) -> int:
         """How many of these a multiprocessor holds: more than two have no registers."""
         most = 1 if self._by_groups else 2
-        return max(1, min(most, _SHARED_OF_PROCESSOR // (self.update_bytes + SHARED_OF_BLOCK)))
+        return max(1, min(most, _SHARED_OF_PROCESSOR // (self.update_bytes + _SHARED_OF_BLOCK)))
 
     def act_program(self) -> Program:
         """Acting and valuing."""
         calls, own = {"act": ACT_CALL, "values": VALUES_CALL}, ["network_parts", "network", "network_act"]
         return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
 
-    def update_program(self, stepping: int = 0) -> Program:
-        """The gradient, block by block; and with a step along their sum that so many processes take together."""
+    def update_program(self) -> Program:
+        """The gradient, block by block."""
         own: list[str | tuple[str, str]] = ["network_parts", "network", "samples", "network_samples"]
         if self._by_groups:
             lines = (_TILE, _TILE + 8, _padded(self.features + 1, 8), _padded(self.head.parameters, 8), 8)
             own += [("products", group_products(self.precision, lines)), "warpgroup", "network_by_groups"]
         else:
             own += ["network_by_warps"]
-        call, after = UPDATE_CALL, ""
-        if stepping:
-            own += [("processes", constants(stepping)), "peers", "adam", "network_step"]
-            call, after = UPDATE_AND_STEP_CALL, " wait_and_step<THREADS>(call); "
-        own += [("after", f"FN void after_update(const UpdateCall& call) {{{after}}}"), "network_update"]
-        shared, threads = self.update_bytes, self.update_threads
-        return self._program("policy_loss", LOSS_CALL, own, {"update": call}, shared, threads, stepping)
+        calls, own = {"update": UPDATE_CALL}, [*own, "network_update"]
+        return self._program("policy_loss", LOSS_CALL, own, calls, self.update_bytes, self.update_threads)
 
     def _program(
         self,
@@ -278,7 +262,6 @@ class Network:
         calls: Mapping[str, Struct],
         shared: int,
         threads: int,
-        stepping: int = 0,
     ) -> Program:
         first, second = self.hidden
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
@@ -298,8 +281,8 @@ class Network:
             prologue=head.prologue,
             structs=[call],
             types=head.types,
-            sizes={**head.sizes, "features": self.features, "parameters": self.parameters, "processes": stepping},
-            grid=Grid(threads=threads, replicas=1, shared_bytes=shared, together=stepping > 0),
+            sizes={**head.sizes, "features": self.features, "parameters": self.parameters},
+            grid=Grid(threads=threads, replicas=1, shared_bytes=shared),
         )
         parts: list[str | tuple[str, str]] = [
             "distributions",

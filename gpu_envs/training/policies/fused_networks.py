@@ -11,7 +11,6 @@ from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.training.operations.fused_programs import (
     ACT_ROWS,
     ARITHMETIC,
-    SHARED_OF_BLOCK,
     STEP_BLOCKS,
     Network,
     reduce_program,
@@ -61,9 +60,6 @@ class FusedNetworks(Networks):
 
     acts_with_value = False
 
-    one_launch_rows = 2**15
-    """Minibatches of up to so many samples are learnt from in one launch."""
-
     def __init__(
         self, network: Network, device: str, flat: torch.Tensor, gradient: torch.Tensor,
         scale: tuple[torch.Tensor, torch.Tensor] | None = None, optimiser: Adam | None = None,
@@ -98,13 +94,6 @@ class FusedNetworks(Networks):
     def _update(self) -> Kernel:
         (update,) = load_kernels(self._backend, self.network.update_program())
         return update.fill(**self._sizes, partials=self._partials)
-
-    @functools.cached_property
-    def _update_and_step(self) -> Kernel:
-        assert self.optimiser is not None
-        (update,) = load_kernels(self._backend, self.network.update_program(self.optimiser.processes))
-        update.fill(**self._sizes, **self._columns, partials=self._partials)
-        return update.fill(**self.optimiser.members)
 
     @functools.cached_property
     def _sums(self) -> list[Kernel]:
@@ -165,8 +154,7 @@ class FusedNetworks(Networks):
         scalars: torch.Tensor, totals: torch.Tensor,
     ) -> None:  # fmt: skip
         """Goes forth and back in one launch, and sums over blocks in another."""
-        actors, critics, given = self._given(observations, batch, indices, settings, scalars)
-        self._update.launch(actors + critics, **given)
+        actors, critics = self._found(observations, batch, indices, settings, scalars)
         self._sums[0].launch(
             self._summing, actors=actors, critics=critics, gradient=self._gradient, totals=totals,
         )  # fmt: skip
@@ -175,40 +163,27 @@ class FusedNetworks(Networks):
         self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
         scalars: torch.Tensor, how: Step,
     ) -> None:  # fmt: skip
-        """In one launch where the minibatch is small; otherwise as ``gradient``, with the step in the other launch.
-
-        Where processes' gradients are not added up by kernels of our own, the step is a third part.
-        """
+        """As ``gradient``, with the step in the other launch, unless processes' gradients are added up before it."""
         assert self.optimiser is not None
         if self.optimiser.sums_apart:
             self.gradient(observations, batch, indices, settings, scalars, self.optimiser.totals)
             self.optimiser.step(how)
             return
-        actors, critics, given = self._given(observations, batch, indices, settings, scalars)
-        rows = observations.shape[0] if indices is None else len(indices)
-        if 0 < rows <= self.one_launch_rows and self._fit_together:
-            self._update_and_step.launch(actors + critics, **given, critics=critics, **how.members)
-        else:
-            self._update.launch(actors + critics, **given)
-            self._sums[1].launch(self._summing, actors=actors, critics=critics, **how.members)
+        actors, critics = self._found(observations, batch, indices, settings, scalars)
+        self._sums[1].launch(self._summing, actors=actors, critics=critics, **how.members)
 
-    def _given(
+    def _found(
         self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
         scalars: torch.Tensor,
-    ) -> tuple[int, int, dict[str, MemberValue]]:  # fmt: skip
-        """How many blocks update the actor, and the critic, and what they are told."""
+    ) -> tuple[int, int]:  # fmt: skip
+        """Leaves partial sums of the gradient; returns how many rows of them the actor and the critic have."""
         samples = observations.shape[0]
         if samples != len(batch.log_probs):
             raise ValueError(f"there are observations of {samples} samples, and a batch of {len(batch.log_probs)}")
         actors, critics = self._workers(samples if indices is None else len(indices))
         loss = loss_members(batch, indices, settings)
-        return actors, critics, {**self._common(observations), **loss, "scalars": scalars, "actors": actors}
-
-    @functools.cached_property
-    def _fit_together(self) -> bool:
-        """Whether the device holds all blocks of an update at the same time."""
-        room = self._backend.traits.shared_bytes + SHARED_OF_BLOCK  # of a multiprocessor
-        return self.network.update_blocks * (self.network.update_bytes + SHARED_OF_BLOCK) <= room
+        self._update.launch(actors + critics, **self._common(observations), **loss, scalars=scalars, actors=actors)
+        return actors, critics
 
     @property
     def _summing(self) -> int:
