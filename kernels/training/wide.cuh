@@ -68,7 +68,6 @@ struct WideMemory {
     Ring<STAGES, STAGE, GROUPS> ring;
     alignas(16) float bias[MOST_BIAS];
     float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
-    float ahead[WARPS][AHEAD ? WARP_ROWS * FEATURES : 1];  // the next tile's observations, where there is room
     u32   zero;
 
     FN static WideMemory& of_block() {
@@ -203,83 +202,64 @@ template <class Source> struct Rowwise {
         }
     }
 
-    // Sends for the observations of the tile after this one: see load_inputs.
-    FN void fetch_ahead(const float* observations, int place) {
-        if constexpr (!AHEAD) return;
-        const u32 to = shared_address(memory.ahead[thread_rank() / WARP]) + nothing();
-        for (int r = 0; r < WARP_ROWS; ++r) {
-            const int of_row = from_lane(place, r);
-            for (int column = lane; column < FEATURES; column += WARP) {
-                const u32 at = to + u32(r * FEATURES + column) * u32(sizeof(float));
-                if (of_row >= 0) {
-                    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at),
-                                 "l"(observations + Index(of_row) * FEATURES + column)
-                                 : "memory");
-                } else {
-                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(0.0f) : "memory");
-                }
-            }
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    }
-    FN float input_of(const float* observations, int of_row, int r, int column) const {
-        if (column >= FEATURES) return 0;
-        if constexpr (AHEAD) return memory.ahead[thread_rank() / WARP][r * FEATURES + column];
-        return of_row >= 0 ? observations[Index(of_row) * FEATURES + column] : 0.0f;
-    }
-
     // Observations: a warp's rows, `place` being that of the row of each of its first 16 threads, below 0 none. They are
-    // normalised, and for updates kept in `kept`, with a line of ones behind them.
+    // normalised, and for updates kept in `kept`, with a line of ones behind them. All are fetched before any is used.
     template <bool KEPT, class Tile>
     FN void load_inputs(const float* observations, int place, const Scale& scale, Tile* kept, const Largest& seen) {
-        constexpr int width = KEPT ? Tile::LINES_OF : INPUTS;
+        constexpr int turns = padded(KEPT ? Tile::LINES_OF : INPUTS, WARP) / WARP;
         unsigned char* const own = rows + u32(warp * WARP_ROWS * PIECE) + nothing();
-        if (AHEAD) asm volatile("cp.async.wait_all;" ::: "memory");
-        warp_barrier();
-        for (int first = 0; first < padded(width, WARP); first += WARP) {
-            const int column = first + lane;
-            float     x[WARP_ROWS];
+        float x[turns][WARP_ROWS];
+        UNROLL
+        for (int r = 0; r < WARP_ROWS; ++r) {
+            const int          of_row = from_lane(place, r);
+            const float* const from   = observations + Index(of_row) * FEATURES + lane;
             UNROLL
-            for (int r = 0; r < WARP_ROWS; ++r) {
-                x[r] = input_of(observations, from_lane(place, r), r, column);
-            }
-            if (seen.magnitude != nullptr) {
-                UNROLL
-                for (int r = 0; r < WARP_ROWS; ++r) {
-                    const u32 magnitude = from_lane(seen.counts, r) ? bits_of(x[r]) & ~(1u << 31) : 0;
-                    *seen.magnitude     = maximum(*seen.magnitude, magnitude);
-                }
-            }
-            if (scale.mean != nullptr) {
-                const float mean = column < INPUTS ? memory.mean[column] : 0.0f;
-                const float inverse = column < INPUTS ? memory.inverse[column] : 0.0f;
-                UNROLL
-                for (int r = 0; r < WARP_ROWS; ++r) {
-                    const bool there = from_lane(place, r) >= 0;
-                    x[r] = there ? clip((x[r] - mean) * inverse, -scale.limit, scale.limit) : 0.0f;
-                }
-            }
-            if (column < INPUTS) {
-                UNROLL
-                for (int r = 0; r < WARP_ROWS; ++r) {
-                    *reinterpret_cast<Stored*>(own + row_place(u32(r), u32(column))) = Arithmetic::stored(x[r]);
-                }
-            }
-            if constexpr (KEPT) {
-                if (column < Tile::LINES_OF) {
-                    const float one = column == FEATURES ? 1.0f : 0.0f;
-                    u32         words[WARP_ROWS * sizeof(Stored) / 4];
-                    UNROLL
-                    for (int r = 0; r < WARP_ROWS / 2; ++r) Arithmetic::write_pair(words, r, x[r] + one, x[r + 8] + one);
-                    UNROLL
-                    for (int part = 0; part < WARP_ROWS * int(sizeof(Stored)) / 16; ++part) {
-                        Stored* const at = kept->at(column, warp * WARP_ROWS + part * (16 / int(sizeof(Stored))));
-                        *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(words + 4 * part);
-                    }
-                }
+            for (int turn = 0; turn < turns; ++turn) {
+                x[turn][r] = of_row >= 0 && turn * WARP + lane < FEATURES ? from[turn * WARP] : 0.0f;
             }
         }
-        warp_barrier();  // what was fetched ahead has been read
+        UNROLL
+        for (int turn = 0; turn < turns; ++turn) {
+            take_inputs<KEPT>(x[turn], turn * WARP + lane, own, place, scale, kept, seen);
+        }
+    }
+    template <bool KEPT, class Tile>
+    FN void take_inputs(float (&x)[WARP_ROWS], int column, unsigned char* own, int place, const Scale& scale, Tile* kept,
+                        const Largest& seen) {
+        if (seen.magnitude != nullptr) {
+            UNROLL
+            for (int r = 0; r < WARP_ROWS; ++r) {
+                const u32 magnitude = from_lane(seen.counts, r) ? bits_of(x[r]) & ~(1u << 31) : 0;
+                *seen.magnitude     = maximum(*seen.magnitude, magnitude);
+            }
+        }
+        if (scale.mean != nullptr) {
+            const float mean = column < INPUTS ? memory.mean[column] : 0.0f;
+            const float inverse = column < INPUTS ? memory.inverse[column] : 0.0f;
+            UNROLL
+            for (int r = 0; r < WARP_ROWS; ++r) {
+                const bool there = from_lane(place, r) >= 0;
+                x[r] = there ? clip((x[r] - mean) * inverse, -scale.limit, scale.limit) : 0.0f;
+            }
+        }
+        if (column < INPUTS) {
+            UNROLL
+            for (int r = 0; r < WARP_ROWS; ++r) {
+                *reinterpret_cast<Stored*>(own + row_place(u32(r), u32(column))) = Arithmetic::stored(x[r]);
+            }
+        }
+        if constexpr (KEPT) {
+            if (column >= Tile::LINES_OF) return;
+            const float one = column == FEATURES ? 1.0f : 0.0f;
+            u32         words[WARP_ROWS * sizeof(Stored) / 4];
+            UNROLL
+            for (int r = 0; r < WARP_ROWS / 2; ++r) Arithmetic::write_pair(words, r, x[r] + one, x[r + 8] + one);
+            UNROLL
+            for (int part = 0; part < WARP_ROWS * int(sizeof(Stored)) / 16; ++part) {
+                Stored* const at = kept->at(column, warp * WARP_ROWS + part * (16 / int(sizeof(Stored))));
+                *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(words + 4 * part);
+            }
+        }
     }
 
     // The outputs of 16 rows of a box, each where its thread of the warp looks for it; log-deviations beside the means.

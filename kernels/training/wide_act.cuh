@@ -11,14 +11,12 @@ FN void run_wide(const Call& call, const Find& find, u32* largest, const u8* ali
     const auto place_of = [&](Index row) { return row < call.rows ? find(row) : -1; };
     const Index begin   = own.group * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS;
     int         place   = place_of(block_number() * Index(GROUP_TILE) + begin);
-    own.fetch_ahead(call.observations, place);
     for (Index tile = block_number(); tile < tiles; tile += every) {
         const Index row    = tile * GROUP_TILE + begin;
         const int   counts = place >= 0 && (alive == nullptr || alive[place] != 0), now = place;
         own.template load_inputs<false>(call.observations, place, scale, static_cast<GroupTile<8, DEPTH>*>(nullptr),
                                         {largest, counts});
         place = place_of(row + every * GROUP_TILE);
-        own.fetch_ahead(call.observations, place);
         publish();
         group_barrier();
         go_forth<NET, 0>(own, Nothing(), [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {

@@ -8,14 +8,10 @@ template <int NET, int NUMBER> FN KeptTile<NET, NUMBER>& kept_tile(const UpdateC
     return *reinterpret_cast<KeptTile<NET, NUMBER>*>(kept_of<NET>(call, NUMBER, unit));
 }
 
-template <int NET, class Meanwhile> struct Keeper {
+template <int NET> struct Keeper {
     const UpdateCall& call;
     Index             unit;
-    const Meanwhile&  meanwhile;
-    template <int L, int N> FN void of(const float (&c)[N][4]) const {
-        kept_tile<NET, 1 + L>(call, unit).store_rows(c);
-        if (L == 0) meanwhile();
-    }
+    template <int L, int N> FN void of(const float (&c)[N][4]) const { kept_tile<NET, 1 + L>(call, unit).store_rows(c); }
 };
 
 // Activations of COUNT times 8 columns on their way back to registers, where their words stay until they are used.
@@ -89,10 +85,9 @@ template <int NET> struct WideLearner {
     // (What the dead saw may be no number: it must not meet even a zero.)
     FN int seen() const { return sample.alive ? sample.place : -1; }
 
-    template <class Own> FN void begin(Own& own, const UpdateCall& call, Index unit, Index next) {
+    FN void begin(const UpdateCall& call, Index unit, Index next) {
         sample.place = place_at(call, unit);
         fetch_facts<ACTOR, CRITIC>(sample, call);
-        own.fetch_ahead(call.observations, seen());
         after_next = place_at(call, next);
     }
     template <class Own>
@@ -104,8 +99,7 @@ template <int NET> struct WideLearner {
         after_next = place_at(call, unit_after_next);
         publish();
         group_barrier();
-        const auto meanwhile = [&] { own.fetch_ahead(call.observations, seen()); };
-        go_forth<NET, 0>(own, Keeper<NET, decltype(meanwhile)>{call, unit, meanwhile}, [&](float (&c)[OUTS / 8][4]) {
+        go_forth<NET, 0>(own, Keeper<NET>{call, unit}, [&](float (&c)[OUTS / 8][4]) {
             take_back(own, call, now, unit, c);
         });
         publish();
@@ -150,7 +144,7 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     WideLearner<NET> learner(call);
     Rowwise<Weights<NET, STEPS>> own(memory, weights);
     const Index group = own.group, step = workers * GROUPS;
-    learner.begin(own, call, worker * Index(GROUPS) + group, worker * Index(GROUPS) + group + step);
+    learner.begin(call, worker * Index(GROUPS) + group, worker * Index(GROUPS) + group + step);
     for (Index tile = worker; tile < tiles; tile += workers) {
         learner.learn(own, call, scale, tile * GROUPS + group, tile * GROUPS + group + 2 * step);
     }

@@ -159,19 +159,9 @@ class WideNetwork:
         return 2 * self._row_bytes + 4 * numbers + 3 * 1024
 
     @property
-    def _ahead_bytes(self) -> int:
-        """Of the observations of a tile."""
-        return 4 * ROWS * self.features
-
-    @property
-    def ahead(self) -> bool:
-        """Whether a tile's observations are fetched while the one before is worked on: where there is room."""
-        return self._fixed_bytes + self._ahead_bytes + 3 * _STAGE <= MOST_SHARED
-
-    @property
     def stages(self) -> int:
         """Of the ring; fewer than two do not work."""
-        return min(4, (MOST_SHARED - self._fixed_bytes - self.ahead * self._ahead_bytes) // _STAGE)
+        return min(4, (MOST_SHARED - self._fixed_bytes) // _STAGE)
 
     def workers(self, net: int, number: int) -> int:
         """Blocks that share the samples of a slice of a layer's gradient: by the bytes that they read."""
@@ -237,8 +227,7 @@ class WideNetwork:
         threads: int = _WARPS * 32, shared: int | None = None,
     ) -> Program:  # fmt: skip
         head = head_settings(self.head, quick=True)
-        own_bytes = self._fixed_bytes + self.ahead * self._ahead_bytes + self.stages * _STAGE
-        bytes_ = own_bytes if shared is None else shared
+        bytes_ = self._fixed_bytes + self.stages * _STAGE if shared is None else shared
         settings = KernelSettings(
             prologue=head.prologue,
             structs=[call] if call is not None else [],
@@ -282,7 +271,7 @@ class WideNetwork:
             f"constexpr int SUMS_AND_MORE = {max(len(SUMS), deviations)};",
             f"constexpr unsigned int OUTPUTS_BYTES = {self._outputs_bytes}, ROW_BYTES = {self._row_bytes};",
             f"constexpr u64 SHARED_BYTES = {shared};",
-            f"constexpr bool SHARED_TRUNK = {str(self.shared).lower()}, AHEAD = {str(self.ahead).lower()};",
+            f"constexpr bool SHARED_TRUNK = {str(self.shared).lower()};",
             activation_text(self.activation),
             f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
             f"using Arithmetic = {ARITHMETIC[self.precision]};",
