@@ -78,9 +78,11 @@ class SingleLayout(Layout):
 
     @property
     def record_head(self) -> int:
-        """The words of a ``Record`` before its observation: key, return, length, metrics; whole sectors of memory."""
+        """The words of a ``Record`` before its observation: its key; with statistics, in whole sectors."""
+        if not self.config.statistics:
+            return 4
         first, size = self.record_metrics
-        return -(-(first + len(self.spec.metrics)) * size // 8) * 8
+        return -(-(first + len(self.config.metrics)) * size // 8) * 8
 
     @property
     def record_metrics(self) -> tuple[int, int]:
@@ -91,7 +93,7 @@ class SingleLayout(Layout):
     def record_words(self) -> int:
         """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
         kept = self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
-        return self.record_head + -(-kept // 8) * 8
+        return -(-(self.record_head + kept) // 8) * 8
 
     @property
     def state_fields(self) -> list[StateField]:
@@ -116,9 +118,9 @@ class SingleLayout(Layout):
         if self.staged:
             found.pop("final_obs", None)  # in the records
         return fields | {
-            "running_return": ((n,), real),
+            **({"running_return": ((n,), real)} if self.config.statistics else {}),
             "elapsed": ((n,), "int32"),
-            **({"totals": ((count, n), real)} if (count := len(totals(self.spec))) else {}),
+            **({"totals": ((count, n), real)} if (count := len(totals(self.config.metrics))) else {}),
             "offset": ((n,), "int32"),  # steps by which the time limit is nearer, until an episode begins
             "staggered": ((1,), "int32"),  # how many of them are not zero
             "ended": ((n,), "uint8"),  # how the episode ended: two flags
@@ -138,11 +140,12 @@ class SingleLayout(Layout):
         wide = real == "float64"
         buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
         buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
-        buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
-        buffers["episode_length"] = records[:, 6 if wide else 5]
-        if self.spec.metrics:
+        if self.config.statistics:
+            buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
+            buffers["episode_length"] = records[:, 6 if wide else 5]
+        if count := len(self.config.metrics):
             first = self.record_metrics[0]
-            buffers["episode_metrics"] = viewed(records, real)[:, first : first + len(self.spec.metrics)]
+            buffers["episode_metrics"] = viewed(records, real)[:, first : first + count]
         if self.config.autoreset_mode != "SameStep":
             return
         if self.staged:
@@ -161,15 +164,17 @@ class SingleLayout(Layout):
             found |= {f"final_obs{affix}": shape for affix, shape in seen.items()}
         if self.choices:
             found["action_mask"] = ((n, self.choices), "int8")
-        found |= {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
+        if self.config.statistics:
+            found |= {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
         return found | self.metric_results()
 
     @property
     def episode(self) -> Mapping[str, str]:
         """What a snapshot holds beside the state."""
-        names = ("running_return", "elapsed", "offset", "ended", "finished")
-        kept = (*names, "episodes", "seeds", "episode_return", "episode_length")
-        return {name: name for name in kept} | self.metric_buffers("totals")
+        names = ["elapsed", "offset", "ended", "finished", "episodes", "seeds"]
+        if self.config.statistics:
+            names += ["running_return", "episode_return", "episode_length"]
+        return {name: name for name in names} | self.metric_buffers("totals")
 
     def places(self, call: Any) -> list[tuple[str, Any]]:
         """The call itself names actions and results; each box of a Dict has its own place."""

@@ -28,7 +28,7 @@ def generate(layout: SingleLayout, module: str) -> Program:
     declared = structs(layout)
     seen = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
     possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
-    measures = bool(layout.spec.metrics)
+    measures = bool(layout.config.metrics)
     measured = ("drivers/metrics.cuh", "drivers/tile_metrics.cuh") if measures else ("drivers/unmeasured.cuh",)
     rules = rules_part(layout.config)
     parts = [
@@ -42,7 +42,9 @@ def generate(layout: SingleLayout, module: str) -> Program:
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
         calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
-        contract=contract(layout.spec.id, rules[0], team=False, masks=layout.spec.masked, metrics=measures),
+        contract=contract(
+            layout.spec.id, rules[0], team=False, masks=layout.spec.masked, metrics=bool(layout.spec.metrics)
+        ),
         flush_denormals=layout.config.precision == "float32",
         staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
     )
@@ -100,7 +102,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "elapsed"),
         ("int*", "offset"),
         ("u32*", "staggered"),
-        *([("real*", "totals")] if layout.spec.metrics else []),
+        *([("real*", "totals")] if layout.config.metrics else []),
         *([("real*", "so_far")] if layout.config.measured else []),
         ("u8*", "ended"),
         ("u8*", "finished"),
@@ -125,7 +127,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         *final,
         ("real*", "episode_return"),
         ("int*", "episode_length"),
-        *([("real*", "episode_metrics")] if layout.spec.metrics else []),
+        *([("real*", "episode_metrics")] if layout.config.metrics else []),
     )
     masks: tuple[MemberDeclaration, ...] = (("bool*", "action_mask"),) if layout.choices else ()
     flags: tuple[MemberDeclaration, ...] = (("int", "report_frozen"), ("int", "clear_final"))
@@ -173,7 +175,7 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
-            *([metrics_part(spec, measured=config.measured)] if spec.metrics else []),
+            *([metrics_part(spec, kept=config.statistics, measured=config.measured)] if spec.metrics else []),
             _totals(layout),
             _record(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
@@ -184,16 +186,22 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
 
 def _totals(layout: SingleLayout) -> str:
     """What a tile keeps of the metrics of episodes under way."""
-    rows = f"real of[{max(1, len(totals(layout.spec)))}][LANES];"
-    return f"struct Totals {{ {rows} }};" if layout.spec.metrics else "struct Totals {};"
+    metrics = layout.config.metrics
+    rows = f"real of[{max(1, len(totals(metrics)))}][LANES];"
+    return f"struct Totals {{ {rows} }};" if metrics else "struct Totals {};"
 
 
-def _after_length(measures: bool, kept: int) -> list[str]:
-    """The members of a record for metrics, and for so many numbers of an observation, which not all modes keep."""
+def _after_key(layout: SingleLayout, kept: int) -> list[str]:
+    """The members of a record for statistics, and for so many numbers of an observation, where there is room."""
+    measures, found = bool(layout.config.metrics), []
+    if layout.config.statistics:
+        found = ["    real episode_return;", "    int  episode_length;"]
     if kept:
-        return [*(["    real metrics[METRICS];"] if measures else []), f"    alignas(32) float final_obs[{kept}];"]
+        observation = f"{'alignas(32) ' * layout.config.statistics}float final_obs[{kept}];"
+        return [*found, *(["    real metrics[METRICS];"] if measures else []), f"    {observation}"]
     unused = "float final_obs[1];"
-    return [f"    {f'union {{ real metrics[METRICS]; {unused} }};' if measures else unused}  // unused in this mode"]
+    last = f"union {{ real metrics[METRICS]; {unused} }};" if measures else unused
+    return [*found, f"    {last}  // unused in this mode"]
 
 
 def _record(layout: SingleLayout) -> str:
@@ -209,9 +217,7 @@ def _record(layout: SingleLayout) -> str:
             "// What is touched only when an episode begins or ends, side by side: whole sectors of memory.",
             f"struct alignas({64 if words % 16 == 0 else 32}) Record {{",
             "    Key  key;",
-            "    real episode_return;",
-            "    int  episode_length;",
-            *_after_length(bool(layout.spec.metrics), kept),
+            *_after_key(layout, kept),
             "};",
             f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");',
         ]

@@ -70,9 +70,9 @@ class Rollout(NamedTuple):
     episodes: Array
     """How many episodes ended, ``[num_envs]`` int32."""
     episode_returns: Array
-    """The sum of their returns, ``[num_envs]``."""
+    """The sum of their returns, ``[num_envs]``; None with ``statistics=False``."""
     episode_lengths: Array
-    """The sum of their lengths, ``[num_envs]`` int32."""
+    """The sum of their lengths, ``[num_envs]`` int32; None likewise."""
 
 
 def given_for(given: Any, key: str) -> Array | None:
@@ -152,10 +152,14 @@ Span: TypeAlias = tuple[int, int, str]
 
 _APART = "by teams that are made with shared_observations=True"
 
+_KEPT = "by environments that were not made with statistics=False"
+
 _WHERE = {
     "final_obs": "in autoreset_mode='SameStep'",
+    "episode_return": _KEPT,
+    "episode_length": _KEPT,
     "action_mask": "by environments whose spec has action_mask=True",
-    "episode_metrics": "by environments whose spec names metrics",
+    "episode_metrics": f"by environments whose spec names metrics, and {_KEPT.removeprefix('by environments ')}",
     "shared_observations": _APART,
     "final_shared": f"in autoreset_mode='SameStep' {_APART}",
 }

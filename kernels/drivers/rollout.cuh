@@ -67,6 +67,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                 sums.episodes[k]   += finished ? 1 : 0;
                 sums.terminated[k] += tile.flags[k] & TERMINATED;
                 sums.truncated[k]  += tile.flags[k] >> 1;
+                if (!STATISTICS) continue;
                 sums.returns[k]    += finished ? tile.running_return[k] : real(0);
                 sums.lengths[k]    += finished ? tile.elapsed[k] : 0;
                 sums.episode_return[k] = finished ? tile.running_return[k] : sums.episode_return[k];
@@ -113,12 +114,10 @@ KERNEL(kernel_rollout, RolloutCall) {
             call.episodes[i]      = sums.episodes[k];
             call.terminated[i]    = sums.terminated[k];
             call.truncated[i]     = sums.truncated[k];
+            if (!STATISTICS) continue;
             call.return_sum[i]    = sums.returns[k];
             call.length_sum[i]    = sums.lengths[k];
-            if (sums.episodes[k] != 0) {
-                buffers.records[i].episode_return = sums.episode_return[k];
-                buffers.records[i].episode_length = sums.episode_length[k];
-            }
+            if (sums.episodes[k] != 0) keep_episode(buffers.records[i], sums.episode_return[k], sums.episode_length[k]);
         }
     }
 }

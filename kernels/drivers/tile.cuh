@@ -39,7 +39,7 @@ template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env&
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
         tile.state.load(k, buffers.state, i, buffers.count);
-        tile.running_return[k] = buffers.running_return[i];
+        tile.running_return[k] = STATISTICS ? buffers.running_return[i] : real(0);
         tile.elapsed[k]        = buffers.elapsed[i];
         tile.ended[k]          = AUTORESET == SAME_STEP ? 0 : int(buffers.ended[i]);
         load_totals(tile, k, buffers, i);
@@ -50,7 +50,7 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
         tile.state.store(k, buffers.state, i, buffers.count);
-        buffers.running_return[i] = tile.running_return[k];
+        if (STATISTICS) buffers.running_return[i] = tile.running_return[k];
         buffers.elapsed[i]        = tile.elapsed[k];
         if (AUTORESET != SAME_STEP) buffers.ended[i] = u8(tile.ended[k]);
         store_totals(tile, k, buffers, i);
@@ -80,7 +80,7 @@ FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, in
     tile.elapsed[k]        = elapsed;
     tile.flags[k]          = ended ? ended : flags;
     tile.reward[k]         = ended ? real(0) : outcome.reward;
-    tile.running_return[k] = tile.running_return[k] + tile.reward[k];
+    if (STATISTICS) tile.running_return[k] = tile.running_return[k] + tile.reward[k];
 }
 
 // Beside the loop that restarts, which an atomic in it would slow down.
@@ -104,6 +104,14 @@ FN void restart(Tile& tile, int k, const Params& params, const Key& key) {
     tile.running_return[k] = 0;
     tile.ended[k]          = 0;
     begin_totals(tile, k);
+}
+
+// What is kept of the episode that ended last. A template, for without statistics a record has no place for it.
+template <class Kept> FN void keep_episode(Kept& record, [[maybe_unused]] real episode_return, [[maybe_unused]] int length) {
+    if constexpr (STATISTICS) {
+        record.episode_return = episode_return;
+        record.episode_length = length;
+    }
 }
 
 template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rewards, u8* terminations, u8* truncations,

@@ -10,12 +10,11 @@ template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
 // The record of a replica whose episode has just ended: whole, so that it goes out in whole sectors of memory, for a
 // sector that is written in part has to be read first. Into arrays of the user's too, where there are any.
 FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i, const Key& key) {
-    Record record      = {};
-    record.key         = key;
-    record.episode_length = tile.elapsed[k];
-    record.episode_return = tile.running_return[k];
-    if (call.episode_return != nullptr) call.episode_return[i] = record.episode_return;
-    if (call.episode_length != nullptr) call.episode_length[i] = record.episode_length;
+    Record record = {};
+    record.key    = key;
+    keep_episode(record, tile.running_return[k], tile.elapsed[k]);
+    if (STATISTICS && call.episode_return != nullptr) call.episode_return[i] = tile.running_return[k];
+    if (STATISTICS && call.episode_length != nullptr) call.episode_length[i] = tile.elapsed[k];
     if (AUTORESET == SAME_STEP) keep_final(call, tile, k, i, record);
     keep_metrics(call, tile, k, i, record);
     return record;
