@@ -78,22 +78,23 @@ class SingleLayout(Layout):
 
     @property
     def record_head(self) -> int:
-        """The words of a ``Record`` before its observation: its key; with statistics, in whole sectors."""
-        if not self.config.statistics:
-            return 4
-        first, size = self.record_metrics
-        return -(-(first + len(self.config.metrics)) * size // 8) * 8
+        """The words of a ``Record`` before its observation: return, length and metrics of an episode."""
+        return (2 + len(self.config.metrics)) * self.real_words if self.config.statistics else 0
 
     @property
-    def record_metrics(self) -> tuple[int, int]:
-        """Where in a ``Record`` the metrics begin, counted in reals, and how many words a real has."""
-        return (4, 2) if self.config.precision == "float64" else (6, 1)
+    def real_words(self) -> int:
+        """How many words of 32 bits a real has."""
+        return 2 if self.config.precision == "float64" else 1
+
+    @property
+    def record_final(self) -> int:
+        """The words of its observation, which not all modes keep."""
+        return self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
 
     @property
     def record_words(self) -> int:
         """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
-        kept = self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
-        return -(-(self.record_head + kept) // 8) * 8
+        return -(-(self.record_head + self.record_final) // 8) * 8
 
     @property
     def state_fields(self) -> list[StateField]:
@@ -125,7 +126,9 @@ class SingleLayout(Layout):
             "staggered": ((1,), "int32"),  # how many of them are not zero
             "ended": ((n,), "uint8"),  # how the episode ended: two flags
             "finished": ((n,), "bool"),
-            "records": ((n, self.record_words), "int32"),
+            **({"records": ((n, self.record_words), "int32")} if self.record_words else {}),
+            "seeds": ((n,), "int64"),  # the bits of unsigned ones
+            "episodes": ((n,), "int32"),  # the bits of unsigned counters
             "offence": ((2,), "int64"),
             **{name: shape for name, shape in found.items() if not name.startswith("episode_")},
         }
@@ -135,22 +138,18 @@ class SingleLayout(Layout):
         for name, _, sizes in self.state_fields:
             for axis in range(len(sizes)):
                 buffers[f"state.{name}"] = buffers[f"state.{name}"].swapaxes(axis, -1)
-        records, viewed = buffers["records"], arrays.viewed
-        real = self.config.precision
-        wide = real == "float64"
-        buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
-        buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
+        records: Array = buffers.get("records")
+        viewed = arrays.viewed
         if self.config.statistics:
-            buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
-            buffers["episode_length"] = records[:, 6 if wide else 5]
-        if count := len(self.config.metrics):
-            first = self.record_metrics[0]
-            buffers["episode_metrics"] = viewed(records, real)[:, first : first + count]
+            reals = viewed(records, self.config.precision)
+            buffers["episode_return"], buffers["episode_length"] = reals[:, 0], records[:, self.real_words]
+            if count := len(self.config.metrics):
+                buffers["episode_metrics"] = reals[:, 2 : 2 + count]
         if self.config.autoreset_mode != "SameStep":
             return
         if self.staged:
             head = self.record_head
-            buffers["final_obs"] = viewed(records, "float32")[:, head : head + self.parts[0].size]
+            buffers["final_obs"] = viewed(records, "float32")[:, head : head + self.record_final]
         else:
             buffers |= {f"kept_final{part.affix}": buffers[f"final_obs{part.affix}"] for part in self.parts}
 

@@ -107,6 +107,8 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("u8*", "ended"),
         ("u8*", "finished"),
         ("Record*", "records"),
+        ("u64*", "seeds"),
+        ("u32*", "episodes"),
         ("u64*", "offence"),
     )
     world: tuple[MemberDeclaration, ...] = ((buffers, "buffers"), (params, "params"))
@@ -191,34 +193,33 @@ def _totals(layout: SingleLayout) -> str:
     return f"struct Totals {{ {rows} }};" if metrics else "struct Totals {};"
 
 
-def _after_key(layout: SingleLayout, kept: int) -> list[str]:
-    """The members of a record for statistics, and for so many numbers of an observation, where there is room."""
-    measures, found = bool(layout.config.metrics), []
-    if layout.config.statistics:
-        found = ["    real episode_return;", "    int  episode_length;"]
-    if kept:
-        observation = f"{'alignas(32) ' * layout.config.statistics}float final_obs[{kept}];"
-        return [*found, *(["    real metrics[METRICS];"] if measures else []), f"    {observation}"]
-    unused = "float final_obs[1];"
-    last = f"union {{ real metrics[METRICS]; {unused} }};" if measures else unused
-    return [*found, f"    {last}  // unused in this mode"]
-
-
 def _record(layout: SingleLayout) -> str:
-    words, kept = layout.record_words, layout.record_words - layout.record_head
+    """``Record``, and what else it takes to end an episode and to begin one."""
+    statistics = [
+        "    real episode_return;",
+        "    int  episode_length;",
+        *(["    int  padding;"] * (layout.real_words - 1)),
+    ]
+    final, words = layout.record_final, layout.record_words
+    members = [
+        *(statistics if layout.config.statistics else []),
+        *(["    real metrics[METRICS];"] if layout.config.metrics else []),
+        *([f"    float final_obs[{final}];"] if final else []),
+        *([f"    int filling[{filling}];"] if (filling := words - layout.record_head - final) else []),
+    ]
+    whole = f"alignas({64 if words % 16 == 0 else 32}) " if words else ""
+    size = f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");'
     return "\n".join(
         [
             "// What a replica's random numbers depend on.",
-            "struct alignas(16) Key {",
+            "struct Key {",
             "    u64 seed;",
             "    u32 episode;",
-            "    int padding = 0;",
             "};",
-            "// What is touched only when an episode begins or ends, side by side: whole sectors of memory.",
-            f"struct alignas({64 if words % 16 == 0 else 32}) Record {{",
-            "    Key  key;",
-            *_after_key(layout, kept),
+            "// What is written when an episode ends, side by side: whole sectors of memory.",
+            f"struct {whole}Record {{",
+            *members,
             "};",
-            f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");',
+            *([size] if words else []),
         ]
     )

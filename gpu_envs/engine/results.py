@@ -136,7 +136,8 @@ def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]])
     """A simulation's memory, by name: what is read at the same time stands together."""
     made: dict[str, Array] = {}
     for names in _READ_TOGETHER:
-        made |= arrays.zeros_of({name: shapes[name] for name in shapes if name.partition(".")[0] in names})
+        if together := {name: shapes[name] for name in shapes if name.partition(".")[0] in names}:
+            made |= arrays.zeros_of(together)
     return {name: made[name] if name in made else arrays.zeros(*shapes[name]) for name in shapes}
 
 

@@ -29,7 +29,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         load(tile, buffers, env);
         const u32 staggered = now(buffers.staggered);
         FOR_EACH_LANE(k, env) {
-            keys[k]        = buffers.records[env.index(k)].key;
+            keys[k]        = key_of(buffers, env.index(k));
             spare.ready[k] = 0;
             sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
             sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;
@@ -109,7 +109,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         forget_offsets(buffers, staggered, sums.episodes, env);
         FOR_EACH_LANE(k, env) {
             const Index i         = env.index(k);
-            buffers.records[i].key.episode = keys[k].episode;
+            buffers.episodes[i]   = keys[k].episode;
             call.reward_sum[i]    = sums.rewards[k];
             call.episodes[i]      = sums.episodes[k];
             call.terminated[i]    = sums.terminated[k];

@@ -57,6 +57,8 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
     }
 }
 
+FN Key key_of(const Buffers& buffers, Index i) { return {buffers.seeds[i], buffers.episodes[i]}; }
+
 // What the rules make of a step. Where they have something to index, those of a `pending` replica are not asked:
 // an index may be outside by then. Elsewhere they are, since what they say is dropped, and a branch would cost more.
 FN Outcome step_if_alive(State& state, const Params& params, const Action& action, Random& random, [[maybe_unused]] bool pending) {
@@ -66,8 +68,7 @@ FN Outcome step_if_alive(State& state, const Params& params, const Action& actio
     return step(state, params, action, random);
 }
 
-// One step of one replica; one whose episode has ended stays as it is. The key is read only where the rules draw random
-// numbers. `pending`: the episode has ended, or this step will begin the next.
+// One step of one replica; one whose episode has ended stays as it is. `pending`: the episode has ended, or this step will begin the next.
 FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, int limit, int pending) {
     const int     ended  = tile.ended[k];
     const State   before = tile.state.get(k);

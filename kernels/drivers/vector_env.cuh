@@ -9,9 +9,8 @@ template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
 
 // The record of a replica whose episode has just ended: whole, so that it goes out in whole sectors of memory, for a
 // sector that is written in part has to be read first. Into arrays of the user's too, where there are any.
-FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i, const Key& key) {
+FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i) {
     Record record = {};
-    record.key    = key;
     keep_episode(record, tile.running_return[k], tile.elapsed[k]);
     if (STATISTICS && call.episode_return != nullptr) call.episode_return[i] = tile.running_return[k];
     if (STATISTICS && call.episode_length != nullptr) call.episode_length[i] = tile.elapsed[k];
@@ -27,7 +26,7 @@ KERNEL(kernel_step, StepCall) {
         Key  keys[LANES];
         const u32  staggered = now(buffers.staggered);
         const bool early = buffers.count <= FEW_REPLICAS;  // few: waiting for memory is what costs, not how much is read
-        if (early) FOR_EACH_LANE(k, env) keys[k] = buffers.records[env.index(k)].key;
+        if (early) FOR_EACH_LANE(k, env) keys[k] = key_of(buffers, env.index(k));
         load(tile, buffers, env);
         const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
         const bool strict = AUTORESET == DISABLED && call.report_frozen;
@@ -43,7 +42,7 @@ KERNEL(kernel_step, StepCall) {
         const ParamBuffers params = call.params;  // a copy: no store can change it, so what it implies leaves the loop
         FOR_EACH_LANE(k, env) {
             const Index i = env.index(k);
-            advance_lane(tile, k, buffers.records[i].key, params.get(i), limits[k], pending[k]);
+            advance_lane(tile, k, key_of(buffers, i), params.get(i), limits[k], pending[k]);
         }
         add_to_totals(tile, call.params, pending, env);
         tell_metrics(call, tile, pending, env);
@@ -59,15 +58,13 @@ KERNEL(kernel_step, StepCall) {
         }
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(call, env);
         FOR_EACH_MARKED(k, touched, env) {
-            const Index i     = env.index(k);
-            Key         key   = early ? keys[k] : buffers.records[i].key;
-            const bool  begun = key.episode != NEVER_BEGUN;
-            if (restarting[k]) key.episode += 1;
-            // That it has begun goes without saying, but not to the compiler, which so cannot store before the key is
-            // there: a store beside what is still being fetched holds up the whole multiprocessor until it comes.
-            if (finished[k] && begun) buffers.records[i] = concluded(call, tile, k, i, key);
-            if (!finished[k]) buffers.records[i].key.episode = key.episode;
-            if (AUTORESET != DISABLED && restarting[k]) restart(tile, k, params.get(i), key);
+            const Index i = env.index(k);
+            if (finished[k]) buffers.records[i] = concluded(call, tile, k, i);
+            if (AUTORESET == DISABLED || !restarting[k]) continue;
+            Key key = early ? keys[k] : key_of(buffers, i);
+            key.episode += 1;
+            buffers.episodes[i] = key.episode;
+            restart(tile, k, params.get(i), key);
         }
         if (AUTORESET != DISABLED) forget_offsets(buffers, staggered, restarting, env);
         store(tile, buffers, env);
@@ -106,11 +103,12 @@ KERNEL(kernel_reset, ResetCall) {
         }
         FOR_EACH_MARKED(k, chosen, env) {
             const Index i   = env.index(k);
-            Key         key = buffers.records[i].key;
+            Key         key = key_of(buffers, i);
             if (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[i] != 0)
                 key = {call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i], NEVER_BEGUN};
             key.episode += 1;
-            buffers.records[i].key = key;
+            buffers.seeds[i]    = key.seed;
+            buffers.episodes[i] = key.episode;
             restart(tile, k, call.params.get(i), key);
         }
         forget_offsets(buffers, now(buffers.staggered), chosen, env);

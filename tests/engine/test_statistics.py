@@ -1,6 +1,7 @@
 """Environments made with ``statistics=False``: what they leave out, and that all else is as it was, bit for bit."""
 
 import functools
+import itertools
 import pickle
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_memory_that_is_not_there(make: Make, variant: Variant, device: str, mod
     plain, bare = both(make, variant, 2, Place(device, "numpy"), autoreset_mode=mode)
     buffers = plain._sim.buffers.keys() - bare._sim.buffers.keys()
     assert {name.partition(".")[0] for name in buffers} >= {"running_return", *KEPT[:2]}
-    assert all(map(of_statistics, buffers))
+    assert all(of_statistics(name) or name == "records" for name in buffers)
     assert not [name for name in bare._sim.buffers if of_statistics(name)]
     bytes_of = [sum(array.nbytes for array in env._sim._allocated.values()) for env in (plain, bare)]
     real = 4 * sum(np.prod(shape_of(plain, "rewards", role)[0]) for role in roles_of(plain))
@@ -102,13 +103,14 @@ def test_memory_that_is_not_there(make: Make, variant: Variant, device: str, mod
     assert {"STATISTICS = false" in generate(layout, module).source for module in layout.modules} == {True}
 
 
-def test_a_record_of_one_sector(make: Make, device: str) -> None:
-    """Where statistics are kept, CartPole's last observation needs a sector of memory of its own."""
-    plain, bare = (
-        make("CartPole-v1", 3, device=device, autoreset_mode="SameStep", statistics=kept)._sim.buffers["records"]
-        for kept in (None, False)
-    )
-    assert (plain.nbytes, bare.nbytes) == (3 * 64, 3 * 32)
+def test_an_end_writes_one_sector_or_none(make: Make, device: str) -> None:
+    """Of CartPole: return, length, two metrics and the last observation, or that alone, 32 bytes together."""
+    found = {}
+    for mode, kept in itertools.product(("SameStep", "NextStep"), (None, False)):
+        env = make("CartPole-v1", 3, device=device, autoreset_mode=mode, statistics=kept)
+        found[mode, kept] = getattr(env._sim.buffers.get("records"), "nbytes", None)
+    sector = 3 * 32
+    assert list(found.values()) == [sector, sector, sector, None]
 
 
 # --- what is said of it ---
