@@ -128,6 +128,7 @@ class SingleLayout(Layout):
             "finished": ((n,), "bool"),
             **({"records": ((n, self.record_words), "int32")} if self.record_words else {}),
             "seeds": ((n,), "int64"),  # the bits of unsigned ones
+            "counted": ((1,), "int32"),  # whether seeds count up from the first replica's
             "episodes": ((n,), "int32"),  # the bits of unsigned counters
             "offence": ((2,), "int64"),
             **{name: shape for name, shape in found.items() if not name.startswith("episode_")},

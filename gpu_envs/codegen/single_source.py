@@ -108,6 +108,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("u8*", "finished"),
         ("Record*", "records"),
         ("u64*", "seeds"),
+        ("int*", "counted"),
         ("u32*", "episodes"),
         ("u64*", "offence"),
     )

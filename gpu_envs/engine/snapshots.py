@@ -86,6 +86,9 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
     sim.set_params(params)
     for name, array in values.items():
         sim.arrays.write(sim.buffers[name], array)
+    if "counted" in sim.buffers:
+        counted = values["seeds"] == values["seeds"][0] + np.arange(config.num_envs)
+        sim.arrays.write(sim.buffers["counted"], np.array([counted.all()], np.int32))
     sim.stagger(values["offset"])
     sim.ready = True
     if spec.masked:

@@ -28,9 +28,9 @@ _TYPES = frozenset(
     "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Greatest Heap Held Index "
     "Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near Numbers Observation ObservationTile "
     "OfObservation Offence Outcome ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall "
-    "RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Shape SinCos Spare State "
-    "StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile "
-    "Wide Words World i64 u16 u32 u64 u8".split()
+    "RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Seeds Shape SinCos Spare "
+    "State StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns "
+    "WarpTile Wide Words World i64 u16 u32 u64 u8".split()
 )
 """Types of the headers and of what is generated."""
 

@@ -29,7 +29,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         load(tile, buffers, env);
         const u32 staggered = now(buffers.staggered);
         FOR_EACH_LANE(k, env) {
-            keys[k]        = key_of(buffers, env.index(k));
+            keys[k]        = {buffers.seeds[env.index(k)], buffers.episodes[env.index(k)]};
             spare.ready[k] = 0;
             sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
             sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;

@@ -57,7 +57,16 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
     }
 }
 
-FN Key key_of(const Buffers& buffers, Index i) { return {buffers.seeds[i], buffers.episodes[i]}; }
+// The replicas' seeds. Where they count up from the first one's, as after a reset of all with one seed, they follow from
+// that, and where an episode ends none is fetched.
+struct Seeds {
+    const u64* own;
+    u64        first;
+    bool       counted;
+
+    FN explicit Seeds(const Buffers& buffers) : own(buffers.seeds), first(*own), counted(*buffers.counted != 0) {}
+    FN u64 operator[](Index i) const { return counted ? first + u64(i) : own[i]; }
+};
 
 // What the rules make of a step. Where they have something to index, those of a `pending` replica are not asked:
 // an index may be outside by then. Elsewhere they are, since what they say is dropped, and a branch would cost more.

@@ -23,10 +23,11 @@ KERNEL(kernel_step, StepCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV(env, buffers.count) {
         Tile tile;
-        Key  keys[LANES];
-        const u32  staggered = now(buffers.staggered);
+        u32  episodes[LANES];
+        const u32   staggered = now(buffers.staggered);
+        const Seeds seeds(buffers);
         const bool early = buffers.count <= FEW_REPLICAS;  // few: waiting for memory is what costs, not how much is read
-        if (early) FOR_EACH_LANE(k, env) keys[k] = key_of(buffers, env.index(k));
+        if (early) FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
         load(tile, buffers, env);
         const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
         const bool strict = AUTORESET == DISABLED && call.report_frozen;
@@ -42,7 +43,7 @@ KERNEL(kernel_step, StepCall) {
         const ParamBuffers params = call.params;  // a copy: no store can change it, so what it implies leaves the loop
         FOR_EACH_LANE(k, env) {
             const Index i = env.index(k);
-            advance_lane(tile, k, key_of(buffers, i), params.get(i), limits[k], pending[k]);
+            advance_lane(tile, k, {seeds[i], buffers.episodes[i]}, params.get(i), limits[k], pending[k]);
         }
         add_to_totals(tile, call.params, pending, env);
         tell_metrics(call, tile, pending, env);
@@ -61,8 +62,7 @@ KERNEL(kernel_step, StepCall) {
             const Index i = env.index(k);
             if (finished[k]) buffers.records[i] = concluded(call, tile, k, i);
             if (AUTORESET == DISABLED || !restarting[k]) continue;
-            Key key = early ? keys[k] : key_of(buffers, i);
-            key.episode += 1;
+            const Key key = {seeds[i], (early ? episodes[k] : buffers.episodes[i]) + 1};
             buffers.episodes[i] = key.episode;
             restart(tile, k, params.get(i), key);
         }
@@ -103,7 +103,7 @@ KERNEL(kernel_reset, ResetCall) {
         }
         FOR_EACH_MARKED(k, chosen, env) {
             const Index i   = env.index(k);
-            Key         key = key_of(buffers, i);
+            Key         key = {buffers.seeds[i], buffers.episodes[i]};
             if (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[i] != 0)
                 key = {call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i], NEVER_BEGUN};
             key.episode += 1;
@@ -111,6 +111,8 @@ KERNEL(kernel_reset, ResetCall) {
             buffers.episodes[i] = key.episode;
             restart(tile, k, call.params.get(i), key);
         }
+        const bool reseeding = !call.observe_only && (call.reseed != nullptr || call.reseed_all != 0);
+        if (reseeding && env.index(0) == 0) *buffers.counted = call.reseed == nullptr && call.mask == nullptr;
         forget_offsets(buffers, now(buffers.staggered), chosen, env);
         store(tile, buffers, env);
         deliver(call, tile, 0, env);
