@@ -45,8 +45,6 @@ constexpr int WARP = 1;
 
 constexpr int LANES = 64;
 
-constexpr Index FEW_REPLICAS = 0;
-
 struct RangeTile {
     Index first, end;
     int   lanes;

@@ -30,8 +30,6 @@ FN void tell_index_and_stop(const char* file, int line, Index at, const char* na
 constexpr int LANES = 1;  // two and four were tried, and were no faster
 constexpr int WARP  = 32;
 
-constexpr Index FEW_REPLICAS = 65536;  // they stay in the second-level cache
-
 // A thread's replicas lie a block's width apart, so that neighbouring threads touch neighbouring elements. The grid
 // covers all replicas; threads past the end have none, but take part in what a whole warp does.
 struct ThreadTile {

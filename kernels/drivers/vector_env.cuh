@@ -26,8 +26,8 @@ KERNEL(kernel_step, StepCall) {
         u32  episodes[LANES];
         const u32   staggered = now(buffers.staggered);
         const Seeds seeds(buffers);
-        const bool early = buffers.count <= FEW_REPLICAS;  // few: waiting for memory is what costs, not how much is read
-        if (early) FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
+        // On a GPU with all else that is read: nearly every warp has an end, and would wait for memory once more.
+        if (ON_GPU) FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
         load(tile, buffers, env);
         const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
         const bool strict = AUTORESET == DISABLED && call.report_frozen;
@@ -62,7 +62,7 @@ KERNEL(kernel_step, StepCall) {
             const Index i = env.index(k);
             if (finished[k]) buffers.records[i] = concluded(call, tile, k, i);
             if (AUTORESET == DISABLED || !restarting[k]) continue;
-            const Key key = {seeds[i], (early ? episodes[k] : buffers.episodes[i]) + 1};
+            const Key key = {seeds[i], (ON_GPU ? episodes[k] : buffers.episodes[i]) + 1};
             buffers.episodes[i] = key.episode;
             restart(tile, k, params.get(i), key);
         }
