@@ -9,6 +9,7 @@
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
+#define FOR_EACH_ENV_IN_TURN(env, count, turn) FOR_EACH_ENV(env, count)
 #define FOR_EACH_ENV_OF_A_WARP(env, count) FOR_EACH_ENV(env, count)
 #ifdef __clang__  // takes `omp simd` for a word on the body's own arrays too, and up to 16 mixed up the lanes of theirs
 #define OMP_SIMD(clause)         _Pragma("clang loop vectorize(enable)")

@@ -8,6 +8,7 @@
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
 #define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
+#define FOR_EACH_ENV_IN_TURN(env, count, turn) if (const ThreadTile env(count, (turn) % 2 != 0); true)
 #define FOR_EACH_ENV_OF_A_WARP(env, count) if (const WarpTile env(count); true)
 #define FOR_EACH_LANE(k, env)    UNROLL for (int k = 0; k < LANES; ++k) if ((env).has(k))
 #define FOR_EACH_LANE_ALONE(k, env) FOR_EACH_LANE(k, env)
@@ -35,7 +36,8 @@ constexpr int WARP  = 32;
 struct ThreadTile {
     Index first, count;
 
-    FN explicit ThreadTile(Index n) : first(Index(blockIdx.x) * blockDim.x * LANES + threadIdx.x), count(n) {}
+    FN explicit ThreadTile(Index n, bool backwards = false)
+        : first(Index(backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * blockDim.x * LANES + threadIdx.x), count(n) {}
     FN Index index(int k) const { return first + Index(k) * blockDim.x; }
     FN bool  has(int k) const { return index(k) < count; }
 };

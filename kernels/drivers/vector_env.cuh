@@ -21,7 +21,7 @@ FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i) {
 
 KERNEL(kernel_step, StepCall) {
     const Buffers& buffers = call.buffers;
-    FOR_EACH_ENV(env, buffers.count) {
+    FOR_EACH_ENV_IN_TURN(env, buffers.count, call.launch) {
         Tile tile;
         u32  episodes[LANES];
         const u32   staggered = now(buffers.staggered);
