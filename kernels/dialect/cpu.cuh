@@ -106,6 +106,9 @@ FN void   lower(u64* word, u64 value) {
     }
 }
 
+template <class T> FN T    take_in(const T* at)         { return *at; }
+template <class T> FN void hand_out(T* at, T value)     { *at = value; }
+
 // A number that threads count down together.
 FN u32            now(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
 FN void           count_down(u32* count) { __sync_fetch_and_sub(count, 1u); }

@@ -104,6 +104,19 @@ FN int minimum_of(int a, int b) { return b < a ? b : a; }
 
 template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WIDTH]; };
 
+// Reads and stores what a step does not come back to: it need not stay in the second-level cache.
+template <class T> FN T take_in(const T* at)        { return __ldcs(at); }
+FN void hand_out(float* at, float value)            { __stcs(at, value); }
+FN void hand_out(double* at, double value)          { __stcs(at, value); }
+FN void hand_out(u8* at, u8 value)                  { __stcs(at, value); }
+FN void hand_out(Wide<1>* at, const Wide<1>& row)   { __stcs(&at->value[0], row.value[0]); }
+FN void hand_out(Wide<2>* at, const Wide<2>& row)   {
+    __stcs(reinterpret_cast<float2*>(at), make_float2(row.value[0], row.value[1]));
+}
+FN void hand_out(Wide<4>* at, const Wide<4>& row) {
+    __stcs(reinterpret_cast<float4*>(at), make_float4(row.value[0], row.value[1], row.value[2], row.value[3]));
+}
+
 extern __shared__ __align__(16) float staging[];  // a block's own memory: rows on their way out, or a team's Worlds
 
 FN int  thread_rank()        { return int(threadIdx.x); }

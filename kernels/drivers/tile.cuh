@@ -128,8 +128,8 @@ template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rew
                                                      Index base, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index at   = base + env.index(k);
-        rewards[at]      = tile.reward[k];
-        terminations[at] = u8(tile.flags[k] & TERMINATED);
-        truncations[at]  = u8(tile.flags[k] >> 1);
+        hand_out(rewards + at, tile.reward[k]);
+        hand_out(terminations + at, u8(tile.flags[k] & TERMINATED));
+        hand_out(truncations + at, u8(tile.flags[k] >> 1));
     }
 }

@@ -71,7 +71,7 @@ KERNEL(kernel_step, StepCall) {
         deliver(call, tile, 0, env);
         mask_all(call, tile, env);
         store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
-        FOR_EACH_LANE(k, env) buffers.finished[env.index(k)] = u8(finished[k]);
+        FOR_EACH_LANE(k, env) hand_out(buffers.finished + env.index(k), u8(finished[k]));
     }
 }
 
