@@ -1,7 +1,7 @@
 """What all adapters do first: make the environment that is asked for, or look at the one that is given."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from gymnasium.vector import AutoresetMode
 
@@ -10,6 +10,7 @@ from gpu_envs import MultiAgentEnv, VectorEnv
 from gpu_envs.specs.base import Spec
 
 EnvT = TypeVar("EnvT")
+AnyEnv: TypeAlias = VectorEnv | MultiAgentEnv
 
 
 def opened(
@@ -19,6 +20,7 @@ def opened(
     options: Mapping[str, Any],
     *,
     output: str | None = None,
+    statistics: bool = False,
 ) -> Any:
     """An environment in the mode that an adapter needs.
 
@@ -28,6 +30,7 @@ def opened(
         autoreset_mode: The mode that it must have.
         options: With an id: what else ``gpu_envs.make`` takes.
         output: The output that it must have; None: any. One made here gives torch's tensors.
+        statistics: It must keep returns, lengths and metrics of episodes.
 
     Returns:
         A ``VectorEnv`` or a ``MultiAgentEnv``.
@@ -38,7 +41,8 @@ def opened(
             given = options.get(name, value)
             if (given.value if isinstance(given, AutoresetMode) else given) != value:
                 raise ValueError(f"{name} is {options[name]!r}; this adapter needs {value!r}: leave it out")
-        return whole(gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen}))
+        made = gpu_envs.make(env, 1 if num_envs is None else num_envs, **{**options, **chosen})
+        return whole(_with_statistics(made) if statistics else made)
     if not isinstance(env, VectorEnv | MultiAgentEnv):
         raise TypeError(
             f"env is {type(env).__name__}; give an id, such as 'CartPole-v1', a place, such as "
@@ -53,7 +57,17 @@ def opened(
     ):
         if given != needed:
             raise ValueError(f"the environment has {name}={given!r}; make it with {name}={needed!r}")
-    return whole(env)
+    return whole(_with_statistics(env) if statistics else env)
+
+
+def _with_statistics(env: AnyEnv) -> AnyEnv:
+    """The environment, if it tells what an adapter hands on of episodes."""
+    if not env.keeps_statistics:
+        raise ValueError(
+            "the environment has statistics=False, and this adapter hands on returns and lengths of episodes; make it "
+            "without that"
+        )
+    return env
 
 
 def whole(env: EnvT) -> EnvT:

@@ -243,7 +243,9 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         """The infos of a step that returns the simulator's own memory: the same arrays every time."""
         b = self._buffers
         masks = {"action_mask": b["action_mask"], "_action_mask": self._everywhere} if self._masked else {}
-        episode = {"r": b["episode_return"], "l": b["episode_length"], **self.episode_metrics}
+        episode: dict[str, Any] = {}
+        if self._statistics:
+            episode = {"r": b["episode_return"], "l": b["episode_length"], **self.episode_metrics}
         return masks | self._ending(b["finished"], episode, b.get("final_obs"))
 
     def _ending(self, finished: Array, episode: Mapping[str, Array], final_obs: Any) -> dict[str, Any]:
@@ -272,9 +274,11 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         rows = (steps, n) if per_step else (n,)
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
             **{f"observations{part.affix}": ((*rows, *part.space.shape), part.dtype) for part in self._parts},
-            **dict.fromkeys(("reward_sum", "return_sum"), ((n,), real)),
-            **dict.fromkeys(("terminated", "truncated", "episodes", "length_sum"), ((n,), "int32")),
+            "reward_sum": ((n,), real),
+            **dict.fromkeys(("terminated", "truncated", "episodes"), ((n,), "int32")),
         }
+        if self.keeps_statistics:
+            shapes |= {"return_sum": ((n,), real), "length_sum": ((n,), "int32")}
         if per_step:
             shapes |= {"rewards": (rows, real), "terminations": (rows, "bool"), "truncations": (rows, "bool")}
             if drawn:

@@ -79,7 +79,7 @@ class VecEnv(StableVecEnv):
         """
         if not isinstance(stagger, bool):
             raise TypeError(f"stagger is {stagger!r}; True or False (its random steps follow from seed)")
-        self.env: Any = opened(env, num_envs, "SameStep", options)
+        self.env: Any = opened(env, num_envs, "SameStep", options, statistics=True)
         self._slots = _slots_of(self.env, role, others)
         self._stagger = stagger
         self._first_seed = check_seed(seed)

@@ -66,7 +66,7 @@ class Env(EnvBase):
             **options: What ``gpu_envs.make`` takes, such as ``device``, ``max_episode_steps`` and the environment's own
                 parameters.
         """
-        unread = {"statistics": False} if isinstance(env, str) else {}  # infos of episodes, that is
+        unread = {"statistics": False} if isinstance(env, str) else {}  # nobody asks: torchrl sums up rewards itself
         made = opened(env, num_envs, "Disabled", {**unread, **options}, output="torch")
         device = torch.device(made.device)
         super().__init__(device=device, batch_size=(made.num_envs,))

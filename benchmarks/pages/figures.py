@@ -97,6 +97,15 @@ def _single() -> list[tuple[str, str, dict[str, str]]]:
             "cuda",
             {env: percent(of["share_of_copy"]) for env, of in cuda["single"].items()},
         ),
+        *(
+            (
+                "the same with `statistics=False`, steps/s",
+                "cuda",
+                {env: short(of["steps_per_s"]) for env, of in bare.items()},
+            )
+            for bare in [cuda.get("without_statistics")]
+            if bare is not None
+        ),
         (
             "512 random steps a launch, 1 M replicas, steps/s",
             "cuda",

@@ -6,7 +6,7 @@ from typing import Any
 
 import gpu_envs
 from benchmarks.peers import child
-from benchmarks.peers.works import FUSED_STEPS, GRAPH_STEPS, GRID, HORIZON, SIMPLE_TAG, Measured, Work
+from benchmarks.peers.works import BARE, FUSED_STEPS, GRAPH_STEPS, GRID, HORIZON, SIMPLE_TAG, Measured, Work
 from benchmarks.replicas import random_actions, tensors_of_actions
 from benchmarks.throughput import teams
 from benchmarks.timing import graph_of_steps, seconds_per_call, training_rate, waiting
@@ -33,6 +33,7 @@ def made(work: Work) -> Any:
         device=work.device,
         output="numpy" if work.way == "host" else "torch",
         autoreset_mode=work.autoreset,
+        statistics=False if work.variant == BARE else None,
         threads=1 if work.cores == "one" else None,
         **params(work),
     )

@@ -25,9 +25,9 @@ def copy_bandwidth() -> float:
     return 2 * source.numel() / (milliseconds(work, inner=5) / 1e3)
 
 
-def single_steps(env_id: str, num_envs: int) -> float:
+def single_steps(env_id: str, num_envs: int, **options: Any) -> float:
     """Steps per second, one step a launch, SameStep, new random actions each step (drawn beforehand), staggered."""
-    env = staggered(env_id, num_envs, "cuda")
+    env = staggered(env_id, num_envs, "cuda", **options)
     actions = tensors_of_actions(env)
     for t in range(256):  # until episodes end at different times
         env.step(actions[t % 16])
@@ -86,6 +86,11 @@ def measure(log: Callable[[str], None]) -> dict[str, Any]:
             f"{name}: one step a launch, 4 M replicas: {rate / 1e9:.1f} G steps/s, "
             f"{rate * size / bandwidth:.0%} of copy"
         )
+    results["without_statistics"] = {}
+    for name in BYTES:
+        rate = single_steps(name, 2**22, statistics=False)
+        results["without_statistics"][name] = {"num_envs": 2**22, "steps_per_s": rate}
+        log(f"{name}: the same with statistics=False: {rate / 1e9:.1f} G steps/s")
     results["fused"] = {}
     for name in BYTES:
         rate = fused_steps(name, 2**20)

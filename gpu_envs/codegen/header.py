@@ -78,6 +78,7 @@ def opening(layout: Layout, rules: str) -> list[tuple[str, str]]:
         *([("generated", "#define CHECKED")] if checked else []),
         *headers(*PORTABLE),
         ("generated", f"using real = {layout.real};"),
+        ("generated", f"constexpr bool STATISTICS = {str(layout.config.statistics).lower()};  // are kept of episodes"),
         *headers(
             *NUMBERS,
             ELEMENTARY,

@@ -11,6 +11,7 @@ from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import ArrayShape
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import ParamValue
 
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
@@ -46,6 +47,13 @@ class SimulationConfig:
     """Of a team: what all agents of a role see alike is written once a replica, and not into their rows."""
     measured: bool = False
     """Each step writes what the metrics come to so far."""
+    statistics: bool = True
+    """Keep returns, lengths and metrics of episodes."""
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Those that are kept."""
+        return self.spec.metrics if self.statistics else {}
 
     def name_of(self, replica: int) -> str:
         """How messages name a replica."""
@@ -86,13 +94,13 @@ class Layout(ABC):
 
     def metric_results(self) -> dict[str, ArrayShape]:
         """The metrics of episodes, where there are any."""
-        count = len(self.config.spec.metrics)
+        count = len(self.config.metrics)
         return {"episode_metrics": ((self.config.num_envs, count), self.config.precision)} if count else {}
 
     def metric_buffers(self, of_totals: str) -> dict[str, str]:
         """What a snapshot holds of metrics: of the last episodes, and the totals of those under way."""
-        found = {"episode_metrics": "episode_metrics"} if self.config.spec.metrics else {}
-        return found | ({"totals": of_totals} if totals(self.config.spec) else {})
+        found = {"episode_metrics": "episode_metrics"} if self.config.metrics else {}
+        return found | ({"totals": of_totals} if totals(self.config.metrics) else {})
 
     @property
     @abstractmethod

@@ -78,20 +78,23 @@ class SingleLayout(Layout):
 
     @property
     def record_head(self) -> int:
-        """The words of a ``Record`` before its observation: key, return, length, metrics; whole sectors of memory."""
-        first, size = self.record_metrics
-        return -(-(first + len(self.spec.metrics)) * size // 8) * 8
+        """The words of a ``Record`` before its observation: return, length and metrics of an episode."""
+        return (2 + len(self.config.metrics)) * self.real_words if self.config.statistics else 0
 
     @property
-    def record_metrics(self) -> tuple[int, int]:
-        """Where in a ``Record`` the metrics begin, counted in reals, and how many words a real has."""
-        return (4, 2) if self.config.precision == "float64" else (6, 1)
+    def real_words(self) -> int:
+        """How many words of 32 bits a real has."""
+        return 2 if self.config.precision == "float64" else 1
+
+    @property
+    def record_final(self) -> int:
+        """The words of its observation, which not all modes keep."""
+        return self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
 
     @property
     def record_words(self) -> int:
         """The size of a ``Record`` in words of 32 bits: whole sectors of memory."""
-        kept = self.parts[0].size if self.staged and self.config.autoreset_mode == "SameStep" else 0
-        return self.record_head + -(-kept // 8) * 8
+        return -(-(self.record_head + self.record_final) // 8) * 8
 
     @property
     def state_fields(self) -> list[StateField]:
@@ -116,14 +119,17 @@ class SingleLayout(Layout):
         if self.staged:
             found.pop("final_obs", None)  # in the records
         return fields | {
-            "running_return": ((n,), real),
+            **({"running_return": ((n,), real)} if self.config.statistics else {}),
             "elapsed": ((n,), "int32"),
-            **({"totals": ((count, n), real)} if (count := len(totals(self.spec))) else {}),
+            **({"totals": ((count, n), real)} if (count := len(totals(self.config.metrics))) else {}),
             "offset": ((n,), "int32"),  # steps by which the time limit is nearer, until an episode begins
             "staggered": ((1,), "int32"),  # how many of them are not zero
             "ended": ((n,), "uint8"),  # how the episode ended: two flags
             "finished": ((n,), "bool"),
-            "records": ((n, self.record_words), "int32"),
+            **({"records": ((n, self.record_words), "int32")} if self.record_words else {}),
+            "seeds": ((n,), "int64"),  # the bits of unsigned ones
+            "counted": ((1,), "int32"),  # whether seeds count up from the first replica's
+            "episodes": ((n,), "int32"),  # the bits of unsigned counters
             "offence": ((2,), "int64"),
             **{name: shape for name, shape in found.items() if not name.startswith("episode_")},
         }
@@ -133,21 +139,18 @@ class SingleLayout(Layout):
         for name, _, sizes in self.state_fields:
             for axis in range(len(sizes)):
                 buffers[f"state.{name}"] = buffers[f"state.{name}"].swapaxes(axis, -1)
-        records, viewed = buffers["records"], arrays.viewed
-        real = self.config.precision
-        wide = real == "float64"
-        buffers["seeds"] = viewed(records, "int64")[:, 0]  # the bits of an unsigned seed
-        buffers["episodes"] = records[:, 2]  # the bits of an unsigned counter
-        buffers["episode_return"] = viewed(records, real)[:, 2 if wide else 4]
-        buffers["episode_length"] = records[:, 6 if wide else 5]
-        if self.spec.metrics:
-            first = self.record_metrics[0]
-            buffers["episode_metrics"] = viewed(records, real)[:, first : first + len(self.spec.metrics)]
+        records: Array = buffers.get("records")
+        viewed = arrays.viewed
+        if self.config.statistics:
+            reals = viewed(records, self.config.precision)
+            buffers["episode_return"], buffers["episode_length"] = reals[:, 0], records[:, self.real_words]
+            if count := len(self.config.metrics):
+                buffers["episode_metrics"] = reals[:, 2 : 2 + count]
         if self.config.autoreset_mode != "SameStep":
             return
         if self.staged:
             head = self.record_head
-            buffers["final_obs"] = viewed(records, "float32")[:, head : head + self.parts[0].size]
+            buffers["final_obs"] = viewed(records, "float32")[:, head : head + self.record_final]
         else:
             buffers |= {f"kept_final{part.affix}": buffers[f"final_obs{part.affix}"] for part in self.parts}
 
@@ -161,15 +164,17 @@ class SingleLayout(Layout):
             found |= {f"final_obs{affix}": shape for affix, shape in seen.items()}
         if self.choices:
             found["action_mask"] = ((n, self.choices), "int8")
-        found |= {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
+        if self.config.statistics:
+            found |= {"episode_return": ((n,), real), "episode_length": ((n,), "int32")}
         return found | self.metric_results()
 
     @property
     def episode(self) -> Mapping[str, str]:
         """What a snapshot holds beside the state."""
-        names = ("running_return", "elapsed", "offset", "ended", "finished")
-        kept = (*names, "episodes", "seeds", "episode_return", "episode_length")
-        return {name: name for name in kept} | self.metric_buffers("totals")
+        names = ["elapsed", "offset", "ended", "finished", "episodes", "seeds"]
+        if self.config.statistics:
+            names += ["running_return", "episode_return", "episode_length"]
+        return {name: name for name in names} | self.metric_buffers("totals")
 
     def places(self, call: Any) -> list[tuple[str, Any]]:
         """The call itself names actions and results; each box of a Dict has its own place."""

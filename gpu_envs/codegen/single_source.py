@@ -28,7 +28,7 @@ def generate(layout: SingleLayout, module: str) -> Program:
     declared = structs(layout)
     seen = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
     possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
-    measures = bool(layout.spec.metrics)
+    measures = bool(layout.config.metrics)
     measured = ("drivers/metrics.cuh", "drivers/tile_metrics.cuh") if measures else ("drivers/unmeasured.cuh",)
     rules = rules_part(layout.config)
     parts = [
@@ -42,7 +42,9 @@ def generate(layout: SingleLayout, module: str) -> Program:
         name=f"{layout.spec.id}-{module}",
         source=joined(parts),
         calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
-        contract=contract(layout.spec.id, rules[0], team=False, masks=layout.spec.masked, metrics=measures),
+        contract=contract(
+            layout.spec.id, rules[0], team=False, masks=layout.spec.masked, metrics=bool(layout.spec.metrics)
+        ),
         flush_denormals=layout.config.precision == "float32",
         staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
     )
@@ -100,11 +102,14 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         ("int*", "elapsed"),
         ("int*", "offset"),
         ("u32*", "staggered"),
-        *([("real*", "totals")] if layout.spec.metrics else []),
+        *([("real*", "totals")] if layout.config.metrics else []),
         *([("real*", "so_far")] if layout.config.measured else []),
         ("u8*", "ended"),
         ("u8*", "finished"),
         ("Record*", "records"),
+        ("u64*", "seeds"),
+        ("int*", "counted"),
+        ("u32*", "episodes"),
         ("u64*", "offence"),
     )
     world: tuple[MemberDeclaration, ...] = ((buffers, "buffers"), (params, "params"))
@@ -125,7 +130,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
         *final,
         ("real*", "episode_return"),
         ("int*", "episode_length"),
-        *([("real*", "episode_metrics")] if layout.spec.metrics else []),
+        *([("real*", "episode_metrics")] if layout.config.metrics else []),
     )
     masks: tuple[MemberDeclaration, ...] = (("bool*", "action_mask"),) if layout.choices else ()
     flags: tuple[MemberDeclaration, ...] = (("int", "report_frozen"), ("int", "clear_final"))
@@ -173,7 +178,7 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             "// What a step tells of one replica. `terminated`: the world has come to an end of its own.\n"
             "struct Outcome {\n    real reward;\n"
             "    int  terminated;  // true or false, in a type as wide as the reward: GCC vectorises that\n};",
-            *([metrics_part(spec, measured=config.measured)] if spec.metrics else []),
+            *([metrics_part(spec, kept=config.statistics, measured=config.measured)] if spec.metrics else []),
             _totals(layout),
             _record(layout),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
@@ -184,35 +189,38 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
 
 def _totals(layout: SingleLayout) -> str:
     """What a tile keeps of the metrics of episodes under way."""
-    rows = f"real of[{max(1, len(totals(layout.spec)))}][LANES];"
-    return f"struct Totals {{ {rows} }};" if layout.spec.metrics else "struct Totals {};"
-
-
-def _after_length(measures: bool, kept: int) -> list[str]:
-    """The members of a record for metrics, and for so many numbers of an observation, which not all modes keep."""
-    if kept:
-        return [*(["    real metrics[METRICS];"] if measures else []), f"    alignas(32) float final_obs[{kept}];"]
-    unused = "float final_obs[1];"
-    return [f"    {f'union {{ real metrics[METRICS]; {unused} }};' if measures else unused}  // unused in this mode"]
+    metrics = layout.config.metrics
+    rows = f"real of[{max(1, len(totals(metrics)))}][LANES];"
+    return f"struct Totals {{ {rows} }};" if metrics else "struct Totals {};"
 
 
 def _record(layout: SingleLayout) -> str:
-    words, kept = layout.record_words, layout.record_words - layout.record_head
+    """``Record``, and what else it takes to end an episode and to begin one."""
+    statistics = [
+        "    real episode_return;",
+        "    int  episode_length;",
+        *(["    int  padding;"] * (layout.real_words - 1)),
+    ]
+    final, words = layout.record_final, layout.record_words
+    members = [
+        *(statistics if layout.config.statistics else []),
+        *(["    real metrics[METRICS];"] if layout.config.metrics else []),
+        *([f"    float final_obs[{final}];"] if final else []),
+        *([f"    int filling[{filling}];"] if (filling := words - layout.record_head - final) else []),
+    ]
+    whole = f"alignas({64 if words % 16 == 0 else 32}) " if words else ""
+    size = f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");'
     return "\n".join(
         [
             "// What a replica's random numbers depend on.",
-            "struct alignas(16) Key {",
+            "struct Key {",
             "    u64 seed;",
             "    u32 episode;",
-            "    int padding = 0;",
             "};",
-            "// What is touched only when an episode begins or ends, side by side: whole sectors of memory.",
-            f"struct alignas({64 if words % 16 == 0 else 32}) Record {{",
-            "    Key  key;",
-            "    real episode_return;",
-            "    int  episode_length;",
-            *_after_length(bool(layout.spec.metrics), kept),
+            "// What is written when an episode ends, side by side: whole sectors of memory.",
+            f"struct {whole}Record {{",
+            *members,
             "};",
-            f'static_assert(sizeof(Record) == {4 * words}, "Record is laid out otherwise in Python");',
+            *([size] if words else []),
         ]
     )

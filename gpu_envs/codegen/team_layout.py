@@ -93,7 +93,7 @@ class TeamLayout(Layout):
                 {
                     "present": yes,
                     "reward": real,
-                    "_running_return": real,
+                    **({"_running_return": real} if self.config.statistics else {}),
                     "action": self._action_field(),
                     **spec.scratch,
                 },
@@ -101,8 +101,8 @@ class TeamLayout(Layout):
                 False,
             ),
             ({"terminated": yes, "pending": yes, "finished": yes, **spec.shared_scratch}, False, False),
-            (self._metric_fields("_totals", len(totals(spec))), False, True),
-            (self._metric_fields("_metrics", len(spec.metrics)), False, False),
+            (self._metric_fields("_totals", len(totals(self.config.metrics))), False, True),
+            (self._metric_fields("_metrics", len(self.config.metrics)), False, False),
         )
         rows = {name: (role.size(params),) for role in spec.roles for name in role.state}
         return {
@@ -143,10 +143,6 @@ class TeamLayout(Layout):
                 found[f"scratch.{field.name}"] = ((n, *field.shape(team)), field.dtype)
         found |= {
             "just_left": ((n, team), "bool"),
-            "running_return": ((n, team), real),
-            "left_at": ((n, team), "int32"),
-            "episode_return": ((n, team), real),
-            "episode_length": ((n, team), "int32"),
             "offset": ((n,), "int32"),  # steps by which the time limit is nearer, until an episode begins
             "staggered": ((1,), "int32"),  # how many of them are not zero
             "ended": ((n,), "uint8"),
@@ -156,6 +152,9 @@ class TeamLayout(Layout):
             "shared_seed": ((2,), "int64"),  # and a zero, the episode of what all episodes share
             "offence": ((2,), "int64"),
         }
+        if self.config.statistics:
+            found |= dict.fromkeys(("running_return", "episode_return"), ((n, team), real))
+            found |= dict.fromkeys(("left_at", "episode_length"), ((n, team), "int32"))
         for shape in self.metric_results().values():
             found["last_metrics"] = shape
         return found | {name: shape for name, shape in self.results().items() if not name.startswith("episode_")}
@@ -175,7 +174,8 @@ class TeamLayout(Layout):
                 of["final_obs"] = of["observations"]
             if self.spec.masked:
                 of["action_mask"] = ((n, role.size, role.choices), "int8")
-            of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
+            if self.config.statistics:
+                of |= {"episode_return": ((n, role.size), real), "episode_length": ((n, role.size), "int32")}
             if role.apart and role.seen.shared_size:
                 of["shared_observations"] = ((n, role.seen.shared_size), "float32")
                 if self.config.autoreset_mode == "SameStep":
@@ -187,25 +187,23 @@ class TeamLayout(Layout):
         """Names what belongs to each role of the arrays that hold all agents."""
         del arrays
         buffers["elapsed"] = buffers["state.elapsed"]
-        if self.spec.metrics:
+        if self.config.metrics:
             buffers["episode_metrics"] = buffers["last_metrics"]
         for role in self.roles:
             own = slice(role.first, role.first + role.size)
-            buffers[f"episode_return.{role.name}"] = buffers["episode_return"][:, own]
-            buffers[f"episode_length.{role.name}"] = buffers["episode_length"][:, own]
+            for name in ("episode_return", "episode_length") if self.config.statistics else ():
+                buffers[f"{name}.{role.name}"] = buffers[name][:, own]
             buffers[f"alive.{role.name}"] = buffers["state.in_game"][:, own]
 
     @property
     def episode(self) -> Mapping[str, str]:
         """What a snapshot holds beside the state, by the names that version 0.1.0 gave."""
-        same = ("just_left", "running_return", "left_at", "offset", "finished", "seeds", "episodes")
-        return {name: name for name in same} | {
-            "last_return": "episode_return",
-            "last_length": "episode_length",
-            "over": "ended",
-            "layout_seed": "shared_seed",
-            **self.metric_buffers("state._totals"),
-        }
+        same = ("just_left", "offset", "finished", "seeds", "episodes")
+        found = {name: name for name in same} | {"over": "ended", "layout_seed": "shared_seed"}
+        if self.config.statistics:
+            found |= {"running_return": "running_return", "left_at": "left_at"}
+            found |= {"last_return": "episode_return", "last_length": "episode_length"}
+        return found | self.metric_buffers("state._totals")
 
     # --- the launch ---
 

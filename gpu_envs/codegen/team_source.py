@@ -147,7 +147,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("u32*", "episodes"),
         ("u64*", "shared_seed"),
         ("u64*", "offence"),
-        *([("real*", "last_metrics")] if layout.spec.metrics else []),
+        *([("real*", "last_metrics")] if layout.config.metrics else []),
         *([("real*", "so_far")] if layout.config.measured else []),
     )
     role = of(
@@ -172,7 +172,7 @@ def structs(layout: TeamLayout) -> dict[str, Struct]:
         ("int*", "phases"),
     )
     roles = (role, "role", len(layout.roles))
-    own: tuple[MemberDeclaration, ...] = (("real*", "episode_metrics"),) if layout.spec.metrics else ()
+    own: tuple[MemberDeclaration, ...] = (("real*", "episode_metrics"),) if layout.config.metrics else ()
     step = of("StepCall", *common, ("u64", "launch"), ("int", "report_frozen"), ("int", "clear_final"), *own, roles)
     reset = of("ResetCall", *common, *RESETTING, roles)
     return {s.name: s for s in (state, *([scratch] if spread else []), params, buffers, role, step, reset)}
@@ -257,7 +257,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                 alone=schedule.replicas == 1,
                 checked=config.checked,
             ),
-            metrics_part(spec, measured=config.measured, followed=config.checked),
+            metrics_part(spec, kept=config.statistics, measured=config.measured, followed=config.checked),
         ]
     )
 

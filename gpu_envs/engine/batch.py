@@ -45,6 +45,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         gives_copies: Whether fresh arrays are returned.
         autoreset_mode: Gymnasium's enum; in ``metadata`` too.
         max_episode_steps: The step at which an episode is truncated; None: never.
+        keeps_statistics: Whether there are returns, lengths and metrics of episodes: not with ``statistics=False``.
         metadata: What Gymnasium wants to know.
         render_mode: As given.
         closed: Whether ``close`` was called.
@@ -83,6 +84,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
             max_episode_steps: Truncates at this step; -1: never; None: the environment's default.
             copy: Return fresh arrays. None: for NumPy only.
             statistics: Give ``infos["episode"]`` where an episode ends. None: not for NumPy; Gymnasium has a wrapper.
+                False: keep no returns, lengths and metrics at all, so that steps need not read and write them.
             threads: On the CPU: the most threads to use; None: one for each core.
             block_size: On CUDA: threads per block, with a team the most; None: the default.
             checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
@@ -102,7 +104,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)
         self._env_spec, self.output, self.precision, self.gives_copies = spec, output, precision, options.gives_copies
-        self.autoreset_mode = AutoresetMode(options.mode)
+        self.autoreset_mode, self.keeps_statistics = AutoresetMode(options.mode), options.keeps_statistics
         config = config_of(spec, self.num_envs, options, params)
         backend = open_backend(self.device, threads, block_size)
         self._sim = sim = Simulation(config, backend, output)
@@ -115,7 +117,7 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         self.render_mode, self.closed = render_mode, False
         self._followed = checking or render_mode == "human"  # so that a step looks at one attribute
         self._live = output != "numpy" and not self.gives_copies
-        self._statistics, self._masked, self._measured = options.gives_statistics, spec.masked, bool(spec.metrics)
+        self._statistics, self._masked, self._measured = options.gives_statistics, spec.masked, bool(config.metrics)
         self._same_step, self._report_frozen = options.mode == "SameStep", options.mode == "Disabled"
         sim.set_step_flags(report_frozen=self._report_frozen, clear_final=output == "numpy" and not self.gives_copies)
         if output == "numpy" and self.gives_copies:
@@ -206,17 +208,18 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
     @property
     def episode_return(self) -> ResultT:
         """The return of each replica's last finished episode, with a team of each agent's, by role: live, or a copy."""
-        return self._last("episode_return")
+        return self._last(self._options.kept("episode_return"))
 
     @property
     def episode_length(self) -> ResultT:
         """The length of each replica's last finished episode, with a team of each agent's, by role: live, or a copy."""
-        return self._last("episode_length")
+        return self._last(self._options.kept("episode_length"))
 
     @property
     def episode_metrics(self) -> dict[str, Array]:
         """The metrics of each replica's last finished episode by name, ``[num_envs]``: live, or a copy likewise."""
-        values = self._to_output(self._sim.buffers["episode_metrics"]) if self._measured else None
+        name = self._options.kept("episode_metrics")
+        values = self._to_output(self._sim.buffers[name]) if self._measured else None
         return by_metric(self._env_spec.metrics, values)
 
     def measured(self) -> AbstractContextManager[Array | None]:

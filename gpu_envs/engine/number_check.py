@@ -180,7 +180,8 @@ class NumberCheck:
     def _refuse(self, found: _Found, finished: np.ndarray | None) -> None:
         sim, numbers = self._sim, found.numbers
         step = int(sim.arrays.read(sim.elapsed)[found.replica])
-        if finished is not None and finished[found.replica] and (numbers.final or numbers.source == "reward"):
+        ended = finished is not None and finished[found.replica] and (numbers.final or numbers.source == "reward")
+        if ended and sim.config.statistics:  # without them only where no restart has set it to zero: see ``Options``
             step = int(np.max(sim.arrays.read(sim.buffers["episode_length"])[found.replica]))
         self._raise(found, step)
 

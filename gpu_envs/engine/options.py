@@ -87,6 +87,17 @@ class Options:
         """Whether ``infos["episode"]`` is given."""
         return self.output != "numpy" if self.statistics is None else bool(self.statistics)
 
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether returns, lengths and metrics of episodes are kept at all."""
+        return self.statistics is None or bool(self.statistics)
+
+    def kept(self, name: str) -> str:
+        """The name of one of them, or raises an AttributeError where they are not kept."""
+        if not self.keeps_statistics:
+            raise AttributeError(f"there is no {name}, as it was made with statistics=False; make it without that")
+        return name
+
     def check(self, device: str) -> None:
         """Raises a ValueError for what cannot be, or cannot be on this device, ``cpu`` or ``cuda:N``."""
         _check_choice("output", self.output, OUTPUTS)
@@ -99,6 +110,11 @@ class Options:
         _check_whole("threads", self.threads, range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}", "all cores")
         _check_whole("block_size", self.block_size, range(32, 1025, 32), "divisible by 32, up to 1024", "the default")
         _check_whole("first_replica", self.first_replica, range(MOST_REPLICAS), "from 0 to below 2^32")
+        if self.checking and self.mode == "SameStep" and not self.keeps_statistics:
+            raise ValueError(
+                "checking=True tells at which step of its episode a number went wrong, which in SameStep is known from "
+                "the lengths of episodes; leave out statistics=False"
+            )
         if device == "cpu" and self.output == "cupy":
             raise ValueError("output='cupy' needs device='cuda'; on the CPU use output='numpy' or 'torch'")
         if self.output == "numpy" and not self.gives_copies and device != "cpu":
@@ -134,5 +150,5 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
     return SimulationConfig(
         spec, num_envs, options.mode, options.precision, limit, checked,
         first_replica=int(options.first_replica), apart=bool(options.shared_observations),
-        active_heads=bool(options.active_heads),
+        active_heads=bool(options.active_heads), statistics=options.keeps_statistics,
     )  # fmt: skip

@@ -70,9 +70,9 @@ class Rollout(NamedTuple):
     episodes: Array
     """How many episodes ended, ``[num_envs]`` int32."""
     episode_returns: Array
-    """The sum of their returns, ``[num_envs]``."""
+    """The sum of their returns, ``[num_envs]``; None with ``statistics=False``."""
     episode_lengths: Array
-    """The sum of their lengths, ``[num_envs]`` int32."""
+    """The sum of their lengths, ``[num_envs]`` int32; None likewise."""
 
 
 def given_for(given: Any, key: str) -> Array | None:
@@ -136,7 +136,8 @@ def allocated(arrays: Arrays, shapes: Mapping[str, tuple[tuple[int, ...], str]])
     """A simulation's memory, by name: what is read at the same time stands together."""
     made: dict[str, Array] = {}
     for names in _READ_TOGETHER:
-        made |= arrays.zeros_of({name: shapes[name] for name in shapes if name.partition(".")[0] in names})
+        if together := {name: shapes[name] for name in shapes if name.partition(".")[0] in names}:
+            made |= arrays.zeros_of(together)
     return {name: made[name] if name in made else arrays.zeros(*shapes[name]) for name in shapes}
 
 
@@ -152,10 +153,14 @@ Span: TypeAlias = tuple[int, int, str]
 
 _APART = "by teams that are made with shared_observations=True"
 
+_KEPT = "by environments that were not made with statistics=False"
+
 _WHERE = {
     "final_obs": "in autoreset_mode='SameStep'",
+    "episode_return": _KEPT,
+    "episode_length": _KEPT,
     "action_mask": "by environments whose spec has action_mask=True",
-    "episode_metrics": "by environments whose spec names metrics",
+    "episode_metrics": f"by environments whose spec names metrics, and {_KEPT.removeprefix('by environments ')}",
     "shared_observations": _APART,
     "final_shared": f"in autoreset_mode='SameStep' {_APART}",
 }

@@ -204,9 +204,9 @@ class Simulation:
         """While it lasts, each step writes what the metrics come to so far.
 
         Yields:
-            ``[num_envs, metrics]``, NaN where no step was taken; None: there are no metrics.
+            ``[num_envs, metrics]``, NaN where no step was taken; None: there are no metrics, or they are not kept.
         """
-        if not self.config.spec.metrics:
+        if not self.config.metrics:
             yield None
             return
         shape, dtype = self.shapes["episode_metrics"]

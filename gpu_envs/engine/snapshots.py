@@ -14,6 +14,8 @@ from gpu_envs.specs.params import ParamValue
 _LATER = ("offset", "episode_metrics", "totals")
 """What a snapshot of before may lack."""
 
+_WITH = {True: "with statistics", False: "with statistics=False"}
+
 
 def snapshot(sim: Simulation) -> dict[str, Any]:
     """Copies out everything a trajectory depends on."""
@@ -50,6 +52,12 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
         kept = {**kept, "episode": {**zeros, **kept["episode"]}}
     for part, names in {**buffers, "params": sim.params}.items():
         given = kept.get(part)
+        kept_returns = isinstance(given, Mapping) and "running_return" in given
+        if part == "episode" and isinstance(given, Mapping) and kept_returns != ("running_return" in names):
+            raise ValueError(
+                f"the state is of an environment {_WITH[kept_returns]}, and this one was made "
+                f"{_WITH[not kept_returns]}; make both alike"
+            )
         if not isinstance(given, Mapping) or set(given) != set(names):
             found = sorted(map(str, given)) if isinstance(given, Mapping) else given
             raise ValueError(f"the state's part {part!r} must have {sorted(names)}; got {found}")
@@ -78,6 +86,9 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
     sim.set_params(params)
     for name, array in values.items():
         sim.arrays.write(sim.buffers[name], array)
+    if "counted" in sim.buffers:
+        counted = values["seeds"] == values["seeds"][0] + np.arange(config.num_envs)
+        sim.arrays.write(sim.buffers["counted"], np.array([counted.all()], np.int32))
     sim.stagger(values["offset"])
     sim.ready = True
     if spec.masked:

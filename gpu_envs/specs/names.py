@@ -19,8 +19,9 @@ CPP_WORDS = frozenset(
 
 _MACROS = frozenset(
     "CHECKED FN FOLD_PHASE FOR_EACH_AGENT FOR_EACH_AGENT_NO_WAIT FOR_EACH_BLOCK FOR_EACH_COLUMN FOR_EACH_ELEMENT "
-    "FOR_EACH_ENV FOR_EACH_ENV_OF_A_WARP FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED FOR_EACH_METRIC "
-    "FOR_EACH_OF_BLOCK FOR_EACH_TOTAL KERNEL KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD SCRATCH_FILL SELDOM UNROLL".split()
+    "FOR_EACH_ENV FOR_EACH_ENV_IN_TURN FOR_EACH_ENV_OF_A_WARP FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED "
+    "FOR_EACH_METRIC FOR_EACH_OF_BLOCK FOR_EACH_TOTAL KERNEL KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD SCRATCH_FILL SELDOM "
+    "UNROLL".split()
 )
 
 _TYPES = frozenset(
@@ -28,9 +29,9 @@ _TYPES = frozenset(
     "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Greatest Heap Held Index "
     "Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near Numbers Observation ObservationTile "
     "OfObservation Offence Outcome ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall "
-    "RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Shape SinCos Spare State "
-    "StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile "
-    "Wide Words World i64 u16 u32 u64 u8".split()
+    "RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Seeds Shape SinCos Spare "
+    "State StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns "
+    "WarpTile Wide Words World i64 u16 u32 u64 u8".split()
 )
 """Types of the headers and of what is generated."""
 
@@ -39,11 +40,11 @@ _OF_ONE = frozenset("ActionBounds Actions DiscreteActions BoxActions States Outc
 
 _CONSTANTS = frozenset(
     "ACTION_NAN ACTION_OUT_OF_RANGE ACTION_SIZE ACTIVE_HEADS AGENTS ALL_ROWS APART AUTORESET BLOCK BLOCKS BY_BLOCK "
-    "BY_WARP CHECKED_SAME CHUNK_AGENTS DIRECTLY DISABLED EPISODE_OVER FEW FEW_REPLICAS FILLED_TOGETHER FIRST_ROWS "
+    "BY_WARP CHECKED_SAME CHUNK_AGENTS DIRECTLY DISABLED EPISODE_OVER FEW FILLED_TOGETHER FIRST_ROWS "
     "FLOAT32 FLOAT64 FOLD_LANES GROUP HOST INT32 INT64 LANES LAST_ROWS LOCAL_BYTES MASKED MEASURED METRICS "
     "NEVER_BEGUN NEXT_STEP NO_OFFENCE OF_LAST OF_MAX OF_MEAN OF_SUM ON_GPU PERMUTATION PI RANDOM_ACTION READ_TOGETHER "
-    "RESET ROLES ROOM ROWS_AT ROW_LANES ROW_WRITING SAME_STEP SAMPLER SCHEDULE SHARED SPREAD STEP TEAMS TERMINATED "
-    "THREADS TOTALS TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
+    "RESET ROLES ROOM ROWS_AT ROW_LANES ROW_WRITING SAME_STEP SAMPLER SCHEDULE SHARED SPREAD STATISTICS STEP TEAMS "
+    "TERMINATED THREADS TOTALS TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
 )
 """Constants of a team's program."""
 

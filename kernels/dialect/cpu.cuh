@@ -9,6 +9,7 @@
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL(name, Call)
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
+#define FOR_EACH_ENV_IN_TURN(env, count, turn) FOR_EACH_ENV(env, count)
 #define FOR_EACH_ENV_OF_A_WARP(env, count) FOR_EACH_ENV(env, count)
 #ifdef __clang__  // takes `omp simd` for a word on the body's own arrays too, and up to 16 mixed up the lanes of theirs
 #define OMP_SIMD(clause)         _Pragma("clang loop vectorize(enable)")
@@ -44,8 +45,6 @@ SELDOM void tell_index_and_stop(const char* file, int line, Index at, const char
 constexpr int WARP = 1;
 
 constexpr int LANES = 64;
-
-constexpr Index FEW_REPLICAS = 0;
 
 struct RangeTile {
     Index first, end;
@@ -106,6 +105,9 @@ FN void   lower(u64* word, u64 value) {
         old = seen;
     }
 }
+
+template <class T> FN T    take_in(const T* at)         { return *at; }
+template <class T> FN void hand_out(T* at, T value)     { *at = value; }
 
 // A number that threads count down together.
 FN u32            now(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }

@@ -8,6 +8,7 @@
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
 #define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
+#define FOR_EACH_ENV_IN_TURN(env, count, turn) if (const ThreadTile env(count, (turn) % 2 != 0); true)
 #define FOR_EACH_ENV_OF_A_WARP(env, count) if (const WarpTile env(count); true)
 #define FOR_EACH_LANE(k, env)    UNROLL for (int k = 0; k < LANES; ++k) if ((env).has(k))
 #define FOR_EACH_LANE_ALONE(k, env) FOR_EACH_LANE(k, env)
@@ -30,14 +31,13 @@ FN void tell_index_and_stop(const char* file, int line, Index at, const char* na
 constexpr int LANES = 1;  // two and four were tried, and were no faster
 constexpr int WARP  = 32;
 
-constexpr Index FEW_REPLICAS = 65536;  // they stay in the second-level cache
-
 // A thread's replicas lie a block's width apart, so that neighbouring threads touch neighbouring elements. The grid
 // covers all replicas; threads past the end have none, but take part in what a whole warp does.
 struct ThreadTile {
     Index first, count;
 
-    FN explicit ThreadTile(Index n) : first(Index(blockIdx.x) * blockDim.x * LANES + threadIdx.x), count(n) {}
+    FN explicit ThreadTile(Index n, bool backwards = false)
+        : first(Index(backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * blockDim.x * LANES + threadIdx.x), count(n) {}
     FN Index index(int k) const { return first + Index(k) * blockDim.x; }
     FN bool  has(int k) const { return index(k) < count; }
 };
@@ -103,6 +103,19 @@ FN u64  nanoseconds() {
 FN int minimum_of(int a, int b) { return b < a ? b : a; }
 
 template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WIDTH]; };
+
+// Reads and stores what a step does not come back to: it need not stay in the second-level cache.
+template <class T> FN T take_in(const T* at)        { return __ldcs(at); }
+FN void hand_out(float* at, float value)            { __stcs(at, value); }
+FN void hand_out(double* at, double value)          { __stcs(at, value); }
+FN void hand_out(u8* at, u8 value)                  { __stcs(at, value); }
+FN void hand_out(Wide<1>* at, const Wide<1>& row)   { __stcs(&at->value[0], row.value[0]); }
+FN void hand_out(Wide<2>* at, const Wide<2>& row)   {
+    __stcs(reinterpret_cast<float2*>(at), make_float2(row.value[0], row.value[1]));
+}
+FN void hand_out(Wide<4>* at, const Wide<4>& row) {
+    __stcs(reinterpret_cast<float4*>(at), make_float4(row.value[0], row.value[1], row.value[2], row.value[3]));
+}
 
 extern __shared__ __align__(16) float staging[];  // a block's own memory: rows on their way out, or a team's Worlds
 

@@ -6,6 +6,8 @@
 //   KERNEL(name, Call)       an entry point; its one argument is named `call`
 //   KERNEL_OF_BLOCKS(name, Call, threads, blocks)    one whose blocks have so many threads, so many of them at a time
 //   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES
+//   FOR_EACH_ENV_IN_TURN(env, n, turn)    the same; on a GPU in odd turns backwards, so that it begins with those whose
+//                            memory the turn before has left in the second-level cache
 //   FOR_EACH_LANE(k, env)    runs over the replicas env.index(k) of one tile; bodies must not depend on one another
 //   FOR_EACH_LANE_ALONE(k, env)       the same, one after another: for bodies that no compiler vectorises
 //   NOTE_LANES(note, k, env) FOR_EACH_LANE whose body may also gather into an int: note |= ...

@@ -12,7 +12,7 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
             Wide<one_store + !one_store> row;
             UNROLL
             for (int j = 0; j < one_store; ++j) row.value[j] = tile[j][k];
-            reinterpret_cast<Wide<one_store + !one_store>*>(rows)[env.index(k)] = row;
+            hand_out(reinterpret_cast<Wide<one_store + !one_store>*>(rows) + env.index(k), row);
         }
         return;
     }
@@ -28,7 +28,7 @@ FN void store_rows(float* rows, const float (&tile)[WIDTH][LANES], const Env& en
         UNROLL
         for (int j = 0; j < WIDTH; ++j) {
             const Index element = start + j * WARP + lane;
-            if (element < end) rows[element] = warp[j * WARP + lane];
+            if (element < end) hand_out(rows + element, warp[j * WARP + lane]);
         }
     }
     __syncwarp();  // what a lane stores to its own row from here on comes after

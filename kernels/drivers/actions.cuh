@@ -45,7 +45,7 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
     template <class Wide, class T, class Env> FN bool load_as(const T* actions, Index base, const Env& env) {
         int outside = 0;
         NOTE_LANES(outside, k, env) {
-            const Wide given  = actions[base + env.index(k)];
+            const Wide given  = take_in(actions + base + env.index(k));
             const Wide inside = clip(given, Wide(START), Wide(START + N - 1));
             outside |= given != inside;
             value[k] = int(inside);
@@ -106,7 +106,7 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
         NOTE_LANES(nan, k, env) {
             UNROLL
             for (int j = 0; j < ELEMENTS; ++j) {
-                const T given = actions[(base + env.index(k)) * ELEMENTS + j];
+                const T given = take_in(actions + (base + env.index(k)) * ELEMENTS + j);
                 nan |= given != given;
                 value[j][k] = given == given ? real(given) : real(0);
             }

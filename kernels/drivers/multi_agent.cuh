@@ -18,7 +18,7 @@ FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
     FOR_EACH_AGENT(i, AGENTS) {
         w.in_game[i] = true;
         w.present[i] = true;
-        buffers.running_return[team.replica * AGENTS + i] = 0;
+        if (STATISTICS) buffers.running_return[team.replica * AGENTS + i] = 0;
         if (i == 0) {
             w.elapsed = 0;
             buffers.episodes[team.replica] += 1;
@@ -28,13 +28,17 @@ FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
     reset(w, p, team);
 }
 
+template <class W> FN void take_up_return(W& w, int i, [[maybe_unused]] real running) {
+    if constexpr (STATISTICS) w._running_return[i] = running;
+}
+
 // Whether the episode ends with this step.
 FN bool ends(const World& w, bool late) {
     return !(AUTORESET != SAME_STEP && w.pending) && (w.terminated || late);
 }
 
-// What a step gives the agents, and the end of their episode.
-FN void conclude(World& w, Team& team, const StepCall& call, bool late) {
+// What a step gives the agents, and the end of their episode. A template, for without statistics a World has no returns.
+template <class W> FN void conclude(W& w, Team& team, const StepCall& call, bool late) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT_NO_WAIT(i, AGENTS) {
         const u8   before     = AUTORESET == DISABLED ? buffers.ended[team.replica] : u8(0);
@@ -46,19 +50,22 @@ FN void conclude(World& w, Team& team, const StepCall& call, bool late) {
         const real reward     = w.present[i] && !pending ? w.reward[i] : real(0);
         const int       own = role_of(i);
         const RoleCall& to  = call.role[own];
-        const Element   row = team.replica * count_of(own) + (i - first_of(own)), at = team.replica * AGENTS + i;
+        const Element   row = team.replica * count_of(own) + (i - first_of(own));
+        [[maybe_unused]] const Element at = team.replica * AGENTS + i;
         to.rewards[row]      = reward;
         to.terminations[row] = terminated;
         to.truncations[row]  = truncated;
-        const real sum = w._running_return[i] + reward;
-        buffers.running_return[at] = finished && AUTORESET == SAME_STEP ? real(0) : sum;
-        if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
-        if (finished) {
-            const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
-            buffers.episode_return[at] = sum;
-            buffers.episode_length[at] = length;
-            if (to.episode_return != nullptr) to.episode_return[row] = sum;
-            if (to.episode_length != nullptr) to.episode_length[row] = length;
+        if constexpr (STATISTICS) {
+            const real sum = w._running_return[i] + reward;
+            buffers.running_return[at] = finished && AUTORESET == SAME_STEP ? real(0) : sum;
+            if (w.present[i] && !w.in_game[i] && !pending) buffers.left_at[at] = w.elapsed;
+            if (finished) {
+                const int length = w.present[i] ? w.elapsed : buffers.left_at[at];
+                buffers.episode_return[at] = sum;
+                buffers.episode_length[at] = length;
+                if (to.episode_return != nullptr) to.episode_return[row] = sum;
+                if (to.episode_length != nullptr) to.episode_length[row] = length;
+            }
         }
         if (i == 0) {
             w.finished = finished;
@@ -110,10 +117,10 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             const Action  action  = read_action(call.role, team.replica, i, offence);
 #endif
             const Fetched fetched(i, buffers, team.replica);
-            const real    running = buffers.running_return[team.replica * AGENTS + i];
+            const real    running = STATISTICS ? buffers.running_return[team.replica * AGENTS + i] : real(0);
             const bool    ended   = AUTORESET != SAME_STEP && buffers.ended[team.replica] != 0;
             w.put(i, fetched);
-            w._running_return[i] = running;
+            take_up_return(w, i, running);
             w.reward[i]  = 0;
             w.present[i] = w.in_game[i] || (AUTORESET == DISABLED && ended && buffers.just_left[team.replica * AGENTS + i]);
 #ifndef _long_actions

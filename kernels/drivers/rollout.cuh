@@ -29,7 +29,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         load(tile, buffers, env);
         const u32 staggered = now(buffers.staggered);
         FOR_EACH_LANE(k, env) {
-            keys[k]        = buffers.records[env.index(k)].key;
+            keys[k]        = {buffers.seeds[env.index(k)], buffers.episodes[env.index(k)]};
             spare.ready[k] = 0;
             sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
             sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;
@@ -67,6 +67,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                 sums.episodes[k]   += finished ? 1 : 0;
                 sums.terminated[k] += tile.flags[k] & TERMINATED;
                 sums.truncated[k]  += tile.flags[k] >> 1;
+                if (!STATISTICS) continue;
                 sums.returns[k]    += finished ? tile.running_return[k] : real(0);
                 sums.lengths[k]    += finished ? tile.elapsed[k] : 0;
                 sums.episode_return[k] = finished ? tile.running_return[k] : sums.episode_return[k];
@@ -108,17 +109,15 @@ KERNEL(kernel_rollout, RolloutCall) {
         forget_offsets(buffers, staggered, sums.episodes, env);
         FOR_EACH_LANE(k, env) {
             const Index i         = env.index(k);
-            buffers.records[i].key.episode = keys[k].episode;
+            buffers.episodes[i]   = keys[k].episode;
             call.reward_sum[i]    = sums.rewards[k];
             call.episodes[i]      = sums.episodes[k];
             call.terminated[i]    = sums.terminated[k];
             call.truncated[i]     = sums.truncated[k];
+            if (!STATISTICS) continue;
             call.return_sum[i]    = sums.returns[k];
             call.length_sum[i]    = sums.lengths[k];
-            if (sums.episodes[k] != 0) {
-                buffers.records[i].episode_return = sums.episode_return[k];
-                buffers.records[i].episode_length = sums.episode_length[k];
-            }
+            if (sums.episodes[k] != 0) keep_episode(buffers.records[i], sums.episode_return[k], sums.episode_length[k]);
         }
     }
 }

@@ -22,16 +22,21 @@ template <class Call, class Env> FN void deliver(const Call& call, const Tile& t
 }
 
 // The observation that ended the episode of replica i: into its record, and into an array of the user's, if any.
-FN void keep_final(const StepCall& call, const Tile& tile, int k, Index i, Record& record) {
-    UNROLL
-    for (int j = 0; j < OBSERVATION_SIZE; ++j) {
-        record.final_obs[j] = tile.observation[j][k];
-        if (call.final_obs != nullptr) call.final_obs[i * OBSERVATION_SIZE + j] = tile.observation[j][k];
+// A template, for in other modes a record has no place for it.
+template <class Kept> FN void keep_final(const StepCall& call, const Tile& tile, int k, Index i, Kept& record) {
+    if constexpr (AUTORESET == SAME_STEP) {
+        UNROLL
+        for (int j = 0; j < OBSERVATION_SIZE; ++j) {
+            record.final_obs[j] = tile.observation[j][k];
+            if (call.final_obs != nullptr) call.final_obs[i * OBSERVATION_SIZE + j] = tile.observation[j][k];
+        }
     }
 }
 
 // Zeroes what keep_final() wrote of replica i.
-FN void clear_kept(const StepCall& call, Index i) {
-    UNROLL
-    for (int j = 0; j < OBSERVATION_SIZE; ++j) call.buffers.records[i].final_obs[j] = 0;
+template <class Call> FN void clear_kept(const Call& call, Index i) {
+    if constexpr (AUTORESET == SAME_STEP) {
+        UNROLL
+        for (int j = 0; j < OBSERVATION_SIZE; ++j) call.buffers.records[i].final_obs[j] = 0;
+    }
 }

@@ -39,7 +39,7 @@ template <class Env> FN void load(Tile& tile, const Buffers& buffers, const Env&
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
         tile.state.load(k, buffers.state, i, buffers.count);
-        tile.running_return[k] = buffers.running_return[i];
+        tile.running_return[k] = STATISTICS ? buffers.running_return[i] : real(0);
         tile.elapsed[k]        = buffers.elapsed[i];
         tile.ended[k]          = AUTORESET == SAME_STEP ? 0 : int(buffers.ended[i]);
         load_totals(tile, k, buffers, i);
@@ -50,12 +50,23 @@ template <class Env> FN void store(const Tile& tile, const Buffers& buffers, con
     FOR_EACH_LANE(k, env) {
         const Index i = env.index(k);
         tile.state.store(k, buffers.state, i, buffers.count);
-        buffers.running_return[i] = tile.running_return[k];
+        if (STATISTICS) buffers.running_return[i] = tile.running_return[k];
         buffers.elapsed[i]        = tile.elapsed[k];
         if (AUTORESET != SAME_STEP) buffers.ended[i] = u8(tile.ended[k]);
         store_totals(tile, k, buffers, i);
     }
 }
+
+// The replicas' seeds. Where they count up from the first one's, as after a reset of all with one seed, they follow from
+// that, and where an episode ends none is fetched.
+struct Seeds {
+    const u64* own;
+    u64        first;
+    bool       counted;
+
+    FN explicit Seeds(const Buffers& buffers) : own(buffers.seeds), first(*own), counted(*buffers.counted != 0) {}
+    FN u64 operator[](Index i) const { return counted ? first + u64(i) : own[i]; }
+};
 
 // What the rules make of a step. Where they have something to index, those of a `pending` replica are not asked:
 // an index may be outside by then. Elsewhere they are, since what they say is dropped, and a branch would cost more.
@@ -66,8 +77,7 @@ FN Outcome step_if_alive(State& state, const Params& params, const Action& actio
     return step(state, params, action, random);
 }
 
-// One step of one replica; one whose episode has ended stays as it is. The key is read only where the rules draw random
-// numbers. `pending`: the episode has ended, or this step will begin the next.
+// One step of one replica; one whose episode has ended stays as it is. `pending`: the episode has ended, or this step will begin the next.
 FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, int limit, int pending) {
     const int     ended  = tile.ended[k];
     const State   before = tile.state.get(k);
@@ -80,7 +90,7 @@ FN void advance_lane(Tile& tile, int k, const Key& key, const Params& params, in
     tile.elapsed[k]        = elapsed;
     tile.flags[k]          = ended ? ended : flags;
     tile.reward[k]         = ended ? real(0) : outcome.reward;
-    tile.running_return[k] = tile.running_return[k] + tile.reward[k];
+    if (STATISTICS) tile.running_return[k] = tile.running_return[k] + tile.reward[k];
 }
 
 // Beside the loop that restarts, which an atomic in it would slow down.
@@ -106,12 +116,20 @@ FN void restart(Tile& tile, int k, const Params& params, const Key& key) {
     begin_totals(tile, k);
 }
 
+// What is kept of the episode that ended last. A template, for without statistics a record has no place for it.
+template <class Kept> FN void keep_episode(Kept& record, [[maybe_unused]] real episode_return, [[maybe_unused]] int length) {
+    if constexpr (STATISTICS) {
+        record.episode_return = episode_return;
+        record.episode_length = length;
+    }
+}
+
 template <class Env> FN void store_rewards_and_flags(const Tile& tile, real* rewards, u8* terminations, u8* truncations,
                                                      Index base, const Env& env) {
     FOR_EACH_LANE(k, env) {
         const Index at   = base + env.index(k);
-        rewards[at]      = tile.reward[k];
-        terminations[at] = u8(tile.flags[k] & TERMINATED);
-        truncations[at]  = u8(tile.flags[k] >> 1);
+        hand_out(rewards + at, tile.reward[k]);
+        hand_out(terminations + at, u8(tile.flags[k] & TERMINATED));
+        hand_out(truncations + at, u8(tile.flags[k] >> 1));
     }
 }

@@ -9,13 +9,11 @@ template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
 
 // The record of a replica whose episode has just ended: whole, so that it goes out in whole sectors of memory, for a
 // sector that is written in part has to be read first. Into arrays of the user's too, where there are any.
-FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i, const Key& key) {
-    Record record      = {};
-    record.key         = key;
-    record.episode_length = tile.elapsed[k];
-    record.episode_return = tile.running_return[k];
-    if (call.episode_return != nullptr) call.episode_return[i] = record.episode_return;
-    if (call.episode_length != nullptr) call.episode_length[i] = record.episode_length;
+FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i) {
+    Record record = {};
+    keep_episode(record, tile.running_return[k], tile.elapsed[k]);
+    if (STATISTICS && call.episode_return != nullptr) call.episode_return[i] = tile.running_return[k];
+    if (STATISTICS && call.episode_length != nullptr) call.episode_length[i] = tile.elapsed[k];
     if (AUTORESET == SAME_STEP) keep_final(call, tile, k, i, record);
     keep_metrics(call, tile, k, i, record);
     return record;
@@ -23,12 +21,13 @@ FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i, cons
 
 KERNEL(kernel_step, StepCall) {
     const Buffers& buffers = call.buffers;
-    FOR_EACH_ENV(env, buffers.count) {
+    FOR_EACH_ENV_IN_TURN(env, buffers.count, call.launch) {
         Tile tile;
-        Key  keys[LANES];
-        const u32  staggered = now(buffers.staggered);
-        const bool early = buffers.count <= FEW_REPLICAS;  // few: waiting for memory is what costs, not how much is read
-        if (early) FOR_EACH_LANE(k, env) keys[k] = buffers.records[env.index(k)].key;
+        u32  episodes[LANES];
+        const u32   staggered = now(buffers.staggered);
+        const Seeds seeds(buffers);
+        // On a GPU with all else that is read: nearly every warp has an end, and would wait for memory once more.
+        if (ON_GPU) FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
         load(tile, buffers, env);
         const bool clean  = tile.action.load(call.actions, call.action_kind, 0, env);
         const bool strict = AUTORESET == DISABLED && call.report_frozen;
@@ -44,7 +43,7 @@ KERNEL(kernel_step, StepCall) {
         const ParamBuffers params = call.params;  // a copy: no store can change it, so what it implies leaves the loop
         FOR_EACH_LANE(k, env) {
             const Index i = env.index(k);
-            advance_lane(tile, k, buffers.records[i].key, params.get(i), limits[k], pending[k]);
+            advance_lane(tile, k, {seeds[i], buffers.episodes[i]}, params.get(i), limits[k], pending[k]);
         }
         add_to_totals(tile, call.params, pending, env);
         tell_metrics(call, tile, pending, env);
@@ -60,22 +59,19 @@ KERNEL(kernel_step, StepCall) {
         }
         if (AUTORESET == SAME_STEP && call.clear_final) clear_final(call, env);
         FOR_EACH_MARKED(k, touched, env) {
-            const Index i     = env.index(k);
-            Key         key   = early ? keys[k] : buffers.records[i].key;
-            const bool  begun = key.episode != NEVER_BEGUN;
-            if (restarting[k]) key.episode += 1;
-            // That it has begun goes without saying, but not to the compiler, which so cannot store before the key is
-            // there: a store beside what is still being fetched holds up the whole multiprocessor until it comes.
-            if (finished[k] && begun) buffers.records[i] = concluded(call, tile, k, i, key);
-            if (!finished[k]) buffers.records[i].key.episode = key.episode;
-            if (AUTORESET != DISABLED && restarting[k]) restart(tile, k, params.get(i), key);
+            const Index i = env.index(k);
+            if (finished[k]) buffers.records[i] = concluded(call, tile, k, i);
+            if (AUTORESET == DISABLED || !restarting[k]) continue;
+            const Key key = {seeds[i], (ON_GPU ? episodes[k] : buffers.episodes[i]) + 1};
+            buffers.episodes[i] = key.episode;
+            restart(tile, k, params.get(i), key);
         }
         if (AUTORESET != DISABLED) forget_offsets(buffers, staggered, restarting, env);
         store(tile, buffers, env);
         deliver(call, tile, 0, env);
         mask_all(call, tile, env);
         store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
-        FOR_EACH_LANE(k, env) buffers.finished[env.index(k)] = u8(finished[k]);
+        FOR_EACH_LANE(k, env) hand_out(buffers.finished + env.index(k), u8(finished[k]));
     }
 }
 
@@ -107,13 +103,16 @@ KERNEL(kernel_reset, ResetCall) {
         }
         FOR_EACH_MARKED(k, chosen, env) {
             const Index i   = env.index(k);
-            Key         key = buffers.records[i].key;
+            Key         key = {buffers.seeds[i], buffers.episodes[i]};
             if (call.reseed == nullptr ? call.reseed_all != 0 : call.reseed[i] != 0)
                 key = {call.reseed == nullptr ? call.first_seed + u64(i) : call.new_seeds[i], NEVER_BEGUN};
             key.episode += 1;
-            buffers.records[i].key = key;
+            buffers.seeds[i]    = key.seed;
+            buffers.episodes[i] = key.episode;
             restart(tile, k, call.params.get(i), key);
         }
+        const bool reseeding = !call.observe_only && (call.reseed != nullptr || call.reseed_all != 0);
+        if (reseeding && env.index(0) == 0) *buffers.counted = call.reseed == nullptr && call.mask == nullptr;
         forget_offsets(buffers, now(buffers.staggered), chosen, env);
         store(tile, buffers, env);
         deliver(call, tile, 0, env);

@@ -263,6 +263,23 @@ def test_environments_that_do_not_fit_are_refused(player: type[Player], make: Ma
 
 
 @each_taker
+def test_environments_without_statistics(player: type[Player], make: Make) -> None:
+    """Those that hand on returns and lengths of episodes refuse them, and the others have no need of them."""
+    name, params = first_of(player)
+    if player.module in ("sb3", "rsl_rl"):
+        for env, *more in ((fitting(make, player, statistics=False),), (name, 2)):
+            options = {"device": "cpu", "statistics": False, **params} if more else {}
+            with pytest.raises(ValueError, match=r"has statistics=False, and this adapter .* make it without that"):
+                made(player, env, *more, **options)
+        return
+    ours = player(fitting(make, player, statistics=False), seed=1)
+    plain = player(fitting(make, player), seed=1)
+    assert_same_bits(ours.begin()[0], plain.begin()[0])
+    for actions in ours.draw(20):
+        assert_same_bits(ours.step(actions).observations, plain.step(actions).observations)
+
+
+@each_taker
 def test_options_beside_an_environment_are_refused(player: type[Player], make: Make) -> None:
     env = fitting(make, player)
     parameter = {"gravity": 9.0} if player.cases is not TEAMS else {"grid_length": 5}

@@ -88,7 +88,7 @@ def test_we_do_all_that_peers_do(device: str) -> None:
     ours = chosen.pop("ours")
     assert len(ours) == len(set(ours))
     assert {work.same for listed in chosen.values() for work in listed} <= set(ours)
-    assert all(not work.variant for work in ours)
+    assert {work.variant for work in ours} == {"", works.BARE}
     assert set(chosen) == {name for name, peer in PEERS.items() if device == "cuda" or peer.on_cpu}
     if device == "cpu":
         assert {work.device for work in ours} == {"cpu"}
@@ -297,7 +297,7 @@ def test_each_peer_that_is_installed_runs(name: str, device: str) -> None:
         *(Work(SIMPLE_TAG, "step", device, 4, (3, 1)) for device in DEVICES),
         *few([work for work in works.own("cuda") if work.device in DEVICES]),
     ],
-    ids=lambda work: f"{work.task}-{work.way}-{work.cores}-{work.autoreset}-{work.device}",
+    ids=lambda work: f"{work.task}-{work.way}-{work.cores}-{work.autoreset}-{work.device}-{work.variant}",
 )
 def test_we_do_each_kind_of_work(work: Work) -> None:
     pytest.importorskip("torch")

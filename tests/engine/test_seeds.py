@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import Make, Place, assert_all_same, assert_same_bits, numpy_of
+from harness import Make, Place, assert_all_same, assert_same_bits, moved, numpy_of, random_actions
 from numpy.random import SeedSequence
 from registered import Variant, draw, made, numpy_by_role, part, record, some
 
@@ -199,3 +199,59 @@ def test_errors_name_the_replica_by_its_number_in_the_whole(make: Make) -> None:
 def test_first_replica_is_a_number(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"first_replica is .*; give a whole number from 0"):
         gpu_envs.make("CartPole-v1", 2, device="cpu", first_replica=wrong)
+
+
+# --- seeds that count up, and those that do not ---
+
+UP, OWN = [*range(40, 49)], [5, 2**64 - 1, *range(100, 107)]
+FIRST = np.arange(9) < 3
+
+WAYS: dict[str, tuple[list[tuple[Any, Any]], list[int]]] = {
+    "one": ([(40, None)], UP),
+    "one that wraps": ([(2**64 - 2, None)], [(2**64 - 2 + i) % 2**64 for i in range(9)]),
+    "a list": ([(40, None), (OWN, None)], OWN),
+    "a list that counts up": ([(UP, None)], UP),
+    "one after a list": ([(OWN, None), (40, None)], UP),
+    "some anew": ([(40, None), (70, FIRST)], [70, 71, 72, *UP[3:]]),
+    "all but the first anew": ([(40, None), (70, ~FIRST)], [*UP[:3], *range(73, 79)]),
+    "some anew by a list": ([(40, None), ([None, 3, *[None] * 7], None)], [40, 3, *UP[2:]]),
+    "no seeds later": ([(40, None), (None, None), (None, FIRST)], UP),
+}
+"""What resets are given, one after the other, seeds and masks, and the seeds that replicas have then."""
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_starts_follow_from_seeds_however_they_came(
+    make: Make, place: Place, mode: str, way: str, snapshot: bool
+) -> None:
+    """Each replica's next episodes are those of its own seed, also where a snapshot has brought it."""
+    resets, seeds = WAYS[way]
+    options: dict[str, Any] = {**place._asdict(), "autoreset_mode": mode, "max_episode_steps": 2}
+    env = make("CartPole-v1", 9, **options)
+    for seed, mask in resets:
+        env.reset(seed=seed, options=None if mask is None else {"reset_mask": mask})
+    if snapshot:
+        env, other = make("CartPole-v1", 9, **options), env
+        env.reset(seed=1)
+        env.set_state(other.get_state())
+    assert env.np_random_seed == tuple(seeds)
+    counts_up = seeds == [(seeds[0] + i) % 2**64 for i in range(9)]
+    if snapshot or way != "a list that counts up":
+        assert bool(numpy_of(env._sim.buffers["counted"])[0]) == counts_up
+    episodes = numpy_of(env._sim.buffers["episodes"])
+    alone = [make("CartPole-v1", 1, **options) for _ in seeds]
+    for single, seed, episode in zip(alone, seeds, episodes.tolist(), strict=True):
+        single.reset(seed=seed)
+        for _ in range(episode):
+            single.reset()
+    for each in (env, *alone):
+        each.allow_frozen_steps()
+        each.reset(options={"reset_mask": np.ones(each.num_envs, bool)})
+    starts = set()
+    for actions in random_actions("CartPole-v1", 9, 9):
+        given = numpy_of(env.step(moved(actions, place))[0])
+        expected = [numpy_of(one.step(moved(actions[i : i + 1], place))[0])[0] for i, one in enumerate(alone)]
+        assert_same_bits(given, np.stack(expected))
+        starts.add(given[1].tobytes())
+    assert mode == "Disabled" or len(starts) > 2

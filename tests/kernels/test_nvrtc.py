@@ -45,6 +45,19 @@ def test_compiles_with_parameters_per_replica(env_id: str, precision: str) -> No
         check(program, "sm_90a", precision)
 
 
+@pytest.mark.parametrize("mode", AUTORESET_MODES)
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_compiles_without_statistics(env_id: str, mode: str) -> None:
+    for program in programs(env_id, mode, "float32", statistics=False):
+        check(program, "sm_90", "float32")
+
+
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_a_checked_build_compiles_without_statistics(env_id: str) -> None:
+    for program in programs(env_id, "SameStep", "float32", checked=True, statistics=False):
+        compile_with_nvrtc(program.source)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_painter_compiles(architecture: str) -> None:
     check(paint_program(), architecture, "float32")

@@ -39,12 +39,15 @@ def programs(
     precision: str,
     per_replica: bool = False,
     checked: bool = False,
+    statistics: bool = True,
     **params: Any,
 ) -> Iterator[Program]:
     """The programs of all drivers."""
     spec = gpu_envs.spec(env) if isinstance(env, str) else env
     names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
-    config = SimulationConfig(spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked)
+    config = SimulationConfig(
+        spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked, statistics=statistics
+    )
     layout = layout_of(config, H200, names)
     for module in layout.modules:
         yield generate(layout, module)

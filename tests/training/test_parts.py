@@ -220,6 +220,11 @@ def test_what_the_trainer_chooses_is_not_a_parameter(device: str) -> None:
         Trainer(small(device, "Sharing-v0", params={"active_heads": True}))
 
 
+def test_the_trainer_needs_statistics(device: str) -> None:
+    with pytest.raises(ValueError, match="params names statistics=False, and the trainer counts episodes by them"):
+        Trainer(small(device, "CartPole-v1", params={"statistics": False}))
+
+
 def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
     seen = []
 

@@ -229,6 +229,8 @@ def simulated(config: Config, num_envs: int, device: str) -> SimulationConfig:
     for name in _CHOSEN:
         if name in config.params:
             raise ValueError(f"params names {name}, which the trainer chooses by itself; leave it out")
+    if config.params.get("statistics", True) is False:
+        raise ValueError("params names statistics=False, and the trainer counts episodes by them; leave it out")
     known = {field.name for field in dataclasses.fields(Options)}
     given: dict[str, Any] = {"device": device, "output": "torch", "autoreset_mode": "SameStep"}
     options = Options(**given | {name: value for name, value in config.params.items() if name in known})
