@@ -1,7 +1,8 @@
 // What a policy's outputs mean: the log-probability and the entropy of actions, and their gradients.
 //
 // Generated before it: WIDTH (elements of an action), PARAMETERS (outputs a row), ROW_STRIDE, SHARES, DISCRETE, QUICK (as
-// precise as a GPU's own approximations is enough), Element (int or float), and per element d, size_of(d), offset_of(d), start_of(d), low_of(d), high_of(d).
+// precise as a GPU's own approximations is enough), Element (int or float), and per element d, size_of(d), offset_of(d),
+// start_of(d), low_of(d), high_of(d).
 //
 // Discrete elements are independent of one another, element d with size_of(d) logits from offset_of(d) on. A box is
 // WIDTH independent Gaussians: their means, then the logarithms of their standard deviations.

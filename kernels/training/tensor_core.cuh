@@ -11,8 +11,8 @@
 //
 // Each has Stored (how a number lies in shared memory) and: stored, store_pair, gather (Left from accumulators), weight
 // (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from (from
-// rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have load_pair, value (an accumulator's, back from
-// Lefts), depth_slot (where a depth comes in the order of gather) and write_pair (into words of memory).
+// rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have depth_slot (where a depth comes in the order of
+// gather), load_pair, write_pair (into words), read_words and pair_of (a pair on its way, in as few words as it takes).
 
 constexpr int WARP_ROWS = 16;
 
@@ -59,7 +59,6 @@ struct Tf32 {
     FN static Left gather(const float (*c)[4]) {
         return {{rounded(c[0][0]), rounded(c[0][2]), rounded(c[0][1]), rounded(c[0][3])}};
     }
-    FN static float value(const Left* lefts, int j, int q) { return from_bits(lefts[j].x[q % 2 * 2 + q / 2]); }
     FN static Right weight(const Stored* at) {
         const Wide<2> pair = *reinterpret_cast<const Wide<2>*>(at);
         return {{bits_of(pair.value[0]), bits_of(pair.value[1])}};
@@ -160,17 +159,6 @@ struct Bf16 {
     }
     FN static void    read_words(u32 (&words)[1], const Stored* at) { words[0] = *reinterpret_cast<const u32*>(at); }
     FN static Wide<2> pair_of(const u32 (&words)[1]) { return {{low(words[0]), high(words[0])}}; }
-    FN static float value(const Left* lefts, int j, int q) {
-        const u32 both = lefts[j / 2].x[j % 2 * 2 + q / 2];
-        return q % 2 == 0 ? low(both) : high(both);
-    }
-    FN static Left gather(const float (*c)[4]) {
-        return {{pair(c[0][0], c[0][1]), pair(c[0][2], c[0][3]), pair(c[1][0], c[1][1]), pair(c[1][2], c[1][3])}};
-    }
-    FN static Right weight(const Stored* at) {
-        const Wide<2> both = *reinterpret_cast<const Wide<2>*>(at);
-        return {{bits_of(both.value[0]), bits_of(both.value[1])}};
-    }
     FN static void load_transposed(u32 (&x)[4], const Stored* row) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

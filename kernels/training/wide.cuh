@@ -4,10 +4,10 @@
 // them: they stream through a ring, packed by wide_pack.cuh in the order in which they are used, forth through all
 // layers and, for updates, back.
 //
-// Generated before it: FEATURES, COLUMNS_1 (of the first layer's weights), LAYERS (with that of the outputs), NETS and
-// for each net n and layer l in_of(n, l), out_of(n, l), weight_at(n, l), bias_at(n, l); LOG_STD_AT, LOG_STD_LOW and
-// _HIGH, LOG_STDS, MEANS, STAGES, SHARED_TRUNK (the first net has the value beside the means; otherwise net 1 is the
-// critic), ROW_BYTES, SHARED_BYTES.
+// Generated before it: FEATURES, COLUMNS_1 (of the first layer's weights), LAYERS (with that of the outputs), NETS and for
+// each net n and layer l in_of(n, l), out_of(n, l), rows_of(n, l) (of the weights, padding included), weight_at(n, l),
+// bias_at(n, l) and workers_of(n, l); LOG_STD_AT, LOG_STD_LOW and _HIGH, LOG_STDS, MEANS, STAGES, SHARED_TRUNK (the first
+// net has the value beside the means; otherwise net 1 is the critic), OUTPUTS_BYTES, ROW_BYTES, SHARED_BYTES.
 
 constexpr int GROUPS = WARPS / 4, GROUP_TILE = GROUPS * GROUP_ROWS;
 constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored)), STAGE = 256 * PIECE;
@@ -39,10 +39,16 @@ FN constexpr u32 packed_bytes(int net, int steps) {
     return bytes;
 }
 constexpr int STEPS_FORTH = LAYERS, STEPS = 2 * LAYERS - 1;
-FN constexpr u32 packed_place(int net, int step) { return (net == 0 ? 0 : packed_bytes(0, STEPS)) + packed_bytes(net, step); }
+FN constexpr u32 packed_place(int net, int step) {
+    return (net == 0 ? 0 : packed_bytes(0, STEPS)) + packed_bytes(net, step);
+}
 FN constexpr int layer_of(int step) { return step < LAYERS ? step : 2 * LAYERS - 1 - step; }
-FN constexpr int lines_of(int net, int step) { return step < LAYERS ? outs_of(net, layer_of(step)) : in_of(net, layer_of(step)); }
-FN constexpr int depth_of(int net, int step) { return step < LAYERS ? padded(in_of(net, layer_of(step)), DEPTH) : outs_of(net, layer_of(step)); }
+FN constexpr int lines_of(int net, int step) {
+    return step < LAYERS ? outs_of(net, layer_of(step)) : in_of(net, layer_of(step));
+}
+FN constexpr int depth_of(int net, int step) {
+    return step < LAYERS ? padded(in_of(net, layer_of(step)), DEPTH) : outs_of(net, layer_of(step));
+}
 
 // What updates keep of each 64 samples of a net: the inputs, with a line of ones, the activations of hidden layers, the
 // derivatives by those layers' sums, and those by the outputs.
