@@ -17,12 +17,14 @@ from gpu_envs.registry import known as registry
 from gpu_envs.specs.base import Spec
 
 _SHOW = """Print the C++ of an environment, as it is compiled: what is generated from its spec, and its
-header with the rules. Parameters may be compiled in, so that others give another text."""
+header with the rules. Parameters may be compiled in, so that others give another text. With --training
+print which kernels compute the policies of a run with the environment's preset, and why where torch does."""
 
 _EXAMPLES = """examples:
   gpu-envs show CartPole-v1 --header
   gpu-envs show TagContinuous-v0 --param num_runners=20 --device cuda | less
-  gpu-envs show CartPole-v1 --all > cartpole.cpp"""
+  gpu-envs show CartPole-v1 --all > cartpole.cpp
+  gpu-envs show TagContinuous-v0 --training --preset taggers --device cuda"""
 
 _SOME_GPU = Device(on_gpu=True, processors=132, shared_bytes=227 * 1024)
 """That for which code is shown where there is none: an H100 or H200."""
@@ -38,6 +40,8 @@ def show(words: Sequence[str]) -> int:
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
     spec = registry.spec(env)
     parser.check_least(found, "num_envs", 1)
+    if found.training:
+        return _tell_of_training(spec.id, found)
     layout = layout_for(spec, found)
     if found.header:
         say(rules_part(layout.config)[1].rstrip("\n"))
@@ -49,6 +53,20 @@ def show(words: Sequence[str]) -> int:
         )
     source = generate(layout, module).source
     say((source if found.all else own_parts(source, rules_part(layout.config)[0])).rstrip("\n"))
+    return OK
+
+
+def _tell_of_training(env: str, found: Any) -> int:
+    from gpu_envs.cli.train import preset  # torch comes with what follows, and nobody else here needs it
+    from gpu_envs.training import Config
+    from gpu_envs.training.computing import who_computes
+
+    name, values = preset(env, found.preset)
+    config = Config(**{**values, "env": registry.lasting(env), "params": {**values.get("params", {}), **found.params}})
+    absent = found.device.partition(":")[0] == "cuda" and device_count() == 0
+    say(f"{env}, {f'preset {name}' if name else 'default settings'}")
+    for line in who_computes(config, found.device if absent else resolve_device(found.device)):
+        say(line)
     return OK
 
 
@@ -88,6 +106,8 @@ def _parser() -> Parser:
     parser.add_argument("--header", action="store_true", help="only the header with the rules, as it is written")
     parser.add_argument("--all", action="store_true", help="everything that the compiler gets, drivers included")
     parser.add_argument("--driver", metavar="NAME", help="of which driver's program (default: the one that steps)")
+    parser.add_argument("--training", action="store_true", help="what computes the policies of a run, in place of C++")
+    parser.add_argument("--preset", metavar="NAME", help="with --training, that preset's run (default: default)")
     known = "auto, cpu, cuda or cuda:N; without a GPU the code for an H100 is shown as that for cuda"
     parser.add_word("--device", "auto", known)
     parser.add_params()

@@ -225,6 +225,8 @@ def kernels_of(
         return "", "they are turned off"
     if not default:
         return "", "only the default policy has kernels of its own"
+    if not device.startswith("cuda"):
+        return "", f"the device is {device}, and only CUDA has kernels for networks"
     if config.shared_trunk:
         narrow = "actor and critic have their layers in common"
     elif masked:
@@ -236,7 +238,7 @@ def kernels_of(
     wide = "agents share observations" if parted else why_not_wide(
         network.head, network.features, network.hidden, network.activation, network.precision, device
     )  # fmt: skip
-    return ("", f"{narrow}, which narrow kernels cannot, and {wide}, which wide ones cannot") if wide else ("wide", "")
+    return ("", f"{narrow} (for small networks' kernels), and {wide} (for wide ones')") if wide else ("wide", "")
 
 
 def _fused(

@@ -88,6 +88,7 @@ def test_the_program_names_them(command: str, capsys: pytest.CaptureFixture[str]
         (["show", "CartPole-v1", "--driver", "rolout"], "--driver is 'rolout'. Did you mean 'rollout'?"),
         (["show", "CartPole-v1", "--max-episode-steps", "0"], "max_episode_steps is 0"),
         (["show", "CartPole-v1", "--heade"], "Did you mean '--header'?"),
+        (["show", "CartPole-v1", "--training", "--preset", "defualt"], "Did you mean 'default'?"),
     ],
 )
 def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +144,18 @@ assert not slow, slow
 """
     done = run(str(tmp_path / "run"), code=code)
     assert done.returncode == 0, done.stderr
+
+
+def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    here = said(capsys, "show", "CartPole-v1", "--training", "--device", "cpu").splitlines()
+    assert here[:2] == ["CartPole-v1, preset default", "agent: 4 features, 64 x 64 tanh, tf32, cpu"]
+    assert here[-1] == "  why torch: the device is cpu, and only CUDA has kernels for networks"
+    there = said(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
+    assert "default settings\nagent: " in there
+    assert "kernel_act of network_act.cuh" in there
+    shared = said(capsys, "show", "RiceN-v0", "--training", "--device", "cuda")
+    assert "action masks (for small networks' kernels), and " in shared
 
 
 def test_every_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,9 +39,7 @@ MOST_KEPT = 2**30
 def why_not_wide(
     head: Head, features: int, hidden: tuple[int, ...], activation: str, precision: str, device: str
 ) -> str:
-    """Why the kernels cannot run such networks; empty where they can."""
-    if not device.startswith("cuda"):
-        return f"the device is {device}, and only CUDA has these kernels"
+    """Why the kernels cannot run such networks on a CUDA device; empty where they can."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability(torch.device(device).index) != (9, 0):
         return "the device's compute capability is not 9.0, which kernels of wide networks are for"
     if not 1 <= len(hidden) <= MOST_LAYERS or any(width not in WIDTHS for width in hidden):

@@ -1,0 +1,61 @@
+"""Which kernels compute the policies of a run."""
+
+from collections.abc import Mapping, Sequence
+
+from gpu_envs.engine.by_role import roles_of
+from gpu_envs.training.assembly import kernels_of
+from gpu_envs.training.config import Config
+from gpu_envs.training.operations.fused_programs import Network
+from gpu_envs.training.rollout.horizon_env import role_infos, simulated
+from gpu_envs.training.rollout.policy_rows import assign, learns
+
+_STEP = ("step", "kernel_collect and kernel_adam of optimise.cuh")
+
+_KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "narrow": (
+        ("acting", "kernel_act of network_act.cuh"),
+        ("values", "kernel_values of network_act.cuh"),
+        ("gradient", "kernel_update of network_update.cuh"),
+        ("step", "kernel_step of network_reduce.cuh, which adds up the gradient"),
+    ),
+    "wide": (
+        ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
+        ("acting", "kernel_act of wide_act.cuh"),
+        ("values", "kernel_values of wide_act.cuh"),
+        ("gradient", "kernel_update of wide_update.cuh, kernel_gradient and kernel_reduce of wide_gradient.cuh"),
+        _STEP,
+    ),
+    "": (
+        ("acting", "torch, and kernel_sample of sampler.cuh"),
+        ("values", "torch"),
+        ("gradient", "torch, and kernel_loss of policy_loss.cuh"),
+        _STEP,
+    ),
+}
+"""What computes what, for each answer of ``kernels_of``; headers are in ``kernels/training/``."""
+
+
+def who_computes(config: Config, device: str) -> list[str]:
+    """Lines for people about each policy of a run that learns.
+
+    Args:
+        config: The run.
+        device: ``cpu`` or ``cuda:N``, which need not be there.
+    """
+    world = simulated(config, 1, "cpu")
+    roles = role_infos(roles_of(world.spec, world.params), masked=world.spec.masked)
+    lines = []
+    for name, parts in assign(roles, config.policies).items():
+        if not learns(name):
+            continue
+        own, role = config.of_policy(name), parts[0].role
+        network = Network(role.head, role.features, own.hidden, own.activation, own.precision)
+        kind, reason = kernels_of(
+            network, own, device, masked=role.masked, default=True, parted=role.split is not None
+        )  # fmt: skip
+        layers = " x ".join(map(str, own.hidden))
+        trunk = ", one trunk for actor and critic" if own.shared_trunk else ""
+        lines.append(f"{name}: {role.features} features, {layers} {own.activation}{trunk}, {own.precision}, {device}")
+        lines += [f"  {what:<10}{kernels}" for what, kernels in _KERNELS[kind]]
+        lines += [f"  why torch: {reason}"] if reason else []
+    return lines
