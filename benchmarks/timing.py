@@ -120,8 +120,19 @@ def milliseconds(work: Callable[[], object], repeats: int = 7, inner: int = 1) -
     return float(sorted(times)[repeats // 2]) / inner
 
 
+def free_memory(device: str) -> int:
+    """Bytes that a GPU has left; 0 for a CPU."""
+    if device == "cpu":
+        return 0
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])
+
+
 def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats: int = 5) -> dict[str, Any]:
     """Steps per second of training, rollouts and updates; the median of some rounds after a warm-up.
+
+    Beside it the seconds until the first update is done, and a GPU's memory that the run takes.
 
     Args:
         settings: Of the run.
@@ -135,12 +146,16 @@ def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats:
 
     total = settings["num_envs"] * settings["horizon"] * (warm_up + updates * repeats)
     config = Config(**settings | {"run_dir": "", "total_steps": total})
+    free = free_memory(settings["device"])
     begin = time.perf_counter()
     trainer = Trainer(config)
     wait = waiting(trainer.device)
     trainer.prepare()
     prepare = time.perf_counter() - begin
-    trainer.iterate(warm_up)
+    trainer.iterate(1)
+    first = time.perf_counter() - begin
+    trainer.iterate(warm_up - 1)
+    memory = free - free_memory(settings["device"])
     times = []
     for _ in range(repeats):
         wait()
@@ -153,4 +168,7 @@ def training_rate(settings: dict[str, Any], warm_up: int, updates: int, repeats:
     del trainer
     if trainer_device != "cpu":
         torch.cuda.empty_cache()
-    return {"steps_per_s": rate, "rounds_s": times, "updates": updates, "prepare_s": prepare}
+    return {
+        "steps_per_s": rate, "rounds_s": times, "updates": updates, "prepare_s": prepare, "first_update_s": first,
+        "memory_bytes": memory,
+    }  # fmt: skip

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.timing import free_memory
 from benchmarks.training.plan import TrainingPlan, preset
 
 ITERATIONS = 5
@@ -55,7 +56,7 @@ def _profiled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     from gpu_envs.training import Config, Trainer
 
-    before = torch.cuda.mem_get_info()[0]
+    free = free_memory("cuda")
     begin = time.perf_counter()
     steps = {"run_dir": "", "target_return": None, "total_steps": 10**9, "device": "cuda"}
     trainer = Trainer(Config(**dict(settings) | steps))
@@ -67,7 +68,7 @@ def _profiled(settings: Mapping[str, Any]) -> dict[str, Any]:
         begin = time.perf_counter()
         trainer.iterate(ITERATIONS)
         times.append((time.perf_counter() - begin) / ITERATIONS)
-    used = before - torch.cuda.mem_get_info()[0]
+    used = free - free_memory("cuda")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         trainer.iterate(ITERATIONS)
     spent: collections.Counter[str] = collections.Counter()
