@@ -60,12 +60,13 @@ def make_learner(
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimiser = Adam(trained, device=device, threads=config.cpu_threads, group=group)
     scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
-    networks: Networks | None = _fused(module, policy_rows, optimiser, scale, config, device)
+    networks, reason = _fused(module, policy_rows, optimiser, scale, config, device)
     if networks is None:
         if device != "cpu":
             wake_autograd(device)
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
     learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
+    learner.why_torch = reason
     _LEARNING[optimiser] = policy_rows.name, run
     return learner
 
@@ -248,8 +249,8 @@ def _fused(
     scale: ObservationScale | None,
     config: Config,
     device: str,
-) -> Networks | None:
-    """A policy run by kernels of our own; None where torch has to run it.
+) -> tuple[Networks | None, str]:
+    """A policy run by kernels of our own; none where torch has to run it, and why it has to.
 
     Raises:
         ValueError: The configuration asks for the kernels, and they cannot run it.
@@ -262,7 +263,7 @@ def _fused(
     if reason and config.fused:
         raise ValueError(f"fused=True, and {reason}; leave it out")
     if reason:
-        return None
+        return None, reason
     scaled, backend = None if scale is None else (scale.offset, scale.inverse), open_backend(device)
     if kind == "wide":
         assert isinstance(module, Perceptron | SharedPerceptron)
@@ -272,7 +273,7 @@ def _fused(
         )  # fmt: skip
         for program in (wide.update_program(), wide.act_program()):  # the longest, and needed last
             backend.begin(program)
-        return WideNetworks(wide, device, optimiser, scaled)
+        return WideNetworks(wide, device, optimiser, scaled), ""
     starts: dict[str, int] = {}
     start = 0
     for name, parameter in module.named_parameters():
@@ -287,7 +288,7 @@ def _fused(
     fused = FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser)
     for program in (fused.network.update_program(), fused.network.act_program()):  # the longest, and needed last
         backend.begin(program)
-    return fused
+    return fused, ""
 
 
 def _run_by_torch(

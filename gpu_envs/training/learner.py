@@ -36,6 +36,7 @@ class Learner:
         module: Its weights.
         networks: How that is run.
         config: The run, with the settings that are the policy's own.
+        why_torch: Why no kernels of our own run it; empty where they do.
         figures: What the last iteration was like: ``FIGURES``.
         schedules: The schedules of what changes as training goes on, each with where its value is to stand.
     """
@@ -91,6 +92,7 @@ class Learner:
         rates: list[Target] = [(config.learning_rate, self._rate), (config.entropy_weight, self._scalars[2:3])]
         self.schedules = rates
         self._flat: tuple[Rows, Samples] | None = None
+        self.why_torch = ""
         most_kl = math.inf if config.target_kl is None else _KL_MARGIN * config.target_kl
         self._how = Step(self._rate, config.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
 

@@ -292,7 +292,8 @@ class Trainer:
             bar.close()
             history.close()
         run_dir = str(self._run.path) if self._run is not None else None
-        return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics)
+        why = {name: learner.why_torch for name, learner in self.learners.items() if self._on_gpu and learner.why_torch}
+        return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics, why)
 
     def _take_in(self, report: IterationReport) -> None:
         self._history.add(report)

@@ -57,6 +57,8 @@ class Result:
     """The mean return of each role's last 100 episodes."""
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The mean of each metric over the last 100 episodes."""
+    torch_because: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Policies that torch ran on a GPU, and why no kernels of our own did."""
 
     def _repr_html_(self) -> str:
         """In a notebook: a table, and the curves that its folder holds."""

@@ -31,6 +31,7 @@ def result_rows(result: Any) -> list[Row]:
         *rows,
         ("steps", f"{result.steps:,} in {result.iterations:,} updates"),
         ("training", f"{result.seconds:.2f} s, {speed:,.0f} steps/s"),
+        *((f"torch ran {name}", why) for name, why in result.torch_because.items()),
     ]
 
 
