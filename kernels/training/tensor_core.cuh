@@ -159,6 +159,13 @@ struct Bf16 {
     }
     FN static void    read_words(u32 (&words)[1], const Stored* at) { words[0] = *reinterpret_cast<const u32*>(at); }
     FN static Wide<2> pair_of(const u32 (&words)[1]) { return {{low(words[0]), high(words[0])}}; }
+    FN static Left gather(const float (*c)[4]) {
+        return {{pair(c[0][0], c[0][1]), pair(c[0][2], c[0][3]), pair(c[1][0], c[1][1]), pair(c[1][2], c[1][3])}};
+    }
+    FN static Right weight(const Stored* at) {
+        const Wide<2> both = *reinterpret_cast<const Wide<2>*>(at);
+        return {{bits_of(both.value[0]), bits_of(both.value[1])}};
+    }
     FN static void load_transposed(u32 (&x)[4], const Stored* row) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

@@ -111,6 +111,17 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("name", ["CartPole", "Pendulum", "several"])
+def test_compiles_for_warpgroups_almost_without_spills(name: str, precision: str) -> None:
+    network = dataclasses.replace(CASES[name].network(precision), hopper=True)
+    compiled = compile_with_nvrtc(network.update_program().source)
+    local = {function: value for function, kind, value in resources(compiled.cubin) if kind == "local"}
+    assert local["kernel_update"] <= (64 if precision == "tf32" else 0)  # sums that are added to once a tile
+    assert compiled.ptx.count("wgmma.mma_async") > 20
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
 def test_compiles_for_other_architectures(architecture: str) -> None:
     network = CASES["CartPole"].network("tf32")
