@@ -4,8 +4,8 @@
 // it anew, so that none waits for another.
 
 FN u32  shared_address(const void* at) { return u32(__cvta_generic_to_shared(at)); }
-FN void begin_gate(u64* gate, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(gate)), "r"(arrivals) : "memory");
+FN void begin_gate(u64* gate) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(gate)) : "memory");
 }
 FN void await_gate(u64* gate, u32 round) {
     u32 passed;
@@ -25,7 +25,7 @@ template <int STAGES, int BYTES, int READERS> struct Ring {
     // By one thread, before a barrier of the block; `fill(number)` opens a stage and copies, or does nothing at the end.
     template <class Fill> FN void begin(const Fill& fill) {
         for (int stage = 0; stage < STAGES; ++stage) {
-            begin_gate(full + stage, 1);
+            begin_gate(full + stage);
             left[stage] = 0;
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -14,17 +14,12 @@ constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored)), STAGE = 256 * PIE
 
 FN constexpr int outs_of(int net, int l)     { return padded(out_of(net, l), 16); }
 FN constexpr int pieces_of(int depth)        { return (depth + EACH - 1) / EACH; }
-FN constexpr int most_bias(int net) {
-    int sum = 0;
-    for (int l = 0; l < LAYERS; ++l) sum += outs_of(net, l);
-    return sum;
-}
-FN constexpr int bias_of(int net, int l) {
+FN constexpr int bias_of(int net, int l) {  // where a layer's lie
     int sum = 0;
     for (int k = 0; k < l; ++k) sum += outs_of(net, k);
     return sum;
 }
-constexpr int MOST_BIAS = NETS > 1 && most_bias(1) > most_bias(0) ? most_bias(1) : most_bias(0);
+constexpr int MOST_BIAS = maximum(bias_of(0, LAYERS), bias_of(NETS - 1, LAYERS));
 constexpr int INPUTS    = padded(FEATURES, DEPTH);
 
 // Bytes of packed weights before those of a layer: on the way forth all layers, and then back from the last to the
@@ -89,7 +84,8 @@ FN u64 lines_from(u32 address) {
 
 // Where a number of a warpgroup's rows lies in shared memory.
 FN constexpr u32 row_place(u32 row, u32 column) {
-    return (column / u32(EACH) * u32(GROUP_ROWS) + row) * u32(PIECE) + (column % u32(EACH) * u32(sizeof(Stored)) ^ row % 8u * 16u);
+    const u32 line = column / u32(EACH) * u32(GROUP_ROWS) + row, within = column % u32(EACH) * u32(sizeof(Stored));
+    return line * u32(PIECE) + (within ^ row % 8u * 16u);
 }
 
 // The weights of all tiles of a block, one after another.
@@ -152,8 +148,8 @@ template <class Source> struct Rowwise {
     u32                  number = 0;         // of the stage that comes next
 
     FN Rowwise(WideMemory& memory_, const Source& source_)
-        : memory(memory_), source(source_), rows(memory_.rows[group_of_block()]), group(group_of_block()), warp(thread_rank() / WARP % 4),
-          lane(warp_lane()) {}
+        : memory(memory_), source(source_), rows(memory_.rows[group_of_block()]), group(group_of_block()),
+          warp(thread_rank() / WARP % 4), lane(warp_lane()) {}
 
     // Adds the product with what the ring brings next: DEPTHS numbers of each row, from `aside` on, for N columns.
     template <int DEPTHS, int N> FN void multiply(float (&c)[N][4], u32 aside = 0) {
@@ -193,8 +189,6 @@ template <class Source> struct Rowwise {
         asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(found) : "r"(shared_address(&memory.zero)));
         return found;
     }
-
-    template <int N> FN void begin_with(float (&c)[N][4], const float* bias) const { begin(c, bias, lane); }
 
     // Makes them the rows.
     template <int N> FN void store(const float (&c)[N][4]) {
@@ -296,12 +290,13 @@ template <class Source> struct Rowwise {
     FN float* outputs_of_warp() const { return outputs_of_block() + thread_rank() / WARP * WARP * ROW_STRIDE; }
 };
 
-// All layers from `L` on; `after(c, l)` is given the activations of hidden layers before they become the rows.
+// All layers from `L` on; `after.of<l>(c)` is given the activations of hidden layer l before they become the rows, and
+// `use(c)` the outputs.
 template <int NET, int L, class Own, class After, class Use>
 FN void go_forth(Own& own, const After& after, const Use& use) {
     constexpr int N = outs_of(NET, L) / 8;
     float         c[N][4];
-    own.begin_with(c, own.memory.bias + bias_of(NET, L));
+    begin(c, own.memory.bias + bias_of(NET, L), own.lane);
     own.template multiply<padded(in_of(NET, L), DEPTH)>(c);
     if constexpr (L + 1 < LAYERS) {
         activate(c);

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness import HAS_CUDA  # noqa: E402
+from heads import box, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 
 from gpu_envs.training.operations.fused_programs import ARITHMETIC, Network, Places, reduce_program  # noqa: E402
@@ -28,14 +29,6 @@ ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8, "float32": 2.0**-18}
 """Of an operand; float32's is that of sums of 64 products, in the order of the tensor cores."""
 
 ROUNDINGS = 16
-
-
-def discrete(*sizes: int) -> Head:
-    return Head("discrete", sizes, tuple(range(len(sizes))), (), (), scalar=len(sizes) == 1)
-
-
-def box(count: int) -> Head:
-    return Head("box", (count,), (), (-2.0,) * count, (1.0,) * count, scalar=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness import HAS_CUDA  # noqa: E402
+from heads import box, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -26,14 +27,6 @@ hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 ROUNDINGS = 20
 """There are about as many on the way from an observation through three hidden layers and back."""
-
-
-def discrete(*sizes: int) -> Head:
-    return Head("discrete", sizes, tuple(range(len(sizes))), (), (), scalar=len(sizes) == 1)
-
-
-def box(count: int) -> Head:
-    return Head("box", (count,), (), (-2.0,) * count, (1.0,) * count, scalar=False)
 
 
 @dataclasses.dataclass(frozen=True)
