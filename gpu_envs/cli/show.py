@@ -40,6 +40,10 @@ def show(words: Sequence[str]) -> int:
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
     spec = registry.spec(env)
     parser.check_least(found, "num_envs", 1)
+    if found.preset is not None and not found.training:
+        parser.error("--preset is the run's whose kernels --training tells; give --training too, or leave it out")
+    if found.training and (found.header or found.all or found.driver):
+        parser.error("--training tells of kernels and prints no C++; leave --header, --all and --driver out")
     if found.training:
         return _tell_of_training(spec.id, found)
     layout = layout_for(spec, found)

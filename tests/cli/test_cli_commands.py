@@ -89,6 +89,8 @@ def test_the_program_names_them(command: str, capsys: pytest.CaptureFixture[str]
         (["show", "CartPole-v1", "--max-episode-steps", "0"], "max_episode_steps is 0"),
         (["show", "CartPole-v1", "--heade"], "Did you mean '--header'?"),
         (["show", "CartPole-v1", "--training", "--preset", "defualt"], "Did you mean 'default'?"),
+        (["show", "CartPole-v1", "--preset", "default"], "give --training too"),
+        (["show", "CartPole-v1", "--training", "--header"], "prints no C++"),
     ],
 )
 def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
