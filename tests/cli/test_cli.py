@@ -20,6 +20,7 @@ from gpu_envs.cli.settings import Setting, settings
 from gpu_envs.documented import field_docs
 from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.record.reports import Result
 from gpu_envs.training.schedule import Schedule
 
 FIELDS = [field.name for field in dataclasses.fields(Config)]
@@ -34,17 +35,16 @@ class Trainer:
         self.error = error
         self.returns = {"agent": 487.25}
 
-    def _result(self, run_dir: str | None) -> SimpleNamespace:
+    def _result(self, run_dir: str | None) -> Result:
         if self.error is not None:
             raise self.error
-        numbers = {"iterations": 12, "steps": 3_000_000, "seconds": 1.5, "returns": self.returns}
-        return SimpleNamespace(run_dir=run_dir, reason=self.reason, metrics={}, **numbers)
+        return Result(run_dir, self.reason, iterations=12, steps=3_000_000, seconds=1.5, returns=self.returns)
 
-    def train(self, config: Config, *, progress: bool | None = None) -> SimpleNamespace:
+    def train(self, config: Config, *, progress: bool | None = None) -> Result:
         self.asked.append((config, progress))
         return self._result("runs/my run")
 
-    def resume(self, run: str, *, progress: bool | None = None, **changes: Any) -> SimpleNamespace:
+    def resume(self, run: str, *, progress: bool | None = None, **changes: Any) -> Result:
         self.asked.append((run, changes.get("total_steps"), progress))
         return self._result(run)
 
