@@ -232,6 +232,8 @@ def kernels_of(
         narrow = "actor and critic have their layers in common"
     elif masked:
         narrow = "the environment has action masks"
+    elif config.layer_norm:
+        narrow = "hidden layers are normalised"
     else:
         narrow = why_unfused(network, device)
     if not narrow:

@@ -22,7 +22,10 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
         ("acting", "kernel_act of wide_act.cuh"),
         ("values", "kernel_values of wide_act.cuh"),
-        ("gradient", "kernel_update of wide_update.cuh, kernel_gradient and kernel_reduce of wide_gradient.cuh"),
+        (
+            "gradient",
+            "kernel_update of wide_update.cuh, kernel_gradient of wide_gradient.cuh, kernel_reduce of wide_reduce.cuh",
+        ),
         _STEP,
     ),
     "": (
@@ -54,8 +57,11 @@ def who_computes(config: Config, device: str) -> list[str]:
             network, own, device, masked=role.masked, default=True, parted=role.split is not None
         )  # fmt: skip
         layers = " x ".join(map(str, own.hidden))
+        norm = ", normalised" if own.layer_norm else ""
         trunk = ", one trunk for actor and critic" if own.shared_trunk else ""
-        lines.append(f"{name}: {role.features} features, {layers} {own.activation}{trunk}, {own.precision}, {device}")
+        lines.append(
+            f"{name}: {role.features} features, {layers} {own.activation}{norm}{trunk}, {own.precision}, {device}"
+        )
         lines += [f"  {what:<10}{kernels}" for what, kernels in _KERNELS[kind]]
         lines += [f"  why torch: {reason}"] if reason else []
     return lines

@@ -27,8 +27,8 @@ CHANGEABLE = (
 OF_A_POLICY = (
     *("algorithm", "epochs", "minibatches", "learning_rate", "gamma", "gae_lambda", "clip", "value_clip"),
     *("value_weight", "entropy_weight", "max_grad_norm", "target_kl", "normalise_advantages"),
-    *("normalise_observations", "normalise_rewards", "hidden", "activation", "shared_trunk", "initial_std"),
-    *("precision", "fused"),
+    *("normalise_observations", "normalise_rewards", "hidden", "activation", "layer_norm", "shared_trunk"),
+    *("initial_std", "precision", "fused"),
 )
 """Settings that a policy may have of its own; all others are the whole run's."""
 
@@ -103,6 +103,8 @@ class Config:
     """The widths of the policy's hidden layers."""
     activation: str = "tanh"
     """Between them: tanh, relu, elu, silu or gelu."""
+    layer_norm: bool = False
+    """Normalise each row of a hidden layer before the activation, with gains and shifts that are learnt."""
     shared_trunk: bool = False
     """Actor and critic share the hidden layers."""
     initial_std: float = 1.0
@@ -112,7 +114,7 @@ class Config:
     graphs: bool | None = None
     """Capture rollout and update in CUDA graphs; None: where that is possible."""
     fused: bool | None = None
-    """Run small multilayer perceptrons in kernels of our own; None: where possible, so not with action masks."""
+    """Run multilayer perceptrons in kernels of our own; None: where that is possible."""
     threads: int | None = None
     """On the CPU: the most threads to use; None: one where minibatches are small, otherwise one for each core."""
 

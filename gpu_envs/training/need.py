@@ -20,7 +20,8 @@ from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.operations.heads import log_stds
 from gpu_envs.training.policies.networks import most_rows, units_of
 from gpu_envs.training.policies.policy import padded
-from gpu_envs.training.policies.wide_networks import MOST_KEPT, kept_of_row
+from gpu_envs.training.policies.wide_kernels import MOST_KEPT
+from gpu_envs.training.policies.wide_networks import kept_of_row
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
 from gpu_envs.training.rollout.horizon_env import RoleStorage, role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import RoleMembers, assign, learns
@@ -136,6 +137,7 @@ def _passes(config: Config, device: str, part: RoleMembers, samples: int, module
         units = 2 * sum(config.hidden) + means + 1
     size = 2 if config.precision == "bf16" else 4
     kept = 1 if module is None and config.activation in _BY_THEIR_OUTPUTS else 2
+    kept += config.layer_norm  # the sums before
     widest = 2 * size * max(config.hidden)  # a layer's rows before and after the activation, or their gradients
     read = held * 4 * (1 + config.normalise_observations + (size == 2))
     beside = 4 * (3 * head.parameters + 8)  # the distribution, its gradient, and the sums

@@ -30,7 +30,22 @@ template <int N> FN void begin(float (&c)[N][4], const float* bias, int lane) {
     }
 }
 
+// Of a standard normal distribution: how much lies below x, and its density there.
+struct Normal {
+    float below, density;
+    FN explicit Normal(float x) {  // (Abramowitz and Stegun, 7.1.26: within 1.5e-7)
+        const float size = x < 0 ? -x : x, t = inverse_of(fma(0.231641888f, size, 1.0f));
+        const float bell = exp_of_two(size * size * -0.72134752f);
+        const float tail = bell * t * fma(t, fma(t, fma(t, fma(t, 0.530702715f, -0.726576014f), 0.710706871f), -0.142248368f), 0.127414796f);
+        below   = x > 0 ? 1.0f - tail : tail;
+        density = 0.398942280f * bell;
+    }
+};
+FN float sigmoid(float x) { return inverse_of(1.0f + exp_of_two(x * -1.44269504f)); }
+
 FN float activated(float x) {
+    if (ACTIVATION == SILU) return x * sigmoid(x);
+    if (ACTIVATION == GELU) return x * Normal(x).below;
     if (ACTIVATION == RELU) return x > 0 ? x : 0.0f;
     if (ACTIVATION == ELU) return x > 0 ? x : exp_of_two(x * 1.44269504f) - 1.0f;
     if (!Arithmetic::EXACT) return steep_tanh(x);
@@ -38,11 +53,18 @@ FN float activated(float x) {
     return fma(-2.0f, inverse_of(exp_of_two(x * two_over_ln2) + 1.0f), 1.0f);
 }
 
-// Of the activation, by its value.
+// Of the activation, by its value, from which that of some does not follow.
+constexpr bool SLOPE_BY_VALUE = ACTIVATION != SILU && ACTIVATION != GELU;
 FN float slope(float y) {
     if (ACTIVATION == RELU) return y > 0 ? 1.0f : 0.0f;
     if (ACTIVATION == ELU) return y > 0 ? 1.0f : y + 1.0f;
     return fma(-y, y, 1.0f);
+}
+
+FN float slope_at(float x) {
+    if (SLOPE_BY_VALUE) return slope(activated(x));
+    if (ACTIVATION == SILU) return sigmoid(x) * fma(x, 1.0f - sigmoid(x), 1.0f);
+    return fma(x, Normal(x).density, Normal(x).below);
 }
 
 template <int N> FN void activate(float (&c)[N][4]) {

@@ -62,11 +62,14 @@ template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
     // The transpose of 16 rows of each warp: lines are columns, the depth goes along rows. Rows g and g + 8 of a warp
     // come side by side, as in all tiles whose depth is a tile's rows.
     template <int N> FN void store_rows(const float (&c)[N][4]) {
+        store_rows(c, [](float x) { return x; });
+    }
+    template <int N, class Map> FN void store_rows(const float (&c)[N][4], const Map& map) {
         UNROLL
         for (int p = 0; p < 2; ++p) {
             Stored* const first = of_thread(p);
             UNROLL
-            for (int j = 0; j < N; ++j) Arithmetic::store_pair(first + j * 8 * EACH, c[j][p], c[j][2 + p]);
+            for (int j = 0; j < N; ++j) Arithmetic::store_pair(first + j * 8 * EACH, map(c[j][p]), map(c[j][2 + p]));
         }
     }
     template <int N> FN void load_rows(float (&c)[N][4], int from = 0) const {  // `from`: columns of 8 to leave out

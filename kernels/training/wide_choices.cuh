@@ -7,10 +7,6 @@ FN float over_row_most(float x) {
     x = maximum(x, from_lane_across(x, 1));
     return maximum(x, from_lane_across(x, 2));
 }
-template <class T> FN T over_row_sum(T x) {
-    x += from_lane_across(x, 1);
-    return x + from_lane_across(x, 2);
-}
 
 // Calls `each(j, p, column, in)` for the columns among which those of element d are, in their order.
 template <class Each> FN void for_columns(int d, const Each& each) {

@@ -25,13 +25,14 @@ template <int NET, int L> struct Units {
 
     FN void operator()(u32 number) const {
         const Index unit  = worker + Index(number / PIECES) * workers;
-        const u32   piece = number % PIECES, lines = u32(minimum_of(SLICE, Of::ROWS - slice * SLICE));
+        const int   first = slice / Of::PARTS * SLICE, part = slice % Of::PARTS;
+        const u32   piece = number % PIECES, lines = u32(minimum_of(SLICE, Of::ROWS - first));
         if (unit >= call.units) return;
-        const unsigned char* const left  = kept_of<NET>(call, Of::LEFT, unit) + slice * LEFT_BYTES;
-        const unsigned char* const right = kept_of<NET>(call, Of::RIGHT, unit);
+        const unsigned char* const left  = kept_of<NET>(call, Of::LEFT, unit) + first * PIECE;
+        const unsigned char* const right = kept_of<NET>(call, Of::RIGHT, unit) + part * Of::COLUMNS * PIECE;
         memory.ring.open(number, (lines + Of::COLUMNS) * PIECE);
         memory.ring.copy(number, 0, left + piece * Of::ROWS * PIECE, lines * PIECE);
-        memory.ring.copy(number, LEFT_BYTES, right + piece * Of::COLUMNS * PIECE, Of::COLUMNS * PIECE);
+        memory.ring.copy(number, LEFT_BYTES, right + piece * Of::LINES * PIECE, Of::COLUMNS * PIECE);
     }
 };
 

@@ -6,7 +6,7 @@ template <int NET, int STEP> FN void pack(const PackCall& call, int first, int e
     Stored* const to = reinterpret_cast<Stored*>(call.packed + packed_place(NET, STEP));
     for (int e = first; e < lines * depths; e += every) {
         const int  line = e / depths, depth = e % depths;
-        const int  out = STEP < LAYERS ? line : depth, in = STEP < LAYERS ? depth : line;
+        const int  out = STEP < LAYERS ? line : depth, in = STEP < LAYERS ? depth : line + (l == 0 ? INPUTS_FROM : 0);
         const bool there = out < out_of(NET, l) && in < in_of(NET, l);
         const float weight = there ? call.flat[weight_at(NET, l) + out * columns + in] : 0.0f;
         const int   place  = (depth / EACH * lines + line) * EACH + (depth % EACH ^ line % 8 * (16 / int(sizeof(Stored))));

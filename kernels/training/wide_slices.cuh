@@ -1,14 +1,16 @@
 // How the gradients of wide perceptrons' weights are cut among blocks.
 //
-// A block has 128 rows of one layer's gradient. Of hidden layers the rows are outputs; of the last layer, which is
-// narrow, they are inputs. workers_of(net, l) blocks share the samples of each such slice.
+// A block has 128 rows of one layer's gradient. Of hidden layers the rows are outputs, and of the first layer one part of
+// the inputs is columns; of the last layer, which is narrow, the rows are inputs. workers_of(net, l) blocks share the
+// samples of each such slice.
 
 constexpr int SLICE = 2 * GROUP_ROWS;
 
 template <int NET, int L> struct Layer {
     static constexpr bool LAST = L == LAYERS - 1;
     static constexpr int  LEFT = LAST ? L : LAYERS + L, RIGHT = LAST ? 2 * LAYERS - 1 : L;  // numbers of what is kept
-    static constexpr int  ROWS = kept_lines(NET, LEFT), COLUMNS = kept_lines(NET, RIGHT);
+    static constexpr int  ROWS = kept_lines(NET, LEFT), LINES = kept_lines(NET, RIGHT);
+    static constexpr int  PARTS = L == 0 ? INPUT_PARTS : 1, COLUMNS = LINES / PARTS;
     static constexpr bool ONES = LAST || L > 0;  // (the inputs have a line of ones of their own)
     static constexpr int  BIASES = LAST ? COLUMNS : 8;
     static constexpr int  SIZE = SLICE * COLUMNS + (LAST ? COLUMNS : SLICE);  // of a block's part of the sums
@@ -16,7 +18,7 @@ template <int NET, int L> struct Layer {
 
 FN constexpr int slices_of(int net, int l) {
     const int rows = l == LAYERS - 1 ? in_of(net, l) : out_of(net, l);
-    return (rows + SLICE - 1) / SLICE;
+    return (rows + SLICE - 1) / SLICE * (l == 0 ? INPUT_PARTS : 1);
 }
 
 // Where a part of the gradient is found, and by how many blocks: workers_of(net, l) for each of its slices.

@@ -4,14 +4,28 @@
 // inputs, the activations of hidden layers, and the derivatives by all layers' sums.
 
 template <int NET, int NUMBER> using KeptTile = GroupTile<kept_lines(NET, NUMBER), GROUP_ROWS>;
-template <int NET, int NUMBER> FN KeptTile<NET, NUMBER>& kept_tile(const UpdateCall& call, Index unit) {
+template <int NET, int NUMBER, class Call> FN KeptTile<NET, NUMBER>& kept_tile(const Call& call, Index unit) {
     return *reinterpret_cast<KeptTile<NET, NUMBER>*>(kept_of<NET>(call, NUMBER, unit));
 }
 
-template <int NET> struct Keeper {
-    const UpdateCall& call;
-    Index             unit;
-    template <int L, int N> FN void of(const float (&c)[N][4]) const { kept_tile<NET, 1 + L>(call, unit).store_rows(c); }
+// A tile of samples: what is kept on its way forth.
+template <int NET, class Call> struct Keeping {
+    const Call&                  call;
+    Index                        unit;
+    const Inputs<KeptTile<NET, 0>>& inputs;
+    float (&inverses)[LAYERS][2];
+
+    template <int FROM, class Own> FN void load(Own& own) const { own.template load_inputs<true, FROM>(inputs); }
+    template <int L, int N> FN void sums(const float (&c)[N][4], const float (&inverse)[2]) const {
+        if (NORM || !SLOPE_BY_VALUE) {
+            kept_tile<NET, LAYERS + L>(call, unit).store_rows(c, [](float x) { return NORM ? x : slope_at(x); });
+        }
+        inverses[L][0] = inverse[0];
+        inverses[L][1] = inverse[1];
+    }
+    template <int L, int N> FN void activations(const float (&c)[N][4]) const {
+        kept_tile<NET, 1 + L>(call, unit).store_rows(c);
+    }
 };
 
 // Activations of COUNT times 8 columns on their way back to registers, where their words stay until they are used.
@@ -28,111 +42,196 @@ template <int COUNT> struct Recalled {
             }
         }
     }
+    FN float at(int j, int p, int h) const { return Arithmetic::pair_of(words[j][p]).value[h]; }
     template <int N> FN void chain_with(float (&by)[N][4], int from) const {
         UNROLL
         for (int j = 0; j < COUNT; ++j) {
             UNROLL
-            for (int p = 0; p < 2; ++p) {
-                const Wide<2> pair = Arithmetic::pair_of(words[j][p]);
-                by[from + j][p] *= slope(pair.value[0]);
-                by[from + j][2 + p] *= slope(pair.value[1]);
+            for (int q = 0; q < 4; ++q) {
+                const float kept = at(j, q % 2, q / 2);
+                by[from + j][q] *= SLOPE_BY_VALUE ? slope(kept) : kept;
             }
         }
     }
 };
 
-// From the derivatives by a layer's sums, which are the rows, to those by the sums of the layer before, and so on.
-template <int NET, int L, class Own> FN void go_back(Own& own, const UpdateCall& call, Index unit, u32 aside) {
-    constexpr int   N = in_of(NET, L) / 8, FEW = N / int(sizeof(Stored));  // so many words find room beside the sums
-    const auto&     activations = kept_tile<NET, L>(call, unit);
-    Recalled<FEW>   some;
-    float           c[N][4] = {};
-    some.fetch(activations, 0);
-    own.template multiply<outs_of(NET, L)>(c, aside);
-    some.chain_with(c, 0);
+// Adds up eight columns' numbers over the rows of a warp: each thread has the sum of one column, that of a number.
+FN int   own_column() { return warp_lane() / 4 % 2 * 16 + warp_lane() / 8 % 2 * 8 + warp_lane() % 4 * 2 + warp_lane() / 16; }
+FN float over_columns(float (&x)[4][2]) {
+    float half[4], pair[2];
     UNROLL
-    for (int from = FEW; from < N; from += FEW) {
-        asm volatile("" ::: "memory");
-        some.fetch(activations, from);
-        some.chain_with(c, from);
+    for (int i = 0; i < 4; ++i) {
+        const bool upper = warp_lane() / 4 % 2 != 0;
+        const float low = x[i / 2][i % 2], high = x[2 + i / 2][i % 2];
+        half[i] = (upper ? high : low) + from_lane_across(upper ? low : high, 4);
     }
-    kept_tile<NET, LAYERS + L - 1>(call, unit).store_rows(c);
-    group_barrier();  // all products with the rows are done
-    if constexpr (L > 1) {
-        own.store(c);
-        publish();
-        group_barrier();
-        go_back<NET, L - 1>(own, call, unit, 0);
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const bool upper = warp_lane() / 8 % 2 != 0;
+        pair[i] = (upper ? half[2 + i] : half[i]) + from_lane_across(upper ? half[i] : half[2 + i], 8);
+    }
+    const bool upper = warp_lane() / 16 != 0;
+    return (upper ? pair[1] : pair[0]) + from_lane_across(upper ? pair[0] : pair[1], 16);
+}
+
+// From the derivatives by activations to those by the sums before they were normalised, of which `tile` has what became
+// of them. The warp's sums of the derivatives by gains, and NORMED behind them those by shifts, lie at `found`.
+template <int N, class Tile>
+FN void chain_norm(float (&c)[N][4], const Tile& tile, const float (&inverse)[2], const float* gains, const float* shifts,
+                   float* found) {
+    constexpr int FEW = 4;
+    Recalled<FEW> x;
+    float         mean[2] = {}, product[2] = {};
+    UNROLL
+    for (int from = 0; from < N; from += FEW) {
+        asm volatile("" ::: "memory");
+        x.fetch(tile, from);
+        UNROLL
+        for (int j = 0; j < FEW; ++j) {
+            const int     column = 8 * (from + j) + warp_lane() % 4 * 2;
+            const Wide<2> gain = read_anew(gains + column), shift = read_anew(shifts + column);
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                c[from + j][q] *= slope_at(fma(x.at(j, q % 2, q / 2), gain.value[q % 2], shift.value[q % 2]));
+            }
+        }
+    }
+    UNROLL
+    for (int from = 0; from < N; from += FEW) {
+        float by_gain[FEW][2] = {}, by_shift[FEW][2] = {};
+        asm volatile("" ::: "memory");
+        x.fetch(tile, from);
+        float* const at     = found + 8 * from + own_column();
+        const float  before[2] = {at[0], at[NORMED]};
+        UNROLL
+        for (int j = 0; j < FEW; ++j) {
+            const int     column = 8 * (from + j) + warp_lane() % 4 * 2;
+            const Wide<2> gain = read_anew(gains + column), shift = read_anew(shifts + column);
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                const int   p = q % 2, h = q / 2;
+                const float kept = x.at(j, p, h);
+                float&      by   = c[from + j][q];
+                by_shift[j][p] += by;
+                by_gain[j][p] = fma(by, kept, by_gain[j][p]);
+                by *= gain.value[p];
+                mean[h] += by;
+                product[h] = fma(by, kept, product[h]);
+            }
+        }
+        at[0]      = before[0] + over_columns(by_gain);
+        at[NORMED] = before[1] + over_columns(by_shift);
+    }
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+        mean[h]    = over_row_sum(mean[h]) * (1.0f / float(8 * N));
+        product[h] = over_row_sum(product[h]) * (1.0f / float(8 * N));
+    }
+    UNROLL
+    for (int from = 0; from < N; from += FEW) {
+        asm volatile("" ::: "memory");
+        x.fetch(tile, from);
+        UNROLL
+        for (int j = 0; j < FEW; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                const int h = q / 2;
+                float&    by = c[from + j][q];
+                by = inverse[h] * (by - mean[h] - x.at(j, q % 2, h) * product[h]);
+            }
+        }
     }
 }
 
+// Where a warp adds up the derivatives by gains and shifts.
+template <class Call> FN float* norm_sums(const Call& call) {
+    return call.norm_sums + (block_number() * Index(WARPS) + thread_rank() / WARP) * (2 * NORMED);
+}
+
+template <int NET, class Own, class Call> FN void find_by_inputs(Own& own, const Call& call, Index unit) {
+    constexpr int N = padded(BY_INPUTS, 16) / 8;
+    float         c[N][4] = {};
+    own.template multiply<outs_of(NET, 0)>(c);
+    const Index first = unit * GROUP_ROWS + own.warp * WARP_ROWS + own.lane / 4;
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) {
+            const int   column = 8 * j + own.lane % 4 * 2 + q % 2;
+            const Index row    = first + q / 2 * 8;
+            if (column < BY_INPUTS && row < call.rows) call.by_inputs[(row * NETS + NET) * BY_INPUTS + column] = c[j][q];
+        }
+    }
+    group_barrier();
+}
+
+// From the derivatives by a layer's sums, which are the rows, to those by the sums of the layer before, and so on.
+template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const Tile& forth, u32 aside) {
+    constexpr int N = in_of(NET, L) / 8, FEW = N / int(sizeof(Stored)), FIRST = bias_of(NET, L - 1);
+    constexpr int NUMBER = SLOPE_BY_VALUE ? L : LAYERS + L - 1;  // of what slopes follow from
+    const auto&   call   = forth.call;
+    auto&         kept   = kept_tile<NET, LAYERS + L - 1>(call, forth.unit);
+    float         c[N][4] = {};
+    if constexpr (NORM) {
+        own.template multiply<outs_of(NET, L)>(c, aside);
+        chain_norm(c, kept, forth.inverses[L - 1], own.memory.gains + FIRST, own.memory.shifts + FIRST, norm_sums(call) + FIRST);
+    } else {
+        const auto&   slopes = kept_tile<NET, NUMBER>(call, forth.unit);
+        Recalled<FEW> some;  // so many words find room beside the sums
+        some.fetch(slopes, 0);
+        own.template multiply<outs_of(NET, L)>(c, aside);
+        some.chain_with(c, 0);
+        UNROLL
+        for (int from = FEW; from < N; from += FEW) {
+            asm volatile("" ::: "memory");
+            some.fetch(slopes, from);
+            some.chain_with(c, from);
+        }
+    }
+    kept.store_rows(c);
+    group_barrier();  // all products with the rows are done
+    if constexpr (L > 1 || BY_INPUTS > 0) {
+        own.store(c);
+        publish();
+        group_barrier();
+        if constexpr (L > 1) go_back<NET, L - 1>(own, forth, 0);
+        else find_by_inputs<NET>(own, call, forth.unit);
+    }
+}
+
+// A tile's samples are known a tile ahead, and their places two.
 template <int NET> struct WideLearner {
-    static constexpr bool ACTOR = NET == 0, CRITIC = SHARED_TRUNK || NET == 1;
-    static constexpr bool BOXES = ACTOR && !DISCRETE;
-    static constexpr int  OUTS = outs_of(NET, LAYERS - 1);
-    Judge<ACTOR, CRITIC>  judge;
-    float                 by_log_std[LOG_STDS + !LOG_STDS] = {};
+    LossOfRows<NET> loss;
+    int             after_next;
 
-    FN explicit WideLearner(const UpdateCall& call) : judge(call) {}
-
-    // A tile's samples are known a tile ahead, and their places two.
-    Sample sample;
-    int    after_next;
+    FN explicit WideLearner(const UpdateCall& call) : loss(call) {}
 
     FN int place_at(const UpdateCall& call, Index unit) const {
         return place_of(call, unit * GROUP_ROWS + thread_rank() % GROUP / WARP * WARP_ROWS + warp_lane() % WARP_ROWS);
     }
-    // (What the dead saw may be no number: it must not meet even a zero.)
-    FN int seen() const { return sample.alive ? sample.place : -1; }
-
     FN void begin(const UpdateCall& call, Index unit, Index next) {
-        sample.place = place_at(call, unit);
-        fetch_facts<ACTOR, CRITIC>(sample, call);
+        loss.fetch(call, place_at(call, unit));
         after_next = place_at(call, next);
     }
     template <class Own>
     FN void learn(Own& own, const UpdateCall& call, const Scale& scale, Index unit, Index unit_after_next) {
-        const Sample now = sample;
-        own.template load_inputs<true>(call.observations, seen(), scale, &kept_tile<NET, 0>(call, unit), {nullptr, 0});
-        sample.place = after_next;
-        fetch_facts<ACTOR, CRITIC>(sample, call);
+        const auto now = loss.sample;
+        float      inverses[LAYERS][2];
+        // (What the dead saw may be no number: it must not meet even a zero.)
+        const Inputs<KeptTile<NET, 0>> inputs = {
+            call.observations, now.alive ? now.place : -1, scale, &kept_tile<NET, 0>(call, unit), {nullptr, 0}};
+        const Keeping<NET, UpdateCall> tile = {call, unit, inputs, inverses};
+        own.template load_inputs<true, 0>(inputs);
+        loss.fetch(call, after_next);
         after_next = place_at(call, unit_after_next);
         publish();
         group_barrier();
-        go_forth<NET, 0>(own, Keeper<NET>{call, unit}, [&](float (&c)[OUTS / 8][4]) {
-            take_back(own, call, now, unit, c);
+        go_forth<NET, 0>(own, tile, [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
+            loss.take_back(own, call, now, unit, c, kept_tile<NET, 2 * LAYERS - 1>(call, unit));
         });
         publish();
         group_barrier();
-        go_back<NET, LAYERS - 1>(own, call, unit, BOXES ? OUTPUTS_BYTES : 0);
-    }
-
-    // Makes derivatives of the outputs: the rows of the way back. (Those of a box lie behind the outputs.)
-    template <class Own> FN void take_back(Own& own, const UpdateCall& call, const Sample& sample, Index unit, float (&c)[OUTS / 8][4]) {
-        constexpr int value_at = ACTOR ? MEANS : 0;
-        auto&         kept = kept_tile<NET, 2 * LAYERS - 1>(call, unit);
-        if constexpr (!BOXES) {
-            if (ACTOR) forbid(c, call.action_mask, sample.place);
-            judge_choices(judge, sample, c, value_at);
-            own.store(c);
-            kept.store_rows(c);
-        } else {
-            if (CRITIC) own.store_values(c, value_at);
-            own.store_means(c, own.outputs_of_warp(), call.flat);
-            const int     of_warp = own.lane % WARP_ROWS, row = own.warp * WARP_ROWS + of_warp;
-            float* const  outputs = own.outputs_of_warp() + of_warp * ROW_STRIDE;
-            judge(sample, own.outputs_of_block(), own.values() + of_warp);
-            warp_barrier();
-            for (int j = own.lane / WARP_ROWS; j < OUTS; j += 2) {  // two threads a row
-                const auto by = Arithmetic::stored(j < MEANS ? outputs[j] : CRITIC && j == MEANS ? own.values()[of_warp] : 0.0f);
-                *reinterpret_cast<Stored*>(own.rows + OUTPUTS_BYTES + row_place(u32(row), u32(j))) = by;
-                *kept.at(j, kept.row_slot(row)) = by;
-            }
-            if (own.lane < WARP_ROWS) {
-                UNROLL
-                for (int d = 0; d < LOG_STDS; ++d) by_log_std[d] += outputs[MEANS + d];
-            }
-        }
+        go_back<NET, LAYERS - 1>(own, tile, LossOfRows<NET>::ASIDE);
     }
 };
 
@@ -144,24 +243,19 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     WideLearner<NET> learner(call);
     Rowwise<Weights<NET, STEPS>> own(memory, weights);
     const Index group = own.group, step = workers * GROUPS;
+    for (int j = own.lane; j < 2 * NORMED; j += WARP) norm_sums(call)[j] = 0;
+    warp_barrier();
     learner.begin(call, worker * Index(GROUPS) + group, worker * Index(GROUPS) + group + step);
     for (Index tile = worker; tile < tiles; tile += workers) {
         learner.learn(own, call, scale, tile * GROUPS + group, tile * GROUPS + group + 2 * step);
     }
-    float* const sums = call.sums + (SUMS + LOG_STDS) * block_number();
-    learner.judge.write(sums, reinterpret_cast<float (&)[WARPS][SUMS]>(memory.sums), [] { block_barrier(); });
+    float* const sums = call.sums + SUMS_OF_BLOCK * block_number();
+    learner.loss.write(own, sums);
     block_barrier();
-    UNROLL
-    for (int d = 0; d < LOG_STDS; ++d) {
-        const float sum = summed_over_warp(learner.by_log_std[d]);
-        if (own.lane == 0) memory.sums[thread_rank() / WARP][d] = sum;
-    }
-    block_barrier();
-    const int d = thread_rank();
-    if (NET == 0 && d < LOG_STDS) {
+    for (int j = thread_rank(); j < 2 * NORMED; j += THREADS) {
         float sum = 0;
-        for (int w = 0; w < WARPS; ++w) sum += memory.sums[w][d];
-        sums[SUMS + d] = sum;
+        for (int w = 0; w < WARPS; ++w) sum += call.norm_sums[(block_number() * Index(WARPS) + w) * (2 * NORMED) + j];
+        sums[SUMS_OF_LOSS + LOG_STDS + j] = sum;
     }
 }
 

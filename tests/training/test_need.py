@@ -26,6 +26,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "continuous": {"env": "Pendulum-v1", "params": {"max_episode_steps": 50}},
     "parameters of their own": {"params": {"length": True}},
     "shared trunk": {"shared_trunk": True, "minibatches": 1, "activation": "silu"},
+    "normalised layers": {"layer_norm": True, "hidden": (64, 64)},
     "several layers": {"hidden": (32, 64, 32), "minibatches": 1, "activation": "relu"},
     "beyond the limit": {"params": {"max_episode_steps": 10}},
     "no limit": {"params": {"max_episode_steps": -1}},

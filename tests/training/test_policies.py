@@ -349,12 +349,15 @@ def test_a_module_for_nobody_is_refused(device: str) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])
-def test_first_weights(activation: str, shared: bool) -> None:
+def test_first_weights(activation: str, normalised: bool, shared: bool) -> None:
     """Undecided, and of the seed alone."""
     box = Head("box", (2,), (), (-1.0, -1.0), (1.0, 1.0), scalar=False)
     for head in (FIVE, box):
-        config = small("cpu", hidden=(32, 24), activation=activation, shared_trunk=shared, initial_std=0.5)
+        config = small(
+            "cpu", hidden=(32, 24), activation=activation, layer_norm=normalised, shared_trunk=shared, initial_std=0.5
+        )  # fmt: skip
         made = [default_policy(7, head, config, torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
         inputs = torch.randn(100, 7, generator=torch.Generator().manual_seed(0))
         (parameters, values), again, other = ([t.detach() for t in module(inputs)] for module in made)

@@ -28,8 +28,8 @@ UPDATING: Mapping[str, Any] = {
 """What plays no part before the first update: another value of each."""
 
 ACTING: Mapping[str, Any] = {
-    "hidden": (8, 24), "activation": "relu", "shared_trunk": True, "initial_std": 0.5, "precision": "bf16",
-    "fused": False,
+    "hidden": (8, 24), "activation": "relu", "layer_norm": True, "shared_trunk": True, "initial_std": 0.5,
+    "precision": "bf16", "fused": False,
 }  # fmt: skip
 """What makes a policy act otherwise from the beginning."""
 
@@ -87,7 +87,7 @@ def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device:
         assert_same_bits(plain[role], found[role])
 
 
-@pytest.mark.parametrize("name", ["hidden", "activation", "shared_trunk", "initial_std"])
+@pytest.mark.parametrize("name", ["hidden", "activation", "layer_norm", "shared_trunk", "initial_std"])
 def test_a_network_of_its_own(name: str, device: str) -> None:
     value = OTHERS[name]
     plain, every = (Trainer(duel(device, **given)).learners for given in ({}, {name: value}))

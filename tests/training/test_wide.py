@@ -1,7 +1,11 @@
-"""The kernels of wide perceptrons, against torch in float64: tolerances are counted as in ``test_fused.py``."""
+"""The kernels of wide perceptrons, as policies and as functions, against torch in float64.
+
+Tolerances are counted as in ``test_fused.py``.
+"""
 
 import copy
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -17,8 +21,9 @@ from gpu_envs.training import Config  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies import wide_networks  # noqa: E402
+from gpu_envs.training.policies import wide_kernels  # noqa: E402
 from gpu_envs.training.policies.policy import default_policy  # noqa: E402
+from gpu_envs.training.policies.wide_functions import WideFunctions, function_network  # noqa: E402
 from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, why_not_wide, wide_network  # noqa: E402
 
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
@@ -36,24 +41,24 @@ class Case:
     hidden: tuple[int, ...]
     shared: bool
     activation: str = "tanh"
+    normalised: bool = False
 
     def module(self) -> Any:
         config = Config(
-            env="CartPole-v1", hidden=self.hidden, activation=self.activation, shared_trunk=self.shared, run_dir=""
-        )
-        module = default_policy(self.features, self.head, config, torch.Generator().manual_seed(1))
+            env="CartPole-v1", hidden=self.hidden, activation=self.activation, layer_norm=self.normalised,
+            shared_trunk=self.shared, run_dir="",
+        )  # fmt: skip
+        module: Any = default_policy(self.features, self.head, config, torch.Generator().manual_seed(1))
         g = torch.Generator().manual_seed(2)
-        with torch.no_grad():  # biases that count, and outputs that differ
+        with torch.no_grad():  # biases and gains that count, and outputs that differ
             for name, parameter in module.named_parameters():
                 if name.endswith("bias"):
                     parameter.normal_(0, 0.1, generator=g)
-                elif name.startswith(("heads", f"actor.{2 * len(self.hidden) + self._padding}")):
-                    parameter.normal_(0, 0.06, generator=g)
+                elif parameter.dim() == 1 and name != "log_std":
+                    parameter.uniform_(0.5, 1.5, generator=g)
+            last = module.heads if self.shared else module.actor[-1]
+            last.weight.normal_(0, 0.06, generator=g)
         return module
-
-    @property
-    def _padding(self) -> int:
-        return int(self.features > 64 and self.features % 8 > 0)
 
 
 CASES = {
@@ -63,11 +68,19 @@ CASES = {
     "deep": Case(discrete(4), 72, (64, 192, 128), shared=True),
     "box apart": Case(box(6), 200, (256, 256), shared=False),
     "narrow": Case(discrete(2), 4, (64, 64), shared=True),
+    "silu": Case(discrete(5), 33, (128, 128), shared=False, activation="silu"),
+    "gelu": Case(box(2), 20, (192, 64), shared=True, activation="gelu"),
+    "normalised": Case(discrete(4, 4), 71, (256, 256), shared=True, normalised=True),
+    "normalised apart": Case(box(3), 30, (128, 64, 128), shared=False, activation="silu", normalised=True),
+    "long": Case(discrete(6), 500, (256, 128), shared=True),
+    "two parts": Case(discrete(3), 256, (64,), shared=False),
 }
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
-@pytest.mark.parametrize(("name", "precision"), [("Tag", "tf32"), ("Tag", "bf16"), ("box apart", "bf16")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("Tag", "tf32"), ("box apart", "bf16"), ("normalised", "tf32"), ("long", "tf32")]
+)
 def test_compiles(name: str, precision: str) -> None:
     case = CASES[name]
     network = wide_network(case.module(), case.head, case.features, case.activation, precision, 132)
@@ -86,8 +99,8 @@ def test_says_why_networks_do_not_fit() -> None:
     for wrong, word in (
         ({"hidden": (256, 256, 256, 256)}, "one to 3 of 64"),
         ({"hidden": (100,)}, "one to 3 of 64"),
-        ({"activation": "gelu"}, "tanh, relu, elu"),
-        ({"features": 257}, "more than 256"),
+        ({"activation": "softplus"}, "tanh, relu, elu"),
+        ({"features": 513}, "more than 512"),
         ({"head": discrete(89)}, "more than 88"),
         ({"head": discrete(*[2] * 9)}, "more than 8"),
         ({"precision": "float32"}, "tf32 or bf16"),
@@ -177,12 +190,8 @@ def wide_of(case: Case, given: Given, precision: str) -> tuple[WideNetworks, Ada
     return WideNetworks(network, "cuda", adam, scale), adam
 
 
-def reference(case: Case, given: Given, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
-    """The gradient of each parameter, the magnitudes it is the sum of, and the six sums."""
-    chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
-    if given.batch.alive is not None:
-        chosen = chosen[given.batch.alive.cpu()[chosen]]
-    module = copy.deepcopy(given.module).double()
+def watched(module: nn.Module) -> dict[nn.Module, tuple[Any, Any]]:
+    """Inputs and outputs of its layers, once it has run."""
     kept: dict[nn.Module, tuple[Any, Any]] = {}
 
     def keep(layer: nn.Module, inputs: Any, output: Any) -> None:
@@ -190,8 +199,31 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
         kept[layer] = inputs[0].detach(), output
 
     for layer in module.modules():
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, nn.Linear | nn.LayerNorm):
             layer.register_forward_hook(keep)
+    return kept
+
+
+def sizes_of(kept: dict[nn.Module, tuple[Any, Any]]) -> dict[int, Any]:
+    """Of the gradient by each parameter: the sum of the magnitudes of what it is the sum of."""
+    sizes: dict[int, Any] = {}
+    for layer, (inputs, output) in kept.items():
+        by = output.grad.abs()
+        if isinstance(layer, nn.LayerNorm):
+            sizes[id(layer.weight)] = (by * nn.functional.layer_norm(inputs, layer.normalized_shape).abs()).sum(0)
+        else:
+            sizes[id(layer.weight)] = by.T @ inputs.abs()
+        sizes[id(layer.bias)] = by.sum(0)
+    return sizes
+
+
+def reference(case: Case, given: Given, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
+    """The gradient of each parameter, the magnitudes it is the sum of, and the six sums."""
+    chosen = torch.arange(len(given.observations)) if indices is None else indices.cpu().long()
+    if given.batch.alive is not None:
+        chosen = chosen[given.batch.alive.cpu()[chosen]]
+    module = copy.deepcopy(given.module).double()
+    kept = watched(module)
     of = {
         name: getattr(given.batch, name).cpu()[chosen].double()
         for name in ("actions", "log_probs", "advantages", "returns", "values")
@@ -210,10 +242,7 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
         held = of["values"] + (value - of["values"]).clamp(-settings.value_clip, settings.value_clip)
         loss = torch.maximum(loss, 0.5 * (held - of["returns"]).square())
     (policy + settings.value_weight * loss - weight * entropy).sum().backward()
-    sizes: dict[int, Any] = {}
-    for layer, (inputs, output) in kept.items():
-        sizes[id(layer.weight)] = output.grad.abs().T @ inputs.abs()
-        sizes[id(layer.bias)] = output.grad.abs().sum(0)
+    sizes = sizes_of(kept)
     grads: list[Any] = [parameter.grad for parameter in module.parameters()]
     magnitudes = []
     for parameter in module.parameters():
@@ -229,6 +258,15 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
     return grads, magnitudes, torch.stack([*totals, torch.tensor(float(len(chosen))).double()]).detach()
 
 
+def check_flat(names: list[str], gradient: Any, grads: list[Any], magnitudes: list[Any], off: float) -> None:
+    at = 0
+    for name, grad, size in zip(names, grads, magnitudes, strict=True):
+        one = gradient[at : at + grad.numel()].view(grad.shape)
+        at += grad.numel()
+        error, allowed = torch.linalg.norm(one - grad), off * torch.linalg.norm(size) + 1e-6
+        assert error <= allowed, f"{name}: off by {error:.3g}, allowed {allowed:.3g}"
+
+
 def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettings, precision: str) -> None:
     found = []
     for _ in range(2):
@@ -241,13 +279,8 @@ def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettin
     assert torch.equal(found[0][1], found[1][1])
     gradient, totals = (part.cpu().double() for part in found[0])
     grads, magnitudes, wanted = reference(case, given, indices, settings)
-    off, at = ROUNDINGS * ROUNDING[precision], 0
-    names = [name for name, _ in given.module.named_parameters()]
-    for name, grad, size in zip(names, grads, magnitudes, strict=True):
-        one = gradient[at : at + grad.numel()].view(grad.shape)
-        at += grad.numel()
-        error, allowed = torch.linalg.norm(one - grad), off * torch.linalg.norm(size) + 1e-6
-        assert error <= allowed, f"{name}: off by {error:.3g}, allowed {allowed:.3g}"
+    off = ROUNDINGS * ROUNDING[precision]
+    check_flat([name for name, _ in given.module.named_parameters()], gradient, grads, magnitudes, off)
     scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
     assert ((totals - wanted).abs() <= off * scale).all(), (totals, wanted)
 
@@ -268,7 +301,7 @@ def test_gradients_of_any_number_of_samples(samples: int) -> None:
 @hopper
 @pytest.mark.parametrize("name", ["Tag", "box apart"])
 def test_gradients_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_networks, "MOST_KEPT", 1)
+    monkeypatch.setattr(wide_kernels, "MOST_KEPT", 1)
     given = given_of(CASES[name], 1000, alive=True)
     indices = torch.randperm(1000, generator=torch.Generator().manual_seed(1))[:777].int().cuda()
     check_gradients(CASES[name], given, indices, LossSettings(), "tf32")
@@ -361,3 +394,104 @@ def test_a_graph_of_it_can_be_replayed() -> None:
     graph.replay()
     assert torch.equal(directly, adam.gradient)
     assert torch.equal(totals[0], totals[1])
+
+
+# --- functions ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    features: int
+    hidden: tuple[int, ...]
+    outputs: int
+    nets: int = 1
+    activation: str = "relu"
+    normalised: bool = False
+    by_inputs: range = range(0)
+
+    def modules(self) -> Any:
+        """Critics, say: the weights as torch draws them."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return nn.ModuleList(self._module() for _ in range(self.nets))
+
+    def _module(self) -> nn.Sequential:
+        kinds = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
+        layers: list[nn.Module] = []
+        for ins, outs in itertools.pairwise((self.features, *self.hidden)):
+            layers += [
+                nn.Linear(ins, outs),
+                *([nn.LayerNorm(outs)] if self.normalised else []),
+                kinds[self.activation](),
+            ]
+        return nn.Sequential(*layers, nn.Linear(self.hidden[-1], self.outputs))
+
+    def network(self, modules: Any, precision: str, processors: int = 132) -> Any:
+        return function_network(
+            [*modules], self.features, self.outputs, self.activation, precision, processors,
+            by_inputs=self.by_inputs,
+        )  # fmt: skip
+
+
+FUNCTIONS = {
+    "critics": Function(23, (256, 256), 1, nets=2, by_inputs=range(17, 23)),
+    "normalised critics": Function(23, (256, 256), 1, nets=2, normalised=True, by_inputs=range(17, 23)),
+    "one": Function(300, (128,), 40, activation="elu", normalised=True),
+    "actor": Function(17, (256, 128, 64), 12, activation="tanh", by_inputs=range(17)),
+}
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+def test_functions_compile() -> None:
+    case = FUNCTIONS["normalised critics"]
+    network = case.network(case.modules(), "bf16")
+    for program in (network.act_program(), network.update_program(), network.reduce_program()):
+        assert list(resources(compile_with_nvrtc(program.source).cubin))
+
+
+@hopper
+@pytest.mark.parametrize("rows", [1, 3001])
+@pytest.mark.parametrize("precision", ROUNDING)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = FUNCTIONS[name]
+    modules, g = case.modules(), torch.Generator().manual_seed(4)
+    inputs, by = torch.randn(rows, case.features, generator=g), torch.randn(rows, case.nets, case.outputs, generator=g)
+    exact = copy.deepcopy(modules).double()
+    kept, given = watched(exact), inputs.double().requires_grad_()
+    wanted: Any = torch.stack([module(given) for module in exact], 1)
+    by_inputs = torch.stack(
+        [
+            torch.autograd.grad(wanted[:, net], given, by[:, net].double(), retain_graph=True)[0][
+                :, case.by_inputs.start : case.by_inputs.stop
+            ]
+            for net in range(case.nets)
+        ],
+        1,
+    )
+    wanted.backward(by.double())
+    sizes = sizes_of(kept)
+    parameters = list(exact.parameters())
+    off, found = ROUNDINGS * ROUNDING[precision], []
+    for most in (2**30, 1):  # all at once, and in pieces
+        monkeypatch.setattr(wide_kernels, "MOST_KEPT", most)
+        mine = copy.deepcopy(modules).cuda()
+        adam = Adam(list(mine.parameters()), device="cuda")
+        network = case.network(mine, precision, torch.cuda.get_device_properties(0).multi_processor_count)
+        functions = WideFunctions(network, "cuda", adam.flat, adam.gradient)
+        outputs = torch.full((rows, case.nets, case.outputs), torch.nan, device="cuda")
+        functions.outputs(inputs.cuda(), outputs)
+        by_mine = torch.full_like(by_inputs, torch.nan, dtype=torch.float32, device="cuda")
+        adam.gradient.fill_(torch.nan)
+        functions.back(inputs.cuda(), by.cuda(), by_inputs=by_mine if case.by_inputs else None)
+        found.append((outputs, by_mine, adam.gradient.clone()))
+        check_flat(
+            [name for name, _ in modules.named_parameters()], adam.gradient.cpu().double(),
+            [parameter.grad for parameter in parameters], [sizes[id(parameter)] for parameter in parameters], off,
+        )  # fmt: skip
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert (found[0][0].cpu() - wanted).abs().max() <= off * max(1.0, float(wanted.abs().max()))
+    if case.by_inputs:
+        error = torch.linalg.norm(found[0][1].cpu() - by_inputs)
+        assert error <= off * torch.linalg.norm(by_inputs)

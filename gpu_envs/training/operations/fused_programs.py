@@ -296,7 +296,8 @@ class Network:
 
 def activation_text(activation: str) -> str:
     """The activation as C++."""
-    return f"enum Activation : int {{ TANH, RELU, ELU }};\nconstexpr Activation ACTIVATION = {activation.upper()};"
+    kinds = "enum Activation : int { TANH, RELU, ELU, SILU, GELU };"
+    return f"{kinds}\nconstexpr Activation ACTIVATION = {activation.upper()};"
 
 
 def group_products(precision: str, columns: Iterable[int]) -> str:

@@ -9,6 +9,7 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.fused_programs import (
     ACT_MEMBERS,
     ARITHMETIC,
+    SCALE,
     UPDATE_MEMBERS,
     VALUES_MEMBERS,
     activation_text,
@@ -22,9 +23,13 @@ ROWS = 128
 UNIT = 64
 """Rows of a warpgroup."""
 REDUCE_THREADS = 256
-_WARPS = 8
+WARPS = 8
 """Of a block: two warpgroups."""
 _PIECE = 128
+_CHUNK = 256
+"""Features that are multiplied at a time."""
+NORM_EPSILON = 1e-5
+"""Added to a row's variance, as torch does."""
 _STAGE = 256 * _PIECE
 MOST_SHARED = 227 * 1024
 _GRADIENT_STAGES = 4
@@ -32,6 +37,15 @@ _PACK_THREADS = 256
 
 _PACKED = ("const u8*", "packed", ("packed_bytes",))
 _MASK = ("const u8*?", "action_mask", ("samples", "outputs"))
+
+_KEPT_MEMBERS = (
+    ("Index", "units"), ("u8*", "kept", ("kept_bytes",)), ("float*", "sums", ("blocks", "sums_of_block")),
+    ("float*?", "norm_sums", ("blocks", "warps", "norm_sums_of_warp")),
+)  # fmt: skip
+_FUNCTION_MEMBERS = (
+    ("Index", "rows"), ("const float*", "flat", ("parameters",)),
+    ("const float*", "observations", ("rows", "features")), *SCALE, _PACKED,
+)  # fmt: skip
 
 PACK_CALL = Struct.of(
     "PackCall", "float", ("const float*", "flat", ("parameters",)), ("u8*", "packed", ("packed_bytes",))
@@ -43,9 +57,15 @@ ACT_CALL = Struct.of(
 )  # fmt: skip
 VALUES_CALL = Struct.of("WideValuesCall", "float", *VALUES_MEMBERS, _PACKED)
 UPDATE_CALL = Struct.of(
-    "UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, ("Index", "units"), ("u8*", "kept", ("kept_bytes",)),
-    ("float*", "sums", ("blocks", "sums_of_block")),
+    "UpdateCall", "float", *UPDATE_MEMBERS, _PACKED, _MASK, *_KEPT_MEMBERS
 )  # fmt: skip
+OUTPUTS_CALL = Struct.of("OutputsCall", "float", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
+BACK_CALL = Struct.of(
+    "UpdateCall", "float", *_FUNCTION_MEMBERS, ("int", "actors"), *_KEPT_MEMBERS,
+    ("const float*", "by_outputs", ("rows", "nets", "outputs")),
+    ("float*?", "by_inputs", ("rows", "nets", "by_inputs")),
+)  # fmt: skip
+"""Of functions: what goes back begins with derivatives that others know."""
 GRADIENT_CALL = Struct.of(
     "GradientCall", "float", ("Index", "units"), ("const u8*", "kept", ("kept_bytes",)),
     ("float*", "partials", ("partials_size",)),
@@ -62,7 +82,7 @@ REDUCE_CALL = Struct.of(
     ("const float*", "sums", ("blocks", "sums_of_block")),
     ("const float*", "flat", ("parameters",)),
     ("float*", "gradient", ("parameters",)),
-    ("float*", "totals", (len(SUMS),)),
+    ("float*?", "totals", (len(SUMS),)),
 )
 
 
@@ -75,12 +95,18 @@ class Linear:
     bias: int
     rows: int
     columns: int
+    gain: int = -1
+    """Of the normalisation behind it, if it has one."""
+    shift: int = -1
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class WideNetwork:
-    """What the kernels have compiled in: one net, with the value beside the means, or an actor and a critic."""
+    """What the kernels have compiled in: one net, with the value beside the means, or an actor and a critic.
+
+    Or one or two functions of the same inputs, whose outputs, the head's parameters, mean nothing to the kernels.
+    """
 
     head: Head
     features: int
@@ -91,21 +117,49 @@ class WideNetwork:
     log_std: int = -1
     """Where the log-deviations of a box begin."""
     processors: int = 132
+    functions: bool = False
+    first_input: int = 0
+    """The gradient by ``by_inputs`` of the features from this one on can be had, of functions."""
+    by_inputs: int = 0
 
     @property
     def shared(self) -> bool:
         """Whether actor and critic have their hidden layers in common."""
-        return len(self.nets) == 1
+        return len(self.nets) == 1 and not self.functions
 
     @property
     def means(self) -> int:
         """Outputs of the actor's last layer."""
-        return self.head.parameters - log_stds(self.head)
+        return self.head.parameters - self._log_stds
+
+    @property
+    def _log_stds(self) -> int:
+        return 0 if self.functions else log_stds(self.head)
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the sums of hidden layers are normalised, row by row."""
+        return self.nets[0][0].gain >= 0
+
+    @property
+    def _normed(self) -> int:
+        """Columns of all hidden layers of a net that are."""
+        return sum(layer.rows for layer in self.nets[0][:-1]) if self.normalises else 0
+
+    @property
+    def norm_sums_of_warp(self) -> int:
+        """The gradient by their gains and shifts."""
+        return 2 * self._normed
+
+    @property
+    def losses(self) -> int:
+        """How many sums of the loss there are."""
+        return 0 if self.functions else len(SUMS)
 
     @property
     def sums_of_block(self) -> int:
-        """Numbers that each block of an update adds up beside the gradient."""
-        return len(SUMS) + log_stds(self.head)
+        """Numbers that each block of an update adds up beside the gradient; one at least, that there be memory."""
+        return max(1, self.losses + self._log_stds + self.norm_sums_of_warp)
 
     @property
     def _size(self) -> int:
@@ -114,7 +168,7 @@ class WideNetwork:
     def _shapes(self, net: int) -> list[tuple[int, int]]:
         """Inputs and outputs of the layers, without what pads their weights."""
         layers = self.nets[net]
-        outputs = (self.means + 1 if self.shared else self.means) if net == 0 else 1
+        outputs = self.means + 1 if self.shared else self.means if net == 0 or self.functions else 1
         outs = [*(layer.rows for layer in layers[:-1]), outputs]
         return list(zip([self.features, *outs[:-1]], outs, strict=True))
 
@@ -125,7 +179,8 @@ class WideNetwork:
         for net in range(len(self.nets)):
             for number, (ins, outs) in enumerate(self._shapes(net)):
                 lines = _padded(outs, 16)
-                total += self._tile(lines, ins) + (self._tile(ins, lines) if number else 0)
+                back = ins if number else _padded(self.by_inputs, 16)
+                total += self._tile(lines, ins) + self._tile(back, lines)
         return total
 
     def _tile(self, lines: int, depth: int) -> int:
@@ -137,9 +192,15 @@ class WideNetwork:
         lines = 0
         for net in range(len(self.nets)):
             shapes = self._shapes(net)
-            lines += _padded(self.features + 1, 16) + 2 * sum(outs for _, outs in shapes[:-1])
+            lines += sum(self._input_parts) + 2 * sum(outs for _, outs in shapes[:-1])
             lines += _padded(shapes[-1][1], 16)
         return lines * UNIT * self._size
+
+    @property
+    def _input_parts(self) -> list[int]:
+        """Columns of the parts that the inputs, and ones beside them, are cut into for products."""
+        count = -(-_padded(self.features + 1, 16) // 256)
+        return [_padded(-(-(self.features + 1) // count), 16)] * count
 
     @property
     def _outputs_bytes(self) -> int:
@@ -148,15 +209,19 @@ class WideNetwork:
     @property
     def _row_bytes(self) -> int:
         """Shared memory of a warpgroup's rows."""
-        widest = max(max(ins for ins, _ in self._shapes(net)) for net in range(len(self.nets)))
+        widest = max(min(ins, _CHUNK) for net in range(len(self.nets)) for ins, _ in self._shapes(net))
         last = max(_padded(self._shapes(net)[-1][1], 16) for net in range(len(self.nets)))
         return max(self._tile(UNIT, widest), self._outputs_bytes + self._tile(UNIT, last))
 
     @property
     def _fixed_bytes(self) -> int:
         biases = max(sum(_padded(outs, 16) for _, outs in self._shapes(net)) for net in range(len(self.nets)))
-        numbers = biases + 2 * _padded(self.features, 16) + 2 * 128 + _WARPS * max(len(SUMS), self.sums_of_block)
+        numbers = biases + 2 * self._normed + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
         return 2 * self._row_bytes + 4 * numbers + 3 * 1024
+
+    @property
+    def _sums_and_more(self) -> int:
+        return max(len(SUMS), self._log_stds)
 
     @property
     def stages(self) -> int:
@@ -170,7 +235,8 @@ class WideNetwork:
             shapes = self._shapes(one)
             for layer, (ins, outs) in enumerate(shapes):
                 rows, columns = (ins, _padded(outs, 16)) if layer == len(shapes) - 1 else (outs, ins)
-                costs[one, layer] = (-(-rows // ROWS), min(rows, ROWS) + columns)
+                parts = len(self._input_parts) if layer == 0 else 1
+                costs[one, layer] = (-(-rows // ROWS) * parts, min(rows, ROWS) + columns // parts)
         whole = sum(slices * cost for slices, cost in costs.values())
         return max(1, self.processors * costs[net, number][1] // whole)
 
@@ -191,20 +257,25 @@ class WideNetwork:
             shapes = self._shapes(net)
             for number, (ins, outs) in enumerate(shapes):
                 last = number == len(shapes) - 1
-                columns = _padded(outs, 16) if last else _padded(ins + 1, 16) if number == 0 else ins
-                found.append(
-                    (net, number, -(-(ins if last else outs) // ROWS), ROWS * columns + (columns if last else ROWS))
-                )
+                columns = _padded(outs, 16) if last else ins if number else self._input_parts[0]
+                slices = -(-(ins if last else outs) // ROWS) * (1 if number else len(self._input_parts))
+                found.append((net, number, slices, ROWS * columns + (columns if last else ROWS)))
         return found
 
     def act_program(self) -> Program:
-        """Acting and valuing."""
+        """Acting and valuing, or the outputs of functions."""
+        if self.functions:
+            return self._program("", None, ["wide_function", "wide_rows", "wide_outputs"], {"outputs": OUTPUTS_CALL})
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
-        return self._program("sampler", SAMPLE_CALL, ["wide_choices", "wide_draw", "wide_act"], calls)
+        own = ["wide_means", "wide_choices", "wide_draw", "wide_rows", "wide_act"]
+        return self._program("sampler", SAMPLE_CALL, own, calls)
 
     def update_program(self) -> Program:
         """The derivatives by the sums of all layers."""
-        own = ["samples", "wide_choices", "wide_judge", "wide_update"]
+        if self.functions:
+            own = ["wide_function", "wide_given", "wide_update"]
+            return self._program("", None, own, {"update": BACK_CALL})
+        own = ["samples", "wide_means", "wide_choices", "wide_judge", "wide_policy", "wide_update"]
         return self._program("policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL})
 
     def gradient_program(self) -> Program:
@@ -224,7 +295,7 @@ class WideNetwork:
 
     def _program(
         self, of_head: str, call: Struct | None, own: Sequence[str], calls: Mapping[str, Struct], *,
-        threads: int = _WARPS * 32, shared: int | None = None,
+        threads: int = WARPS * 32, shared: int | None = None,
     ) -> Program:  # fmt: skip
         head = head_settings(self.head, quick=True)
         bytes_ = self._fixed_bytes + self.stages * _STAGE if shared is None else shared
@@ -235,11 +306,12 @@ class WideNetwork:
             sizes={
                 **head.sizes, "features": self.features, "parameters": self.parameters,
                 "packed_bytes": self.packed_bytes, "partials_size": self.partials_size,
-                "sums_of_block": self.sums_of_block,
+                "sums_of_block": self.sums_of_block, "norm_sums_of_warp": self.norm_sums_of_warp, "warps": WARPS,
+                "nets": len(self.nets), "by_inputs": self.by_inputs,
             },
             grid=Grid(threads=threads, replicas=1, shared_bytes=bytes_),
         )  # fmt: skip
-        lines = {_padded(self.features + 1, 16), 8}
+        lines = {self._input_parts[0], 8, *([_padded(self.by_inputs, 16)] if self.by_inputs else [])}
         for net in range(len(self.nets)):
             lines |= {size for shape in self._shapes(net)[1:] for size in shape[:1]}
             lines |= {_padded(outs, 16) for _, outs in self._shapes(net)}
@@ -253,13 +325,15 @@ class WideNetwork:
     def _shape(self, threads: int, shared: int) -> str:
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
         layers, nets = len(self.nets[0]), range(len(self.nets))
-        deviations = log_stds(self.head)
+        deviations = self._log_stds
         tables = {
             "in_of": [[ins for ins, _ in self._shapes(net)] for net in nets],
             "out_of": [[outs for _, outs in self._shapes(net)] for net in nets],
             "rows_of": [[layer.rows for layer in self.nets[net]] for net in nets],
             "weight_at": [[layer.weight for layer in self.nets[net]] for net in nets],
             "bias_at": [[layer.bias for layer in self.nets[net]] for net in nets],
+            "gain_at": [[layer.gain for layer in self.nets[net]] for net in nets],
+            "shift_at": [[layer.shift for layer in self.nets[net]] for net in nets],
             "workers_of": [[self.workers(net, number) for number in range(layers)] for net in nets],
         }
         lines = [
@@ -267,8 +341,11 @@ class WideNetwork:
             f"constexpr int LAYERS = {layers}, NETS = {len(nets)};",
             f"constexpr int COLUMNS_1 = {self.nets[0][0].columns}, MEANS = {self.means}, STAGES = {self.stages};",
             f"constexpr int LOG_STDS = {deviations}, LOG_STD_AT = {self.log_std};",
-            f"constexpr int SUMS_OF_LOSS = {len(SUMS)}, VALUE_LOSS_SUM = {SUMS.index('value_loss')};",
-            f"constexpr int SUMS_AND_MORE = {max(len(SUMS), deviations)};",
+            f"constexpr int SUMS_OF_LOSS = {self.losses}, VALUE_LOSS_SUM = {SUMS.index('value_loss')};",
+            f"constexpr int SUMS_OF_BLOCK = {self.sums_of_block}, SUMS_AND_MORE = {self._sums_and_more};",
+            f"constexpr int BY_INPUTS = {self.by_inputs}, INPUTS_FROM = {self.first_input};",
+            f"constexpr bool NORM = {str(self.normalises).lower()};",
+            f"constexpr float NORM_EPSILON = float({NORM_EPSILON!r});",
             f"constexpr unsigned int OUTPUTS_BYTES = {self._outputs_bytes}, ROW_BYTES = {self._row_bytes};",
             f"constexpr u64 SHARED_BYTES = {shared};",
             f"constexpr bool SHARED_TRUNK = {str(self.shared).lower()};",

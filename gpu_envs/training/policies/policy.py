@@ -193,6 +193,8 @@ def _hidden(features: int, config: Config, split: Split | None) -> nn.Sequential
         features = padded(features)
     for number, width in enumerate(config.hidden):
         layers.append(nn.Linear(features, width) if split is None or number > 0 else PartedLinear(split, width))
+        if config.layer_norm:
+            layers.append(nn.LayerNorm(width))
         layers.append(_ACTIVATIONS[config.activation]())
         features = width
     return nn.Sequential(*layers)

@@ -1,39 +1,30 @@
 """The default policy with wide layers run by kernels of our own, on a Hopper GPU."""
 
-import functools
-from typing import Final, final
+import dataclasses
+from collections.abc import Iterable
+from typing import final
 
 import torch
 from torch import nn
 
-from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
+from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.training.operations.heads import Head
-from gpu_envs.training.operations.ops import (
-    MOST_STAGED,
-    MOST_WRITTEN_OUT,
-    OBSERVATION_LIMIT,
-    SUMS,
-    LossSettings,
-    Samples,
-    loss_members,
-)
+from gpu_envs.training.operations.ops import MOST_STAGED, MOST_WRITTEN_OUT, LossSettings, Samples, loss_members
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.operations.wide_programs import REDUCE_THREADS, ROWS, UNIT, Linear, WideNetwork
+from gpu_envs.training.operations.wide_programs import UNIT, Linear, WideNetwork
 from gpu_envs.training.policies.networks import Networks, sliced
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron
+from gpu_envs.training.policies.wide_kernels import WideKernels
 
-ACTIVATIONS = ("tanh", "relu", "elu")
+ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
 PRECISIONS = ("tf32", "bf16")
 WIDTHS = (64, 128, 192, 256)
 """Of a hidden layer."""
 MOST_LAYERS = 3
-MOST_FEATURES = 256
+MOST_FEATURES = 512
 LEAST_STAGES = 2
 """Of the ring through which weights stream."""
-MOST_KEPT = 2**30
-"""Bytes that are kept on the way to a gradient; larger minibatches go in pieces."""
 
 
 def why_not_wide(
@@ -59,29 +50,42 @@ def why_not_wide(
     return ""
 
 
+class Places:
+    """Where parameters that lie one after another begin."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.starts: dict[int, int] = {}
+        self.end = 0
+        for parameter in parameters:
+            self.starts[id(parameter)] = self.end
+            self.end += parameter.numel()
+
+    def __getitem__(self, parameter: torch.Tensor) -> int:
+        return self.starts[id(parameter)]
+
+
+def layers_of(layers: nn.Module, places: Places) -> tuple[Linear, ...]:
+    """The linear layers among a module's, each with the normalisation behind it."""
+    found: list[Linear] = []
+    for layer in layers.modules():
+        if isinstance(layer, nn.Linear):
+            found.append(Linear(places[layer.weight], places[layer.bias], layer.out_features, layer.in_features))
+        elif isinstance(layer, nn.LayerNorm):
+            found[-1] = dataclasses.replace(found[-1], gain=places[layer.weight], shift=places[layer.bias])
+    return tuple(found)
+
+
 def wide_network(
     module: Perceptron | SharedPerceptron, head: Head, features: int, activation: str, precision: str, processors: int
 ) -> WideNetwork:
     """What is compiled in for a module whose parameters lie one after another."""
-    starts: dict[int, int] = {}
-    start = 0
-    for parameter in module.parameters():
-        starts[id(parameter)] = start
-        start += parameter.numel()
-
-    def places(layers: nn.Module) -> tuple[Linear, ...]:
-        linear = [layer for layer in layers.modules() if isinstance(layer, nn.Linear)]
-        return tuple(
-            Linear(starts[id(each.weight)], starts[id(each.bias)], each.out_features, each.in_features)
-            for each in linear
-        )
-
+    places = Places(module.parameters())
     if isinstance(module, SharedPerceptron):
-        nets: tuple[tuple[Linear, ...], ...] = (places(module.trunk) + places(module.heads),)
+        nets: tuple[tuple[Linear, ...], ...] = (layers_of(module.trunk, places) + layers_of(module.heads, places),)
     else:
-        nets = (places(module.actor), places(module.critic))
-    log_std = -1 if module.log_std is None else starts[id(module.log_std)]
-    return WideNetwork(head, features, nets, activation, precision, start, log_std, processors)
+        nets = (layers_of(module.actor, places), layers_of(module.critic, places))
+    log_std = -1 if module.log_std is None else places[module.log_std]
+    return WideNetwork(head, features, nets, activation, precision, places.end, log_std, processors)
 
 
 def kept_of_row(head: Head, features: int, hidden: tuple[int, ...], precision: str, *, shared: bool) -> int:
@@ -98,8 +102,8 @@ def _without_places(head: Head, features: int, hidden: tuple[int, ...], precisio
 
 
 @final
-class WideNetworks(Networks):
-    """Perceptrons of up to three hidden layers in one flat buffer; gradients are the same every time."""
+class WideNetworks(WideKernels, Networks):
+    """The default policy with wide layers."""
 
     def __init__(
         self, network: WideNetwork, device: str, optimiser: Adam, scale: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -112,35 +116,9 @@ class WideNetworks(Networks):
             optimiser: Has all parameters, and takes the gradient of the summed loss.
             scale: Mean and inverse deviation of observations, ``[features]`` each.
         """
-        self.network: Final = network
+        super().__init__(network, device, optimiser.flat, optimiser.gradient, scale)
         self.acts_with_value = self.notes_largest = network.shared
         self.optimiser: Adam = optimiser
-        self._flat, self._gradient, self._scale = optimiser.flat, optimiser.gradient, scale
-        self._backend: Final = open_backend(resolve_device(device))
-        self._blocks: Final = network.processors
-        self._packed: Final = torch.empty(network.packed_bytes, dtype=torch.uint8, device=self._backend.device)
-        self._kept: torch.Tensor | None = None
-
-    @functools.cached_property
-    def _pack(self) -> Kernel:
-        pack = load_kernels(self._backend, self.network.pack_program())[0]
-        return pack.fill(flat=self._flat, packed=self._packed)
-
-    @functools.cached_property
-    def _forward(self) -> list[Kernel]:
-        return load_kernels(self._backend, self.network.act_program())
-
-    @functools.cached_property
-    def _backward(self) -> list[Kernel]:
-        network = self.network
-        programs = (network.update_program(), network.gradient_program(), network.reduce_program())
-        update, gradient, reduce = (load_kernels(self._backend, program)[0] for program in programs)
-        partials = self._flat.new_empty(network.partials_size)
-        sums = self._flat.new_empty(self._blocks, network.sums_of_block)
-        update.fill(blocks=self._blocks, sums=sums)
-        gradient.fill(partials=partials)
-        reduce.fill(parameters=network.parameters, blocks=self._blocks, sums=sums, partials=partials, flat=self._flat)
-        return [update, gradient, reduce]
 
     def act(
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
@@ -151,7 +129,7 @@ class WideNetworks(Networks):
         rows = observations.shape[0]
         self._pack.launch(self._blocks)
         self._forward[0].launch(
-            min(self._blocks, -(-rows // ROWS)), **self._common(observations), rows=rows, stream=stream,
+            self._blocks_for(rows), **self._common(_whole(observations)), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
             values=values, action_mask=_bytes(action_mask), largest=largest, alive=alive,
         )  # fmt: skip
@@ -163,7 +141,7 @@ class WideNetworks(Networks):
         rows = len(values)
         self._pack.launch(self._blocks)
         self._forward[1].launch(
-            min(self._blocks, -(-rows // ROWS)), **self._common(observations), rows=rows,
+            self._blocks_for(rows), **self._common(_whole(observations)), rows=rows,
             samples=observations.shape[0], values=values, places=places, largest=largest, alive=alive,
         )  # fmt: skip
 
@@ -171,52 +149,29 @@ class WideNetworks(Networks):
         self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
         scalars: torch.Tensor, totals: torch.Tensor,
     ) -> None:  # fmt: skip
-        """Goes forth and back in one launch, multiplies what that kept in another, and sums over blocks in a third."""
-        count = observations.shape[0] if indices is None else len(indices)
+        rows = _whole(observations)
+        count = len(rows) if indices is None else len(indices)
         if count == 0:
             self._gradient.zero_()
             totals.zero_()
             return
-        update, gradient, reduce = self._backward
-        most = max(1, MOST_KEPT // (2 * self.network.kept_of_unit)) * ROWS
-        self._pack.launch(self._blocks)
-        for first in range(0, count, most):
-            piece = slice(first, min(first + most, count))
+
+        def members(piece: slice) -> dict[str, MemberValue]:
             if indices is None:
-                some, part, chosen = observations[piece], sliced(batch, piece), None
+                some, part, chosen = rows[piece], sliced(batch, piece), None
             else:
-                some, part, chosen = observations, batch, indices[piece]
-            rows = piece.stop - piece.start
-            units = -(-rows // ROWS) * (ROWS // UNIT)
-            kept = self._room(units * self.network.kept_of_unit)
-            actors = self._blocks if self.network.shared else self._blocks // 2
-            loss = loss_members(part, chosen, settings)
-            update.launch(
-                self._blocks, **self._common(some), **loss, scalars=scalars, actors=actors, units=units, kept=kept,
-                kept_bytes=len(kept), action_mask=_bytes(part.action_mask),
-            )  # fmt: skip
-            gradient.launch(self.network.gradient_blocks, units=units, kept=kept, kept_bytes=len(kept))
-            blocks = -(-(self.network.parameters + len(SUMS)) // REDUCE_THREADS)
-            last = piece.stop == count
-            reduce.launch(
-                blocks, actors=actors, more=int(first > 0), last=int(last), gradient=self._gradient, totals=totals
-            )
+                some, part, chosen = rows, batch, indices[piece]
+            return {
+                **self._common(some), **loss_members(part, chosen, settings), "scalars": scalars,
+                "action_mask": _bytes(part.action_mask),
+            }  # fmt: skip
 
-    def _room(self, count: int) -> torch.Tensor:
-        """Memory for what a piece keeps: that of the largest so far."""
-        if self._kept is None or len(self._kept) < count:
-            self._kept = torch.empty(count, dtype=torch.uint8, device=self._backend.device)
-        return self._kept
+        self._go_back(count, members, totals)
 
-    def _common(self, observations: Rows) -> dict[str, MemberValue]:
-        assert isinstance(observations, torch.Tensor)  # who shares observations has no kernels here
-        if len(observations) >= 2**31:
-            raise ValueError(f"there are {len(observations)} rows of observations; give fewer than 2^31")
-        mean, inverse = self._scale or (None, None)
-        return {
-            "flat": self._flat, "packed": self._packed, "observations": observations, "mean": mean, "inverse": inverse,
-            "limit": OBSERVATION_LIMIT,
-        }  # fmt: skip
+
+def _whole(observations: Rows) -> torch.Tensor:
+    assert isinstance(observations, torch.Tensor)  # who shares observations has no kernels here
+    return observations
 
 
 def _bytes(action_mask: torch.Tensor | None) -> torch.Tensor | None:

@@ -14,7 +14,7 @@ from gpu_envs.training.policies.networks import Networks, TorchNetworks
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 
-_OF_THE_MODULE = ("activation", "hidden", "normalise_observations", "precision", "shared_trunk")
+_OF_THE_MODULE = ("activation", "hidden", "layer_norm", "normalise_observations", "precision", "shared_trunk")
 """Settings of a source's run that say what its weights mean."""
 
 

@@ -1,0 +1,28 @@
+// Rows on their way forth through all layers of a wide perceptron.
+
+// One of so many workers runs its tiles: a row's observation is where `find` says, or nowhere if that is below 0.
+template <int NET, class Call, class Find, class Use>
+FN void run_wide(const Call& call, int worker, int workers, const Find& find, u32* largest, const u8* alive,
+                 const Use& use) {
+    auto&       memory = WideMemory::of_block();
+    const Scale scale  = {call.mean, call.inverse, call.limit};
+    const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
+    const auto  weights = begin_network<NET, STEPS_FORTH>(memory, call, scale, (tiles - worker + workers - 1) / workers);
+    Rowwise<Weights<NET, STEPS_FORTH>> own(memory, weights);
+    const auto place_of = [&](Index row) { return row < call.rows ? find(row) : -1; };
+    const Index begin   = own.group * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS;
+    int         place   = place_of(worker * Index(GROUP_TILE) + begin);
+    for (Index tile = worker; tile < tiles; tile += workers) {
+        const Index row    = tile * GROUP_TILE + begin;
+        const int   counts = place >= 0 && (alive == nullptr || alive[place] != 0), now = place;
+        const Inputs<GroupTile<8, DEPTH>> inputs = {call.observations, now, scale, nullptr, {largest, counts}};
+        own.template load_inputs<false, 0>(inputs);
+        place = place_of(row + workers * Index(GROUP_TILE));
+        publish();
+        group_barrier();
+        go_forth<NET, 0>(own, Passing{inputs}, [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
+            use(own, c, row, now);
+            group_barrier();
+        });
+    }
+}
