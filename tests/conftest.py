@@ -55,7 +55,7 @@ class NamesFailures:
             terminal.write_line(f"failed: {report.nodeid}: {why[0][:200] if why else report.when}", red=True)
 
 
-AS_SHIPPED = ("backend", "kernels", "testing")
+AS_SHIPPED = ("backend", "kernels")
 """Folders whose tests compile as users do; those of others do not optimise, and take a quarter of the time."""
 
 HERE = Path(__file__).parent

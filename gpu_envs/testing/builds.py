@@ -44,7 +44,7 @@ UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-ov
 _PLAIN = ("-O1", "-fno-tree-vectorize", "-DSCRATCH_FILL=0xfe")
 _PLAINEST = ("-O0", "-DSCRATCH_FILL=0x01")
 _TURNS = ("-O1", "-fno-tree-vectorize")
-_SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+_SANITIZED = ("-O0", "-g", "-fno-sanitize-recover=all")
 
 
 _SAME_PHASES = "no phase may depend on what is in World or in parameters; put the condition inside the phase"
