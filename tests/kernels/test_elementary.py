@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exactness import needs_cuda, random_bits, same_bits, wide_enough, worst
-from nvrtc import compile_with_nvrtc, double_arithmetic, nvrtc_missing
+from nvrtc import double_arithmetic, nvrtc_missing, ptx_of
 from small_envs import walk
 from small_kernels import Array, compiled
 
@@ -146,7 +146,7 @@ def test_a_gpus_compiler_takes_ours_and_not_its_own(tmp_path: Path) -> None:
     for name in layout.modules:
         program = generate(layout, name)
         check_library(program, "NVRTC")
-        assert double_arithmetic(compile_with_nvrtc(program.source).ptx) == []
+        assert double_arithmetic(ptx_of(program.source)) == []
 
 
 def test_a_headers_own_functions_are_its_own(tmp_path: Path) -> None:

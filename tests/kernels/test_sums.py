@@ -1,7 +1,6 @@
 """Sums, greatest and least numbers of many turns: those of a NumPy model, bit for bit, on every schedule."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,11 +80,12 @@ def observe(w: World, p: Params, agent: int, row: Row) -> None:
 """
 
 
-@pytest.fixture(params=["in C++", "in Python"])
-def spec(request: pytest.FixtureRequest, tmp_path: Path) -> TeamSpec:
+@pytest.fixture(scope="module", params=["in C++", "in Python"])
+def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TeamSpec:
     """Agents who do nothing but be added up, of rules in one language or the other."""
+    folder = tmp_path_factory.mktemp("adding")
     made: TeamSpec = chase(
-        tmp_path,
+        folder,
         "Adding-v0",
         more={
             "params": {"many": Param(3, minimum=1, fixed=True), "wide": Param(2, minimum=1, fixed=True)},
@@ -100,7 +100,7 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> TeamSpec:
         **RULES,
     )
     if request.param == "in Python":
-        return dataclasses.replace(made, header=rules_of(module(HEADER + IN_PYTHON, tmp_path)))
+        return dataclasses.replace(made, header=rules_of(module(HEADER + IN_PYTHON, folder)))
     return made
 
 

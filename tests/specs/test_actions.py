@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
 from harness import Place, assert_same_bits, moved, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 
 import gpu_envs
 from gpu_envs import EnvSpec, Param, VectorEnv
@@ -136,4 +136,4 @@ def test_the_trainer_learns_from_them(spec: EnvSpec, device: str) -> None:
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 def test_nvrtc_compiles(spec: EnvSpec) -> None:
     for program in programs(spec, "SameStep", "float32"):
-        compile_with_nvrtc(program.source)
+        ptx_of(program.source)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, assert_same_bits, moved, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 
 from gpu_envs import EnvSpec, Field, Table, VectorEnv
 from gpu_envs.testing import check_environment
@@ -80,4 +80,4 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["NextStep", "Disabled", "SameStep"])
 def test_nvrtc_compiles(spec: EnvSpec, mode: str) -> None:
     for program in programs(spec, mode, "float32"):
-        compile_with_nvrtc(program.source)
+        ptx_of(program.source)

@@ -10,7 +10,7 @@ import pytest
 from digger import ACTIONS, actions_of, digger, observed, possible, state_of
 from gymnasium import spaces
 from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 
 import gpu_envs
 from gpu_envs import Step, VectorEnv
@@ -214,4 +214,4 @@ def test_observations_are_those_without_masks(place: Place) -> None:
 )
 def test_nvrtc_compiles(kind: str, mode: str, precision: str, checked: bool) -> None:
     for program in programs(digger(kind, masked=True), mode, precision, checked=checked):
-        compile_with_nvrtc(program.source)
+        ptx_of(program.source)

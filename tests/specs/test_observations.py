@@ -12,7 +12,7 @@ from digger import SPACES, actions_of, advance, digger, observed, state_of
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from harness import Place, address, assert_same_bits, empty, forgotten, moved, numpy_of, on_host
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 
 import gpu_envs
 from gpu_envs import Step, VectorEnv
@@ -257,4 +257,4 @@ def test_wrappers_take_what_they_can_and_refuse_the_rest() -> None:
 )
 def test_nvrtc_compiles(kind: str, mode: str, precision: str, checked: bool) -> None:
     for program in programs(digger(kind), mode, precision, checked=checked):
-        compile_with_nvrtc(program.source)
+        ptx_of(program.source)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, assert_same_bits, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 from small_envs import chase, walk, wrong
 
 import gpu_envs
@@ -183,4 +183,4 @@ def test_a_length_or_a_shape() -> None:
 def test_nvrtc_compiles(gifts: TeamSpec, tmp_path: Path, checked: bool) -> None:
     for spec in (gifts, walk(tmp_path, more={"state": {"x": Field(), "board": Field("int", shape=(2, 3))}}, **BOARD)):
         for program in programs(spec, "SameStep", "float32", checked=checked):
-            compile_with_nvrtc(program.source)
+            ptx_of(program.source)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from digger import CELLS, DIGGER, State, actions_of, advance, digger, observed, state_of
 from harness import Place, Recorded, address, assert_all_same, assert_same_bits, forgotten, moved, numpy_of, record
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 
 import gpu_envs
 from gpu_envs import EnvSpec, Field, VectorEnv
@@ -232,4 +232,4 @@ def test_an_impossible_length_is_refused(spec: EnvSpec) -> None:
 @pytest.mark.parametrize(("mode", "precision"), [("SameStep", "float64"), ("NextStep", "float32")])
 def test_nvrtc_compiles(spec: EnvSpec, mode: str, precision: str) -> None:
     for program in programs(spec, mode, precision):
-        compile_with_nvrtc(program.source)
+        ptx_of(program.source)

@@ -66,6 +66,11 @@ def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
     return Compiled(made.ptx, made.cubin)
 
 
+def ptx_of(text: str) -> str:
+    """PTX alone: machine code from it would take as long again, and is for tests that look into it."""
+    return compiled(text, "test", "compute_90a").ptx
+
+
 def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
     """What machine code says of itself: function, `registers` or `local` (bytes of local memory a thread), amount.
 
