@@ -36,7 +36,8 @@ struct Normal {
     FN explicit Normal(float x) {  // (Abramowitz and Stegun, 7.1.26: within 1.5e-7)
         const float size = x < 0 ? -x : x, t = inverse_of(fma(0.231641888f, size, 1.0f));
         const float bell = exp_of_two(size * size * -0.72134752f);
-        const float tail = bell * t * fma(t, fma(t, fma(t, fma(t, 0.530702715f, -0.726576014f), 0.710706871f), -0.142248368f), 0.127414796f);
+        const float third = fma(t, fma(t, 0.530702715f, -0.726576014f), 0.710706871f);
+        const float tail  = bell * t * fma(t, fma(t, third, -0.142248368f), 0.127414796f);
         below   = x > 0 ? 1.0f - tail : tail;
         density = 0.398942280f * bell;
     }
@@ -53,7 +54,7 @@ FN float activated(float x) {
     return fma(-2.0f, inverse_of(exp_of_two(x * two_over_ln2) + 1.0f), 1.0f);
 }
 
-// Of the activation, by its value, from which that of some does not follow.
+// The activation's slope by its value, and by the sum it is of: from the values of silu and gelu it does not follow.
 constexpr bool SLOPE_BY_VALUE = ACTIVATION != SILU && ACTIVATION != GELU;
 FN float slope(float y) {
     if (ACTIVATION == RELU) return y > 0 ? 1.0f : 0.0f;

@@ -29,7 +29,8 @@ constexpr int INPUTS = padded(FEATURES, DEPTH), CHUNK = 256;
 constexpr int STEPS_FORTH = LAYERS, STEPS = 2 * LAYERS - (BY_INPUTS > 0 ? 0 : 1);
 FN constexpr int layer_of(int step) { return step < LAYERS ? step : 2 * LAYERS - 1 - step; }
 FN constexpr int lines_of(int net, int step) {
-    return step < LAYERS ? outs_of(net, layer_of(step)) : layer_of(step) == 0 ? padded(BY_INPUTS, 16) : in_of(net, layer_of(step));
+    const int l = layer_of(step);
+    return step < LAYERS ? outs_of(net, l) : l == 0 ? padded(BY_INPUTS, 16) : in_of(net, l);
 }
 FN constexpr int depth_of(int net, int step) {
     return step < LAYERS ? padded(in_of(net, layer_of(step)), DEPTH) : outs_of(net, layer_of(step));
@@ -293,6 +294,22 @@ template <class Source> struct Rowwise {
     }
     FN float* values() const { return memory.values + thread_rank() / WARP * WARP; }
 };
+
+// Calls `each(j, q, place)` for a warp's accumulators of 8 N columns: where each would lie among so many of all rows and
+// nets, or -1 where there is no such row or column.
+template <int NET, int N, int COLUMNS, class Own, class Each>
+FN void for_accumulators(const Own& own, Index rows, Index unit, const Each& each) {
+    const Index first = unit * GROUP_ROWS + own.warp * WARP_ROWS + own.lane / 4;
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) {
+            const int   column = 8 * j + own.lane % 4 * 2 + q % 2;
+            const Index row    = first + q / 2 * 8;
+            each(j, q, row < rows && column < COLUMNS ? (row * NETS + NET) * COLUMNS + column : Index(-1));
+        }
+    }
+}
 
 // Of a row, which four threads of a warp share, two columns in eight each.
 template <class T> FN T over_row_sum(T x) {

@@ -14,7 +14,7 @@ template <int NET> struct LossOfRows {
 
     template <class Own, class Tile>
     FN void take_back(Own& own, const UpdateCall& call, const FunctionRow&, Index unit, float (&c)[OUTS / 8][4], Tile& kept) {
-        for_outputs<NET>(own, call.rows, unit, [&](int j, int q, Index place) {
+        for_accumulators<NET, OUTS / 8, out_of(NET, LAYERS - 1)>(own, call.rows, unit, [&](int j, int q, Index place) {
             c[j][q] = place < 0 ? 0.0f : call.by_outputs[place];
         });
         own.store(c);

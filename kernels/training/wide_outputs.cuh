@@ -4,9 +4,10 @@ template <int NET> FN void find_outputs(const OutputsCall& call, int worker, int
     const auto in_order = [](Index row) { return int(row); };
     run_wide<NET>(call, worker, workers, in_order, nullptr, nullptr,
                   [&](Rowwise<Weights<NET, STEPS_FORTH>>& own, float (&c)[outs_of(NET, LAYERS - 1) / 8][4], Index row, int) {
-        for_outputs<NET>(own, call.rows, row / GROUP_ROWS, [&](int j, int q, Index place) {
-            if (place >= 0) call.outputs[place] = c[j][q];
-        });
+        constexpr int last = LAYERS - 1;
+        for_accumulators<NET, outs_of(NET, last) / 8, out_of(NET, last)>(
+            own, call.rows, row / GROUP_ROWS,
+            [&](int j, int q, Index place) { if (place >= 0) call.outputs[place] = c[j][q]; });
     });
 }
 

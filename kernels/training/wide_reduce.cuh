@@ -18,7 +18,8 @@ template <int NET, int L> FN bool sum_up(const WideReduceCall& call, int paramet
         const int in  = weight ? (parameter - weights) % columns : L == 0 ? FEATURES : 0;
         if (out >= out_of(NET, L) || (weight && in >= in_of(NET, L))) return true;  // padding
         const bool  plain = weight || L == 0;
-        const int   row = Of::LAST ? in : out, column = Of::LAST ? out : in, slice = plain || !Of::LAST ? row / SLICE * Of::PARTS + column / Of::COLUMNS : 0;
+        const int   row = Of::LAST ? in : out, column = Of::LAST ? out : in;
+        const int   slice = plain || !Of::LAST ? row / SLICE * Of::PARTS + column / Of::COLUMNS : 0;
         const Index place = plain ? Index(row % SLICE) * Of::COLUMNS + column % Of::COLUMNS
                                   : Index(SLICE) * Of::COLUMNS + (Of::LAST ? column : row % SLICE);
         const float* from = call.partials + found_at<NET, L>().first + Index(slice) * workers * Of::SIZE + place;

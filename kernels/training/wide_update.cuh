@@ -152,16 +152,9 @@ template <int NET, class Own, class Call> FN void find_by_inputs(Own& own, const
     constexpr int N = padded(BY_INPUTS, 16) / 8;
     float         c[N][4] = {};
     own.template multiply<outs_of(NET, 0)>(c);
-    const Index first = unit * GROUP_ROWS + own.warp * WARP_ROWS + own.lane / 4;
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int   column = 8 * j + own.lane % 4 * 2 + q % 2;
-            const Index row    = first + q / 2 * 8;
-            if (column < BY_INPUTS && row < call.rows) call.by_inputs[(row * NETS + NET) * BY_INPUTS + column] = c[j][q];
-        }
-    }
+    for_accumulators<NET, N, BY_INPUTS>(own, call.rows, unit, [&](int j, int q, Index place) {
+        if (place >= 0) call.by_inputs[place] = c[j][q];
+    });
     group_barrier();
 }
 

@@ -28,6 +28,7 @@ from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, 
 
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+no_other_gpu = pytest.mark.skipif(HAS_CUDA and not HOPPER, reason="needs a Hopper GPU or none")
 
 ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 ROUNDINGS = 20
@@ -441,12 +442,34 @@ FUNCTIONS = {
 }
 
 
+@no_other_gpu
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 def test_functions_compile() -> None:
     case = FUNCTIONS["normalised critics"]
     network = case.network(case.modules(), "bf16")
     for program in (network.act_program(), network.update_program(), network.reduce_program()):
         assert list(resources(compile_with_nvrtc(program.source).cubin))
+
+
+@no_other_gpu
+def test_functions_that_do_not_fit_are_refused() -> None:
+    critics = FUNCTIONS["critics"]
+    for wrong, message in (
+        ({"hidden": (100,)}, "cannot run the functions: hidden layers are"),
+        ({"outputs": 89}, "more than 88"),
+        ({"by_inputs": range(20, 24)}, "of the 23 inputs"),
+        ({"by_inputs": range(0, 10, 2)}, "side by side"),
+    ):
+        case = dataclasses.replace(critics, **wrong)
+        with pytest.raises(ValueError, match=message):
+            case.network(case.modules(), "bf16")
+
+
+@no_other_gpu
+def test_a_gradient_by_inputs_knows_no_scale() -> None:
+    case, nothing = FUNCTIONS["critics"], torch.zeros(0)
+    with pytest.raises(ValueError, match="scale the inputs before"):
+        WideFunctions(case.network(case.modules(), "bf16"), "cuda", nothing, nothing, (nothing, nothing))
 
 
 @hopper

@@ -265,7 +265,7 @@ class WideNetwork:
     def act_program(self) -> Program:
         """Acting and valuing, or the outputs of functions."""
         if self.functions:
-            return self._program("", None, ["wide_function", "wide_rows", "wide_outputs"], {"outputs": OUTPUTS_CALL})
+            return self._program("", None, ["wide_rows", "wide_outputs"], {"outputs": OUTPUTS_CALL})
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
         own = ["wide_means", "wide_choices", "wide_draw", "wide_rows", "wide_act"]
         return self._program("sampler", SAMPLE_CALL, own, calls)
@@ -273,7 +273,7 @@ class WideNetwork:
     def update_program(self) -> Program:
         """The derivatives by the sums of all layers."""
         if self.functions:
-            own = ["wide_function", "wide_given", "wide_update"]
+            own = ["wide_given", "wide_update"]
             return self._program("", None, own, {"update": BACK_CALL})
         own = ["samples", "wide_means", "wide_choices", "wide_judge", "wide_policy", "wide_update"]
         return self._program("policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL})

@@ -9,7 +9,10 @@ from torch import nn
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.wide_programs import WideNetwork
 from gpu_envs.training.policies.wide_kernels import WideKernels
-from gpu_envs.training.policies.wide_networks import Places, layers_of
+from gpu_envs.training.policies.wide_networks import Places, layers_of, why_not_wide
+
+MOST_BY_INPUTS = 256
+"""So many columns has a product at most."""
 
 
 def function_network(
@@ -26,11 +29,23 @@ def function_network(
         precision: ``tf32`` or ``bf16``.
         processors: Of the device.
         by_inputs: Of which inputs the gradient can be asked for.
+
+    Raises:
+        ValueError: The kernels cannot run them; the message says why.
     """
     places = Places(parameter for module in modules for parameter in module.parameters())
     head = Head("discrete", (outputs,), (0,), (), (), scalar=True)
+    nets = tuple(layers_of(module, places) for module in modules)
+    hidden = tuple(layer.rows for layer in nets[0][:-1])
+    reason = why_not_wide(head, features, hidden, activation, precision, "cuda")
+    if reason:
+        raise ValueError(f"the kernels of wide networks cannot run the functions: {reason}")
+    if by_inputs.step != 1 or by_inputs.stop > features or len(by_inputs) > MOST_BY_INPUTS:
+        raise ValueError(
+            f"by_inputs is {by_inputs}; give up to {MOST_BY_INPUTS} of the {features} inputs that lie side by side"
+        )
     return WideNetwork(
-        head, features, tuple(layers_of(module, places) for module in modules), activation, precision, places.end,
+        head, features, nets, activation, precision, places.end,
         processors=processors, functions=True, first_input=by_inputs.start, by_inputs=len(by_inputs),
     )  # fmt: skip
 

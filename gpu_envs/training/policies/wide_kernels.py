@@ -30,7 +30,12 @@ class WideKernels:
             flat: All parameters.
             gradient: Receives the gradient by them.
             scale: Mean and inverse deviation of observations, ``[features]`` each.
+
+        Raises:
+            ValueError: There is a scale, and the gradient by inputs would not know of it.
         """
+        if scale is not None and network.by_inputs:
+            raise ValueError("the gradient by inputs is by what the network is given; scale the inputs before")
         self.network: Final = network
         self._flat, self._gradient, self._scale = flat, gradient, scale
         self._backend: Final = open_backend(resolve_device(device))
