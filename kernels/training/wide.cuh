@@ -118,9 +118,12 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
     }
 };
 
+// How many tiles one of several workers takes.
+FN u32 turns_of(int worker, int workers, Index tiles) { return u32(tiles - worker + workers - 1) / u32(workers); }
+
 // Begins with a network: its biases, and the ring for so many tiles.
 template <int NET, int STEPS_OF_TILE, class Call>
-FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& call, const Scale& scale, Index tiles) {
+FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& call, const Scale& scale, u32 tiles) {
     static_assert(sizeof(WideMemory) + 1024 <= (NET < 0 ? 0 : SHARED_BYTES));
     for (int l = 0; l < LAYERS; ++l) {
         for (int j = thread_rank(); j < outs_of(NET, l); j += THREADS) {
@@ -136,7 +139,7 @@ FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& cal
         memory.mean[j]    = scaled ? scale.mean[j] : 0.0f;
         memory.inverse[j] = scaled ? scale.inverse[j] : 1.0f;
     }
-    const Weights<NET, STEPS_OF_TILE> weights = {memory, call.packed, Weights<NET, STEPS_OF_TILE>::pieces() * u32(tiles)};
+    const Weights<NET, STEPS_OF_TILE> weights = {memory, call.packed, Weights<NET, STEPS_OF_TILE>::pieces() * tiles};
     if (thread_rank() == 0) memory.ring.begin(weights);
     if (thread_rank() == 0) memory.zero = 0;
     block_barrier();

@@ -8,11 +8,13 @@ FN float over_row_most(float x) {
     return maximum(x, from_lane_across(x, 2));
 }
 
-// Calls `each(j, p, column, in)` for the columns among which those of element d are, in their order.
-template <class Each> FN void for_columns(int d, const Each& each) {
+// Calls `each(j, p, column, in)` for the columns, of 8 N, among which those of element d are, in their order. (Loops of
+// other lengths for other elements would not be written out, and sums that they count through lie in no registers.)
+template <int N, class Each> FN void for_columns(int d, const Each& each) {
     const int begin = offset_of(d), end = begin + size_of(d);
     UNROLL
-    for (int j = begin / 8; j <= (end - 1) / 8; ++j) {
+    for (int j = 0; j < N; ++j) {
+        if (8 * j + 8 <= begin || end <= 8 * j) continue;
         UNROLL
         for (int p = 0; p < 2; ++p) {
             const int column = 8 * j + warp_lane() % 4 * 2 + p;
@@ -24,7 +26,7 @@ template <class Each> FN void for_columns(int d, const Each& each) {
 // The number of one column of each row.
 template <int N> FN void number_at(float (&found)[2], const float (&c)[N][4], int d, const int (&wanted)[2]) {
     found[0] = found[1] = 0;
-    for_columns(d, [&](int j, int p, int column, bool) {
+    for_columns<N>(d, [&](int j, int p, int column, bool) {
         UNROLL
         for (int h = 0; h < 2; ++h) found[h] += column == wanted[h] ? c[j][2 * h + p] : 0.0f;
     });
@@ -34,7 +36,7 @@ template <int N> FN void number_at(float (&found)[2], const float (&c)[N][4], in
 
 template <int N> FN void most_of(float (&most)[2], const float (&c)[N][4], int d) {
     most[0] = most[1] = -3.4e38f;
-    for_columns(d, [&](int j, int p, int, bool in) {
+    for_columns<N>(d, [&](int j, int p, int, bool in) {
         UNROLL
         for (int h = 0; h < 2; ++h) most[h] = in ? maximum(most[h], c[j][2 * h + p]) : most[h];
     });

@@ -39,7 +39,7 @@ FN void judge_choices(Judge<ACTOR, CRITIC>& judge, const Sample& own, float (&c)
     for (int d = 0; ACTOR && d < WIDTH; ++d) {
         float sum[2] = {}, weighted[2] = {}, logit[2];
         most_of(most[d], c, d);
-        for_columns(d, [&](int j, int p, int, bool in) {
+        for_columns<N>(d, [&](int j, int p, int, bool in) {
             UNROLL
             for (int h = 0; h < 2; ++h) {
                 const float below = c[j][2 * h + p] - most[d][h], share = in ? exponential(below) : 0.0f;

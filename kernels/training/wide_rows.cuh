@@ -7,7 +7,7 @@ FN void run_wide(const Call& call, int worker, int workers, const Find& find, u3
     auto&       memory = WideMemory::of_block();
     const Scale scale  = {call.mean, call.inverse, call.limit};
     const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
-    const auto  weights = begin_network<NET, STEPS_FORTH>(memory, call, scale, (tiles - worker + workers - 1) / workers);
+    const auto  weights = begin_network<NET, STEPS_FORTH>(memory, call, scale, turns_of(worker, workers, tiles));
     Rowwise<Weights<NET, STEPS_FORTH>> own(memory, weights);
     const auto place_of = [&](Index row) { return row < call.rows ? find(row) : -1; };
     const Index begin   = own.group * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS;

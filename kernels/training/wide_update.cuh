@@ -232,7 +232,7 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     auto&            memory = WideMemory::of_block();
     const Scale      scale  = {call.mean, call.inverse, call.limit};
     const Index      tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
-    const auto       weights = begin_network<NET, STEPS>(memory, call, scale, (tiles - worker + workers - 1) / workers);
+    const auto       weights = begin_network<NET, STEPS>(memory, call, scale, turns_of(worker, workers, tiles));
     WideLearner<NET> learner(call);
     Rowwise<Weights<NET, STEPS>> own(memory, weights);
     const Index group = own.group, step = workers * GROUPS;
