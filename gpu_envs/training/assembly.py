@@ -50,11 +50,13 @@ def make_learner(
 ) -> Learner:
     """A policy that learns: a module of the user's, or the one that the configuration describes."""
     run, config = config, config.of_policy(policy_rows.name)
+    own = module is not None
     if module is None:
         module = _drawn(policy_rows, config)
     _check_free(module, policy_rows.name, run)
     module = module.to(device)
-    check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device)
+    if own:
+        check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device)
     for tensor in module.state_dict().values():
         group.take_first(tensor)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

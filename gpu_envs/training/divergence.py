@@ -26,7 +26,8 @@ def check_figures(report: IterationReport, learners: Mapping[str, Learner], run:
 def check_weights(learners: Mapping[str, Learner], iteration: int, run: RunDirectory | None) -> None:
     """Raises a DivergedError if some weights are not finite."""
     for name, learner in learners.items():
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in learner.module.parameters()):
+        weights = [parameter.detach().cpu() for parameter in learner.module.parameters()]  # a GPU loads kernels to ask
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
             raise DivergedError(_message(name, "the parameters", iteration, run)) from None
 
 
