@@ -43,7 +43,7 @@ class Device:
     """Threads in a block, where the user says so."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid:
     """How a kernel is launched on a GPU."""
 

@@ -90,7 +90,13 @@ def generate(layout: TeamLayout, module: str) -> Program:
         calls={kernel: declared[struct].ctype() for kernel, struct in _CALLS.items()},
         contract=contract(spec.id, rules[0], team=True, masks=spec.masked, metrics=bool(spec.metrics), more=more),
         flush_denormals=layout.config.precision == "float32",
-        grid=Grid(schedule.threads, schedule.replicas, tiles, schedule.shared_bytes, schedule.kind == "SPREAD"),
+        grid=Grid(
+            threads=schedule.threads,
+            replicas=schedule.replicas,
+            blocks=tiles,
+            shared_bytes=schedule.shared_bytes,
+            phased=schedule.kind == "SPREAD",
+        ),
         weight=32 * layout.agents,
     )
 

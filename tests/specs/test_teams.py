@@ -268,6 +268,9 @@ def test_the_schedule_is_the_one_meant(variant: Variant) -> None:
     schedule = layout(variant.params).schedule
     assert (schedule.kind, schedule.writing, schedule.replicas) == (variant.schedule, variant.writing, variant.replicas)
     assert schedule.shared_bytes <= H200.shared_bytes
+    grid = generate(layout(variant.params), "multi_agent").grid
+    assert grid is not None
+    assert (grid.phased, grid.together) == (variant.schedule == "SPREAD", False)
     assert ("place" in schedule.offsets) == (variant.schedule == "BLOCK")
     assert ("ledger" in schedule.offsets) == (variant.schedule == "BLOCK" and not variant.in_place)
 

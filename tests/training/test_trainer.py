@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_cartpole_is_solved(device: str) -> None:
     config = usual("CartPole-v1", device,  num_envs=128, horizon=32, epochs=4, minibatches=4, total_steps=400_000,
-        learning_rate="0:0.003,1:0", seed=1, run_dir="",
+        gamma=0.98, learning_rate="0:0.003,1:0", seed=1, run_dir="",
     )  # fmt: skip
     ours = Trainer(config)
     assert ours.evaluate(200)["agent"].mean < 40
