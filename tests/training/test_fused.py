@@ -77,6 +77,7 @@ CASES = {
     "narrow": Case(box(3), 9, hidden=(32, 64)),
     "narrower": Case(discrete(4), 16, hidden=(64, 32)),
     "wide": Case(discrete(11, 11), 64),
+    "short": Case(discrete(3, 3), 15),
 }
 SMALL = ("CartPole", "Pendulum", "Acrobot", "MountainCar")
 COMPILED = ("CartPole", "Pendulum", "wide")
@@ -105,7 +106,7 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-@pytest.mark.parametrize("name", ["CartPole", "Pendulum", "several"])
+@pytest.mark.parametrize("name", ["CartPole", "Pendulum", "several", "short"])
 def test_compiles_for_warpgroups_almost_without_spills(name: str, precision: str) -> None:
     network = dataclasses.replace(CASES[name].network(precision), hopper=True)
     compiled = compile_with_nvrtc(network.update_program().source)

@@ -200,7 +200,8 @@ class Network:
         lines = _padded(self.features + 1, 8) + first + 8 + 2 * second + outs
         warps = groups * _GROUP // 32
         sums = 4 * (warps * (len(SUMS) + outputs) + groups + 1)
-        return _padded(groups * (tile(lines, _TILE) + self._rows_bytes(_GROUP)) + net + sums + 2 * 1024, 128)
+        tiles = groups * tile(lines, _TILE) + _padded(net, 1024)  # which begin where 1,024 divides an address
+        return _padded(tiles + self._rows_bytes(groups * _GROUP) + sums, 1024) + 1024
 
     @property
     def update_threads(self) -> int:
