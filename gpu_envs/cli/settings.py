@@ -24,6 +24,7 @@ from gpu_envs.cli.parser import (
     wholes,
 )
 from gpu_envs.documented import field_docs
+from gpu_envs.training.algorithms import OWN_SETTINGS
 from gpu_envs.training.config import OF_A_POLICY, Config
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.values import merged
@@ -153,10 +154,14 @@ def settings() -> tuple[Setting, ...]:
 
 def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] | None, without: str = "") -> None:
     """Adds an option for every setting but ``without``, whose help shows what a preset says; None: it has no help."""
-    group = parser.add_argument_group("settings of the run")
+    groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
+    for owners in ((), *OWN_SETTINGS.values()):
+        if owners not in groups:
+            title = f"settings of {' and '.join(owners)} alone" if owners else "settings of the run"
+            groups[owners] = parser.add_argument_group(title)
     for setting in settings():
         if setting.name != without:
-            setting.add_to(group, preset, values)
+            setting.add_to(groups[OWN_SETTINGS.get(setting.name, ())], preset, values)
 
 
 def given(found: argparse.Namespace) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from gpu_envs.cli.settings import add_settings, combined, given, settings
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.sources import parse
+from gpu_envs.training.algorithms import ALGORITHMS
 from gpu_envs.training.config import AUTO, CHANGEABLE, OF_A_POLICY, Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.settings_file import read
@@ -40,7 +41,7 @@ ID is the place of a spec, such as path/to/my_env.py:MY_ENV or package.module:MY
 A setting's value is the first there is of
   1. the option given here,
   2. that of the file that --config names,
-  3. the preset's: of --preset or else, without --config, of the environment's preset "default" where it has one,
+  3. the preset's: of --preset or else, without --config, of the environment's "default", or the one for --algorithm,
   4. the default.
 --param, --policy and --policy-setting are combined so name by name. A value that may be absent is given as none.
 
@@ -173,15 +174,32 @@ def evaluate(words: Sequence[str], trainer: Any = None) -> int:
     return OK
 
 
-def preset(env: str, name: str | None) -> tuple[str | None, Mapping[str, Any]]:
-    """The preset of that name and what it says; without a name the one called default, where there is one."""
+def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[str | None, Mapping[str, Any]]:
+    """The preset of that name and what it says.
+
+    Args:
+        env: The environment's id.
+        name: The preset's; None: the one called default, if it is for the algorithm, or the one called as that is.
+        algorithm: The one that is to learn; None: the preset says which.
+    """
     known = PRESETS.get(env, {})
-    if name == _NO_PRESET or (name is None and "default" not in known):
+    of = {each: values.get("algorithm", ALGORITHMS[0]) for each, values in known.items()}
+    if name is None:
+        names = (
+            ["default"] if algorithm is None else [each for each in ("default", algorithm) if of.get(each) == algorithm]
+        )
+        name = next((each for each in names if each in known), _NO_PRESET)
+    if name == _NO_PRESET:
         return None, {}
-    name = "default" if name is None else name
     if name not in known:
         names = [*known, _NO_PRESET]
         raise ValueError(f"{env} has no preset {name!r}{did_you_mean(name, names)} There are: {', '.join(names)}")
+    if algorithm not in (None, of[name]):
+        fitting = [each for each in known if of[each] == algorithm]
+        raise ValueError(
+            f"the preset {name!r} of {env} is for {of[name]}, and the algorithm is {algorithm}; there are for that: "
+            f"{', '.join([*fitting, _NO_PRESET])}"
+        )
     return name, known[name]
 
 
@@ -234,7 +252,7 @@ def _add_sources(parser: Parser) -> None:
     parser.add_argument(
         "--preset",
         metavar="NAME",
-        help=f"settings that suit the environment; {_NO_PRESET}: the defaults (default: its preset default, if any)",
+        help=f"settings that suit the environment; {_NO_PRESET}: the defaults (default: default, or the algorithm's)",
     )
     parser.add_argument(
         "--config", metavar="FILE", help="settings in a TOML file, such as the run.toml that every run writes"
@@ -243,7 +261,9 @@ def _add_sources(parser: Parser) -> None:
 
 def _help(found: Any, env: str | None, parser: Callable[[str | None, Mapping[str, Any]], Parser]) -> int:
     """Shows the options, with the values of the environment's preset where there is one."""
-    return parser(*(preset(registry.spec(env).id, found.preset) if env is not None else (None, {}))).show_help()
+    algorithm = given(found).get("algorithm")
+    about = preset(registry.spec(env).id, found.preset, algorithm) if env is not None else (None, {})
+    return parser(*about).show_help()
 
 
 def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
@@ -254,7 +274,8 @@ def _asked(parser: Parser, found: Any, env: str | None, **fixed: Any) -> Config:
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
     spec = registry.spec_of_run(env, found.config, trust=found.trust) if named else registry.spec(env)
     no_preset = found.preset is None and found.config is not None  # a file stands in for the preset called default
-    _, values = preset(spec.id, _NO_PRESET if no_preset else found.preset)
+    algorithm = given(found).get("algorithm", file.get("algorithm"))
+    _, values = preset(spec.id, _NO_PRESET if no_preset else found.preset, algorithm)
     return Config(**(combined(combined(values, file), given(found)) | {"env": registry.lasting(spec.id)} | fixed))
 
 

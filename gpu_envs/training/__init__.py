@@ -1,4 +1,4 @@
-"""The bundled runner: PPO and A2C for any registered environment, rollout and update on its device.
+"""The bundled runner: PPO, A2C and PQN for any registered environment, rollout and update on its device.
 
     from gpu_envs.training import Config, train
     train(Config(env="CartPole-v1", target_return=475))

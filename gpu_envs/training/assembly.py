@@ -13,15 +13,17 @@ from torch import nn
 from gpu_envs.backend import open_backend
 from gpu_envs.errors import CheckpointError, did_you_mean
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.algorithms import owned
 from gpu_envs.training.config import Config
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.operations.fused_programs import Network, Places
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
-from gpu_envs.training.policies.networks import Networks, TorchNetworks, check_module
+from gpu_envs.training.policies.networks import Networks, TorchNetworks, TorchPolicy, check_module
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron, default_policy
+from gpu_envs.training.policies.value_networks import TorchValues
 from gpu_envs.training.policies.wide_networks import WideNetworks, why_not_wide, wide_network
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
@@ -29,6 +31,7 @@ from gpu_envs.training.record.checkpoint import check_finite, load_run
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
 from gpu_envs.training.rollout.policy_rows import PolicyRows, learns
+from gpu_envs.training.schedule import Schedule
 
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Config]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""
@@ -56,7 +59,7 @@ def make_learner(
     _check_free(module, policy_rows.name, run)
     module = module.to(device)
     if own:
-        check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device)
+        _check(module, policy_rows, config, device)
     for tensor in module.state_dict().values():
         group.take_first(tensor)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -67,10 +70,19 @@ def make_learner(
         if device != "cpu":
             wake_autograd(device)
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
+        if networks.epsilon is not None:
+            networks.epsilon.fill_(Schedule.of(config.epsilon).at(0.0))
     learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
     learner.why_torch = reason
     _LEARNING[optimiser] = policy_rows.name, run
     return learner
+
+
+def _check(module: nn.Module, policy_rows: PolicyRows, config: Config, device: str) -> None:
+    """Refuses a module of the user's that cannot be the policy's."""
+    check_module(
+        module, policy_rows.features, policy_rows.head, policy_rows.name, device, of_choices=config.algorithm == "pqn"
+    )
 
 
 def _check_free(module: nn.Module, name: str, config: Config) -> None:
@@ -147,7 +159,7 @@ def frozen(source: str, policy_rows: PolicyRows, device: str) -> Frozen:
 def _thawed(policy_rows: PolicyRows, device: str, kept: Mapping[str, Any]) -> Frozen:
     """A frozen policy as a checkpoint of the run in which it acts has it."""
     own = kept_policy(kept, policy_rows.name)
-    config = Config.from_json(own["config"])
+    config = Config.from_json(owned(own["config"]))
     return Frozen(restored(own["state"], policy_rows, config, device, own["source"]), config, own["source"])
 
 
@@ -181,12 +193,15 @@ def restored(
             f"{policy_rows.head}), or is a module of your own, which only Python can make again: {error}"
         ) from None
     if module is not None:
-        check_module(own, policy_rows.features, policy_rows.head, policy_rows.name, device)
+        _check(own, policy_rows, config, device)
     scale = None
     if state["observations"] is not None:
         scale = ObservationScale(policy_rows.features, device)
         scale.load(state["observations"])
-    return _run_by_torch(own, policy_rows, None, scale, config, device)
+    networks = _run_by_torch(own, policy_rows, None, scale, config, device)
+    if networks.epsilon is not None:
+        networks.epsilon.copy_(state["epsilon"])
+    return networks
 
 
 def _changed(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> str:
@@ -226,6 +241,8 @@ def kernels_of(
     """
     if config.fused is False:
         return "", "they are turned off"
+    if config.algorithm == "pqn":
+        return "", "they give distributions, and pqn values choices"
     if not default:
         return "", "only the default policy has kernels of its own"
     if not device.startswith("cuda"):
@@ -304,4 +321,5 @@ def _run_by_torch(
     device: str,
 ) -> TorchNetworks:
     ops = Ops(policy_rows.head, device, config.cpu_threads)
-    return TorchNetworks(module, policy_rows.head, ops, optimiser, scale, config.precision, device)
+    kind = TorchValues if config.algorithm == "pqn" else TorchPolicy
+    return kind(module, policy_rows.head, ops, optimiser, scale, config.precision, device)

@@ -28,6 +28,12 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         _STEP,
     ),
+    "values": (
+        ("acting", "torch, and kernel_sample of sampler.cuh"),
+        ("values", "torch"),
+        ("gradient", "torch"),
+        _STEP,
+    ),
     "": (
         ("acting", "torch, and kernel_sample of sampler.cuh"),
         ("values", "torch"),
@@ -35,7 +41,8 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
         _STEP,
     ),
 }
-"""What computes what, for each answer of ``kernels_of``; headers are in ``kernels/training/``."""
+"""What computes what, for each answer of ``kernels_of``, and where torch values choices; headers are in
+``kernels/training/``."""
 
 
 def who_computes(config: Config, device: str) -> list[str]:
@@ -56,6 +63,7 @@ def who_computes(config: Config, device: str) -> list[str]:
         kind, reason = kernels_of(
             network, own, device, masked=role.masked, default=True, parted=role.split is not None
         )  # fmt: skip
+        kind = "values" if own.algorithm == "pqn" else kind
         layers = " x ".join(map(str, own.hidden))
         norm = ", normalised" if own.layer_norm else ""
         trunk = ", one trunk for actor and critic" if own.shared_trunk else ""

@@ -1,20 +1,21 @@
 """What a training run is: one dataclass, from which the command line is made, and which the run directory keeps."""
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, final, get_args
 
-from gpu_envs.backend.host import MOST_THREADS
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
+from gpu_envs.training.algorithms import ALGORITHMS, lacking, refuse
+from gpu_envs.training.bounds import MAPPINGS, MOST, RANGES, SCHEDULES, WHOLE
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.values import merged, real_number, whole_number
 
 AUTO: Final = "auto"
-ALGORITHMS = ("ppo", "a2c")
 ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -28,7 +29,7 @@ OF_A_POLICY = (
     *("algorithm", "epochs", "minibatches", "learning_rate", "gamma", "gae_lambda", "clip", "value_clip"),
     *("value_weight", "entropy_weight", "max_grad_norm", "target_kl", "normalise_advantages"),
     *("normalise_observations", "normalise_rewards", "hidden", "activation", "layer_norm", "shared_trunk"),
-    *("initial_std", "precision", "fused"),
+    *("initial_std", "epsilon", "precision", "fused"),
 )
 """Settings that a policy may have of its own; all others are the whole run's."""
 
@@ -51,7 +52,7 @@ class Config:
     """What a policy that learns has of its own in place of the run's settings, by the policy's name and the setting's:
     its algorithm, learning rate, loss, normalisers and network."""
     algorithm: str = "ppo"
-    """ppo, or a2c: one epoch without clipping, whatever epochs says."""
+    """ppo; a2c: one pass over the horizon, without clipping; or pqn: Q(lambda), for actions that are whole numbers."""
     seed: int = 0
     """Everything random follows from it: weights, actions, minibatches, environments."""
     device: str = "auto"
@@ -77,7 +78,7 @@ class Config:
     gamma: float = 0.99
     """The discount of rewards a step later."""
     gae_lambda: float = 0.95
-    """The mixture of long and short advantages (Schulman et al. 2016)."""
+    """The mixture of long and short advantages (Schulman et al. 2016), or of returns, where it is Q(lambda)'s."""
     clip: float = 0.2
     """How far PPO lets the probability of an action change: the ratio stays within 1 - clip and 1 + clip."""
     value_clip: float | None = None
@@ -96,6 +97,8 @@ class Config:
     """Give observations mean 0 and deviation 1 by running statistics."""
     normalise_rewards: bool = False
     """Divide rewards by the running deviation of the discounted return."""
+    epsilon: Schedule | str | float = dataclasses.field(default_factory=lambda: Schedule.of("0:1,0.2:0.05"))
+    """How likely an element of an action is a random choice: a number, or points of progress and value."""
     stagger: bool = False
     """Cut the first episode of each replica at a random step, so that replicas are not in step with one another."""
 
@@ -135,12 +138,16 @@ class Config:
         """Brings schedules, tuples and mappings into their form, and says which value is wrong, and what is allowed."""
         if not isinstance(self.env, str):
             raise ValueError(f"env is {self.env!r}; give an environment's id, or the place of its spec")
-        for name in ("learning_rate", "entropy_weight"):
+        for name, (low, high) in SCHEDULES.items():
             value = getattr(self, name)
             try:
-                self._keep(name, Schedule.of(value if real_number(value) is None else real_number(value)))
+                schedule = Schedule.of(value if real_number(value) is None else real_number(value))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+            if not all(low <= at <= high for _, at in schedule.points):
+                wrong = "cannot be negative" if math.isinf(high) else f"must lie from {low:g} to {high:g}"
+                raise ValueError(f"{name} is {value}; it {wrong}")
+            self._keep(name, schedule)
         for name, example in MAPPINGS.items():
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -168,7 +175,7 @@ class Config:
             if number > most:
                 raise ValueError(f"{name} is {value!r}; give a whole number from {least} to {most:,}")
             self._keep(name, number)
-        for name, (low, high, open_at_low) in _RANGES.items():
+        for name, (low, high, open_at_low) in RANGES.items():
             value = getattr(self, name)
             if value is None and name in optional:
                 continue
@@ -193,17 +200,17 @@ class Config:
             widths = tuple(whole_number(width) or 0 for width in self.hidden)
         except TypeError:
             widths = ()
-        if not widths or not 1 <= min(widths) <= max(widths) <= _MOST:
+        if not widths or not 1 <= min(widths) <= max(widths) <= MOST:
             raise ValueError(f"hidden is {self.hidden!r}; give the width of each hidden layer, such as (64, 64)")
         self._keep("hidden", widths)
         since = tuple(whole_number(number) for number in self.since)
         if len(since) != 2 or None in since:
             raise ValueError(f"since is {self.since!r}; give two whole numbers, of updates and of steps")
         self._keep("since", since)
-        if min(value for _, value in Schedule.of(self.learning_rate).points) < 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; it cannot be negative")
         settings = {policy: self._own(policy, given) for policy, given in self.policy_settings.items()}
         self._keep("policy_settings", settings)
+        algorithms = [self.algorithm, *(own["algorithm"] for own in settings.values() if "algorithm" in own)]
+        refuse(self.algorithm, lacking(algorithms, vars(self), _defaults()))
 
     def _own(self, policy: str, given: Any) -> dict[str, Any]:
         """A policy's own settings in the form that is kept, or says which is wrong."""
@@ -218,10 +225,18 @@ class Config:
                     f"own: {', '.join(OF_A_POLICY)}"
                 )
         try:
-            own = dataclasses.replace(self, policy_settings={}, **given)
+            own = self._with(given)
+            refuse(own.algorithm, lacking([own.algorithm], {name: getattr(own, name) for name in given}, _defaults()))
         except ValueError as error:
             raise ValueError(f"policy_settings of {policy!r}: {error}") from None
         return {name: getattr(own, name) for name in given}
+
+    def _with(self, own: Mapping[str, Any]) -> "Config":
+        """The run with settings of one policy's own, without those of the run's that its algorithm does not have."""
+        others = lacking([own.get("algorithm", self.algorithm)], vars(self), _defaults())
+        return dataclasses.replace(
+            self, **{**{name: _defaults()[name] for name in others}, "policy_settings": {}, **own}
+        )
 
     def _keep(self, name: str, value: Any) -> None:
         """Sets a field to its value in the form that is kept."""
@@ -250,7 +265,7 @@ class Config:
 
     def of_policy(self, name: str) -> "Config":
         """The run as one policy sees it: with the settings that this has of its own."""
-        return dataclasses.replace(self, policy_settings={}, **self.policy_settings.get(name, {}))
+        return self._with(self.policy_settings.get(name, {}))
 
     @property
     def variants(self) -> tuple["Config", ...]:
@@ -320,7 +335,7 @@ class Config:
                     f"{', '.join(SETTINGS)}"
                 )
         std = real_number(given.get("initial_std"))
-        low, high, _ = _RANGES["initial_std"]
+        low, high, _ = RANGES["initial_std"]
         held = {} if std is None or not 0.0 < std <= _ONCE_ALLOWED else {"initial_std": min(max(std, low), high)}
         return cls(**(dict(given) | held))
 
@@ -329,49 +344,19 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 """The names of all settings."""
 
 
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    """What settings are where nothing is said of them."""
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(Config)
+    }
+
+
 def _plain(value: Any) -> Any:
     """A schedule as text, a tuple as a list, and all else as it is."""
     return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
 
-
-_MOST = 2**31 - 1
-_LONGEST = 10**15
-"""Steps and updates are counted in doubles, too, which are exact so far."""
-
-MAPPINGS = {
-    "params": "{'gravity': 9.8}",
-    "policies": "{'runner': 'random'}",
-    "policy_settings": "{'runner': {'gamma': 0.95}}",
-}
-"""Settings that are mappings by name, and an example of each."""
-
-WHOLE = {
-    "seed": (0, math.inf),
-    "total_steps": (1, _LONGEST),
-    "num_envs": (1, _MOST),
-    "gpus": (1, 2**16),
-    "horizon": (1, _MOST),
-    "epochs": (1, _MOST),
-    "minibatches": (1, _MOST),
-    "log_interval": (1, _LONGEST),
-    "checkpoint_interval": (0, _LONGEST),
-    "keep_checkpoints": (1, _LONGEST),
-    "threads": (1, MOST_THREADS),
-}
-"""Settings that are whole numbers, and the least and the most that each may be."""
-
-_RANGES = {
-    "gamma": (0.0, 1.0, False),
-    "gae_lambda": (0.0, 1.0, False),
-    "clip": (0.0, 10.0, True),
-    "value_clip": (0.0, 1e9, True),
-    "value_weight": (0.0, 1e6, False),
-    "max_grad_norm": (0.0, 1e9, True),
-    "target_kl": (0.0, 1e3, True),
-    "initial_std": (0.0068, 7.38, False),  # within LOG_STD_RANGE of training/operations/heads.py
-    "target_return": (-1e30, 1e30, False),
-}
-"""Settings that are numbers: the least, the most, and whether the least itself is out."""
 
 _ONCE_ALLOWED = 100.0
 """The largest ``initial_std`` of runs that were written before it was bounded."""

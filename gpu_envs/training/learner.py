@@ -11,7 +11,7 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.device_schedule import Target
-from gpu_envs.training.operations.measure import FIGURES, Measure
+from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Measure
 from gpu_envs.training.operations.ops import LossSettings, Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.operations.permutation import Permutation
@@ -38,6 +38,7 @@ class Learner:
         config: The run, with the settings that are the policy's own.
         why_torch: Why no kernels of our own run it; empty where they do.
         figures: What the last iteration was like: ``FIGURES``.
+        reported: Those of them that mean something.
         schedules: The schedules of what changes as training goes on, each with where its value is to stand.
     """
 
@@ -90,7 +91,8 @@ class Learner:
         places = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
         self._norm, self._rate = places["gradient_norm"], places["learning_rate"]
         rates: list[Target] = [(config.learning_rate, self._rate), (config.entropy_weight, self._scalars[2:3])]
-        self.schedules = rates
+        self.schedules = [*rates, *([] if networks.epsilon is None else [(config.epsilon, networks.epsilon)])]
+        self.reported = tuple(name for name in FIGURES if networks.epsilon is None or name not in OF_DISTRIBUTIONS)
         self._flat: tuple[Rows, Samples] | None = None
         self.why_torch = ""
         most_kl = math.inf if config.target_kl is None else _KL_MARGIN * config.target_kl
@@ -123,7 +125,8 @@ class Learner:
         dead_rows = storage[self.policy_rows.parts[0].role.name].alive is not None
         alive_rows = self._taken(storage, "alive") if dead_rows else None
         alive = None if alive_rows is None else alive_rows[:horizon]
-        self._value(observations, alive_rows)
+        masks = self._taken(storage, "action_mask") if self.policy_rows.masked else None
+        self._value(observations, alive_rows, masks)
         bootstrap = self._bootstrap(storage, terminations, truncations)
         if self._rewards is not None and self._sums is not None:
             self._advantage.discounted(
@@ -143,28 +146,30 @@ class Learner:
             returns=self._returns.view(-1),
             values=self._values[:horizon].view(-1),
             alive=None if alive is None else alive.reshape(-1),
-            action_mask=self._taken(storage, "action_mask")[:horizon].flatten(0, 1)
-            if self.policy_rows.masked
-            else None,
+            action_mask=None if masks is None else masks[:horizon].flatten(0, 1),
         )
         self._flat = observations[:horizon].flatten(0, 1), flat
 
     def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
         return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
 
-    def _value(self, observations: Rows, alive: torch.Tensor | None) -> None:
+    def _value(self, observations: Rows, alive: torch.Tensor | None, masks: torch.Tensor | None) -> None:
         """Values of all observations, and the largest of them that was seen."""
         largest = self._measure.largest
         if self.networks.acts_with_value:  # all but the last are valued
             last, of_last = observations[-1:].flatten(0, 1), None if alive is None else alive[-1]
+            mask = None if masks is None else masks[-1]
             if self.networks.notes_largest:
-                self.networks.values(last, self._values[-1], largest=largest, alive=of_last)
+                self.networks.values(last, self._values[-1], largest=largest, alive=of_last, action_mask=mask)
             else:
                 raise_to_largest(largest, observations, alive)
-                self.networks.values(last, self._values[-1])
+                self.networks.values(last, self._values[-1], action_mask=mask)
             return
-        alive = None if alive is None else alive.flatten()
-        self.networks.values(observations.flatten(0, 1), self._values.view(-1), largest=largest, alive=alive)
+        self.networks.values(
+            observations.flatten(0, 1), self._values.view(-1), largest=largest,
+            alive=None if alive is None else alive.flatten(),
+            action_mask=None if masks is None else masks.flatten(0, 1),
+        )  # fmt: skip
 
     def _bootstrap(
         self, storage: Mapping[str, RoleStorage], terminations: torch.Tensor, truncations: torch.Tensor
@@ -232,6 +237,7 @@ class Learner:
             "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
             "optimiser": self._optimiser.state(),
             "norm": self._norm.clone(),
+            "epsilon": None if self.networks.epsilon is None else self.networks.epsilon.clone(),
             "streams": {name: stream.clone() for name, stream in self._streams.items()},
             **{name: kept if kept is None else kept.state() for name, kept in self._statistics.items()},
         }
@@ -241,6 +247,8 @@ class Learner:
         self.module.load_state_dict(state["module"])  # into the optimiser's flat buffer, of which they are views
         self._optimiser.load(state["optimiser"])
         self._norm.copy_(state["norm"])
+        if self.networks.epsilon is not None:
+            self.networks.epsilon.copy_(state["epsilon"])
         for name, stream in self._streams.items():
             stream.copy_(state["streams"][name])
         for name, kept in self._statistics.items():

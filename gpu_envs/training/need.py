@@ -14,6 +14,7 @@ from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.engine.by_role import roles_of
 from gpu_envs.engine.simulation import NO_LIMIT
+from gpu_envs.training.algorithms import check_actions
 from gpu_envs.training.assembly import check_names, kernels_of
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.operations.fused_programs import Network
@@ -104,6 +105,7 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
             stored += rows * 4 * head.parameters * name.startswith("random")
             continue
         of_policy = config.of_policy(name)
+        check_actions(of_policy.algorithm, head.kind, name)
         once, twice = (vars(SampleStorage(of_policy, n * rows, head, "meta")).values() for n in (1, 2))
         stored += _bytes(twice) - _bytes(once) + 4 * rows * of_policy.normalise_rewards
         samples = horizon * rows
@@ -121,7 +123,7 @@ def _passes(config: Config, device: str, part: RoleMembers, samples: int, module
     held = features if split is None or whole else split.own + -(-split.shared // len(part.members))
     found = [Pass(samples, 24 * held)] if config.normalise_observations else []
     network = Network(head, features, config.hidden, config.activation, config.precision)
-    perceptron = module is None and not config.shared_trunk
+    perceptron = module is None and not config.shared_trunk and config.algorithm != "pqn"
     kind, _ = kernels_of(network, config, device, masked=masked, default=module is None, parted=not whole)
     if kind == "wide":
         kept = kept_of_row(head, features, config.hidden, config.precision, shared=config.shared_trunk)
@@ -131,6 +133,8 @@ def _passes(config: Config, device: str, part: RoleMembers, samples: int, module
     means = head.parameters - log_stds(head)
     if module is not None:
         units = units_of(parameter for parameter in module.parameters() if parameter.requires_grad)
+    elif config.algorithm == "pqn":
+        units = sum(config.hidden) + head.parameters
     elif config.shared_trunk:
         units = sum(config.hidden) + padded(means + 1)
     else:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.config import MAPPINGS, SETTINGS, WHOLE, Config
+from gpu_envs.training.bounds import MAPPINGS, WHOLE
+from gpu_envs.training.config import SETTINGS, Config
 
 _OF_ONE_RUN = ("gpus", "since", "run_dir")
 """What a run's file leaves out: another run has its own."""

@@ -128,7 +128,8 @@ class Trainer:
         rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self._players.values()]
         self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(
-            [role.name for role in horizon_env.roles], list(self.learners), FIGURES, config.horizon, device,
+            [role.name for role in horizon_env.roles], {name: each.reported for name, each in self.learners.items()},
+            FIGURES, config.horizon, device,
             UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)

@@ -18,6 +18,7 @@ from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
 from gpu_envs.cli import report as reports
 from gpu_envs.cli.settings import Setting, settings
 from gpu_envs.documented import field_docs
+from gpu_envs.training.algorithms import OWN_SETTINGS
 from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.record.reports import Result
@@ -61,6 +62,7 @@ def presets(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
         "CartPole-v1": {
             "default": {"num_envs": 256, "learning_rate": "0:0.003,1:0", "params": {"gravity": 9.0, "length": 0.6}},
             "big": {"num_envs": 65536, "hidden": (128,), "graphs": False},
+            "pqn": {"algorithm": "pqn", "num_envs": 32},
         },
         "Pendulum-v1": {"slow": {"gamma": 0.5}},
     }
@@ -101,7 +103,8 @@ OTHER_VALUES: Mapping[str, Any] = {
     "policies": {"tagger": "frozen:runs/a=b:tagger", "runner_0": "random"},
     "policy_settings": {
         "tagger": {"learning_rate": Schedule.of("0:0.01,1:0"), "hidden": (7, 8), "target_kl": None, "gamma": 0.5},
-        "a.b": {"fused": None, "shared_trunk": True, "normalise_advantages": False, "epochs": 3, "algorithm": "a2c"},
+        "runner": {"fused": None, "shared_trunk": True, "normalise_advantages": False, "algorithm": "ppo"},
+        "a.b": {"algorithm": "pqn", "epochs": 3, "epsilon": Schedule.of(0.25)},
     },
 }
 """Words and mappings; other values follow from the type and the default."""
@@ -138,22 +141,23 @@ def words_for(setting: Setting, value: Any) -> list[str]:
 @pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.name)
 def test_every_setting_can_be_given(setting: Setting) -> None:
     value = other_value(setting)
-    config = trained(*words_for(setting, value), "CartPole-v1", "--preset", "none")
+    algorithm = OWN_SETTINGS.get(setting.name, ("ppo",))[0]
+    words = ["CartPole-v1", "--preset", "none", *(["--algorithm", algorithm] if setting.name != "algorithm" else [])]
+    config = trained(*words_for(setting, value), *words)
     assert getattr(config, setting.name) == value
     assert type(getattr(config, setting.name)) is type(value)
-    assert config == dataclasses.replace(Config(env="CartPole-v1"), **{setting.name: value})  # and nothing else
+    others = Config(env="CartPole-v1", algorithm=algorithm)
+    assert config == dataclasses.replace(others, **{setting.name: value})  # and nothing else
     assert Config.from_json(config.to_json()) == config
     if setting.optional:
-        config = trained("CartPole-v1", "--preset=none", *words_for(setting, value), *words_for(setting, None))
+        config = trained(*words, *words_for(setting, value), *words_for(setting, None))
         assert getattr(config, setting.name) is None
 
 
 def test_all_settings_at_once() -> None:
     values = {setting.name: other_value(setting) for setting in settings()}
     words = [word for setting in settings() for word in words_for(setting, values[setting.name])]
-    assert trained(*words, "CartPole-v1") == Config(
-        env="CartPole-v1", **values | {"params": {"length": 0.6} | values["params"]}
-    )
+    assert trained(*words, "CartPole-v1") == Config(env="CartPole-v1", **values)  # there is no preset for a2c
 
 
 def test_settings_are_the_dataclass() -> None:
@@ -276,6 +280,18 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
     assert all(f"(preset big: {value})" in big for value in ("65536", "128", "off"))
     assert "(preset" not in shown("CartPole-v1", "--preset", "none", "--help")
     assert "the first there is of 1. the option" in shown("--help")
+    assert "(preset pqn: 32)" in shown("CartPole-v1", "--algorithm", "pqn", "--help")
+
+
+def test_help_groups_settings_by_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == OK
+    text = capsys.readouterr().out
+    groups = text.split("\nsettings of ")
+    assert groups[1].startswith("the run:")
+    for name, owners in OWN_SETTINGS.items():
+        flag = next(setting.flag for setting in settings() if setting.name == name)
+        (group,) = (each for each in groups if f"  {flag} " in each or f"  {flag}," in each)
+        assert group.startswith(f"{' and '.join(owners)} alone:")
 
 
 def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

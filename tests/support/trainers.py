@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 from harness import numpy_of
 
+from gpu_envs.training.algorithms import foreign
 from gpu_envs.training.config import Config
 
 WIDE_BOX = gymnasium.spaces.Box(np.array([-2, 0, 5, -1, -1], np.float32), np.array([2, 1, 7, 1, 3], np.float32))
@@ -41,7 +42,8 @@ def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
     }  # fmt: skip
     if env == FIELD:
         few["params"] = FIELD_PARAMS
-    return Config(env=env, device=device, **(few | settings))
+    others = foreign([settings.get("algorithm", "ppo")], few)
+    return Config(env=env, device=device, **({name: few[name] for name in few if name not in others} | settings))
 
 
 def usual(env: str, device: str, **settings: Any) -> Config:

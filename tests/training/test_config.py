@@ -12,7 +12,8 @@ import pytest
 from harness import IDS, TEAM_IDS
 
 import gpu_envs
-from gpu_envs.training.config import ACTIVATIONS, ALGORITHMS, PRECISIONS, Config
+from gpu_envs.training.algorithms import ALGORITHMS, OWN_SETTINGS, owned
+from gpu_envs.training.config import ACTIVATIONS, PRECISIONS, Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.schedule import Schedule
 
@@ -48,7 +49,7 @@ from gpu_envs.training.schedule import Schedule
         ("initial_std", 0.0067, "initial_std is 0.0067; it must lie from 0.0068 to 7.38"),
         ("initial_std", 7.39, "initial_std is 7.39; it must lie from 0.0068 to 7.38"),
         ("target_return", float("inf"), "target_return is inf"),
-        ("algorithm", "poo", "algorithm is 'poo'. Did you mean 'ppo'? Allowed: ppo, a2c"),
+        ("algorithm", "poo", "algorithm is 'poo'. Did you mean 'ppo'? Allowed: ppo, a2c, pqn"),
         ("activation", "tan", "activation is 'tan'. Did you mean 'tanh'?"),
         ("precision", "float64", "precision is 'float64'. Did you mean 'float32'?"),
         ("hidden", (), "hidden is ()"),
@@ -87,6 +88,7 @@ from gpu_envs.training.schedule import Schedule
         ("learning_rate", "0:1,2:0", "learning_rate: '0:1,2:0' is not a schedule (a schedule's fractions must rise"),
         ("learning_rate", "0:0.1,1:-0.1", "learning_rate is 0:0.1,1:-0.1; it cannot be negative"),
         ("entropy_weight", "much", "entropy_weight: 'much' is not a schedule"),
+        ("epsilon", 1.5, "epsilon is 1.5; it must lie from 0 to 1"),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: Any, message: str) -> None:
@@ -155,10 +157,33 @@ def test_iterations_take_at_least_the_steps(steps: int, num_envs: int, horizon: 
     assert config.iterations == iterations
 
 
+def test_settings_of_other_algorithms_are_refused() -> None:
+    for algorithm, name, value in (
+        ("pqn", "clip", 0.3), ("pqn", "shared_trunk", True), ("a2c", "epochs", 7), ("ppo", "epsilon", 0.5)
+    ):  # fmt: skip
+        owners = " and ".join(OWN_SETTINGS[name])
+        given: dict[str, Any] = {"algorithm": algorithm, name: value}
+        with pytest.raises(ValueError, match=f"^{algorithm} has no {name}, which is a setting of {owners}; leave"):
+            Config(env="CartPole-v1", **given)
+        with pytest.raises(ValueError, match=f"policy_settings of 'a': {algorithm} has no {name}"):
+            Config(env="CartPole-v1", policy_settings={"a": given})
+        kept = Config(env="CartPole-v1", algorithm=algorithm)
+        assert Config.from_json(owned(kept.to_json() | {name: value})) == kept  # once it was ignored
+        of_policy = {"policy_settings": {"a": given}}
+        kept = dataclasses.replace(Config(env="CartPole-v1"), policy_settings={"a": {"algorithm": algorithm}})
+        assert Config.from_json(owned(kept.to_json() | of_policy)) == kept
+
+
+def test_a_run_may_have_what_one_of_its_policies_has() -> None:
+    config = Config(env="CartPole-v1", clip=0.3, epochs=7, policy_settings={"a": {"algorithm": "pqn"}})
+    assert (config.of_policy("a").clip, config.of_policy("a").epochs) == (0.2, 7)
+    assert (config.of_policy("b").clip, config.of_policy("b").epochs) == (0.3, 7)
+    Config(env="CartPole-v1", algorithm="pqn", clip=0.3, policy_settings={"a": {"algorithm": "ppo"}})
+
+
 def test_a2c_is_one_pass() -> None:
-    config = Config(env="CartPole-v1", epochs=3, minibatches=5)
-    assert config.passes == (3, 5)
-    assert dataclasses.replace(config, algorithm="a2c").passes == (1, 1)
+    assert Config(env="CartPole-v1", epochs=3, minibatches=5).passes == (3, 5)
+    assert Config(env="CartPole-v1", algorithm="a2c").passes == (1, 1)
 
 
 def test_the_words_that_are_allowed() -> None:

@@ -33,6 +33,9 @@ ACTING: Mapping[str, Any] = {
 }  # fmt: skip
 """What makes a policy act otherwise from the beginning."""
 
+OF_CHOICES = ("epsilon",)
+"""Settings that boxes do not have."""
+
 OTHERS = {**UPDATING, **ACTING}
 ROLES = ("tagger", "runner")
 
@@ -52,14 +55,14 @@ def learnt(config: Config, updates: int = 1) -> dict[str, Any]:
 
 
 def test_every_setting_has_another_value_here() -> None:
-    assert sorted(OTHERS) == sorted(OF_A_POLICY)
+    assert sorted([*OTHERS, *OF_CHOICES]) == sorted(OF_A_POLICY)
     defaults = duel("cpu")
     assert all(getattr(duel("cpu", **{name: value}), name) != getattr(defaults, name) for name, value in OTHERS.items())
 
 
 def test_the_runs_own_settings_given_to_a_policy_change_no_bit(device: str) -> None:
     plain = duel(device, learning_rate="0:0.01,1:0", normalise_rewards=True)
-    same = {name: getattr(plain, name) for name in OF_A_POLICY}
+    same = {name: getattr(plain, name) for name in OF_A_POLICY}  # pqn's too, as they are the defaults
     states = []
     for settings in ({}, {"tagger": same}):
         trainer = Trainer(duel(device, learning_rate="0:0.01,1:0", normalise_rewards=True, policy_settings=settings))
@@ -95,6 +98,23 @@ def test_a_network_of_its_own(name: str, device: str) -> None:
     for role, expected in (("tagger", plain), ("runner", every)):
         assert repr(found[role].module) == repr(expected[role].module)
         assert_same_bits(expected[role].module.state_dict(), found[role].module.state_dict())
+
+
+def test_algorithms_of_their_own(device: str) -> None:
+    """Beside a policy that PPO trains, with settings that the other one's algorithm does not have."""
+    own = {"algorithm": "pqn", "epsilon": 0.25, "layer_norm": True}
+    run = {"clip": 0.1, "entropy_weight": 0.01, "policy_settings": {"runner": own}}
+    trainer, whole = Trainer(small(device, GRID, **run)), Trainer(small(device, GRID, clip=0.1, entropy_weight=0.01))
+    assert type(trainer.learners["runner"].networks) is not type(trainer.learners["tagger"].networks)
+    trainer._roll_out()
+    whole._roll_out()
+    actions = [each._horizon_env.storage["tagger"].observations[1] for each in (trainer, whole)]
+    assert not torch.equal(*actions)  # they meet other runners
+    mine, theirs = (each.learners["tagger"].module.state_dict() for each in (trainer, whole))
+    assert_same_bits(mine, theirs)
+    trainer.iterate(2)
+    assert {"kl", "value_loss"} <= {*trainer.learners["tagger"].reported}
+    assert "kl" not in trainer.learners["runner"].reported
 
 
 class Watching(nn.Module):

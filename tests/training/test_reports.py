@@ -60,7 +60,7 @@ def test_a_window_goes_on_from_its_state() -> None:
 
 def test_reports_arrive_whole_and_in_order(device: str) -> None:
     place = resolve_device(device)
-    roles, learners, names, horizon, depth = ("a", "b"), ("x",), ("loss", "norm"), 4, 2
+    roles, learners, names, horizon, depth = ("a", "b"), {"x": ("loss", "norm")}, ("loss", "norm"), 4, 2
     mailbox = Mailbox(roles, learners, names, horizon, place, depth, ("far", "wide"))
     figures = torch.zeros(mailbox.size, device=place)
     received = []

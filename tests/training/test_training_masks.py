@@ -27,7 +27,7 @@ from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies.networks import TOTALS, TorchNetworks  # noqa: E402
+from gpu_envs.training.policies.networks import TOTALS, TorchPolicy  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.rollout.features import Flattening  # noqa: E402
 
@@ -103,7 +103,7 @@ def test_forbidden_choices_are_never_drawn(name: str, device: str) -> None:
 class Case:
     """A small network, observations, masks, and what was done under another network."""
 
-    networks: TorchNetworks
+    networks: TorchPolicy
     optimiser: Adam
     observations: Tensor
     batch: Samples
@@ -123,7 +123,7 @@ def case(name: str, place: str, samples: int = 400, features: int = 3) -> Case:
     observations = torch.randn(samples, features, generator=generator)
     module.to(place)
     optimiser = Adam(list(module.parameters()), device=place, threads=1)
-    networks = TorchNetworks(module, head, Ops(head, place, 1), optimiser, None, "float32", place)
+    networks = TorchPolicy(module, head, Ops(head, place, 1), optimiser, None, "float32", place)
     given = (actions, log_probs, *others, mask)
     names = ("actions", "log_probs", "advantages", "returns", "values", "action_mask")
     batch = Samples(**{n: tensor.to(place) for n, tensor in zip(names, given, strict=True)})
@@ -365,7 +365,7 @@ def test_kernels_of_small_networks_know_no_masks(device: str) -> None:
     reason = "the device is cpu" if device == "cpu" else "the environment has action masks"
     with pytest.raises(ValueError, match=f"fused=True, and {reason}"):
         Trainer(corridor(device, fused=True))
-    assert isinstance(Trainer(corridor(device, hidden=(64, 64))).learners["agent"].networks, TorchNetworks)
+    assert isinstance(Trainer(corridor(device, hidden=(64, 64))).learners["agent"].networks, TorchPolicy)
 
 
 # --- observations of other forms ---

@@ -18,6 +18,9 @@ FIGURES = (
 )
 """What a learner reports of each iteration; the first six are sums over its minibatches."""
 
+OF_DISTRIBUTIONS = ("policy_loss", "entropy", "kl", "clip_fraction")
+"""Those of policies that say how likely each action is."""
+
 _BLOCK = 256
 _MOST_BLOCKS = 128
 

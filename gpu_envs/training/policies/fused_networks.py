@@ -140,7 +140,9 @@ class FusedNetworks(Networks):
     def values(
         self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
         largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
+        del action_mask  # it does not change what they are worth
         rows = len(values)
         if places is None and rows != observations.shape[0]:
             raise ValueError(f"there are observations of {observations.shape[0]} rows, and room for {rows} values")

@@ -37,6 +37,8 @@ class Networks(ABC):
     """Acting with values notes the largest observation, too."""
     optimiser: Adam | None
     """Who takes the steps; None: they do not learn."""
+    epsilon: torch.Tensor | None = None
+    """How likely an element of an action is a random choice, ``[1]``; None: outputs say how likely each choice is."""
 
     @abstractmethod
     def act(
@@ -66,6 +68,7 @@ class Networks(ABC):
     def values(
         self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
         largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Writes the values of observations.
 
@@ -75,6 +78,7 @@ class Networks(ABC):
             places: Which rows are valued, whole groups of them; below zero: none, and the value may be anything.
             largest: ``[1]``, raised to the largest magnitude in rows of agents in the game, above which is NaN.
             alive: Whose rows those are, ``[rows]``; None: all.
+            action_mask: As for ``act``, without ``places``.
         """
 
     @abstractmethod
@@ -123,7 +127,6 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-@final
 class TorchNetworks(Networks):
     """Any module, run by torch.
 
@@ -146,30 +149,25 @@ class TorchNetworks(Networks):
         self._takes_parts = any(isinstance(part, PartedLinear) for part in module.modules())
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
-    def act(
-        self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
-        acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
-        action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
-        alive: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
-        assert largest is None
-        assert alive is None
-        self._learning(False)
-        with torch.no_grad(), matmul_precision(self._precision), self._casts():
-            if isinstance(self.module, Policy) and values is None:
-                parameters = self.module.distribution(self._scaled(observations))
-            else:
-                parameters, found = self.module(self._scaled(observations))
-                if values is not None:
-                    values.copy_(found)
-        self._ops.sample(
-            _plain(parameters), actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy,
-            first_row=first_row, action_mask=action_mask,
-        )  # fmt: skip
+    @abstractmethod
+    def _valued(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+        """The values of what the module is given."""
+
+    @abstractmethod
+    def _learnt(self, observations: Any) -> tuple[torch.Tensor, ...]:
+        """Those outputs of the module that the loss is of."""
+
+    @abstractmethod
+    def _judged(
+        self, outputs: tuple[torch.Tensor, ...], batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, sums: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """The gradient of the summed loss by each of those outputs; writes each sample's ``SUMS``."""
 
     def values(
         self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
         largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         if largest is not None:
             raise_to_largest(largest, observations, alive)
@@ -179,9 +177,9 @@ class TorchNetworks(Networks):
         step = self._chunk(observations.shape[0], _each(observations))
         with torch.no_grad(), matmul_precision(self._precision), self._casts():
             for first in range(0, observations.shape[0], step):
-                some = self._scaled(observations[first : first + step])
-                found = self.module.value(some) if isinstance(self.module, Policy) else self.module(some)[1]
-                values[first : first + step].copy_(found)
+                some = slice(first, first + step)
+                mask = None if action_mask is None else action_mask[some]
+                values[some].copy_(self._valued(self._scaled(observations[some]), mask))
 
     def gradient(
         self, observations: Rows, batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
@@ -200,21 +198,17 @@ class TorchNetworks(Networks):
                 chosen, part = indices[piece], batch
                 some = chosen_rows(observations, chosen)
             if part.alive is not None:
-                some = of_living(some, _rows(part.alive, chosen))
+                some = of_living(some, chosen_of(part.alive, chosen))
             with torch.enable_grad(), matmul_precision(self._precision), self._casts():
-                parameters, values = self.module(self._scaled(some))
-                parameters, values = parameters.float(), values.float()
-            given = (torch.empty_like(parameters), torch.empty_like(values))
-            sums = parameters.new_empty((TOTALS, parameters.shape[0]))
-            self._ops.loss(
-                _plain(parameters), _plain(values), part, chosen, settings, scalars, given[0], given[1], sums
-            )
+                outputs = tuple(output.float() for output in self._learnt(self._scaled(some)))
+            sums = outputs[0].new_empty((TOTALS, outputs[0].shape[0]))
+            given = self._judged(tuple(map(plain, outputs)), part, chosen, settings, scalars, sums)
             # the actor, or the critic, may have nothing that learns
-            ways = [(o, g) for o, g in zip((parameters, values), given, strict=True) if o.requires_grad]
-            outputs, upstream = zip(*ways, strict=True)
+            ways = [(o, g) for o, g in zip(outputs, given, strict=True) if o.requires_grad]
+            learnt, upstream = zip(*ways, strict=True)
             judged: Any = _Judged.apply  # untyped
             with matmul_precision(self._precision):
-                found = torch.autograd.grad(judged(upstream, *outputs), self._parameters, allow_unused=True)
+                found = torch.autograd.grad(judged(upstream, *learnt), self._parameters, allow_unused=True)
             grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(found, self._parameters, strict=True)]
             if first == 0:
                 torch.sum(sums, 1, out=totals)
@@ -246,6 +240,51 @@ class TorchNetworks(Networks):
         return torch.autocast(self._kind, torch.bfloat16, cache_enabled=False)
 
 
+@final
+class TorchPolicy(TorchNetworks):
+    """A module that gives the parameters of a distribution over actions, and the value."""
+
+    def act(
+        self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
+        acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
+        action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
+        alive: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        assert largest is None
+        assert alive is None
+        self._learning(False)
+        with torch.no_grad(), matmul_precision(self._precision), self._casts():
+            if isinstance(self.module, Policy) and values is None:
+                parameters = self.module.distribution(self._scaled(observations))
+            else:
+                parameters, found = self.module(self._scaled(observations))
+                if values is not None:
+                    values.copy_(found)
+        self._ops.sample(
+            plain(parameters), actions, log_probs, stream=stream, turn=turn, acted=acted, greedy=greedy,
+            first_row=first_row, action_mask=action_mask,
+        )  # fmt: skip
+
+    def _valued(self, observations: Any, action_mask: torch.Tensor | None) -> torch.Tensor:
+        del action_mask  # it does not change what they are worth
+        found: torch.Tensor
+        found = self.module.value(observations) if isinstance(self.module, Policy) else self.module(observations)[1]
+        return found
+
+    def _learnt(self, observations: Any) -> tuple[torch.Tensor, ...]:
+        parameters, values = self.module(observations)
+        return parameters, values
+
+    def _judged(
+        self, outputs: tuple[torch.Tensor, ...], batch: Samples, indices: torch.Tensor | None, settings: LossSettings,
+        scalars: torch.Tensor, sums: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        parameters, values = outputs
+        given = (torch.empty_like(parameters), torch.empty_like(values))
+        self._ops.loss(parameters, values, batch, indices, settings, scalars, *given, sums)
+        return given
+
+
 def _each(rows: Rows) -> int:
     """How many rows belong together."""
     return rows.each if isinstance(rows, Parts) else 1
@@ -257,12 +296,12 @@ def sliced(batch: Samples, piece: slice) -> Samples:
     return Samples(**pieces)
 
 
-def _rows(array: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
+def chosen_of(array: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
     """The rows that were chosen; None: all."""
     return array if chosen is None else array.index_select(0, chosen)
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as our kernels read it: contiguous float32 without a gradient."""
     return tensor.detach().float().contiguous()
 
@@ -290,8 +329,17 @@ def units_of(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.shape[0] for parameter in parameters if parameter.dim() == 2) or 256
 
 
-def check_module(module: nn.Module, features: int, head: Head, name: str, device: str) -> None:
-    """Refuses a module that cannot learn, or whose outputs do not have the shapes that its agents ask for."""
+def check_module(module: nn.Module, features: int, head: Head, name: str, device: str, *, of_choices: bool) -> None:
+    """Refuses a module that cannot learn, or whose outputs do not have the shapes that its agents ask for.
+
+    Args:
+        module: What is to be the policy's.
+        features: Of its observations.
+        head: Of its actions.
+        name: The policy's.
+        device: Where the module is.
+        of_choices: It is to value choices, and not to give a distribution and the value.
+    """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(
             f"the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 module "
@@ -304,13 +352,16 @@ def check_module(module: nn.Module, features: int, head: Head, name: str, device
                 f"observations of {features} features: give module.float() (precision='bf16' computes in bfloat16)"
             )
     outputs = _probed(module, features, name, device)
-    wanted = ((2, head.parameters), (2,))
+    wanted = ((2, head.parameters),) if of_choices else ((2, head.parameters), (2,))
+    if of_choices and isinstance(outputs, torch.Tensor):
+        outputs = (outputs,)
     shapes = tuple(tuple(part.shape) for part in outputs) if isinstance(outputs, tuple) else ()
     if shapes != wanted:
+        parameters = f"a tuple of the distribution's parameters {wanted[0]} and the values {wanted[-1]}"
         raise ValueError(
             f"the policy {name!r} maps observations [2, {features}] to "
-            f"{' and '.join(map(str, shapes)) or type(outputs).__name__}; expected a tuple of the distribution's "
-            f"parameters {wanted[0]} and the values {wanted[1]}"
+            f"{' and '.join(map(str, shapes)) or type(outputs).__name__}; expected "
+            f"{f'the values of choices {wanted[0]}' if of_choices else parameters}"
         )
     if not any(part.requires_grad for part in outputs):
         raise ValueError(

@@ -94,6 +94,24 @@ class SharedPerceptron(nn.Module):
 
 
 @final
+class ActionValues(nn.Module):
+    """A multilayer perceptron that values every choice of every element of an action, ``[rows, head.parameters]``."""
+
+    def __init__(
+        self, features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
+    ) -> None:
+        """Draws the weights: orthogonal, the last ones small, so that nothing is preferred at first."""
+        super().__init__()
+        self.actor = _layers(features, config, head.parameters, split)
+        _draw(self.actor, 0.01, generator)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """The values."""
+        values: torch.Tensor = self.actor(observations)
+        return values
+
+
+@final
 class Padding(nn.Module):
     """Lengthens rows by zeros to whole words, in the type that the product wants."""
 
@@ -146,7 +164,7 @@ def default_policy(
     features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
 ) -> nn.Module:
     """The policy that a configuration describes; with a split one that takes observations in parts, too."""
-    kind = SharedPerceptron if config.shared_trunk else Perceptron
+    kind = ActionValues if config.algorithm == "pqn" else SharedPerceptron if config.shared_trunk else Perceptron
     return kind(features, head, config, generator, split)
 
 

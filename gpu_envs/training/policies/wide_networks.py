@@ -137,7 +137,9 @@ class WideNetworks(WideKernels, Networks):
     def values(
         self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,
         largest: torch.Tensor | None = None, alive: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
+        del action_mask  # it does not change what they are worth
         rows = len(values)
         self._pack.launch(self._blocks)
         self._forward[1].launch(

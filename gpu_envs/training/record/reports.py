@@ -100,11 +100,21 @@ class Mailbox:
     """Carries the figures of iterations to the host, a few behind the device."""
 
     def __init__(
-        self, roles: Sequence[str], learners: Sequence[str], names: Sequence[str],
+        self, roles: Sequence[str], learners: Mapping[str, Sequence[str]], names: Sequence[str],
         horizon: int, device: str, depth: int, metrics: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Allocates; so many iterations as ``depth`` may be under way before the first is waited for."""
-        self._roles, self._learners, self._names, self._horizon = tuple(roles), tuple(learners), tuple(names), horizon
+        """Allocates.
+
+        Args:
+            roles: Whose episodes are told of.
+            learners: By name, which of the figures each one reports.
+            names: Of all its figures.
+            horizon: Steps of an iteration.
+            device: Where they come from.
+            depth: So many iterations may be under way before the first is waited for.
+            metrics: Of episodes.
+        """
+        self._roles, self._learners, self._names, self._horizon = tuple(roles), dict(learners), tuple(names), horizon
         self._metrics = tuple(metrics)
         self._measured = (len(metrics) + 1) * horizon if metrics else 0
         self.size = 3 * horizon * len(roles) + self._measured + len(names) * len(learners) + 1
@@ -147,7 +157,10 @@ class Mailbox:
         return IterationReport(
             iteration,
             dict(zip(self._roles, episodes, strict=True)),
-            {name: dict(zip(self._names, row, strict=True)) for name, row in zip(self._learners, figures, strict=True)},
+            {
+                name: {figure: value for figure, value in zip(self._names, row, strict=True) if figure in reported}
+                for (name, reported), row in zip(self._learners.items(), figures, strict=True)
+            },
             marks.between(0),
             marks.between(1),
             bool(values[-1]),
@@ -213,7 +226,8 @@ class EpisodeWindow:
 def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
     """A learner's figures with the sums over minibatches divided by their samples, under the names of a log."""
     count = max(figures["samples"], 1.0)
-    means = {n: figures[n] / count for n in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")}
+    sums = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+    means = {name: figures[name] / count for name in sums if name in figures}
     return means | {n: v for n, v in figures.items() if n not in means and n != "samples"}
 
 

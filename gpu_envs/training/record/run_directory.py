@@ -20,6 +20,7 @@ from gpu_envs.errors import did_you_mean, display
 from gpu_envs.registry.known import id_of, spec_of_run
 from gpu_envs.registry.sources import parse
 from gpu_envs.specs.base import Spec
+from gpu_envs.training.algorithms import owned
 from gpu_envs.training.config import Config
 from gpu_envs.training.record.checkpoint import FORMAT, Checkpoints, replacing
 from gpu_envs.training.record.summary import read_log
@@ -100,7 +101,7 @@ class RunDirectory:
 
     def config(self) -> Config:
         """The configuration of the run."""
-        config = Config.from_json(self.about()["config"])
+        config = Config.from_json(owned(self.about()["config"]))
         place = parse(config.env)
         if place is not None and place.is_file and not Path(place.place).is_file():
             raise FileNotFoundError(

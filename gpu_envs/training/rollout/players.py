@@ -8,6 +8,7 @@ import torch
 
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.algorithms import owned
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.networks import Networks, TorchNetworks
@@ -36,6 +37,7 @@ class Frozen:
             "state": {
                 "module": {name: tensor.detach().clone() for name, tensor in module.state_dict().items()},
                 "observations": scale.state() if scale is not None else None,
+                "epsilon": None if self.networks.epsilon is None else self.networks.epsilon.clone(),
             },
             "config": self.config.to_json(),
             "source": self.source,
@@ -43,7 +45,7 @@ class Frozen:
 
     def load(self, kept: Mapping[str, Any]) -> None:
         """Takes over weights, whatever the source holds by now."""
-        then = Config.from_json(kept["config"])
+        then = Config.from_json(owned(kept["config"]))
         differing = [name for name in _OF_THE_MODULE if getattr(then, name) != getattr(self.config, name)]
         if differing:
             raise CheckpointError(

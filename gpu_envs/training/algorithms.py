@@ -1,0 +1,58 @@
+"""The algorithms, and the settings that not all of them have."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ALGORITHMS = ("ppo", "a2c", "pqn")
+
+OWN_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("clip", "target_kl"), ("ppo",)),
+    **dict.fromkeys(("epochs", "minibatches"), ("ppo", "pqn")),
+    **dict.fromkeys(
+        ("value_clip", "value_weight", "entropy_weight", "normalise_advantages", "shared_trunk", "initial_std"),
+        ("ppo", "a2c"),
+    ),
+    "epsilon": ("pqn",),
+}
+"""The algorithms that have a setting; settings that are not named here are everybody's."""
+
+
+def lacking(algorithms: Iterable[str], given: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Settings with other values than their defaults that none of some algorithms has."""
+    return [name for name in foreign(algorithms, given) if given[name] != defaults[name]]
+
+
+def foreign(algorithms: Iterable[str], given: Iterable[str]) -> list[str]:
+    """Those of some settings that none of some algorithms has."""
+    chosen = {*algorithms}
+    return [name for name in given if name in OWN_SETTINGS and not chosen & {*OWN_SETTINGS[name]}]
+
+
+def refuse(algorithm: str, names: Iterable[str]) -> None:
+    """Says of settings that an algorithm does not have them, and which do."""
+    for name in names:
+        raise ValueError(
+            f"{algorithm} has no {name}, which is a setting of {' and '.join(OWN_SETTINGS[name])}; leave it out, or "
+            "give another algorithm"
+        )
+
+
+def check_actions(algorithm: str, kind: str, policy: str) -> None:
+    """Refuses a kind of actions, ``discrete`` or ``box``, that an algorithm cannot choose."""
+    if algorithm == "pqn" and kind == "box":
+        raise ValueError(
+            f"pqn values each choice of an action, and the actions of the policy {policy!r} are a Box, which has no "
+            f"choices; give ppo or a2c"
+        )
+
+
+def owned(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was kept of a run's settings, without those that its algorithms do not have: once they were ignored."""
+    whole, policies = given.get("algorithm", ALGORITHMS[0]), given.get("policy_settings", {})
+    algorithms = {policy: own.get("algorithm", whole) for policy, own in policies.items()}
+    settings = {
+        policy: {name: own[name] for name in own if name not in foreign([algorithms[policy]], own)}
+        for policy, own in policies.items()
+    }
+    others = foreign([whole, *algorithms.values()], given)
+    return {name: value for name, value in given.items() if name not in others} | {"policy_settings": settings}

@@ -1,0 +1,244 @@
+"""PQN: what it chooses, what it aims at and how it learns, beside plain torch and NumPy."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import assert_same_bits
+from trainers import FIELD, FIELD_PARAMS, GRID, figures_of, small, timeless, usual
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gpu_envs.backend import resolve_device  # noqa: E402
+from gpu_envs.training import Config, Trainer, resume, train  # noqa: E402
+from gpu_envs.training.operations.heads import Head  # noqa: E402
+from gpu_envs.training.operations.ops import Ops  # noqa: E402
+from gpu_envs.training.policies.value_networks import TorchValues  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def pqn(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
+    return small(device, env, algorithm="pqn", **settings)
+
+
+# --- what is chosen ---
+
+
+class Given(nn.Module):
+    """Values that are the observations themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(()))
+
+    def forward(self, observations: Any) -> Any:
+        return observations + self.nothing
+
+
+SIZES = (3, 1, 4)
+
+
+def chosen(values: Any, device: str, epsilon: float, mask: Any = None, *, greedy: bool = False) -> tuple[Any, Any]:
+    """Actions, counted from 0, and what is said of the best."""
+    place = resolve_device(device)
+    head = Head.of(gymnasium.spaces.MultiDiscrete(list(SIZES), start=[0, 5, -2]))
+    networks = TorchValues(Given().to(place), head, Ops(head, place, 1), None, None, "float32", place)
+    networks.epsilon.fill_(epsilon)
+    rows = len(values)
+    actions = torch.zeros((rows, 3), dtype=torch.int32, device=place)
+    log_probs, best = torch.zeros(rows, device=place), torch.zeros(rows, device=place)
+    stream = torch.tensor([99, 7], device=place)
+    networks.act(values.to(place), actions, log_probs, best, None, stream, 0, greedy=greedy, action_mask=mask)
+    again = torch.empty_like(best)
+    networks.values(values.to(place), again, action_mask=mask)
+    assert torch.equal(best, again)
+    return actions.cpu() - torch.tensor(head.starts), best.cpu()
+
+
+def test_an_element_is_the_best_choice_or_a_random_one(device: str) -> None:
+    rows, epsilon = 40_000, 0.3
+    values = torch.randn(1, sum(SIZES), generator=torch.Generator().manual_seed(1)).expand(rows, -1)
+    actions, best = chosen(values, device, epsilon)
+    first, whole = 0, 0.0
+    for element, size in enumerate(SIZES):
+        own = values[0, first : first + size]
+        shares = torch.bincount(actions[:, element].long(), minlength=size) / rows
+        expected = torch.full((size,), epsilon / size)
+        expected[own.argmax()] += 1 - epsilon
+        assert (shares - expected).abs().max() < 4 * (0.25 / rows) ** 0.5
+        whole += float(own.max())
+        first += size
+    assert best[0].item() == pytest.approx(whole / len(SIZES), rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_greedy_actions_and_no_random_ones(epsilon: float, device: str) -> None:
+    values = torch.randn(500, sum(SIZES), generator=torch.Generator().manual_seed(2))
+    best = torch.stack([part.argmax(1) for part in values.split(SIZES, 1)], 1)
+    assert torch.equal(chosen(values, device, epsilon, greedy=True)[0], best)
+    if epsilon == 0.0:
+        assert torch.equal(chosen(values, device, epsilon)[0], best)
+
+
+def test_what_is_forbidden_is_neither_chosen_nor_the_best(device: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randn(5000, sum(SIZES), generator=generator)
+    mask = torch.rand(values.shape, generator=generator) < 0.5
+    mask[:, [0, 3, 4]] = True  # something is possible of each element
+    for greedy in (False, True):
+        actions, best = chosen(values, device, 0.5, mask.to(torch.int8).to(resolve_device(device)), greedy=greedy)
+        places = actions + torch.tensor([0, 3, 4])
+        assert mask.gather(1, places).all()
+    allowed = torch.where(mask, values, -torch.inf)
+    expected = torch.stack([part.amax(1) for part in allowed.split(SIZES, 1)]).mean(0)
+    assert torch.allclose(best, expected, rtol=1e-6)
+
+
+# --- what is aimed at, and the update ---
+
+
+def lambda_returns(trainer: Trainer, name: str, best: Any, of_last: Any) -> np.ndarray:
+    """Q(lambda), backward over the horizon, in float64: ``best`` of [T + 1, rows], ``of_last`` of [T, rows]."""
+    storage, config = trainer._horizon_env.storage[name], trainer.config
+    rewards, terminated, truncated = (
+        getattr(storage, key).flatten(1).cpu().numpy() for key in ("rewards", "terminations", "truncations")
+    )
+    returns, ahead = np.zeros(rewards.shape), best[-1]
+    for t in range(config.horizon - 1, -1, -1):
+        mixed = config.gae_lambda * ahead + (1 - config.gae_lambda) * best[t + 1]
+        rest = np.where(terminated[t], 0.0, np.where(truncated[t], of_last[t], mixed))
+        returns[t] = ahead = rewards[t] + config.gamma * rest
+    return returns
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_returns_and_an_update_are_those_of_plain_torch(wrong: bool, device: str) -> None:
+    """Truncated episodes go on from their own last observation; from the next one's first, which is wrong, it fails."""
+    config = pqn(
+        device, params={"max_episode_steps": 9}, num_envs=6, horizon=20, epochs=1, minibatches=1, learning_rate=0.02,
+        gae_lambda=0.7, gamma=0.9, hidden=(9, 5), layer_norm=True, max_grad_norm=None,
+    )  # fmt: skip
+    trainer = Trainer(config)
+    trainer.iterate(2)
+    trainer._roll_out()
+    learner, storage = trainer.learners["agent"], trainer._horizon_env.storage["agent"]
+    assert storage.truncations.any()
+    module = copy.deepcopy(learner.module).double()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    with torch.no_grad():
+        best = module(storage.observations.flatten(0, 2).double()).amax(1).view(21, 6).cpu().numpy()
+        last = storage.observations[1:] if wrong else storage.final_obs
+        assert last is not None
+        of_last = module(last.flatten(0, 2).double()).amax(1).view(20, 6).cpu().numpy()
+    expected = lambda_returns(trainer, "agent", best, of_last)
+    trainer._learn()
+    found = learner._returns.cpu().numpy()
+    if wrong:
+        assert abs(found - expected).max() > 1e-3
+        return
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    values = module(storage.observations[:-1].flatten(0, 2).double())
+    actions = learner._actions.flatten(0, 1).long()
+    off = values.gather(1, actions).squeeze(1) - learner._returns.flatten().double()
+    loss = 0.5 * off.square().mean()
+    wanted = torch.autograd.grad(loss, list(module.parameters()))
+    gradients = learner._optimiser.gradient.double() / off.numel()
+    for parameter, gradient in zip(wanted, gradients.split([each.numel() for each in before]), strict=True):
+        assert (parameter.flatten() - gradient).abs().max() <= 1e-5 * parameter.abs().max()
+    figures = figures_of(learner)
+    assert figures["value_loss"] / figures["samples"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_an_action_is_worth_the_mean_of_its_elements(device: str) -> None:
+    place = resolve_device(device)
+    config = pqn(device, FIELD, params=FIELD_PARAMS, epochs=1, minibatches=1)
+    trainer = Trainer(config)
+    trainer._roll_out()
+    trainer._learn()
+    learner = trainer.learners["runner"]
+    assert learner.policy_rows.head.width == 2
+    assert learner.networks.epsilon is not None
+    assert learner.networks.epsilon.device == torch.device(place)
+    assert np.isfinite(learner.figures.tolist()).all()
+
+
+# --- runs ---
+
+
+def test_boxes_are_refused_before_anything_is_allocated() -> None:
+    with pytest.raises(ValueError, match="pqn values each choice of an action, and the actions of the policy 'agent'"):
+        Trainer(pqn("cpu", "Pendulum-v1"))
+
+
+def test_a_module_of_the_users_own(device: str) -> None:
+    module = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+    trainer = Trainer(pqn(device), modules={"agent": module})
+    trainer.iterate(3)
+    with pytest.raises(
+        ValueError, match=r"maps observations \[2, 4\] to \(2, 3\); expected the values of choices \(2, 2\)"
+    ):
+        Trainer(pqn(device), modules={"agent": nn.Linear(4, 3)})
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", GRID])
+def test_a_run_goes_on_bit_for_bit(env: str, tmp_path: Path, device: str) -> None:
+    def run(folder: str, **settings: Any) -> Config:
+        given = {
+            "epsilon": "0:0.9,1:0.1",
+            "normalise_observations": True,
+            "normalise_rewards": True,
+            "layer_norm": True,
+        }
+        return pqn(device, env, run_dir=str(tmp_path / folder), **(given | settings))
+
+    whole = Trainer(run("whole"))
+    whole.iterate(8)
+    half = Trainer(run("half"))
+    half.iterate(4)
+    state = half.state()
+    other = Trainer(run("half"))
+    other.load(state)
+    other.iterate(4)
+    assert_same_bits(timeless(whole.state()), timeless(other.state()))
+
+
+def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
+    config = pqn(device, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 6, checkpoint_interval=3, log_interval=2)
+    result = train(config, progress=False)
+    assert result.steps == 8 * 16 * 6
+    header = (tmp_path / "run" / "log.csv").read_text().splitlines()[0].split(",")
+    assert "value_loss" in header
+    assert not {"kl", "entropy", "policy_loss", "clip_fraction"} & {*header}
+    assert resume(tmp_path / "run", total_steps=8 * 16 * 9, progress=False).steps == 8 * 16 * 9
+    opponent = small(device, policies={"agent": "frozen:" + str(tmp_path / "run")})
+    with pytest.raises(ValueError, match="no policy learns"):
+        Trainer(opponent)
+
+
+def test_a_frozen_policy_by_values_plays(tmp_path: Path, device: str) -> None:
+    train(pqn(device, GRID, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
+    config = small(device, GRID, policies={"runner": f"frozen:{tmp_path / 'run'}"})
+    trainer = Trainer(config)
+    state = trainer.state()
+    trainer.iterate(2)
+    other = Trainer(config, kept=state["players"])
+    other.load(state)
+    other.iterate(2)
+    assert_same_bits(timeless(trainer.state()), timeless(other.state()))
+
+
+def test_cartpole_is_solved(device: str) -> None:
+    config = usual(
+        "CartPole-v1", device, algorithm="pqn", num_envs=64, horizon=32, epochs=4, minibatches=8, layer_norm=True,
+        activation="relu", total_steps=400_000, learning_rate="0:0.001,1:0", gae_lambda=0.9, gamma=0.98,
+        epsilon="0:1,0.2:0.05", max_grad_norm=10.0, seed=1,
+    )  # fmt: skip
+    trainer = Trainer(config)
+    trainer.run(progress=False)
+    assert trainer.evaluate(200)["agent"].mean >= 475
