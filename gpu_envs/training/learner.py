@@ -237,7 +237,7 @@ class Learner:
             "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
             "optimiser": self._optimiser.state(),
             "norm": self._norm.clone(),
-            "epsilon": None if self.networks.epsilon is None else self.networks.epsilon.clone(),
+            **({} if self.networks.epsilon is None else {"epsilon": self.networks.epsilon.clone()}),
             "streams": {name: stream.clone() for name, stream in self._streams.items()},
             **{name: kept if kept is None else kept.state() for name, kept in self._statistics.items()},
         }
