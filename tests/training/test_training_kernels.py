@@ -21,6 +21,7 @@ from gpu_envs.training.operations import (  # noqa: E402
     ops,
     optimiser,
     permutation,
+    replay,
 )
 from gpu_envs.training.operations.advantage import Advantages  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
@@ -281,6 +282,7 @@ def programs() -> list[Any]:
         measure.program(),
         permutation.program(),
         optimiser.program(),
+        *(replay.program(*shape) for shape in ((3, 1), (71, 2))),
         *(program(count) for program in (optimiser.program, small_program) for count in (2, 8)),
         *of_heads,
     ]

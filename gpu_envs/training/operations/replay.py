@@ -1,0 +1,216 @@
+"""A replay buffer on the device: transitions go in by horizons, and are drawn in a kernel."""
+
+import dataclasses
+from typing import Final, final
+
+import torch
+
+from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.program import KernelSettings, Program, program_of
+from gpu_envs.backend.structs import Struct
+
+_WORDS = 4
+"""A slot is whole vectors of so many words."""
+
+_BESIDE = 2
+"""Words of a slot beside observation and action: the reward, and what became of it."""
+
+_MOST_SHARES = 32
+
+INSERT_CALL = Struct.of(
+    "InsertCall",
+    "float",
+    ("Index", "rows"),
+    ("Index", "steps"),
+    ("Index", "slots"),
+    ("Index", "places"),
+    ("Index", "limit"),
+    ("const Index*", "position", (1,)),
+    ("const float*", "observations", ("steps_and_one", "rows", "features")),
+    ("const float*", "actions", ("steps", "rows", "width")),
+    ("const float*", "rewards", ("steps", "rows")),
+    ("const u8*", "terminations", ("steps", "rows")),
+    ("const u8*", "truncations", ("steps", "rows")),
+    ("const u8*?", "alive", ("steps", "rows")),
+    ("const float*?", "final_obs", ("steps", "rows", "features")),
+    ("float*", "ring", ("rows", "slots", "stride")),
+    ("float*", "lasts", ("rows", "places", "features")),
+)
+
+DRAW_CALL = Struct.of(
+    "DrawCall",
+    "float",
+    ("Index", "count"),
+    ("Index", "rows"),
+    ("Index", "slots"),
+    ("Index", "places"),
+    ("Index", "limit"),
+    ("int", "n_step"),
+    ("float", "gamma"),
+    ("const Index*", "position", (1,)),
+    ("const u64*", "stream", (2,)),
+    ("u64", "turn"),
+    ("const float*", "ring", ("rows", "slots", "stride")),
+    ("const float*", "lasts", ("rows", "places", "features")),
+    ("float*", "observations", ("count", "features")),
+    ("float*", "actions", ("count", "width")),
+    ("float*", "returns", ("count",)),
+    ("float*", "discounts", ("count",)),
+    ("float*", "next_observations", ("count", "features")),
+    ("u8*", "found", ("count",)),
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Transitions:
+    """What is drawn, sample by sample."""
+
+    observations: torch.Tensor
+    """[B, F]."""
+    actions: torch.Tensor
+    """[B, W], in units in which the bounds are -1 and 1."""
+    returns: torch.Tensor
+    """[B]: the discounted sum of the rewards of up to n steps, no further than the episode's end."""
+    discounts: torch.Tensor
+    """[B]: of what is expected after those, zero after a termination."""
+    next_observations: torch.Tensor
+    """[B, F]: what was observed after those; at a truncation the episode's own last observation."""
+    found: torch.Tensor
+    """bool [B]: whether there was one; of a buffer that has hardly one by an agent in the game, there may be none."""
+
+    @classmethod
+    def made(cls, count: int, features: int, width: int, device: str) -> "Transitions":
+        """Room for so many."""
+
+        def room(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, device=device)
+
+        return cls(
+            room(count, features), room(count, width), room(count), room(count), room(count, features),
+            torch.zeros(count, dtype=torch.bool, device=device),
+        )  # fmt: skip
+
+
+def program(features: int, width: int) -> Program:
+    """The source, for observations and actions of such lengths."""
+    stride = stride_of(features, width)
+    lines = [
+        f"constexpr int FEATURES = {features}, WIDTH = {width}, STRIDE = {stride};",
+        f"constexpr int SHARES = ON_GPU ? {_shares(features, width)} : 1;",
+    ]
+    sizes = {"features": features, "width": width, "stride": stride}
+    settings = KernelSettings(prologue="\n".join(lines), sizes=sizes, weight=4)
+    return program_of(("training/replay.cuh",), {"insert": INSERT_CALL, "draw": DRAW_CALL}, settings)
+
+
+def stride_of(features: int, width: int) -> int:
+    """The words of a slot."""
+    return -(-(features + width + _BESIDE) // _WORDS) * _WORDS
+
+
+def _shares(features: int, width: int) -> int:
+    """How many threads of a GPU share a sample: a power of two."""
+    return min(_MOST_SHARES, 1 << (max(features, width) - 1).bit_length())
+
+
+@final
+class Replay:
+    """The last transitions of rows of agents, ``slots`` - 1 of each.
+
+    Attributes:
+        position: int64 [1] on the device: the steps taken in so far.
+        ring: [rows, slots, words].
+        lasts: [rows, places, features]: the last observations of truncated episodes.
+    """
+
+    def __init__(
+        self, rows: int, slots: int, features: int, width: int, device: str, threads: int | None = None,
+        limit: int | None = None,
+    ) -> None:  # fmt: skip
+        """Allocates.
+
+        Args:
+            rows: Agents of all replicas.
+            slots: Steps of each that are kept, and one.
+            features: Of an observation.
+            width: Of an action.
+            device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+            threads: For the CPU: the most threads to use; None: one for each core.
+            limit: The step at which episodes are truncated; None: never.
+        """
+        if slots < 2 or rows < 1:
+            raise ValueError(f"there are {rows} rows of {slots} slots; give one row or more, and two slots or more")
+        if max(rows, slots) >= 2**32:
+            raise ValueError(f"there are {rows} rows of {slots} slots; numbers of 32 bits are drawn: give fewer")
+        backend = open_backend(resolve_device(device), threads)
+        self.rows, self.slots, self.width = rows, slots, width
+        self._shares: Final = 1 if backend.device == "cpu" else _shares(features, width)
+        self._stride: Final = stride_of(features, width)
+        places = 1 if limit is None else slots // limit + 2
+
+        def room(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, device=backend.device)
+
+        self.ring: Final = room(rows, slots, self._stride)
+        self.lasts: Final = room(rows, places, features)
+        self.position: Final = torch.zeros(1, dtype=torch.int64, device=backend.device)
+        self._insert, self._draw = load_kernels(backend, program(features, width))
+        for kernel in (self._insert, self._draw):
+            kernel.fill(
+                rows=rows, slots=slots, places=places, limit=limit or 1, position=self.position, ring=self.ring,
+                lasts=self.lasts,
+            )  # fmt: skip
+
+    def insert(
+        self, observations: torch.Tensor, actions: torch.Tensor, rewards: torch.Tensor, terminations: torch.Tensor,
+        truncations: torch.Tensor, alive: torch.Tensor | None = None, final_obs: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Takes in the steps of a horizon, over the oldest ones.
+
+        Args:
+            observations: [T + 1, rows, F]: before each step, and after the last.
+            actions: [T, rows, W], in units in which the bounds are -1 and 1.
+            rewards: [T, rows].
+            terminations: bool [T, rows].
+            truncations: bool [T, rows].
+            alive: bool [T, rows], whether the agent took part in the step; None: all did.
+            final_obs: [T, rows, F], what was observed where an episode was truncated; None: none was.
+        """
+        steps = len(rewards)
+        if steps >= self.slots:
+            raise ValueError(f"there are {steps} steps for {self.slots} slots; give fewer than there are slots")
+        count = self.rows * (steps + 1) * self._stride
+        self._insert.launch(
+            count, steps=steps, steps_and_one=steps + 1, observations=observations, actions=actions, rewards=rewards,
+            terminations=terminations, truncations=truncations, alive=alive, final_obs=final_obs,
+        )  # fmt: skip
+        self.position.add_(steps)
+
+    def draw(self, into: Transitions, stream: torch.Tensor, turn: int, *, n_step: int, gamma: float) -> None:
+        """Draws as many transitions as there is room for, each as likely as any other; a function of key and turn.
+
+        Args:
+            into: Receives them.
+            stream: int64 [2] on the device: the key, and a counter that ``turn`` is added to.
+            turn: Which of the draws since the counter changed.
+            n_step: So many steps' rewards are summed.
+            gamma: The discount of a step.
+        """
+        count = len(into.returns)
+        self._draw.launch(
+            count * self._shares, count=count, stream=stream, turn=turn, n_step=n_step, gamma=gamma, **vars(into)
+        )
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of all there is."""
+        return {name: tensor.clone() for name, tensor in self._kept().items()}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes over what ``state`` gave; the memory stays where it is."""
+        for name, tensor in self._kept().items():
+            tensor.copy_(state[name])
+
+    def _kept(self) -> dict[str, torch.Tensor]:
+        return {"ring": self.ring, "lasts": self.lasts, "position": self.position}

@@ -1,0 +1,191 @@
+"""The replay buffer beside a plain one: what is drawn, how often, across ends of episodes and the ring's seam."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.training.operations.replay import Replay, Transitions, stride_of  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LIMIT = 7
+
+
+@dataclasses.dataclass
+class Steps:
+    """Steps of made-up episodes: whoever observes (row, step) is told from the observation."""
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    terminations: Any
+    truncations: Any
+    alive: Any
+    final_obs: Any
+
+    def between(self, first: int, last: int) -> dict[str, Any]:
+        found = {name: array[first:last] for name, array in vars(self).items() if name != "observations"}
+        return {"observations": self.observations[first : last + 1], **found}
+
+
+def made(steps: int, rows: int, features: int, width: int, *, seed: int = 0, alive: float = 1.0) -> Steps:
+    """Episodes are truncated at step ``LIMIT``, and now and then terminated before; each row begins at another step."""
+    rng = np.random.default_rng(seed)
+    observations = np.zeros((steps + 1, rows, features), np.float32)
+    observations[..., 0] = np.arange(rows) + 100 * np.arange(steps + 1)[:, None]
+    observations[..., 1:] = rng.normal(size=(steps + 1, rows, features - 1))
+    terminations = rng.random((steps, rows)) < 0.08
+    age, truncations = rng.integers(0, LIMIT, rows), np.zeros((steps, rows), bool)
+    for t in range(steps):
+        age += 1
+        truncations[t] = age >= LIMIT
+        age[truncations[t] | terminations[t]] = 0
+    final = rng.normal(size=(steps, rows, features)).astype(np.float32) - 1000
+    return Steps(
+        observations, rng.normal(size=(steps, rows, width)).astype(np.float32),
+        rng.normal(size=(steps, rows)).astype(np.float32), terminations, truncations,
+        rng.random((steps, rows)) < alive, final,
+    )  # fmt: skip
+
+
+def expected(steps: Steps, row: int, step: int, n: int, gamma: float) -> tuple[float, float, Any]:
+    """The n-step return from there by hand, the discount of the rest, and what was observed then."""
+    sum_, factor = 0.0, 1.0
+    for t in range(step, step + n):
+        sum_ += factor * float(steps.rewards[t, row])
+        factor *= gamma
+        if steps.terminations[t, row]:
+            return sum_, 0.0, None
+        if steps.truncations[t, row]:
+            return sum_, factor, steps.final_obs[t, row]
+    return sum_, factor, steps.observations[step + n, row]
+
+
+def filled(steps: Steps, slots: int, device: str, horizons: list[int]) -> Replay:
+    rows, features, width = int(steps.rewards.shape[1]), steps.observations.shape[2], steps.actions.shape[2]
+    replay = Replay(rows, slots, features, width, device, 1, LIMIT)
+    first = 0
+    for horizon in horizons:
+        given = steps.between(first, first + horizon)
+        replay.insert(**{name: torch.tensor(array, device=replay.ring.device) for name, array in given.items()})
+        first += horizon
+    assert replay.position.item() == first
+    return replay
+
+
+def drawn(replay: Replay, count: int, turn: int = 0, *, n_step: int = 1, gamma: float = 0.9) -> Transitions:
+    features, width = replay.lasts.shape[2], replay.width
+    into = Transitions.made(count, features, width, str(replay.ring.device))
+    stream = torch.tensor([12345, 6], device=replay.ring.device)
+    replay.draw(into, stream, turn, n_step=n_step, gamma=gamma)
+    return Transitions(**{name: tensor.cpu() for name, tensor in vars(into).items()})
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 5])
+@pytest.mark.parametrize(("features", "width"), [(1, 1), (3, 1), (6, 4), (71, 2)])
+@pytest.mark.parametrize("horizons", [[4], [9, 9, 9, 9], [1] * 31, [10, 3, 15, 7]])
+def test_transitions_are_those_that_went_in(
+    horizons: list[int], features: int, width: int, n_step: int, device: str
+) -> None:
+    slots, rows, count = 16, 5, 3000
+    total = sum(horizons)
+    if total <= n_step:
+        return
+    steps = made(total, rows, features, width, alive=0.8)
+    found = drawn(filled(steps, slots, device, horizons), count, n_step=n_step)
+    if total < n_step:
+        assert not found.found.any()
+        return
+    assert found.found.all()
+    seen = set()
+    for b in range(count):
+        step, row = divmod(round(float(found.observations[b, 0])), 100)
+        seen.add((row, step))
+        assert max(0, total - (slots - 1)) <= step <= total - n_step
+        assert steps.alive[step, row]
+        np.testing.assert_array_equal(found.observations[b], steps.observations[step, row])
+        np.testing.assert_array_equal(found.actions[b], steps.actions[step, row])
+        wanted, discount, after = expected(steps, row, step, n_step, 0.9)
+        assert float(found.returns[b]) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+        assert float(found.discounts[b]) == pytest.approx(discount, rel=1e-6)
+        if after is not None:
+            np.testing.assert_array_equal(found.next_observations[b], after)
+    every = {
+        (row, step)
+        for row in range(rows)
+        for step in range(max(0, total - (slots - 1)), total - n_step + 1)
+        if steps.alive[step, row]
+    }
+    assert seen == every
+
+
+def test_each_transition_is_as_likely_as_any_other(device: str) -> None:
+    """Chi-square over all valid ones, of which a third are by agents out of the game."""
+    rows, slots, count = 6, 33, 200_000
+    steps = made(50, rows, 2, 1, alive=0.66)
+    found = drawn(filled(steps, slots, device, [25, 25]), count)
+    places = found.observations[:, 0].round().long()
+    counts = torch.bincount(places, minlength=100 * 51).reshape(-1, 100)[18:50, :rows].numpy()
+    valid = steps.alive[18:50]
+    assert counts[~valid].sum() == 0
+    average = count / valid.sum()
+    chi = ((counts[valid] - average) ** 2 / average).sum()
+    freedom = valid.sum() - 1
+    assert abs(chi - freedom) < 4 * (2 * freedom) ** 0.5
+
+
+def test_draws_differ_by_turn_and_are_the_same_again(device: str) -> None:
+    replay = filled(made(20, 4, 3, 1), 32, device, [20])
+    one, again, other = (drawn(replay, 500, turn) for turn in (0, 0, 1))
+    for name, tensor in vars(one).items():
+        assert torch.equal(tensor, getattr(again, name))
+    assert not torch.equal(one.observations, other.observations)
+
+
+def test_nothing_is_found_where_nothing_can_be(device: str) -> None:
+    replay = Replay(3, 8, 2, 1, device, 1, None)
+    assert not drawn(replay, 10).found.any()
+    steps = made(3, 3, 2, 1, alive=0.0)
+    assert not drawn(filled(steps, 8, device, [3]), 10).found.any()
+    steps = made(3, 3, 2, 1)
+    short = drawn(filled(steps, 8, device, [3]), 10, n_step=4)
+    assert not short.found.any()
+    assert not short.observations.any()
+    assert not short.returns.any()
+
+
+def test_it_goes_on_from_what_was_kept(device: str) -> None:
+    steps = made(30, 4, 3, 2)
+    whole, half = filled(steps, 16, device, [10, 10, 10]), filled(steps, 16, device, [10])
+    other = filled(made(7, 4, 3, 2, seed=9), 16, device, [7])
+    other.load(half.state())
+    for first in (10, 20):
+        given = steps.between(first, first + 10)
+        other.insert(**{name: torch.tensor(array, device=other.ring.device) for name, array in given.items()})
+    for name, tensor in whole.state().items():
+        assert torch.equal(tensor, other.state()[name])
+
+
+def test_both_devices_draw_the_same(device: str) -> None:
+    steps = made(40, 5, 9, 3, alive=0.7)
+    here, there = (drawn(filled(steps, 32, place, [20, 20]), 4000, n_step=3) for place in ("cpu", device))
+    for name, tensor in vars(here).items():
+        assert torch.equal(tensor, getattr(there, name))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    for rows, slots in ((0, 4), (3, 1), (2**32, 4)):
+        with pytest.raises(ValueError, match=f"there are {rows} rows of {slots} slots; "):
+            Replay(rows, slots, 2, 1, "cpu")
+    replay = Replay(2, 4, 2, 1, "cpu")
+    steps = made(4, 2, 2, 1)
+    with pytest.raises(ValueError, match="there are 4 steps for 4 slots; give fewer"):
+        replay.insert(**{name: torch.tensor(array) for name, array in vars(steps).items()})
+
+
+def test_slots_are_whole_vectors() -> None:
+    assert [stride_of(3, 1), stride_of(4, 2), stride_of(7, 1)] == [8, 8, 12]
