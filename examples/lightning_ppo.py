@@ -25,7 +25,7 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training import Config
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
-from gpu_envs.training.policies.policy import default_policy
+from gpu_envs.training.policies.modules import default_policy
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleInfo
 
 

@@ -3,16 +3,28 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-ALGORITHMS = ("ppo", "a2c", "pqn")
+OFF_POLICY = ("sac", "td3", "ddpg")
+"""Those that learn from what they remember, by critics of actions."""
+
+ALGORITHMS = ("ppo", "a2c", "pqn", *OFF_POLICY)
 
 OWN_SETTINGS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("clip", "target_kl"), ("ppo",)),
     **dict.fromkeys(("epochs", "minibatches"), ("ppo", "pqn")),
+    **dict.fromkeys(("gae_lambda", "normalise_rewards"), ("ppo", "a2c", "pqn")),
     **dict.fromkeys(
-        ("value_clip", "value_weight", "entropy_weight", "normalise_advantages", "shared_trunk", "initial_std"),
-        ("ppo", "a2c"),
+        ("value_clip", "value_weight", "entropy_weight", "normalise_advantages", "shared_trunk"), ("ppo", "a2c")
     ),
+    "initial_std": ("ppo", "a2c", "sac"),
     "epsilon": ("pqn",),
+    **dict.fromkeys(
+        ("slots", "warm_up", "batch", "updates", "n_step", "tau", "exploration", "keep_buffer"), OFF_POLICY
+    ),
+    **dict.fromkeys(("temperature", "target_entropy"), ("sac",)),
+    "noise": ("td3", "ddpg"),
+    **dict.fromkeys(
+        ("target_noise", "target_noise_clip", "policy_delay", "atoms", "least_return", "most_return"), ("td3",)
+    ),
 }
 """The algorithms that have a setting; settings that are not named here are everybody's."""
 
@@ -39,10 +51,15 @@ def refuse(algorithm: str, names: Iterable[str]) -> None:
 
 def check_actions(algorithm: str, kind: str, policy: str) -> None:
     """Refuses a kind of actions, ``discrete`` or ``box``, that an algorithm cannot choose."""
+    if algorithm in OFF_POLICY and kind != "box":
+        raise ValueError(
+            f"{algorithm} learns actions of a Box, and those of the policy {policy!r} are whole numbers; give ppo, a2c "
+            "or pqn"
+        )
     if algorithm == "pqn" and kind == "box":
         raise ValueError(
             f"pqn values each choice of an action, and the actions of the policy {policy!r} are a Box, which has no "
-            f"choices; give ppo or a2c"
+            f"choices; give ppo, a2c, sac, td3 or ddpg"
         )
 
 

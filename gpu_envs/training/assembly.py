@@ -3,7 +3,7 @@
 import dataclasses
 import gc
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,21 @@ from torch import nn
 from gpu_envs.backend import open_backend
 from gpu_envs.errors import CheckpointError, did_you_mean
 from gpu_envs.seeds import derived_seed
-from gpu_envs.training.algorithms import owned
+from gpu_envs.training.algorithms import OFF_POLICY, owned
 from gpu_envs.training.config import Config
-from gpu_envs.training.learner import Learner
+from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.learners.off_policy import OffPolicyLearner
+from gpu_envs.training.learners.on_policy import OnPolicyLearner
 from gpu_envs.training.operations.fused_programs import Network, Places
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.policies.actors import TorchActor
 from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
-from gpu_envs.training.policies.networks import Networks, TorchNetworks, TorchPolicy, check_module
+from gpu_envs.training.policies.modules import check_module, default_policy
+from gpu_envs.training.policies.networks import Networks, PolicyNetworks
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron, default_policy
+from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron
+from gpu_envs.training.policies.torch_networks import TorchNetworks, TorchPolicy, TorchPolicyNetworks
 from gpu_envs.training.policies.value_networks import TorchValues
 from gpu_envs.training.policies.wide_networks import WideNetworks, why_not_wide, wide_network
 from gpu_envs.training.process.group import Group
@@ -32,6 +37,8 @@ from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
 from gpu_envs.training.rollout.policy_rows import PolicyRows, learns
 from gpu_envs.training.schedule import Schedule
+
+NO_KERNELS_OFF_POLICY = "they are for algorithms without critics of actions"
 
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Config]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""
@@ -59,12 +66,24 @@ def make_learner(
     _check_free(module, policy_rows.name, run)
     module = module.to(device)
     if own:
-        _check(module, policy_rows, config, device)
+        check_module(module, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
     for tensor in module.state_dict().values():
         group.take_first(tensor)
+    scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
+    made = _off_policy if config.algorithm in OFF_POLICY else _on_policy
+    learner, optimisers = made(policy_rows, module, scale, config, device, limit, group)
+    for optimiser in optimisers:
+        _LEARNING[optimiser] = policy_rows.name, run
+    return learner
+
+
+def _on_policy(
+    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Config, device: str,
+    limit: int | None, group: Group,
+) -> tuple[Learner, Sequence[Adam]]:  # fmt: skip
+    """A learner by PPO, A2C or PQN, and its optimiser."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimiser = Adam(trained, device=device, threads=config.cpu_threads, group=group)
-    scale = ObservationScale(policy_rows.features, device, group) if config.normalise_observations else None
     networks, reason = _fused(module, policy_rows, optimiser, scale, config, device)
     if networks is None:
         if device != "cpu":
@@ -72,17 +91,22 @@ def make_learner(
         networks = _run_by_torch(module, policy_rows, optimiser, scale, config, device)
         if networks.epsilon is not None:
             networks.epsilon.fill_(Schedule.of(config.epsilon).at(0.0))
-    learner = Learner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
+    learner = OnPolicyLearner(policy_rows, module, networks, optimiser, scale, config, device, limit, group)
     learner.why_torch = reason
-    _LEARNING[optimiser] = policy_rows.name, run
-    return learner
+    return learner, [optimiser]
 
 
-def _check(module: nn.Module, policy_rows: PolicyRows, config: Config, device: str) -> None:
-    """Refuses a module of the user's that cannot be the policy's."""
-    check_module(
-        module, policy_rows.features, policy_rows.head, policy_rows.name, device, of_choices=config.algorithm == "pqn"
-    )
+def _off_policy(
+    policy_rows: PolicyRows, module: nn.Module, scale: ObservationScale | None, config: Config, device: str,
+    limit: int | None, group: Group,
+) -> tuple[Learner, Sequence[Adam]]:  # fmt: skip
+    """A learner by SAC, TD3 or DDPG, and its optimisers."""
+    if device != "cpu":
+        wake_autograd(device)
+    actor = _actor(module, policy_rows, scale, config, device)
+    learner = OffPolicyLearner(policy_rows, module, actor, scale, config, device, limit, group)
+    learner.why_torch = NO_KERNELS_OFF_POLICY
+    return learner, learner.optimisers
 
 
 def _check_free(module: nn.Module, name: str, config: Config) -> None:
@@ -193,11 +217,13 @@ def restored(
             f"{policy_rows.head}), or is a module of your own, which only Python can make again: {error}"
         ) from None
     if module is not None:
-        _check(own, policy_rows, config, device)
+        check_module(own, policy_rows.features, policy_rows.head, policy_rows.name, device, config)
     scale = None
     if state["observations"] is not None:
         scale = ObservationScale(policy_rows.features, device)
         scale.load(state["observations"])
+    if config.algorithm in OFF_POLICY:
+        return _actor(own, policy_rows, scale, config, device)
     networks = _run_by_torch(own, policy_rows, None, scale, config, device)
     if networks.epsilon is not None:
         networks.epsilon.copy_(state["epsilon"])
@@ -241,6 +267,8 @@ def kernels_of(
     """
     if config.fused is False:
         return "", "they are turned off"
+    if config.algorithm in OFF_POLICY:
+        return "", NO_KERNELS_OFF_POLICY
     if config.algorithm == "pqn":
         return "", "they give distributions, and pqn values choices"
     if not default:
@@ -270,7 +298,7 @@ def _fused(
     scale: ObservationScale | None,
     config: Config,
     device: str,
-) -> tuple[Networks | None, str]:
+) -> tuple[PolicyNetworks | None, str]:
     """A policy run by kernels of our own; none where torch has to run it, and why it has to.
 
     Raises:
@@ -319,7 +347,15 @@ def _run_by_torch(
     scale: ObservationScale | None,
     config: Config,
     device: str,
-) -> TorchNetworks:
+) -> TorchPolicyNetworks:
     ops = Ops(policy_rows.head, device, config.cpu_threads)
     kind = TorchValues if config.algorithm == "pqn" else TorchPolicy
     return kind(module, policy_rows.head, ops, optimiser, scale, config.precision, device)
+
+
+def _actor(
+    module: nn.Module, policy_rows: PolicyRows, scale: ObservationScale | None, config: Config, device: str
+) -> TorchActor:
+    ops = Ops(policy_rows.head, device, config.cpu_threads)
+    stochastic = config.algorithm == "sac"
+    return TorchActor(module, policy_rows.head, ops, scale, config.precision, device, stochastic=stochastic)

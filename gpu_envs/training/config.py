@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, final, get_args
@@ -10,18 +9,16 @@ from typing import Any, Final, Literal, final, get_args
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
-from gpu_envs.training.algorithms import ALGORITHMS, lacking, refuse
-from gpu_envs.training.bounds import MAPPINGS, MOST, RANGES, SCHEDULES, WHOLE
+from gpu_envs.training.algorithms import OFF_POLICY, lacking, refuse
+from gpu_envs.training.bounds import MAPPINGS, MOST, RANGES, SCHEDULES, WHOLE, WORDS, checked
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.values import merged, real_number, whole_number
 
 AUTO: Final = "auto"
-ACTIVATIONS = ("tanh", "relu", "elu", "silu", "gelu")
-PRECISIONS = ("float32", "tf32", "bf16")
 
 CHANGEABLE = (
     *("device", "total_steps", "learning_rate", "entropy_weight", "policy_settings", "target_return", "target_role"),
-    *("log_interval", "checkpoint_interval", "keep_checkpoints", "threads", "graphs", "fused"),
+    *("log_interval", "checkpoint_interval", "keep_checkpoints", "keep_buffer", "threads", "graphs", "fused"),
 )
 """Settings that a run may be resumed with others of."""
 
@@ -29,7 +26,9 @@ OF_A_POLICY = (
     *("algorithm", "epochs", "minibatches", "learning_rate", "gamma", "gae_lambda", "clip", "value_clip"),
     *("value_weight", "entropy_weight", "max_grad_norm", "target_kl", "normalise_advantages"),
     *("normalise_observations", "normalise_rewards", "hidden", "activation", "layer_norm", "shared_trunk"),
-    *("initial_std", "epsilon", "precision", "fused"),
+    *("initial_std", "epsilon", "slots", "warm_up", "batch", "updates", "n_step", "tau", "exploration", "noise"),
+    *("temperature", "target_entropy", "target_noise", "target_noise_clip", "policy_delay"),
+    *("atoms", "least_return", "most_return", "precision", "fused"),
 )
 """Settings that a policy may have of its own; all others are the whole run's."""
 
@@ -52,7 +51,8 @@ class Config:
     """What a policy that learns has of its own in place of the run's settings, by the policy's name and the setting's:
     its algorithm, learning rate, loss, normalisers and network."""
     algorithm: str = "ppo"
-    """ppo; a2c: one pass over the horizon, without clipping; or pqn: Q(lambda), for actions that are whole numbers."""
+    """ppo; a2c: one pass over the horizon, without clipping; pqn: Q(lambda), for actions that are whole numbers; or,
+    for actions of a Box, sac, td3 or ddpg, which learn from a buffer of what happened before."""
     seed: int = 0
     """Everything random follows from it: weights, actions, minibatches, environments."""
     device: str = "auto"
@@ -102,6 +102,40 @@ class Config:
     stagger: bool = False
     """Cut the first episode of each replica at a random step, so that replicas are not in step with one another."""
 
+    slots: int = 1024
+    """How many steps of each replica the buffer holds."""
+    warm_up: int = 32_768
+    """Take so many steps at random before the first update, all replicas of a GPU together."""
+    batch: int = 4096
+    """So many transitions, drawn anew each time, does an update learn from, on each GPU."""
+    updates: int = 32
+    """How many updates follow each horizon."""
+    n_step: int = 1
+    """Returns are of so many steps' rewards, and what the critics expect after those."""
+    tau: float = 0.005
+    """How far the target networks go towards the others with each update."""
+    exploration: str = "white"
+    """Numbers by which actions vary: white, new at each step; ou, those of an Ornstein-Uhlenbeck process; or state, a
+    function of the state that is drawn anew for each episode."""
+    noise: float = 0.1
+    """The deviation of actions that are tried, where the bounds are -1 and 1."""
+    temperature: float = 1.0
+    """The weight of the entropy at first, from where it is learnt."""
+    target_entropy: float | None = None
+    """The entropy that the temperature aims at, where the bounds are -1 and 1; None: -1 for each element."""
+    target_noise: float = 0.2
+    """The deviation of actions that the target critics are asked about."""
+    target_noise_clip: float = 0.5
+    """How far those may be from the target actor's."""
+    policy_delay: int = 2
+    """The actor learns with every so many updates of the critics."""
+    atoms: int | None = None
+    """Critics give the probabilities of so many returns; None: the expected one."""
+    least_return: float = -10.0
+    """The least of those returns."""
+    most_return: float = 10.0
+    """The largest of them."""
+
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the policy's hidden layers."""
     activation: str = "tanh"
@@ -133,21 +167,13 @@ class Config:
     """Save a checkpoint every so many updates, and at the end; 0: at the end alone."""
     keep_checkpoints: int = 3
     """How many checkpoints stay on the disk."""
+    keep_buffer: bool = True
+    """Keep the buffer in checkpoints; without it a run that goes on collects for the warm-up before it learns again."""
 
     def __post_init__(self) -> None:
         """Brings schedules, tuples and mappings into their form, and says which value is wrong, and what is allowed."""
         if not isinstance(self.env, str):
             raise ValueError(f"env is {self.env!r}; give an environment's id, or the place of its spec")
-        for name, (low, high) in SCHEDULES.items():
-            value = getattr(self, name)
-            try:
-                schedule = Schedule.of(value if real_number(value) is None else real_number(value))
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-            if not all(low <= at <= high for _, at in schedule.points):
-                wrong = "cannot be negative" if math.isinf(high) else f"must lie from {low:g} to {high:g}"
-                raise ValueError(f"{name} is {value}; it {wrong}")
-            self._keep(name, schedule)
         for name, example in MAPPINGS.items():
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -162,40 +188,15 @@ class Config:
             raise ValueError(f"run_dir is {self.run_dir!r}; give a path, '' for none, or None") from None
         kinds = {field.name: field.type for field in dataclasses.fields(self)}
         optional = {name for name, kind in kinds.items() if type(None) in get_args(kind)}
-        for name, (least, most) in WHOLE.items():
+        for name in (*SCHEDULES, *WORDS, *WHOLE, *RANGES):
             value = getattr(self, name)
-            if (value is None and name in optional) or (
-                name == "num_envs" and isinstance(value, str) and value == AUTO
-            ):
-                continue
-            number = whole_number(value)
-            if number is None or number < least:
-                word = f", or {AUTO!r}" if name == "num_envs" else ""
-                raise ValueError(f"{name} is {value!r}; give a whole number from {least} up{word}")
-            if number > most:
-                raise ValueError(f"{name} is {value!r}; give a whole number from {least} to {most:,}")
-            self._keep(name, number)
-        for name, (low, high, open_at_low) in RANGES.items():
-            value = getattr(self, name)
-            if value is None and name in optional:
-                continue
-            real = real_number(value)
-            if real is None or not math.isfinite(real):
-                raise ValueError(f"{name} is {value!r}; give a number")
-            if not low <= real <= high or (open_at_low and real == low):
-                above = f"above {low:g}" if open_at_low else f"from {low:g}"
-                raise ValueError(f"{name} is {value!r}; it must lie {above} to {high:g}")
-            self._keep(name, real)
+            auto = name == "num_envs" and isinstance(value, str) and value == AUTO
+            if not auto and not (value is None and name in optional):
+                self._keep(name, checked(name, value, f", or {AUTO!r}" if name == "num_envs" else ""))
         for name in (name for name, kind in kinds.items() if kind in (bool, bool | None)):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name in optional and value is None):
                 raise ValueError(f"{name} is {value!r}; give True or False{', or None' if name in optional else ''}")
-        for name, allowed in (("algorithm", ALGORITHMS), ("activation", ACTIVATIONS), ("precision", PRECISIONS)):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(
-                    f"{name} is {value!r}{did_you_mean(str(value), allowed)} Allowed: {', '.join(allowed)}"
-                )
         try:
             widths = tuple(whole_number(width) or 0 for width in self.hidden)
         except TypeError:
@@ -211,6 +212,31 @@ class Config:
         self._keep("policy_settings", settings)
         algorithms = [self.algorithm, *(own["algorithm"] for own in settings.values() if "algorithm" in own)]
         refuse(self.algorithm, lacking(algorithms, vars(self), _defaults()))
+        for own in self.variants:
+            if own.algorithm in OFF_POLICY:
+                own._check_buffer()
+
+    def _check_buffer(self) -> None:
+        """Refuses settings of a buffer, and of learning from it, that do not fit one another."""
+        if self.slots <= max(self.horizon, self.n_step):
+            raise ValueError(
+                f"slots is {self.slots}, of which one is always free; the horizon is {self.horizon}, and n_step is "
+                f"{self.n_step}: give more slots than each of them"
+            )
+        if self.warm_up * self.gpus >= self.total_steps:
+            raise ValueError(
+                f"warm_up is {self.warm_up:,}, and the run ends after {self.total_steps // self.gpus:,} steps of each "
+                "GPU, before anything is learnt: give a shorter warm_up, or more total_steps"
+            )
+        if self.algorithm == "td3" and self.updates % self.policy_delay:
+            raise ValueError(
+                f"updates is {self.updates}, and the actor learns with every {self.policy_delay}th: give a multiple of "
+                "policy_delay"
+            )
+        if self.least_return >= self.most_return:
+            raise ValueError(
+                f"least_return is {self.least_return:g} and most_return {self.most_return:g}: give a larger one"
+            )
 
     def _own(self, policy: str, given: Any) -> dict[str, Any]:
         """A policy's own settings in the form that is kept, or says which is wrong."""
@@ -304,13 +330,18 @@ class Config:
         Several threads help with large minibatches alone, and where another process wants a core, threads that wait
         for one another at every layer can be slower than one by more than ten times.
         """
-        work = max(self.replicas * self.horizon // own.passes[1] * max(own.hidden) for own in self.variants)
+        work = max(own.samples * max(own.hidden) for own in self.variants)
         return 1 if self.threads is None and work <= _SMALL else self.threads
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Epochs and minibatches of an update."""
-        return (1, 1) if self.algorithm == "a2c" else (self.epochs, self.minibatches)
+        """Epochs and minibatches of an update, of algorithms that have them."""
+        return (1, 1) if self.algorithm in ("a2c", *OFF_POLICY) else (self.epochs, self.minibatches)
+
+    @property
+    def samples(self) -> int:
+        """About how many an update learns from."""
+        return self.batch if self.algorithm in OFF_POLICY else self.replicas * self.horizon // self.passes[1]
 
     def to_json(self) -> dict[str, Any]:
         """Numbers, strings, lists and dicts: what ``from_json`` reads."""

@@ -17,10 +17,9 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_learner, make_player
 from gpu_envs.training.config import Config
 from gpu_envs.training.divergence import check_figures, check_weights
-from gpu_envs.training.learner import Learner
+from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.need import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedules
-from gpu_envs.training.operations.measure import FIGURES
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
@@ -128,8 +127,8 @@ class Trainer:
         rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self._players.values()]
         self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(
-            [role.name for role in horizon_env.roles], {name: each.reported for name, each in self.learners.items()},
-            FIGURES, config.horizon, device,
+            [role.name for role in horizon_env.roles], {name: each.names for name, each in self.learners.items()},
+            config.horizon, device,
             UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
@@ -175,8 +174,10 @@ class Trainer:
             return
         works: list[GraphWork] = [self._roll_out, self._learn]
         if not self.eager_because:
-            start = self.state()
+            start = self.state(whole=False)
             try:
+                for learner in self.learners.values():
+                    learner.waits = 0
                 with self._settings():
                     works, self.eager_because = captured(works, self.device, asked=bool(self.config.graphs))
             finally:
@@ -194,15 +195,19 @@ class Trainer:
             yield
 
     def _advance(self) -> None:
+        waiting = any(learner.waits for learner in self.learners.values())
+        roll_out, learn = (self._roll_out, self._learn) if waiting else self._works
         marks = self._mailbox.begin()
         marks.set(0)
         try:
-            self._works[0]()
+            roll_out()
         except ActionError:
             check_weights(self.learners, self.iteration + 1, self._run)  # weights that are NaN give actions that are
             raise
         marks.set(1)
-        self._works[1]()
+        learn()
+        for learner in self.learners.values():
+            learner.count()
         self.iteration += 1
         self._mailbox.send(self.iteration, self._figures)
 
@@ -312,11 +317,16 @@ class Trainer:
         for name, learner in self.learners.items():
             own = vars(learner.config)
             found |= {f"{name}: {key}": own[key] for key in SETTINGS_THAT_STAY if own[key] != found[key]}
+            found |= {f"{name}: {key}": value for key, value in learner.described.items()}
             found |= {f"{name}: {key}": list(t.shape) for key, t in learner.module.state_dict().items()}
         return found
 
-    def state(self) -> dict[str, Any]:
-        """Copies of everything that the next iterations of this process depend on."""
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        """Copies of everything that the next iterations of this process depend on.
+
+        Args:
+            whole: With what learners remember; without it ``load`` leaves them what they have.
+        """
         return {
             "describes": self.describe(),
             "iteration": self.iteration,
@@ -325,7 +335,7 @@ class Trainer:
             "clock": self._schedules.clock.clone(),
             **self._history.state(),
             **self._horizon_env.state(),
-            "learners": {name: learner.state() for name, learner in self.learners.items()},
+            "learners": {name: learner.state(whole=whole) for name, learner in self.learners.items()},
             "players": {name: player.state() for name, player in self._players.items()},
             "random": self._random.state(),
             "threads": self._threads,

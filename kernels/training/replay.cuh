@@ -47,7 +47,7 @@ KERNEL(kernel_insert, InsertCall) {
 FN int became(const float* slot) { return int(slot[BECAME]); }
 
 // Draws transitions, of those whose next `n_step` rewards are known, by agents in the game; each is as likely as any
-// other. Counter of a draw: (sample, turn's low half, turn's high half, REPLAY << 24 | try).
+// other. Counter of a draw: (sample's number, turn's low half, turn's high half, REPLAY << 24 | try).
 FN void draw(const DrawCall& call, Index sample, int lane) {
     const u64   key = call.stream[0], turn = call.stream[1] + call.turn;
     const Index newest = *call.position, oldest = maximum(Index(0), newest - (call.slots - 1));
@@ -55,7 +55,7 @@ FN void draw(const DrawCall& call, Index sample, int lane) {
     Index       row = 0, step = oldest;
     bool        found = false;
     for (int attempt = 0; attempt < MOST_TRIES && !found && starts > 0; ++attempt) {
-        const Words words = philox(key, {u32(sample), u32(turn), u32(turn >> 32), u32(REPLAY) << 24 | u32(attempt)});
+        const Words words = philox(key, {u32(call.first + sample), u32(turn), u32(turn >> 32), u32(REPLAY) << 24 | u32(attempt)});
         row   = Index(u64(words.x) * u64(call.rows) >> 32);
         step  = oldest + Index(u64(words.y) * u64(starts) >> 32);
         found = (became(call.ring + (row * call.slots + step % call.slots) * STRIDE) & PLAYED) != 0;

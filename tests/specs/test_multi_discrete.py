@@ -368,7 +368,8 @@ def test_policies_take_possible_actions_only(id: str, device: str) -> None:
 
     trainer = Trainer(small(device, id, num_envs=32))
     trainer.iterate(3)
-    learner, storage = trainer.learners["agent"], trainer._horizon_env.storage["agent"]
+    learner: Any = trainer.learners["agent"]
+    storage = trainer._horizon_env.storage["agent"]
     assert torch.isfinite(learner.figures).all()
     assert storage.action_mask is not None
     space = trainer._horizon_env.env.single_action_space

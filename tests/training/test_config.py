@@ -12,8 +12,9 @@ import pytest
 from harness import IDS, TEAM_IDS
 
 import gpu_envs
-from gpu_envs.training.algorithms import ALGORITHMS, OWN_SETTINGS, owned
-from gpu_envs.training.config import ACTIVATIONS, PRECISIONS, Config
+from gpu_envs.training.algorithms import OWN_SETTINGS, owned
+from gpu_envs.training.bounds import WORDS
+from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.schedule import Schedule
 
@@ -187,7 +188,7 @@ def test_a2c_is_one_pass() -> None:
 
 
 def test_the_words_that_are_allowed() -> None:
-    for name, words in (("algorithm", ALGORITHMS), ("activation", ACTIVATIONS), ("precision", PRECISIONS)):
+    for name, words in WORDS.items():
         for word in words:
             given: dict[str, Any] = {name: word}
             assert getattr(Config(env="CartPole-v1", **given), name) == word

@@ -16,7 +16,7 @@ from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.operations.advantage import MOMENTS, Advantages  # noqa: E402
 from gpu_envs.training.operations.measure import FIGURES, Measure  # noqa: E402
 from gpu_envs.training.operations.ops import SUMS  # noqa: E402
-from gpu_envs.training.policies.networks import Networks  # noqa: E402
+from gpu_envs.training.policies.networks import PolicyNetworks  # noqa: E402
 from gpu_envs.training.policies.parts import Parts, Split, raise_to_largest  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 
@@ -208,8 +208,8 @@ def test_the_largest_is_of_the_living(device: str) -> None:
     assert whole.item() == 7.0
 
 
-class Idle(Networks):
-    """Networks that leave everything to nobody, as those in kernels of our own leave nothing to torch."""
+class Idle(PolicyNetworks):
+    """PolicyNetworks that leave everything to nobody, as those in kernels of our own leave nothing to torch."""
 
     acts_with_value = False
 

@@ -129,7 +129,7 @@ def test_the_environment_is_asked_for_parts(device: str) -> None:
 
 def test_minibatches_keep_groups_together(device: str) -> None:
     trainer = Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=4, epochs=1))
-    learner = trainer.learners["prey"]
+    learner: Any = trainer.learners["prey"]
     assert learner.policy_rows.each == 3
     trainer._roll_out()
     trainer._learn()

@@ -24,7 +24,7 @@ from gpu_envs.training import Policy, RunDirectory, Trainer, train  # noqa: E402
 from gpu_envs.training.assembly import make_player  # noqa: E402
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head  # noqa: E402
 from gpu_envs.training.operations.ops import Ops  # noqa: E402
-from gpu_envs.training.policies.policy import default_policy  # noqa: E402
+from gpu_envs.training.policies.modules import default_policy  # noqa: E402
 from gpu_envs.training.record.checkpoint import load, save  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import RoleInfo  # noqa: E402
 from gpu_envs.training.rollout.players import Player  # noqa: E402

@@ -113,8 +113,8 @@ def test_algorithms_of_their_own(device: str) -> None:
     mine, theirs = (each.learners["tagger"].module.state_dict() for each in (trainer, whole))
     assert_same_bits(mine, theirs)
     trainer.iterate(2)
-    assert {"kl", "value_loss"} <= {*trainer.learners["tagger"].reported}
-    assert "kl" not in trainer.learners["runner"].reported
+    assert {"kl", "value_loss"} <= {*trainer.learners["tagger"].names}
+    assert "kl" not in trainer.learners["runner"].names
 
 
 class Watching(nn.Module):

@@ -60,8 +60,8 @@ def test_a_window_goes_on_from_its_state() -> None:
 
 def test_reports_arrive_whole_and_in_order(device: str) -> None:
     place = resolve_device(device)
-    roles, learners, names, horizon, depth = ("a", "b"), {"x": ("loss", "norm")}, ("loss", "norm"), 4, 2
-    mailbox = Mailbox(roles, learners, names, horizon, place, depth, ("far", "wide"))
+    roles, learners, horizon, depth = ("a", "b"), {"x": ("loss", None), "y": ("norm",)}, 4, 2
+    mailbox = Mailbox(roles, learners, horizon, place, depth, ("far", "wide"))
     figures = torch.zeros(mailbox.size, device=place)
     received = []
     for iteration in range(1, 10):
@@ -82,7 +82,7 @@ def test_reports_arrive_whole_and_in_order(device: str) -> None:
         assert_same_bits(report.episodes["b"], values[12:24].reshape(3, 4))
         counts, far, wide = values[24:36].reshape(3, 4)
         assert_same_bits(dict(report.metrics), {"far": np.stack([counts, far]), "wide": np.stack([counts, wide])})
-        assert report.figures == {"x": {"loss": first + 36, "norm": first + 37}}
+        assert report.figures == {"x": {"loss": first + 36}, "y": {"norm": first + 38}}
         assert report.rollout_seconds >= 0
         assert report.update_seconds >= 0
 

@@ -27,7 +27,8 @@ from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies.networks import TOTALS, TorchPolicy  # noqa: E402
+from gpu_envs.training.policies.networks import TOTALS  # noqa: E402
+from gpu_envs.training.policies.torch_networks import TorchPolicy  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.rollout.features import Flattening  # noqa: E402
 

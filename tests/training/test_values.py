@@ -127,7 +127,8 @@ def test_returns_and_an_update_are_those_of_plain_torch(wrong: bool, device: str
     trainer = Trainer(config)
     trainer.iterate(2)
     trainer._roll_out()
-    learner, storage = trainer.learners["agent"], trainer._horizon_env.storage["agent"]
+    learner: Any = trainer.learners["agent"]
+    storage = trainer._horizon_env.storage["agent"]
     assert storage.truncations.any()
     module = copy.deepcopy(learner.module).double()
     before = [parameter.detach().clone() for parameter in module.parameters()]

@@ -22,7 +22,7 @@ from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.policies import wide_kernels  # noqa: E402
-from gpu_envs.training.policies.policy import default_policy  # noqa: E402
+from gpu_envs.training.policies.modules import default_policy  # noqa: E402
 from gpu_envs.training.policies.wide_functions import WideFunctions, function_network  # noqa: E402
 from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, why_not_wide, wide_network  # noqa: E402
 

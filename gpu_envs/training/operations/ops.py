@@ -241,6 +241,12 @@ class Ops:
             action_mask=_flags(action_mask),
         )  # fmt: skip
 
+    def normal(self, numbers: torch.Tensor, *, stream: torch.Tensor, turn: int, first_row: int = 0) -> None:
+        """Draws standard normal numbers, for a box: [R, W], as ``sample`` draws actions."""
+        rows = len(numbers)
+        nothing = numbers.new_zeros((rows, self.head.parameters))
+        self.sample(nothing, numbers, numbers.new_empty(rows), stream=stream, turn=turn, first_row=first_row)
+
     def loss(
         self,
         parameters: torch.Tensor,

@@ -143,7 +143,7 @@ class Adam:
                     f"parameter {number} is {parameter.dtype} on {parameter.device}; give float32 on {backend.device}"
                 )
         self._shapes: Final = [parameter.shape for parameter in parameters]
-        self.flat: Final = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self.flat: Final = flattened(parameters)
         self.message: Final = self.flat.new_zeros(self.flat.numel() + len(SUMS))
         self.gradient: Final = self.message[: self.flat.numel()]
         self.totals: Final = self.message[self.flat.numel() :]
@@ -177,8 +177,6 @@ class Adam:
         self._adam: Final = adam.bind(blocks_of(count))
         strips, arrivals = made(self._blocks, _STRIPS), made(1, dtype=torch.int32)
         self.members: Final = {**sums, **moments, "strip_squares": strips, "arrivals": arrivals}
-        for parameter, part in zip(parameters, torch.split(self.flat, [p.numel() for p in parameters]), strict=True):
-            parameter.data = part.view(parameter.shape)
 
     def keeps(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter lies in this buffer."""
@@ -224,6 +222,14 @@ class Adam:
 
     def _kept(self) -> dict[str, torch.Tensor]:
         return {"means": self._means, "squares": self._squares, "steps": self._steps}
+
+
+def flattened(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    """Moves parameters into one buffer, of which they become views."""
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
+        parameter.data = part.view(parameter.shape)
+    return flat
 
 
 def _log(beta: float) -> float:

@@ -1,6 +1,7 @@
 """A replay buffer on the device: transitions go in by horizons, and are drawn in a kernel."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Final, final
 
 import torch
@@ -42,6 +43,7 @@ DRAW_CALL = Struct.of(
     "DrawCall",
     "float",
     ("Index", "count"),
+    ("Index", "first"),
     ("Index", "rows"),
     ("Index", "slots"),
     ("Index", "places"),
@@ -188,7 +190,9 @@ class Replay:
         )  # fmt: skip
         self.position.add_(steps)
 
-    def draw(self, into: Transitions, stream: torch.Tensor, turn: int, *, n_step: int, gamma: float) -> None:
+    def draw(
+        self, into: Transitions, stream: torch.Tensor, turn: int, *, n_step: int, gamma: float, first: int = 0
+    ) -> None:
         """Draws as many transitions as there is room for, each as likely as any other; a function of key and turn.
 
         Args:
@@ -197,20 +201,32 @@ class Replay:
             turn: Which of the draws since the counter changed.
             n_step: So many steps' rewards are summed.
             gamma: The discount of a step.
+            first: The number of the first sample, of which its random numbers are.
         """
         count = len(into.returns)
         self._draw.launch(
-            count * self._shares, count=count, stream=stream, turn=turn, n_step=n_step, gamma=gamma, **vars(into)
+            count * self._shares,
+            count=count,
+            first=first,
+            stream=stream,
+            turn=turn,
+            n_step=n_step,
+            gamma=gamma,
+            **vars(into),
         )
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Copies of all there is."""
-        return {name: tensor.clone() for name, tensor in self._kept().items()}
+        """Copies of all there is, on the host, since there may be no room for two."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self._kept().items()}
 
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes over what ``state`` gave; the memory stays where it is."""
-        for name, tensor in self._kept().items():
-            tensor.copy_(state[name])
+    def load(self, state: Mapping[str, torch.Tensor] | None) -> None:
+        """Takes over what ``state`` gave, or its position alone; None: there is nothing. The memory stays."""
+        if state is None:
+            self.position.zero_()
+            return
+        kept = self._kept()
+        for name, tensor in state.items():
+            kept[name].copy_(tensor)
 
     def _kept(self) -> dict[str, torch.Tensor]:
         return {"ring": self.ring, "lasts": self.lasts, "position": self.position}

@@ -20,7 +20,7 @@ from gpu_envs.training.operations.fused_programs import (
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, log_stds
 from gpu_envs.training.operations.ops import OBSERVATION_LIMIT, SUMS, LossSettings, Samples, loss_members
 from gpu_envs.training.operations.optimiser import Adam, Step
-from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.policies.networks import PolicyNetworks
 from gpu_envs.training.policies.parts import Rows
 
 ACTIVATIONS = ("tanh", "relu")
@@ -55,7 +55,7 @@ def why_unfused(network: Network, device: str) -> str:
 
 
 @final
-class FusedNetworks(Networks):
+class FusedNetworks(PolicyNetworks):
     """Actor and critic, perceptrons of two hidden layers each in one flat buffer; gradients are the same every time."""
 
     acts_with_value = False

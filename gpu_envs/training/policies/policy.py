@@ -10,7 +10,7 @@ from gpu_envs.training.config import Config
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
 from gpu_envs.training.policies.parts import FEW_FEATURES, Parts, Rows, Split
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "elu": nn.ELU,
@@ -55,11 +55,11 @@ class Perceptron(Policy):
     ) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        self.actor = _layers(features, config, head.parameters - log_stds(head), split)
-        self.critic = _layers(features, config, 1, split)
+        self.actor = perceptron(features, config, head.parameters - log_stds(head), split)
+        self.critic = perceptron(features, config, 1, split)
         self.log_std = _log_std(head, config)
-        _draw(self.actor, 0.01, generator)
-        _draw(self.critic, 1.0, generator)
+        draw(self.actor, 0.01, generator)
+        draw(self.critic, 1.0, generator)
 
     def distribution(self, observations: torch.Tensor) -> torch.Tensor:
         return _with_log_std(self.actor(observations), self.log_std)
@@ -81,7 +81,7 @@ class SharedPerceptron(nn.Module):
         self.means = head.parameters - log_stds(head)
         self.heads = nn.Linear(config.hidden[-1], padded(self.means + 1))  # one product for both
         self.log_std = _log_std(head, config)
-        _draw(self.trunk, math.sqrt(2), generator)
+        draw(self.trunk, math.sqrt(2), generator)
         nn.init.zeros_(self.heads.bias)
         nn.init.zeros_(self.heads.weight)
         nn.init.orthogonal_(self.heads.weight[: self.means], 0.01, generator=generator)
@@ -102,8 +102,8 @@ class ActionValues(nn.Module):
     ) -> None:
         """Draws the weights: orthogonal, the last ones small, so that nothing is preferred at first."""
         super().__init__()
-        self.actor = _layers(features, config, head.parameters, split)
-        _draw(self.actor, 0.01, generator)
+        self.actor = perceptron(features, config, head.parameters, split)
+        draw(self.actor, 0.01, generator)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """The values."""
@@ -160,14 +160,6 @@ def padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def default_policy(
-    features: int, head: Head, config: Config, generator: torch.Generator, split: Split | None = None
-) -> nn.Module:
-    """The policy that a configuration describes; with a split one that takes observations in parts, too."""
-    kind = ActionValues if config.algorithm == "pqn" else SharedPerceptron if config.shared_trunk else Perceptron
-    return kind(features, head, config, generator, split)
-
-
 def _log_std(head: Head, config: Config) -> nn.Parameter | None:
     count = log_stds(head)
     return nn.Parameter(torch.full((count,), math.log(config.initial_std))) if count else None
@@ -213,16 +205,18 @@ def _hidden(features: int, config: Config, split: Split | None) -> nn.Sequential
         layers.append(nn.Linear(features, width) if split is None or number > 0 else PartedLinear(split, width))
         if config.layer_norm:
             layers.append(nn.LayerNorm(width))
-        layers.append(_ACTIVATIONS[config.activation]())
+        layers.append(ACTIVATIONS[config.activation]())
         features = width
     return nn.Sequential(*layers)
 
 
-def _layers(features: int, config: Config, outputs: int, split: Split | None) -> nn.Sequential:
+def perceptron(features: int, config: Config, outputs: int, split: Split | None = None) -> nn.Sequential:
+    """A multilayer perceptron with the hidden layers of a configuration."""
     return nn.Sequential(*_hidden(features, config, split), nn.Linear(config.hidden[-1], outputs))
 
 
-def _draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:
+def draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:
+    """Draws weights: orthogonal; biases are zero."""
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     for layer in linear:
         gain = last_gain if layer is linear[-1] else math.sqrt(2)

@@ -8,16 +8,16 @@ from torch import nn
 from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS, LossSettings, Ops, Samples
 from gpu_envs.training.operations.optimiser import Adam
-from gpu_envs.training.policies.networks import TorchNetworks, chosen_of, matmul_precision, plain
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows
+from gpu_envs.training.policies.torch_networks import TorchPolicyNetworks, chosen_of, matmul_precision, plain
 
 _LEAST = 1e-30
 """The probability of what is not chosen at random: its logarithm is a number."""
 
 
 @final
-class TorchValues(TorchNetworks):
+class TorchValues(TorchPolicyNetworks):
     """A module that values choices, ``[rows, head.parameters]``, run by torch (Gallici et al. 2024).
 
     What an action is worth is the mean over its elements. An element is a random choice with a probability, epsilon.

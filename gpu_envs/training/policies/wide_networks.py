@@ -12,7 +12,7 @@ from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import MOST_STAGED, MOST_WRITTEN_OUT, LossSettings, Samples, loss_members
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.wide_programs import UNIT, Linear, WideNetwork
-from gpu_envs.training.policies.networks import Networks, sliced
+from gpu_envs.training.policies.networks import PolicyNetworks, sliced
 from gpu_envs.training.policies.parts import Rows
 from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron
 from gpu_envs.training.policies.wide_kernels import WideKernels
@@ -102,7 +102,7 @@ def _without_places(head: Head, features: int, hidden: tuple[int, ...], precisio
 
 
 @final
-class WideNetworks(WideKernels, Networks):
+class WideNetworks(WideKernels, PolicyNetworks):
     """The default policy with wide layers."""
 
     def __init__(

@@ -279,14 +279,16 @@ def comparable(value: Any) -> Any:
 
 
 _OWN = ("environment", "observations", "alive", "action_masks", "begun_midway", "random")
-"""What each of several processes has of its own, beside the discounted returns that it follows."""
+"""What each of several processes has of its own, beside discounted returns that it follows and what it remembers."""
 
 
 def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
     """What a process has of its own in its trainer's state."""
-    scales = {name: kept["rewards"] for name, kept in state["learners"].items()}
+    learners: Mapping[str, Mapping[str, Any]] = state["learners"]
+    scales = {name: kept.get("rewards") for name, kept in learners.items()}
     running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
-    return {name: state[name] for name in _OWN} | {"running": running}
+    memories = {name: kept["own"] for name, kept in learners.items() if "own" in kept}
+    return {name: state[name] for name in _OWN} | {"running": running, "memories": memories}
 
 
 def state_of(kept: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
@@ -294,19 +296,24 @@ def state_of(kept: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
     if "ranks" not in kept:
         return kept
     own = kept["ranks"][rank]
-    return {**_following(kept, own["running"]), **{name: own[name] for name in _OWN}}
+    following = _following(kept, own["running"], own.get("memories", {}))
+    return {**following, **{name: own[name] for name in _OWN}}
 
 
 def anew(kept: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same where episodes begin anew, in whatever process."""
-    scales = {name: state["rewards"] for name, state in kept["learners"].items()}
+    scales = {name: state.get("rewards") for name, state in kept["learners"].items()}
     zeros = {name: torch.zeros_like(scale["running"]) for name, scale in scales.items() if scale is not None}
-    return _following(kept, zeros)
+    return _following(kept, zeros, {name: None for name, state in kept["learners"].items() if "own" in state})
 
 
-def _following(kept: Mapping[str, Any], running: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """A state whose learners follow these discounted returns."""
+def _following(
+    kept: Mapping[str, Any], running: Mapping[str, torch.Tensor], memories: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A state whose learners follow these discounted returns, and remember this."""
     learners = dict(kept["learners"])
+    for name, memory in memories.items():
+        learners[name] = {**learners[name], "own": memory}
     for name, returns in running.items():
         learners[name] = {**learners[name], "rewards": {**learners[name]["rewards"], "running": returns}}
     return {**kept, "learners": learners}

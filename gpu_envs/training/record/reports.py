@@ -100,24 +100,23 @@ class Mailbox:
     """Carries the figures of iterations to the host, a few behind the device."""
 
     def __init__(
-        self, roles: Sequence[str], learners: Mapping[str, Sequence[str]], names: Sequence[str],
+        self, roles: Sequence[str], learners: Mapping[str, Sequence[str | None]],
         horizon: int, device: str, depth: int, metrics: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Allocates.
 
         Args:
             roles: Whose episodes are told of.
-            learners: By name, which of the figures each one reports.
-            names: Of all its figures.
+            learners: By name, what each one's figures are called; None: those are not told.
             horizon: Steps of an iteration.
             device: Where they come from.
             depth: So many iterations may be under way before the first is waited for.
             metrics: Of episodes.
         """
-        self._roles, self._learners, self._names, self._horizon = tuple(roles), dict(learners), tuple(names), horizon
+        self._roles, self._learners, self._horizon = tuple(roles), dict(learners), horizon
         self._metrics = tuple(metrics)
         self._measured = (len(metrics) + 1) * horizon if metrics else 0
-        self.size = 3 * horizon * len(roles) + self._measured + len(names) * len(learners) + 1
+        self.size = 3 * horizon * len(roles) + self._measured + sum(map(len, learners.values())) + 1
         on_gpu = device != "cpu"
         self._free = [(torch.empty(self.size, pin_memory=on_gpu), Marks(on_gpu)) for _ in range(depth + 1)]
         self._queue: collections.deque[tuple[int, torch.Tensor, Marks]] = collections.deque()
@@ -153,13 +152,13 @@ class Mailbox:
         split = 3 * self._horizon * len(self._roles)
         episodes = values[:split].reshape(len(self._roles), 3, self._horizon).astype(np.float64)
         measured = values[split : split + self._measured].reshape(-1, self._horizon).astype(np.float64)
-        figures = values[split + self._measured : -1].reshape(len(self._learners), len(self._names)).tolist()
+        figures = iter(values[split + self._measured : -1].tolist())
         return IterationReport(
             iteration,
             dict(zip(self._roles, episodes, strict=True)),
             {
-                name: {figure: value for figure, value in zip(self._names, row, strict=True) if figure in reported}
-                for (name, reported), row in zip(self._learners.items(), figures, strict=True)
+                learner: {name: value for name, value in [(name, next(figures)) for name in names] if name is not None}
+                for learner, names in self._learners.items()
             },
             marks.between(0),
             marks.between(1),
@@ -224,8 +223,8 @@ class EpisodeWindow:
 
 
 def mean_figures(figures: Mapping[str, float]) -> dict[str, float]:
-    """A learner's figures with the sums over minibatches divided by their samples, under the names of a log."""
-    count = max(figures["samples"], 1.0)
+    """A learner's figures with the sums over minibatches, if they are, divided by samples, under a log's names."""
+    count = max(figures.get("samples", 1.0), 1.0)
     sums = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
     means = {name: figures[name] / count for name in sums if name in figures}
     return means | {n: v for n, v in figures.items() if n not in means and n != "samples"}

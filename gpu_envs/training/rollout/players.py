@@ -11,8 +11,9 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import owned
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
-from gpu_envs.training.policies.networks import Networks, TorchNetworks
+from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.policies.parts import Rows
+from gpu_envs.training.policies.torch_networks import TorchNetworks
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 
 _OF_THE_MODULE = ("activation", "hidden", "layer_norm", "normalise_observations", "precision", "shared_trunk")

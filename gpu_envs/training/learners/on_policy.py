@@ -1,4 +1,4 @@
-"""A policy that learns: what it keeps of a horizon, its advantages, and its update (Schulman et al. 2017)."""
+"""Learning from the horizon just played: its advantages, and an update of PPO, A2C or PQN (Schulman et al. 2017)."""
 
 import math
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from gpu_envs.seeds import derived_seed
 from gpu_envs.training.config import Config
+from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.operations.advantage import Advantages
 from gpu_envs.training.operations.device_schedule import Target
 from gpu_envs.training.operations.measure import FIGURES, OF_DISTRIBUTIONS, Measure
 from gpu_envs.training.operations.ops import LossSettings, Samples
 from gpu_envs.training.operations.optimiser import Adam, Step
 from gpu_envs.training.operations.permutation import Permutation
-from gpu_envs.training.policies.networks import TOTALS, Networks
+from gpu_envs.training.policies.networks import TOTALS, PolicyNetworks
 from gpu_envs.training.policies.normalise import ObservationScale, RewardScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest
 from gpu_envs.training.process.group import Group
@@ -28,27 +28,19 @@ _KL_MARGIN = 1.5
 
 
 @final
-class Learner:
-    """One policy's storage, random numbers and update; everything on the device, nothing read back.
+class OnPolicyLearner(Learner):
+    """A policy that learns from each horizon once, by ``FIGURES`` as its figures."""
 
-    Attributes:
-        policy_rows: The agents it acts for.
-        module: Its weights.
-        networks: How that is run.
-        config: The run, with the settings that are the policy's own.
-        why_torch: Why no kernels of our own run it; empty where they do.
-        figures: What the last iteration was like: ``FIGURES``.
-        reported: Those of them that mean something.
-        schedules: The schedules of what changes as training goes on, each with where its value is to stand.
-    """
+    networks: PolicyNetworks
 
     def __init__(
-        self, policy_rows: PolicyRows, module: nn.Module, networks: Networks, optimiser: Adam,
+        self, policy_rows: PolicyRows, module: nn.Module, networks: PolicyNetworks, optimiser: Adam,
         scale: ObservationScale | None, config: Config, device: str, limit: int | None, group: Group,
     ) -> None:  # fmt: skip
-        """Allocates; episodes are truncated at step ``limit``, or never. The group's samples count as one batch."""
-        self.policy_rows, self.module, self.networks = policy_rows, module, networks
-        self.config, self._optimiser, self._scale, self._group = config, optimiser, scale, group
+        """Allocates; the group's samples count as one batch."""
+        turns = {"actions": config.horizon, "minibatches": config.passes[0]}
+        super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
+        self._optimiser = optimiser
         kept = SampleStorage(config, policy_rows.rows, policy_rows.head, device)
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -57,12 +49,10 @@ class Learner:
         self._actions, self._log_probs, self._values = kept.actions, kept.log_probs, kept.values
         self._advantages, self._returns, self._acted = kept.advantages, kept.returns, kept.acted
         self._sums, self._indices = kept.sums, kept.indices
-        self._limit = limit
         self._places, self._last_values = kept.places, kept.last_values
         self._advantage = Advantages(device, config.cpu_threads)
         self._measure = Measure(kept.moments, device, config.cpu_threads, group)
         self._rewards = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
-        self._statistics = {"observations": self._scale, "rewards": self._rewards}
         each, minibatches = policy_rows.each, config.passes[1]  # agents that share observations stay together
         samples = config.horizon * policy_rows.rows // each
         shuffled = self._indices is not None
@@ -78,11 +68,6 @@ class Learner:
         self._settings = LossSettings(
             clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
         )
-        turns = {"actions": config.horizon, "minibatches": config.passes[0]}  # of an iteration
-        keys = [[derived_seed(config.seed, purpose, policy_rows.name), 0] for purpose in turns]
-        streams = torch.tensor(keys, device=device)
-        self._streams = dict(zip(turns, streams, strict=True))
-        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=device)
         self._scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
         self._normaliser = self._scalars[:2] if config.normalise_advantages else None
         self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
@@ -92,16 +77,15 @@ class Learner:
         self._norm, self._rate = places["gradient_norm"], places["learning_rate"]
         rates: list[Target] = [(config.learning_rate, self._rate), (config.entropy_weight, self._scalars[2:3])]
         self.schedules = [*rates, *([] if networks.epsilon is None else [(config.epsilon, networks.epsilon)])]
-        self.reported = tuple(name for name in FIGURES if networks.epsilon is None or name not in OF_DISTRIBUTIONS)
+        valued = networks.epsilon is not None
+        self.names = tuple(None if valued and name in OF_DISTRIBUTIONS else name for name in FIGURES)
         self._flat: tuple[Rows, Samples] | None = None
-        self.why_torch = ""
         most_kl = math.inf if config.target_kl is None else _KL_MARGIN * config.target_kl
         self._how = Step(self._rate, config.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
 
     # --- the horizon ---
 
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
-        """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
         masks = {name: s.action_mask[t] for name, s in storage.items() if s.action_mask is not None}
         noted = self.networks.notes_largest
@@ -115,15 +99,13 @@ class Learner:
         return self._actions[t] if self._acted is None else self._acted
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
-        """Values, advantages and returns of a horizon that is complete."""
         config = self.config
         horizon = config.horizon
-        observations = self.policy_rows.observed({name: s.rows for name, s in storage.items()}, 1)
+        observations = self._observed(storage)
         rewards, terminations, truncations = (
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
         )
-        dead_rows = storage[self.policy_rows.parts[0].role.name].alive is not None
-        alive_rows = self._taken(storage, "alive") if dead_rows else None
+        alive_rows = self._alive(storage)
         alive = None if alive_rows is None else alive_rows[:horizon]
         masks = self._taken(storage, "action_mask") if self.policy_rows.masked else None
         self._value(observations, alive_rows, masks)
@@ -149,9 +131,6 @@ class Learner:
             action_mask=None if masks is None else masks[:horizon].flatten(0, 1),
         )
         self._flat = observations[:horizon].flatten(0, 1), flat
-
-    def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
-        return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
 
     def _value(self, observations: Rows, alive: torch.Tensor | None, masks: torch.Tensor | None) -> None:
         """Values of all observations, and the largest of them that was seen."""
@@ -181,7 +160,7 @@ class Learner:
         """
         if self._limit is None:
             return self._values[-1]
-        final = self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1).flatten(0, 1)
+        final = self._seen_last(storage).flatten(0, 1)
         if self.config.horizon > self._limit:
             every = torch.empty_like(self._log_probs)
             self.networks.values(final, every.view(-1))
@@ -193,7 +172,6 @@ class Learner:
     # --- the update ---
 
     def update(self) -> None:
-        """Goes through the horizon in epochs of random minibatches."""
         assert self._flat is not None
         observations, batch = self._flat
         epochs, minibatches = self.config.passes
@@ -204,11 +182,7 @@ class Learner:
                 self._permutation.write(self._indices, self._streams["minibatches"], epoch)
             for number in range(minibatches):
                 self._step(observations, batch, number)
-        self._counters.add_(self._turns)
-        if self._scale is not None:
-            self._scale.learn(observations, batch.alive)
-        for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
-            self._group.take_first(buffer)
+        self._end(observations, batch.alive)
 
     def _step(self, observations: Rows, batch: Samples, number: int) -> None:
         chosen = None
@@ -219,7 +193,6 @@ class Learner:
     # --- what is kept ---
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What may show where a NaN came from, in the order in which it would spread."""
         assert self._flat is not None
         observations = self._flat[0]
         return {
@@ -231,26 +204,20 @@ class Learner:
             "the parameters": self._optimiser.flat,
         }
 
-    def state(self) -> dict[str, Any]:
-        """Copies of everything that the next iterations depend on."""
-        return {
-            "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        epsilon = self.networks.epsilon
+        return super().state(whole=whole) | {
             "optimiser": self._optimiser.state(),
             "norm": self._norm.clone(),
-            **({} if self.networks.epsilon is None else {"epsilon": self.networks.epsilon.clone()}),
-            "streams": {name: stream.clone() for name, stream in self._streams.items()},
-            **{name: kept if kept is None else kept.state() for name, kept in self._statistics.items()},
+            "rewards": None if self._rewards is None else self._rewards.state(),
+            **({} if epsilon is None else {"epsilon": epsilon.clone()}),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave."""
-        self.module.load_state_dict(state["module"])  # into the optimiser's flat buffer, of which they are views
+        super().load(state)
         self._optimiser.load(state["optimiser"])
         self._norm.copy_(state["norm"])
         if self.networks.epsilon is not None:
             self.networks.epsilon.copy_(state["epsilon"])
-        for name, stream in self._streams.items():
-            stream.copy_(state["streams"][name])
-        for name, kept in self._statistics.items():
-            if kept is not None:
-                kept.load(state[name])
+        if self._rewards is not None:
+            self._rewards.load(state["rewards"])

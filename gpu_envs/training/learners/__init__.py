@@ -1,0 +1,1 @@
+"""What policies that learn keep, how they act, and how they learn: a class for each kind of algorithm."""

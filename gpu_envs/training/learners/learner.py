@@ -1,0 +1,135 @@
+"""What a run asks of a policy that learns, whatever its algorithm."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpu_envs.seeds import derived_seed
+from gpu_envs.training.config import Config
+from gpu_envs.training.operations.device_schedule import Target
+from gpu_envs.training.policies.networks import Networks
+from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.parts import Rows
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.rollout.horizon_env import RoleStorage
+from gpu_envs.training.rollout.policy_rows import PolicyRows
+
+
+class Learner(ABC):
+    """One policy's storage, random numbers and update; everything on the device, nothing read back.
+
+    Attributes:
+        policy_rows: The agents it acts for.
+        module: Its weights.
+        networks: How that acts.
+        config: The run, with the settings that are the policy's own.
+        why_torch: Why no kernels of our own run it; empty where they do.
+        figures: What the last iteration was like.
+        names: Of the figures; None: of this algorithm it means nothing.
+        schedules: The schedules of what changes as training goes on, each with where its value is to stand.
+        waits: So many iterations it collects before it learns again, and does not run in graphs.
+    """
+
+    figures: torch.Tensor
+    names: tuple[str | None, ...]
+    schedules: list[Target]
+    waits: int = 0
+
+    def __init__(
+        self, policy_rows: PolicyRows, module: nn.Module, networks: Networks, scale: ObservationScale | None,
+        config: Config, device: str, limit: int | None, group: Group, turns: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """Takes what all algorithms have.
+
+        Args:
+            policy_rows: The agents it acts for.
+            module: Its weights.
+            networks: How that acts.
+            scale: Of observations; None: they are taken as they are.
+            config: The run as the policy sees it.
+            device: Where.
+            limit: The step at which episodes are truncated; None: never.
+            group: The processes that train together.
+            turns: What it draws random numbers for, and how often in an iteration.
+        """
+        self.policy_rows, self.module, self.networks, self.config = policy_rows, module, networks, config
+        self._scale, self._limit, self._group = scale, limit, group
+        self.why_torch = ""
+        keys = [[derived_seed(config.seed, purpose, policy_rows.name), 0] for purpose in turns]
+        streams = torch.tensor(keys, device=device)
+        self._streams = dict(zip(turns, streams, strict=True))
+        self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=device)
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a checkpoint must agree in with it, beside what all learners have."""
+        return {}
+
+    @abstractmethod
+    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+        """Chooses actions in the horizon's step ``t``; returns the environment's, ``[rows, width]``."""
+
+    @abstractmethod
+    def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
+        """Takes in a horizon that is complete."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Learns from what was taken in."""
+
+    def count(self) -> None:
+        """Takes note that an iteration is done."""
+        self.waits = max(0, self.waits - 1)
+
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What may show where a NaN came from, in the order in which it would spread."""
+
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        """Copies of everything that the next iterations depend on.
+
+        Args:
+            whole: With what is only there to be learnt from again.
+        """
+        del whole
+        return {
+            "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
+            "streams": {name: stream.clone() for name, stream in self._streams.items()},
+            "observations": None if self._scale is None else self._scale.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave."""
+        self.module.load_state_dict(state["module"])  # into an optimiser's flat buffer, of which they are views
+        for name, stream in self._streams.items():
+            stream.copy_(state["streams"][name])
+        if self._scale is not None:
+            self._scale.load(state["observations"])
+
+    def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
+        """The rows of what a horizon left, ``[steps, rows, ...]``."""
+        return self.policy_rows.take({role: getattr(s, name) for role, s in storage.items()}, 1)
+
+    def _alive(self, storage: Mapping[str, RoleStorage]) -> torch.Tensor | None:
+        """Who is in the game before each step and after the last; None: everybody."""
+        leaves = storage[self.policy_rows.parts[0].role.name].alive is not None
+        return self._taken(storage, "alive") if leaves else None
+
+    def _observed(self, storage: Mapping[str, RoleStorage]) -> Rows:
+        """What is seen before each step and after the last, ``[horizon + 1, rows, features]``."""
+        return self.policy_rows.observed({name: s.rows for name, s in storage.items()}, 1)
+
+    def _seen_last(self, storage: Mapping[str, RoleStorage]) -> Rows:
+        """What is seen at ends of episodes, ``[horizon, rows, features]``."""
+        return self.policy_rows.observed({name: s.last_rows for name, s in storage.items()}, 1)
+
+    def _end(self, observations: Rows, alive: torch.Tensor | None) -> None:
+        """Ends an iteration: other random numbers, and what follows running statistics of flat observations."""
+        self._counters.add_(self._turns)
+        if self._scale is not None:
+            self._scale.learn(observations, alive)
+        for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
+            self._group.take_first(buffer)

@@ -1,0 +1,191 @@
+"""Learning from what is remembered: SAC, TD3 and DDPG."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.config import Config
+from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.operations.ops import SUMS, Ops
+from gpu_envs.training.operations.optimiser import Adam
+from gpu_envs.training.operations.replay import Replay, Transitions
+from gpu_envs.training.policies.actor_critic_update import ActorCriticUpdate
+from gpu_envs.training.policies.actors import TorchActor
+from gpu_envs.training.policies.normalise import ObservationScale
+from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest, whole
+from gpu_envs.training.process.group import Group
+from gpu_envs.training.rollout.exploration import Exploration
+from gpu_envs.training.rollout.horizon_env import RoleStorage
+from gpu_envs.training.rollout.policy_rows import PolicyRows
+
+_FIGURES = (
+    *("policy_loss", "value_loss", "entropy", "temperature", "gradient_norm"),
+    *("learning_rate", "largest_observation"),
+)
+"""What it reports of each iteration; the first three are means over the samples of its updates."""
+
+_ALIVE = SUMS.index("alive")
+
+
+@final
+class OffPolicyLearner(Learner):
+    """A policy that puts each horizon into a buffer, and learns from batches that are drawn from there.
+
+    It waits for as long as it warms up: before it has ever learnt it takes random actions then.
+    """
+
+    networks: TorchActor
+
+    def __init__(
+        self, policy_rows: PolicyRows, module: nn.Module, networks: TorchActor, scale: ObservationScale | None,
+        config: Config, device: str, limit: int | None, group: Group,
+    ) -> None:  # fmt: skip
+        """Allocates; every process has a buffer and batches of its own, and gradients are means over all batches."""
+        turns = {"actions": config.horizon, "replay": config.updates, "noise": config.updates}
+        super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
+        rows, head, features = policy_rows.rows, policy_rows.head, policy_rows.features
+
+        def made(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, device=device)
+
+        self._actions = made(config.horizon, rows, head.width)
+        self._acted = made(rows, head.width)
+        self.replay = Replay(rows, config.slots, features, head.width, device, config.cpu_threads, limit)
+        self._drawn = Transitions.made(config.batch, features, head.width, device)
+        self._ops = Ops(head, device, config.cpu_threads)
+        last = [*networks.module.actor.children()][-1:] if config.exploration == "state" else []
+        hidden = sum(layer.in_features for layer in last if isinstance(layer, nn.Linear))
+        self.exploration = Exploration(config.exploration, policy_rows, hidden, self._ops, device)
+        self.figures = made(len(_FIGURES))
+        places = dict(zip(_FIGURES, torch.split(self.figures, 1), strict=True))
+        self._rate, self._largest = places["learning_rate"], places["largest_observation"]
+        target = -float(head.width) if config.target_entropy is None else config.target_entropy
+        self._update = ActorCriticUpdate(networks, config, self._rate, device, group, target)
+        self._normal = made(self._update.numbers * config.batch, head.width)
+        self.schedules = [(config.learning_rate, self._rate)]
+        of_entropy = ("entropy", "temperature")
+        self.names = tuple(name if networks.stochastic or name not in of_entropy else None for name in _FIGURES)
+        self._flat: tuple[Rows, torch.Tensor | None] | None = None
+        self._begun = False
+        self._wait()
+
+    @property
+    def optimisers(self) -> Sequence[Adam]:
+        """Of the critics, the actor and the temperature."""
+        return self._update.optimisers
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        config = self.config
+        return {name: getattr(config, name) for name in ("algorithm", "slots", "exploration")}
+
+    def _wait(self) -> None:
+        """Sets how many iterations are left of the warm-up."""
+        config = self.config
+        missing = config.warm_up - int(self.replay.position.item()) * config.replicas
+        self.waits = max(0, -(-missing // (config.horizon * config.replicas)))
+
+    def count(self) -> None:
+        self._begun = self._begun or self.waits == 0
+        super().count()
+
+    # --- the horizon ---
+
+    def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+        stream, actions, exploration = self._streams["actions"], self._actions[t], self.exploration
+        if exploration.follows and t > 0:
+            exploration.begin_anew(self._ended(t - 1, storage))
+        if self.waits and not self._begun:  # evenly: a normal number's place in its distribution is
+            torch.erf(exploration.white(stream, t) / 2**0.5, out=actions)
+            self.networks.give(actions, self._acted)
+            return self._acted
+        observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)
+        outputs, hidden = self.networks.look(observations, hidden=exploration.by_state)
+        self.networks.take(outputs, exploration.next(stream, t, hidden), actions, self._acted, noise=self.config.noise)
+        return self._acted
+
+    def _ended(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
+        """Whose episode ended with step ``t``, or who is out of the game after it."""
+        terminated, truncated = (
+            self.policy_rows.take({role: getattr(s, name)[t] for role, s in storage.items()}, 0)
+            for name in ("terminations", "truncations")
+        )
+        ended = terminated | truncated
+        alive = {role: s.alive[t + 1] for role, s in storage.items() if s.alive is not None}
+        return ended | ~self.policy_rows.take(alive, 0) if alive else ended
+
+    def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
+        horizon = self.config.horizon
+        observations, alive = self._observed(storage), self._alive(storage)
+        raise_to_largest(self._largest.zero_(), observations, alive)
+        rewards, terminations, truncations = (
+            self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
+        )
+        self.replay.insert(
+            whole(observations), self._actions, rewards, terminations, truncations,
+            None if alive is None else alive[:horizon],
+            None if self._limit is None else whole(self._seen_last(storage)),
+        )  # fmt: skip
+        if self.exploration.follows:
+            self.exploration.begin_anew(self._ended(horizon - 1, storage))
+        living = None if alive is None else alive[:horizon].reshape(-1)
+        self._flat = observations[:horizon].flatten(0, 1), living
+
+    # --- the update ---
+
+    def update(self) -> None:
+        assert self._flat is not None
+        config, update, batch = self.config, self._update, self._drawn
+        first = self._group.rank * config.batch
+        update.sums.zero_()
+        for number in range(0 if self.waits else config.updates):
+            self.replay.draw(
+                batch, self._streams["replay"], number, n_step=config.n_step, gamma=config.gamma, first=first
+            )
+            self._ops.normal(
+                self._normal, stream=self._streams["noise"], turn=number, first_row=self._group.rank * len(self._normal)
+            )
+            delay = config.policy_delay if config.algorithm == "td3" else 1
+            update.learn(batch, self._normal, actor=number % delay == delay - 1)
+        means = update.sums / update.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
+        found = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}
+        found |= {"temperature": update.log_temperature.detach().exp()[0], "gradient_norm": update.norm[0]}
+        torch.stack([found[name] for name in _FIGURES[: len(found)]], out=self.figures[: len(found)])
+        self._end(*self._flat)
+
+    # --- what is kept ---
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        assert self._flat is not None
+        critics, actor, *_ = self.optimisers
+        return {
+            "observations": largest_of(self._flat[0]),
+            "returns": self._drawn.returns,
+            "the critics' gradient": critics.gradient,
+            "the critics' parameters": critics.flat,
+            "the actor's gradient": actor.gradient,
+            "the actor's parameters": actor.flat,
+        }
+
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        buffer: dict[str, torch.Tensor] | None = {"position": self.replay.position.clone()}
+        if whole:
+            buffer = self.replay.state() if self.config.keep_buffer else None
+        return (
+            super().state(whole=whole)
+            | self._update.state()
+            | {
+                "begun": self._begun,
+                "own": {"replay": buffer, "exploration": self.exploration.state()},
+            }
+        )
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self._update.load(state)
+        self._begun, own = state["begun"], state["own"]
+        self.replay.load(None if own is None else own["replay"])
+        self.exploration.load(None if own is None else own["exploration"])
+        self._wait()

@@ -1,0 +1,83 @@
+"""What off-policy algorithms train: an actor, and critics of what it does."""
+
+import itertools
+import math
+from typing import final
+
+import torch
+from torch import nn
+
+from gpu_envs.training.config import Config
+from gpu_envs.training.operations.heads import Head
+from gpu_envs.training.policies.policy import ACTIVATIONS, draw, perceptron
+
+
+class ActorCritic(nn.Module):
+    """An actor, and critics of what it does, for sac, td3 and ddpg.
+
+    ``Trainer`` takes any that has both: ``actor`` maps observations ``[rows, features]`` to ``[rows, width]``, of which
+    the hyperbolic tangent is the action where its bounds are -1 and 1; for sac to ``[rows, 2 * width]``, means and
+    logarithms of deviations of what is squashed so. ``critics`` maps observations and such actions to what they are
+    worth, ``[critics, rows]``: two critics, of ddpg one; with ``atoms`` to logits, ``[critics, rows, atoms]``.
+    """
+
+    actor: nn.Module
+    critics: nn.Module
+
+
+@final
+class PerceptronActorCritic(ActorCritic):
+    """Actor and critics as multilayer perceptrons of their own."""
+
+    def __init__(self, features: int, head: Head, config: Config, generator: torch.Generator) -> None:
+        """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
+        super().__init__()
+        self.actor = perceptron(features, config, outputs_of(head, config.algorithm))
+        draw(self.actor, 0.01, generator)
+        if config.algorithm == "sac":
+            last = self.actor[-1].bias
+            assert isinstance(last, nn.Parameter)
+            nn.init.constant_(last[head.width :], math.log(config.initial_std))
+        self.critics = Critics(critics_of(config.algorithm), features + head.width, config, generator)
+
+
+@final
+class Critics(nn.Module):
+    """Several multilayer perceptrons side by side, which value the same actions."""
+
+    def __init__(self, count: int, inputs: int, config: Config, generator: torch.Generator) -> None:
+        super().__init__()
+        self._valued = config.atoms is None
+        sizes = (inputs, *config.hidden, config.atoms or 1)
+        layers = list(itertools.pairwise(sizes))
+        self.weights = nn.ParameterList(torch.empty(count, outputs, before) for before, outputs in layers)
+        self.biases = nn.ParameterList(torch.zeros(count, 1, outputs) for _, outputs in layers)
+        widths = config.hidden if config.layer_norm else ()
+        self.gains = nn.ParameterList(torch.ones(count, 1, width) for width in widths)
+        self.shifts = nn.ParameterList(torch.zeros(count, 1, width) for width in widths)
+        self.activation = ACTIVATIONS[config.activation]()
+        for weight in self.weights:
+            for one in weight:
+                nn.init.orthogonal_(one, 1.0 if weight is self.weights[-1] else math.sqrt(2), generator=generator)
+
+    def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """What actions are worth, ``[critics, rows]``, or the logits of returns, ``[critics, rows, atoms]``."""
+        rows = torch.cat((observations, actions), 1).expand(len(self.weights[0]), -1, -1)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if layer > 0:
+                if self.gains:
+                    rows = nn.functional.layer_norm(rows, rows.shape[-1:])
+                    rows = torch.addcmul(self.shifts[layer - 1], rows, self.gains[layer - 1])
+                rows = self.activation(rows)
+            rows = torch.baddbmm(bias, rows, weight.transpose(1, 2))
+        return rows.squeeze(-1) if self._valued else rows
+
+
+def outputs_of(head: Head, algorithm: str) -> int:
+    """How many outputs an actor has."""
+    return head.width * (2 if algorithm == "sac" else 1)
+
+
+def critics_of(algorithm: str) -> int:
+    """How many critics there are."""
+    return 1 if algorithm == "ddpg" else 2
