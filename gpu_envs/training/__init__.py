@@ -1,4 +1,4 @@
-"""The bundled runner: PPO, A2C and PQN for any registered environment, rollout and update on its device.
+"""The bundled runner: PPO, A2C, PQN, SAC, TD3 and DDPG for any registered environment, rollout and update on its device.
 
     from gpu_envs.training import Config, train
     train(Config(env="CartPole-v1", target_return=475))
@@ -14,6 +14,7 @@ from gpu_envs.errors import CheckpointError
 if TYPE_CHECKING:
     from gpu_envs.training.config import Config as Config
     from gpu_envs.training.operations.heads import Head as Head
+    from gpu_envs.training.policies.actor_critic import ActorCritic as ActorCritic
     from gpu_envs.training.policies.policy import Policy as Policy
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "Acting": "rollout.acting",
+    "ActorCritic": "policies.actor_critic",
     "Config": "config",
     "Evaluation": "rollout.evaluation",
     "Evaluations": "rollout.evaluation",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpu_envs.engine.by_role import roles_of
+from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.assembly import kernels_of
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.fused_programs import Network
@@ -34,6 +35,12 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("gradient", "torch"),
         _STEP,
     ),
+    "actors": (
+        ("acting", "torch, and kernel_sample of sampler.cuh"),
+        ("buffer", "kernel_insert and kernel_draw of replay.cuh"),
+        ("gradients", "torch"),
+        _STEP,
+    ),
     "": (
         ("acting", "torch, and kernel_sample of sampler.cuh"),
         ("values", "torch"),
@@ -41,7 +48,7 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
         _STEP,
     ),
 }
-"""What computes what, for each answer of ``kernels_of``, and where torch values choices; headers are in
+"""What computes what, for each answer of ``kernels_of``, and where torch values choices or actions; headers are in
 ``kernels/training/``."""
 
 
@@ -63,7 +70,7 @@ def who_computes(config: Config, device: str) -> list[str]:
         kind, reason = kernels_of(
             network, own, device, masked=role.masked, default=True, parted=role.split is not None
         )  # fmt: skip
-        kind = "values" if own.algorithm == "pqn" else kind
+        kind = "values" if own.algorithm == "pqn" else "actors" if own.algorithm in OFF_POLICY else kind
         layers = " x ".join(map(str, own.hidden))
         norm = ", normalised" if own.layer_norm else ""
         trunk = ", one trunk for actor and critic" if own.shared_trunk else ""

@@ -14,11 +14,13 @@ from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
 from gpu_envs.engine.by_role import roles_of
 from gpu_envs.engine.simulation import NO_LIMIT
-from gpu_envs.training.algorithms import check_actions
+from gpu_envs.training.algorithms import OFF_POLICY, check_actions
 from gpu_envs.training.assembly import check_names, kernels_of
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.operations.heads import log_stds
+from gpu_envs.training.operations.replay import places_of, stride_of
+from gpu_envs.training.policies.actor_critic import critics_of, outputs_of
 from gpu_envs.training.policies.networks import most_rows, units_of
 from gpu_envs.training.policies.policy import padded
 from gpu_envs.training.policies.wide_kernels import MOST_KEPT
@@ -66,11 +68,15 @@ class Need:
     """Bytes that a replica needs beside that while its policies learn."""
     passes: tuple[Pass, ...]
     """What is done one after the other, of which the largest counts."""
+    batches: int = 0
+    """Bytes of work that does not grow with the replicas."""
+    slot: int = 0
+    """Bytes of what is stored, for each step that buffers hold."""
 
     def of(self, num_envs: int) -> int:
         """The bytes of so many replicas."""
         most = max((each.bytes_of(num_envs) for each in self.passes), default=0)
-        return num_envs * (self.stored + self.copied) + most
+        return num_envs * (self.stored + self.copied) + most + self.batches
 
     def most(self, room: float) -> int:
         """The most replicas that have room in so many bytes."""
@@ -90,7 +96,7 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
     roles = role_infos(roles_of(spec, world.params), masked=spec.masked)
     limited, horizon = world.limit != NO_LIMIT, config.horizon
     stored = _environment(world, device) + int(config.stagger)
-    copied, passes, shared = 0, [], dict[str, int]()
+    copied, passes, shared, batches, slot = 0, [], dict[str, int](), 0, 0
     for role in roles:
         one, two = (RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limited) for n in (1, 2))
         stored += _bytes(vars(two).values()) - _bytes(vars(one).values())
@@ -106,6 +112,13 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
             continue
         of_policy = config.of_policy(name)
         check_actions(of_policy.algorithm, head.kind, name)
+        if of_policy.algorithm in OFF_POLICY:
+            memory = _memory(of_policy, parts[0], rows, world.limit if limited else None, (modules or {}).get(name))
+            _check_batch(of_policy, rows, name)
+            stored, batches, slot = (one + other for one, other in zip((stored, batches, slot), memory, strict=True))
+            copied += 4 * (horizon + 1) * rows
+            passes += [Pass(horizon * rows, 24 * features)] * of_policy.normalise_observations
+            continue
         once, twice = (vars(SampleStorage(of_policy, n * rows, head, "meta")).values() for n in (1, 2))
         stored += _bytes(twice) - _bytes(once) + 4 * rows * of_policy.normalise_rewards
         samples = horizon * rows
@@ -113,7 +126,38 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
         if len(parts) > 1 or not parts[0].whole:  # the rows are gathered from their roles
             copied += samples * (8 * features + 8 + head.parameters * parts[0].role.masked)
         passes += _passes(of_policy, device, parts[0], samples, (modules or {}).get(name))
-    return Need(stored + sum(shared.values()), copied, tuple(passes))
+    return Need(stored + sum(shared.values()), copied, tuple(passes), batches, slot)
+
+
+def _memory(
+    config: Config, part: RoleMembers, rows: int, limit: int | None, module: nn.Module | None
+) -> tuple[int, int, int]:
+    """What a policy with a buffer stores of a replica, what it works with, and what a replica's slot takes."""
+    head, features, width = part.role.head, part.role.features, part.role.head.width
+    slot = 4 * rows * stride_of(features, width)
+    explored = {"white": 0, "ou": width, "state": width * config.hidden[-1]}[config.exploration]
+    lasts = features * places_of(config.slots, limit)
+    stored = rows * (1 + 4 * (width * (config.horizon + 2) + explored + lasts)) + config.slots * slot
+    if module is None:
+        outputs = outputs_of(head, config.algorithm) + critics_of(config.algorithm) * (config.atoms or 1)
+        units = (1 + critics_of(config.algorithm)) * sum(config.hidden) + outputs
+    else:
+        units = units_of(parameter for parameter in module.parameters() if parameter.requires_grad)
+    size = 2 if config.precision == "bf16" else 4
+    of_row = 2 * size * units * (1 + config.layer_norm) + 4 * (4 * features + 8 * width + 16 * (config.atoms or 1))
+    return stored, config.batch * of_row, slot
+
+
+def _check_batch(config: Config, rows: int, policy: str) -> None:
+    """Refuses a buffer that holds fewer transitions than are drawn at a time."""
+    if config.num_envs == AUTO:
+        return
+    most = (config.slots - config.n_step) * config.replicas * rows
+    if most < config.batch:
+        raise ValueError(
+            f"batch is {config.batch:,}, and the buffer of the policy {policy!r} holds {most:,} transitions at most: "
+            "give a smaller batch, or more slots"
+        )
 
 
 def _passes(config: Config, device: str, part: RoleMembers, samples: int, module: nn.Module | None) -> list[Pass]:
@@ -190,6 +234,9 @@ def check_room(config: Config, device: str, modules: Mapping[str, nn.Module]) ->
         return
     most = need.most(room * ROOM)
     lower = f"lower num_envs to {most:,}, which fits, or the horizon" if most else "lower the horizon, or hidden"
+    slots = config.slots - math.ceil((need.of(count) - room * ROOM) / (count * need.slot)) if need.slot else 0
+    if slots > max(config.horizon, config.n_step):
+        lower = f"lower slots to {slots:,}, which fits" + (f", or num_envs to {most:,}" if most else "")
     raise ShortageError(
         f"{count:,} replicas for a horizon of {config.horizon} need {need.of(count) / 2**30:,.1f} GiB on {device}, of "
         f"which {room / 2**30:,.1f} GiB are free: {lower}"

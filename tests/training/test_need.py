@@ -39,6 +39,16 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "one runner apart": {"env": FIELD, "policies": {"runner_0": "fox"}},
     "half the bits": {"env": FIELD, "precision": "bf16", "hidden": (64, 64)},
+    "sac": {"env": "Pendulum-v1", "algorithm": "sac", "warm_up": 0, "batch": 64, "slots": 500},
+    "td3": {
+        "env": "Pendulum-v1",
+        "algorithm": "td3",
+        "warm_up": 0,
+        "batch": 64,
+        "updates": 2,
+        "exploration": "state",
+        "normalise_observations": True,
+    },
     "action masks": {"env": "PicturedCorridor-v0"},
     "a team's action masks": {"env": "MaskedTeam-v0"},
 }

@@ -112,6 +112,11 @@ def stride_of(features: int, width: int) -> int:
     return -(-(features + width + _BESIDE) // _WORDS) * _WORDS
 
 
+def places_of(slots: int, limit: int | None) -> int:
+    """How many last observations of truncated episodes are kept of a row."""
+    return 1 if limit is None else slots // limit + 2
+
+
 def _shares(features: int, width: int) -> int:
     """How many threads of a GPU share a sample: a power of two."""
     return min(_MOST_SHARES, 1 << (max(features, width) - 1).bit_length())
@@ -150,7 +155,7 @@ class Replay:
         self.rows, self.slots, self.width = rows, slots, width
         self._shares: Final = 1 if backend.device == "cpu" else _shares(features, width)
         self._stride: Final = stride_of(features, width)
-        places = 1 if limit is None else slots // limit + 2
+        places = places_of(slots, limit)
 
         def room(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=backend.device)
