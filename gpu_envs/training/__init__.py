@@ -1,4 +1,4 @@
-"""The bundled runner: PPO, A2C, PQN, SAC, TD3 and DDPG for any registered environment, rollout and update on its device.
+"""The bundled runner: PPO, A2C, PQN, SAC, TD3 and DDPG for registered environments, all of it on their device.
 
     from gpu_envs.training import Config, train
     train(Config(env="CartPole-v1", target_return=475))

@@ -230,8 +230,8 @@ class Config:
             )
         if self.algorithm == "td3" and self.updates % self.policy_delay:
             raise ValueError(
-                f"updates is {self.updates}, and the actor learns with every {self.policy_delay}th: give a multiple of "
-                "policy_delay"
+                f"updates is {self.updates}, and policy_delay {self.policy_delay}: give updates a multiple of it, "
+                "since the actor learns with every so many of them"
             )
         if self.least_return >= self.most_return:
             raise ValueError(

@@ -134,10 +134,10 @@ def _memory(
 ) -> tuple[int, int, int]:
     """What a policy with a buffer stores of a replica, what it works with, and what a replica's slot takes."""
     head, features, width = part.role.head, part.role.features, part.role.head.width
-    slot = 4 * rows * stride_of(features, width)
     explored = {"white": 0, "ou": width, "state": width * config.hidden[-1]}[config.exploration]
     lasts = features * places_of(config.slots, limit)
-    stored = rows * (1 + 4 * (width * (config.horizon + 2) + explored + lasts)) + config.slots * slot
+    kept = config.slots * stride_of(features, width) + lasts
+    stored = rows * (1 + 4 * (width * (config.horizon + 2) + explored + kept))
     if module is None:
         outputs = outputs_of(head, config.algorithm) + critics_of(config.algorithm) * (config.atoms or 1)
         units = (1 + critics_of(config.algorithm)) * sum(config.hidden) + outputs
@@ -145,7 +145,7 @@ def _memory(
         units = units_of(parameter for parameter in module.parameters() if parameter.requires_grad)
     size = 2 if config.precision == "bf16" else 4
     of_row = 2 * size * units * (1 + config.layer_norm) + 4 * (4 * features + 8 * width + 16 * (config.atoms or 1))
-    return stored, config.batch * of_row, slot
+    return stored, config.batch * of_row, -(-4 * rows * kept // config.slots)
 
 
 def _check_batch(config: Config, rows: int, policy: str) -> None:

@@ -17,7 +17,7 @@ from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_learner, make_player
 from gpu_envs.training.config import Config
 from gpu_envs.training.divergence import check_figures, check_weights
-from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.learners.learner import SETTINGS_THAT_STAY, Learner
 from gpu_envs.training.need import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedules
 from gpu_envs.training.policies.networks import Networks
@@ -35,9 +35,6 @@ from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, pl
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
-
-SETTINGS_THAT_STAY = ("num_envs", "horizon", "stagger", "activation", "normalise_observations", "normalise_rewards")
-"""Settings in which a resumed run must agree with its checkpoint."""
 
 UNDER_WAY = 2
 """Iterations that a GPU is given before the host waits for the first one's figures."""
@@ -315,10 +312,7 @@ class Trainer:
         if any(role.masked for role in self._horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
-            own = vars(learner.config)
-            found |= {f"{name}: {key}": own[key] for key in SETTINGS_THAT_STAY if own[key] != found[key]}
-            found |= {f"{name}: {key}": value for key, value in learner.described.items()}
-            found |= {f"{name}: {key}": list(t.shape) for key, t in learner.module.state_dict().items()}
+            found |= {f"{name}: {key}": value for key, value in learner.describe(found).items()}
         return found
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gpu_envs.cli import report as reports
 from gpu_envs.cli.settings import Setting, settings
 from gpu_envs.documented import field_docs
 from gpu_envs.training.algorithms import OWN_SETTINGS
+from gpu_envs.training.bounds import WORDS
 from gpu_envs.training.config import Config
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.record.reports import Result
@@ -93,10 +94,10 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, trainer: Trainer | 
 # --- settings ---
 
 OTHER_VALUES: Mapping[str, Any] = {
-    "algorithm": "a2c",
+    **{name: words[1] for name, words in WORDS.items()},
     "device": "cuda:3",
-    "activation": "relu",
-    "precision": "tf32",
+    "updates": 36,
+    "policy_delay": 4,
     "target_role": "runner",
     "run_dir": "some where/else",
     "params": {"gravity": -3.5, "switch": True, "whole": 7, "word": "semi-implicit"},
@@ -105,6 +106,8 @@ OTHER_VALUES: Mapping[str, Any] = {
         "tagger": {"learning_rate": Schedule.of("0:0.01,1:0"), "hidden": (7, 8), "target_kl": None, "gamma": 0.5},
         "runner": {"fused": None, "shared_trunk": True, "normalise_advantages": False, "algorithm": "ppo"},
         "a.b": {"algorithm": "pqn", "epochs": 3, "epsilon": Schedule.of(0.25)},
+        "c": {"algorithm": "sac", "target_entropy": -0.5},
+        "d": {"algorithm": "td3", "atoms": 51},
     },
 }
 """Words and mappings; other values follow from the type and the default."""
@@ -582,11 +585,7 @@ def test_the_age_of_the_process_is_known() -> None:
 )
 def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, message: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", NO_TORCH, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=with_package(),
+        [sys.executable, "-c", NO_TORCH, *words], capture_output=True, text=True, check=False, env=with_package()
     )
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr

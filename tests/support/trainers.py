@@ -46,6 +46,19 @@ def small(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
     return Config(env=env, device=device, **({name: few[name] for name in few if name not in others} | settings))
 
 
+def off_policy(device: str, env: str = "Pendulum-v1", **settings: Any) -> Config:
+    """A small run that learns from a buffer, of episodes that are truncated soon."""
+    few: dict[str, Any] = {
+        "algorithm": "sac", "warm_up": 0, "batch": 96, "updates": 1, "slots": 200, "max_grad_norm": None,
+        "gamma": 0.9, "tau": 0.2, "learning_rate": 0.01,
+    }  # fmt: skip
+    if env == "Pendulum-v1":
+        few["params"] = {"max_episode_steps": 9}
+    if env == FIELD:
+        few["params"] = {**FIELD_PARAMS, "actions": "continuous"}
+    return small(device, env, **(few | settings))
+
+
 def usual(env: str, device: str, **settings: Any) -> Config:
     """A run with the settings that are the default, kept nowhere."""
     return Config(env=env, device=device, threads=1, **({"run_dir": ""} | settings))

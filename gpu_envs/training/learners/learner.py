@@ -17,6 +17,9 @@ from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.policy_rows import PolicyRows
 
+SETTINGS_THAT_STAY = ("num_envs", "horizon", "stagger", "activation", "normalise_observations", "normalise_rewards")
+"""Settings in which a resumed run must agree with its checkpoint."""
+
 
 class Learner(ABC):
     """One policy's storage, random numbers and update; everything on the device, nothing read back.
@@ -63,10 +66,11 @@ class Learner(ABC):
         self._streams = dict(zip(turns, streams, strict=True))
         self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=device)
 
-    @property
-    def described(self) -> Mapping[str, Any]:
-        """What a checkpoint must agree in with it, beside what all learners have."""
-        return {}
+    def describe(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """What a checkpoint must agree in with it, beside what is said of the run."""
+        own, weights = vars(self.config), self.module.state_dict()
+        differing = {key: own[key] for key in SETTINGS_THAT_STAY if own[key] != run[key]}
+        return differing | {key: list(tensor.shape) for key, tensor in weights.items()}
 
     @abstractmethod
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:

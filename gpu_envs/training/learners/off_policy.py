@@ -76,10 +76,9 @@ class OffPolicyLearner(Learner):
         """Of the critics, the actor and the temperature."""
         return self._update.optimisers
 
-    @property
-    def described(self) -> Mapping[str, Any]:
-        config = self.config
-        return {name: getattr(config, name) for name in ("algorithm", "slots", "exploration")}
+    def describe(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: getattr(self.config, name) for name in ("algorithm", "slots", "exploration")}
+        return super().describe(run) | own
 
     def _wait(self) -> None:
         """Sets how many iterations are left of the warm-up."""

@@ -1,0 +1,276 @@
+"""SAC, TD3 and DDPG: what they aim at and how they learn, beside plain torch in float64."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from trainers import FIELD, off_policy
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KINDS: dict[str, dict[str, Any]] = {
+    "sac": {"algorithm": "sac", "initial_std": 0.5},
+    "sac normalised": {"algorithm": "sac", "layer_norm": True, "normalise_observations": True, "activation": "elu"},
+    "td3": {"algorithm": "td3", "policy_delay": 1, "target_noise": 0.4, "n_step": 3},
+    "td3 by atoms": {
+        "algorithm": "td3", "policy_delay": 1, "atoms": 21, "least_return": -30.0, "most_return": 5.0,
+        "target_noise": 0.1,
+    },
+    "ddpg": {"algorithm": "ddpg", "n_step": 2},
+}  # fmt: skip
+
+
+class Plain:
+    """One policy's networks in float64, and its losses as the papers have them."""
+
+    def __init__(self, learner: Any) -> None:
+        self.config, self.learner = learner.config, learner
+        self.actor = copy.deepcopy(learner.module.actor).double()
+        self.critics = [self._critic(learner.module.critics, i) for i in range(len(learner.module.critics.weights[0]))]
+        self.aims_of = copy.deepcopy([self.actor, *self.critics])
+        self.log_temperature = torch.tensor(
+            learner._update.log_temperature.item(), dtype=torch.float64, device=learner._rate.device
+        )
+        self.scaled: Callable[[Any], Any] = lambda rows: rows
+
+    def note_scale(self) -> None:
+        """Keeps the statistics by which the next update normalises."""
+        if self.learner._scale is not None:
+            offset, inverse = self.learner._scale.offset.clone(), self.learner._scale.inverse.clone()
+            self.scaled = lambda rows: ((rows - offset) * inverse).clamp(-10, 10)
+
+    def _critic(self, critics: Any, number: int) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for at, (weight, bias) in enumerate(zip(critics.weights, critics.biases, strict=True)):
+            linear = nn.Linear(weight.shape[2], weight.shape[1])
+            linear.weight.data, linear.bias.data = weight[number].detach().clone(), bias[number, 0].detach().clone()
+            layers.append(linear)
+            if at == len(critics.weights) - 1:
+                break
+            if critics.gains:
+                norm = nn.LayerNorm(weight.shape[1])
+                norm.weight.data = critics.gains[at][number, 0].detach().clone()
+                norm.bias.data = critics.shifts[at][number, 0].detach().clone()
+                layers.append(norm)
+            layers.append(copy.deepcopy(critics.activation))
+        return nn.Sequential(*layers).double()
+
+    def batch(self) -> tuple[Any, ...]:
+        drawn = self.learner._drawn
+        assert bool(drawn.found.all())
+        seen, then = (self.scaled(rows).double() for rows in (drawn.observations, drawn.next_observations))
+        return seen, drawn.actions.double(), drawn.returns.double(), drawn.discounts.double(), then
+
+    def normals(self) -> tuple[Any, Any]:
+        normal, rows = self.learner._normal.double(), self.config.batch
+        return normal[:rows], normal[rows:]
+
+    def gaussian(self, actor: Any, rows: Any, normal: Any) -> tuple[Any, Any]:
+        """By torch's own distributions."""
+        mean, log_std = actor(rows).chunk(2, 1)
+        inner = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
+        before = mean + inner.stddev * normal
+        log_probs = inner.log_prob(before) - torch.log1p(-torch.tanh(before).square())
+        return torch.tanh(before), log_probs.sum(1)
+
+    def aims(self) -> Any:
+        _, _, returns, discounts, then = self.batch()
+        config, (normal, _) = self.config, self.normals()
+        actor, *critics = self.aims_of
+        with torch.no_grad():
+            if config.algorithm == "sac":
+                actions, log_probs = self.gaussian(self.actor, then, normal)
+            else:
+                actions = torch.tanh(actor(then))
+                if config.algorithm == "td3":
+                    noise = (config.target_noise * normal).clamp(-config.target_noise_clip, config.target_noise_clip)
+                    actions = (actions + noise).clamp(-1, 1)
+            found = torch.stack([critic(torch.cat([then, actions], 1)) for critic in critics])
+            if config.atoms is not None:
+                return self.projected(found.softmax(-1), returns, discounts)
+            worth = found.squeeze(-1).amin(0)
+            if config.algorithm == "sac":
+                worth = worth - self.log_temperature.exp() * log_probs
+        return returns + discounts * worth
+
+    def projected(self, shares: Any, returns: Any, discounts: Any) -> Any:
+        """Return by return, as Bellemare et al. have it."""
+        config = self.config
+        support = np.linspace(config.least_return, config.most_return, config.atoms)
+        apart = support[1] - support[0]
+        values = shares.cpu().numpy()
+        worse = (values @ support).argmin(0)
+        found = np.zeros(values.shape[1:])
+        for row, critic in enumerate(worse):
+            for share, at in zip(values[critic, row], support, strict=True):
+                moved = np.clip(float(returns[row]) + float(discounts[row]) * at, support[0], support[-1])
+                place = (moved - support[0]) / apart
+                low = min(int(np.floor(place)), len(support) - 2)
+                found[row, low] += share * (low + 1 - place)
+                found[row, low + 1] += share * (place - low)
+        return torch.tensor(found, device=returns.device)
+
+    def critics_loss(self, aims: Any) -> Any:
+        seen, actions, *_ = self.batch()
+        found = [critic(torch.cat([seen, actions], 1)) for critic in self.critics]
+        if self.config.atoms is not None:
+            return sum(-(aims * each.log_softmax(1)).sum(1).mean() for each in found)
+        return sum(0.5 * (each.squeeze(1) - aims).square().mean() for each in found)
+
+    def actor_loss(self) -> tuple[Any, Any]:
+        seen, *_ = self.batch()
+        log_probs = torch.zeros(len(seen), dtype=torch.float64, device=seen.device)
+        if self.config.algorithm == "sac":
+            actions, log_probs = self.gaussian(self.actor, seen, self.normals()[1])
+        else:
+            actions = torch.tanh(self.actor(seen))
+        found = torch.stack([critic(torch.cat([seen, actions], 1)) for critic in self.critics])
+        if self.config.atoms is not None:
+            returns = torch.linspace(self.config.least_return, self.config.most_return, self.config.atoms)
+            worth = found.softmax(-1) @ returns.to(found)
+        else:
+            worth = found.squeeze(-1)
+        if self.config.algorithm != "sac":
+            return -worth[0].mean(), log_probs
+        return (self.log_temperature.exp().detach() * log_probs - worth.amin(0)).mean(), log_probs.detach()
+
+    def of_critics(self) -> list[Any]:
+        """The parameters of the critics in the order and form of ``Critics``."""
+        layers = [[part for part in critic if isinstance(part, nn.Linear)] for critic in self.critics]
+        norms = [[part for part in critic if isinstance(part, nn.LayerNorm)] for critic in self.critics]
+        return [
+            *([each.weight for each in row] for row in zip(*layers, strict=True)),
+            *([each.bias for each in row] for row in zip(*layers, strict=True)),
+            *([each.weight for each in row] for row in zip(*norms, strict=True)),
+            *([each.bias for each in row] for row in zip(*norms, strict=True)),
+        ]
+
+    def step(self, rate: float) -> dict[str, Any]:
+        """One update by plain gradient descent; returns what it found."""
+        aims = self.aims()
+        loss = self.critics_loss(aims)
+        columns = self.of_critics()
+        flat = [parameter for column in columns for parameter in column]
+        gradients = torch.autograd.grad(loss, flat)
+        for parameter, gradient in zip(flat, gradients, strict=True):
+            parameter.data.sub_(gradient, alpha=rate)
+        by_column, at = [], 0
+        for column in columns:
+            by_column.append(torch.stack(gradients[at : at + len(column)]))
+            at += len(column)
+        actor_loss, log_probs = self.actor_loss()
+        of_actor = torch.autograd.grad(actor_loss, list(self.actor.parameters()))
+        for parameter, gradient in zip(self.actor.parameters(), of_actor, strict=True):
+            parameter.data.sub_(gradient, alpha=rate)
+        found = {"critics": by_column, "actor": of_actor, "value_loss": loss, "policy_loss": actor_loss}
+        if self.config.algorithm == "sac":
+            target = -float(self.learner.policy_rows.head.width)
+            found["temperature"] = -(log_probs + target).mean()
+            self.log_temperature.data.sub_(found["temperature"], alpha=rate)
+            found["entropy"] = -log_probs.mean()
+        with torch.no_grad():
+            for old, new in zip(self.aims_of, [self.actor, *self.critics], strict=True):
+                for parameter, own in zip(old.parameters(), new.parameters(), strict=True):
+                    parameter.lerp_(own, self.config.tau)
+        return found
+
+
+def descent(rate: float) -> Callable[[Any, Any], None]:
+    """A step of plain gradient descent in place of Adam's, which has tests of its own."""
+
+    def step(adam: Any, how: Any) -> None:
+        adam.flat.sub_(adam.gradient / adam.totals[-1], alpha=rate)
+        if how.figures is not None:
+            how.figures.add_(adam.totals)
+
+    return step
+
+
+def near(found: Any, expected: Any) -> None:
+    """Within 1e-5 of a tensor's largest."""
+    found, expected = found.detach().double().flatten(), expected.detach().double().flatten()
+    assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_updates_are_those_of_plain_torch(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rate = 0.02
+    monkeypatch.setattr(Adam, "step", descent(rate))
+    trainer = Trainer(off_policy(device, hidden=(24, 20), **KINDS[kind]))
+    learner: Any = trainer.learners["agent"]
+    plain = Plain(learner)
+    trainer._roll_out()
+    learner.conclude(trainer._horizon_env.storage)
+    for _ in range(10):
+        plain.note_scale()
+        learner.update()
+        expected = plain.step(rate)
+        critics, actor, *temperature = learner.optimisers
+        for part, name in ((critics, "critics"), (actor, "actor")):
+            sizes = [each.numel() for each in expected[name]]
+            for own, gradient in zip(part.gradient.split(sizes), expected[name], strict=True):
+                near(own / learner.config.batch, gradient)
+        if temperature:
+            near(temperature[0].gradient / learner.config.batch, expected["temperature"])
+        figures = dict(zip(learner.names, learner.figures.tolist(), strict=True))
+        for name in ("value_loss", "policy_loss", "entropy"):
+            if name in expected:
+                assert figures[name] == pytest.approx(expected[name].item(), rel=1e-5, abs=1e-5)
+        flat = torch.cat([parameter.flatten() for column in plain.of_critics() for parameter in column])
+        near(critics.flat, flat)
+        near(actor.flat, torch.cat([parameter.flatten() for parameter in plain.actor.parameters()]))
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "ddpg"])
+def test_a_truncated_episode_goes_on_from_its_own_last_observation(algorithm: str, wrong: bool, device: str) -> None:
+    """What follows in the storage is the next episode's first one: by that the aims are others."""
+    trainer = Trainer(off_policy(device, algorithm=algorithm, updates=2, batch=512, tau=1e-4, learning_rate=0.0))
+    learner: Any = trainer.learners["agent"]
+    trainer._roll_out()
+    learner.conclude(trainer._horizon_env.storage)
+    learner.update()
+    storage = trainer._horizon_env.storage["agent"]
+    rows = storage.observations[:-1].flatten(0, 2)
+    seen = learner._drawn.observations
+    places = (seen.unsqueeze(1) == rows.unsqueeze(0)).all(2).float().argmax(1)
+    assert torch.equal(rows[places], seen)
+    truncated = storage.truncations.flatten()[places]
+    assert truncated.any()
+    assert storage.final_obs is not None
+    following = storage.observations[1:].flatten(0, 2)[places]
+    last = following if wrong else storage.final_obs.flatten(0, 2)[places]
+    after = torch.where(truncated.unsqueeze(1), last, following)
+    assert torch.equal(after, learner._drawn.next_observations) is not wrong
+    aims = learner._update._aims(learner._drawn, learner._drawn.next_observations, learner._normal[:512])
+    own = learner._update._aims(learner._drawn, after, learner._normal[:512])
+    assert torch.equal(aims, own) is not wrong
+    rewards = storage.rewards.flatten()[places]
+    assert torch.equal(learner._drawn.returns, rewards)
+    assert torch.allclose(learner._drawn.discounts, torch.full_like(rewards, 0.9))  # nothing terminates
+
+
+def test_nothing_is_expected_after_a_termination(device: str) -> None:
+    trainer = Trainer(off_policy(device, FIELD, batch=900, slots=60, horizon=30))
+    trainer.iterate(1)
+    for name in ("tagger", "runner"):
+        learner: Any = trainer.learners[name]
+        storage, drawn = trainer._horizon_env.storage[name], learner._drawn
+        rows = storage.observations[:-1].flatten(0, 2)
+        places = torch.cdist(drawn.observations.double(), rows.double()).argmin(1)
+        assert torch.equal(rows[places], drawn.observations)
+        terminated = storage.terminations.flatten()[places]
+        assert torch.equal(drawn.discounts == 0, terminated)
+        assert storage.alive is not None
+        assert storage.alive[:-1].flatten()[places].all()
+        if name == "runner":
+            assert terminated.any()

@@ -1,0 +1,278 @@
+"""Runs that learn from a buffer: how they explore, warm up, go on and are refused."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import assert_same_bits
+from trainers import FIELD, off_policy, small, timeless, usual
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gpu_envs.training import ActorCritic, Config, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training.need import need_of  # noqa: E402
+from gpu_envs.training.record.checkpoint import load_run  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# --- exploration ---
+
+
+def numbers_of(kind: str, device: str, steps: int, *, rows: int = 400, hidden: Any = None) -> Any:
+    """The numbers of some steps, ``[steps, rows, 1]``; of the first half of the rows an episode ends after step 19."""
+    trainer = Trainer(off_policy(device, exploration=kind, num_envs=rows, batch=64))
+    learner: Any = trainer.learners["agent"]
+    ended = torch.arange(rows, device=learner._rate.device) < rows // 2
+    found = []
+    for t in range(steps):
+        seen = torch.ones((rows, 16), device=ended.device) if hidden is None else hidden[t]
+        found.append(learner.exploration.next(learner._streams["actions"], t, seen).clone())
+        if t == 19:
+            learner.exploration.begin_anew(ended)
+    return torch.stack(found).cpu()
+
+
+def test_white_numbers_are_normal_and_independent(device: str) -> None:
+    found = numbers_of("white", device, 60).flatten()
+    assert abs(float(found.mean())) < 4 / len(found) ** 0.5
+    assert float(found.std()) == pytest.approx(1.0, abs=0.02)
+    assert abs(float((found[400:] * found[:-400]).mean())) < 0.03
+
+
+def test_a_process_comes_back_and_begins_at_zero(device: str) -> None:
+    """The deviation grows from that of one step to 1; neighbours correlate by what stays of a number."""
+    found = numbers_of("ou", device, 60)[:, :, 0]
+    first = math.sqrt(1 - 0.85**2)
+    for t, deviation in ((0, first), (19, math.sqrt(1 - 0.85**40)), (59, 1.0)):
+        assert float(found[t, 200:].std()) == pytest.approx(deviation, abs=0.15)
+    assert float(found[20, :200].std()) == pytest.approx(first, abs=0.08)  # an episode ended there
+    late = found[30:]
+    assert float((late[1:] * late[:-1]).mean() / late.square().mean()) == pytest.approx(0.85, abs=0.02)
+
+
+def test_a_function_of_the_state_stays_for_an_episode(device: str) -> None:
+    rows = 400
+    states = torch.randn((3, rows, 16), generator=torch.Generator().manual_seed(1))
+    order = [0, 1, 0, 2] + [1] * 16 + [0, 1]
+    hidden = [states[i].to(Trainer(off_policy(device)).learners["agent"].figures.device) for i in order]
+    found = numbers_of("state", device, len(order), rows=rows, hidden=hidden)[:, :, 0]
+    assert torch.equal(found[0], found[2])
+    assert not torch.equal(found[0], found[1])
+    for t in (0, 1, 3):
+        assert float(found[t].std()) == pytest.approx(1.0, abs=0.15)
+    assert torch.equal(found[20, rows // 2 :], found[0, rows // 2 :])
+    assert abs(float((found[20, : rows // 2] * found[0, : rows // 2]).mean())) < 0.3  # drawn anew
+
+
+@pytest.mark.parametrize("kind", ["ou", "state"])
+def test_numbers_begin_anew_where_an_episode_ended(kind: str, device: str) -> None:
+    """Episodes of nine steps: marks are set after the ninth, and taken away by the next numbers."""
+    trainer = Trainer(off_policy(device, exploration=kind, algorithm="td3", updates=2, horizon=10))
+    learner: Any = trainer.learners["agent"]
+    for _ in range(4):
+        trainer.iterate(1)
+        storage = trainer._horizon_env.storage["agent"]
+        assert torch.equal(learner.exploration._new, storage.truncations[-1].flatten())
+
+
+# --- the warm-up ---
+
+
+def test_warming_up_is_acting_at_random_without_learning(device: str) -> None:
+    trainer = Trainer(off_policy(device, num_envs=50, horizon=10, warm_up=1200, slots=100, batch=200))
+    learner: Any = trainer.learners["agent"]
+    before = {name: tensor.clone() for name, tensor in learner.module.state_dict().items()}
+    for waits in (3, 2, 1):
+        assert learner.waits == waits
+        trainer.iterate(1)
+        assert_same_bits(before, learner.module.state_dict())
+        shares = (learner._actions.flatten().cpu() + 1) / 2
+        counts = torch.histc(shares, 10, 0.0, 1.0)
+        assert float(((counts - 50) ** 2 / 50).sum()) < 30  # chi-square of nine degrees: 21.7 in one of a hundred
+        steps = learner.optimisers[0].state()["steps"]
+        assert int(steps) == 0
+    trainer.iterate(1)
+    assert int(learner.optimisers[0].state()["steps"]) == 1
+    assert not torch.equal(before["critics.weights.0"], learner.module.state_dict()["critics.weights.0"])
+
+
+def test_the_actor_learns_with_every_so_many_updates(device: str) -> None:
+    trainer = Trainer(off_policy(device, algorithm="td3", updates=6, policy_delay=3))
+    trainer.iterate(2)
+    learner: Any = trainer.learners["agent"]
+    assert [int(each.state()["steps"]) for each in learner.optimisers] == [12, 4]
+
+
+# --- runs ---
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("Pendulum-v1", {"n_step": 3, "normalise_observations": True, "layer_norm": True}),
+        ("Pendulum-v1", {"algorithm": "td3", "updates": 4, "exploration": "ou"}),
+        ("Pendulum-v1", {"algorithm": "ddpg", "exploration": "state"}),
+        (FIELD, {"exploration": "ou", "warm_up": 200, "policy_settings": {"runner": {"n_step": 4}}}),
+    ],
+)
+def test_a_run_goes_on_bit_for_bit(env: str, settings: dict[str, Any], device: str) -> None:
+    whole, half, other = (Trainer(off_policy(device, env, slots=40, **settings)) for _ in range(3))
+    whole.iterate(8)
+    half.iterate(4)
+    other.load(half.state())
+    other.iterate(4)
+    assert_same_bits(timeless(whole.state()), timeless(other.state()))
+
+
+def kept_in(folder: Path, device: str, **settings: Any) -> Config:
+    given = {"total_steps": 8 * 16 * 6, "checkpoint_interval": 3, "log_interval": 2, "warm_up": 300}
+    return off_policy(device, run_dir=str(folder), **(given | settings))
+
+
+def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
+    result = train(kept_in(tmp_path / "run", device), progress=False)
+    assert result.steps == 8 * 16 * 6
+    header = (tmp_path / "run" / "log.csv").read_text().splitlines()[0].split(",")
+    assert {"policy_loss", "value_loss", "entropy", "temperature"} <= {*header}
+    assert not {"kl", "clip_fraction", "explained_variance", "samples"} & {*header}
+    whole = train(kept_in(tmp_path / "whole", device, total_steps=8 * 16 * 9), progress=False)
+    assert resume(tmp_path / "run", total_steps=8 * 16 * 9, progress=False).returns == whole.returns
+    logs = [(tmp_path / name / "log.csv").read_text().splitlines()[-1].split(",") for name in ("run", "whole")]
+    named = [dict(zip(header, log, strict=True)) for log in logs]
+    assert named[0]["value_loss"] == named[1]["value_loss"]
+    found = [evaluate(tmp_path / "run", episodes=20, greedy=greedy, device=device) for greedy in (True, True, False)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: str) -> None:
+    config = kept_in(tmp_path / "run", device, keep_buffer=False, slots=2000, initial_std=0.05)
+    train(config, progress=False)
+    (path,) = sorted((tmp_path / "run" / "checkpoints").glob("*.pt"))[-1:]
+    assert path.stat().st_size < 4 * 2000 * 8 * 8  # the ring alone has more
+    trainer = Trainer(config)
+    trainer.load(load_run(path))
+    learner: Any = trainer.learners["agent"]
+    assert (learner.waits, int(learner.replay.position)) == (3, 0)
+    before = learner.optimisers[0].flat.clone()
+    trainer.iterate(3)
+    assert torch.equal(before, learner.optimisers[0].flat)
+    outputs, _ = learner.networks.look(trainer._horizon_env.storage["agent"].observations[0, :, 0])
+    likeliest = torch.tanh(outputs[:, :1])
+    assert float((learner._actions[0] - likeliest).abs().max()) < 0.3  # by the policy, not evenly
+    trainer.iterate(1)
+    assert not torch.equal(before, learner.optimisers[0].flat)
+
+
+def test_a_frozen_actor_plays(tmp_path: Path, device: str) -> None:
+    train(off_policy(device, FIELD, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 2), progress=False)
+    config = off_policy(device, FIELD, algorithm="td3", updates=2, policies={"runner": f"frozen:{tmp_path / 'run'}"})
+    trainer = Trainer(config)
+    state = trainer.state()
+    trainer.iterate(2)
+    other = Trainer(config, kept=state["players"])
+    other.load(state)
+    other.iterate(2)
+    assert_same_bits(timeless(trainer.state()), timeless(other.state()))
+
+
+def test_roles_may_learn_by_algorithms_of_their_own(device: str) -> None:
+    others = {"algorithm": "sac", "warm_up": 200, "batch": 64, "updates": 1, "slots": 40}
+    config = small(
+        device, FIELD, params={**off_policy(device, FIELD).params}, policy_settings={"runner": others}, clip=0.1
+    )
+    trainer = Trainer(config)
+    (report,) = trainer.iterate(1)
+    assert "kl" in report.figures["tagger"]
+    assert "temperature" in report.figures["runner"]
+    trainer.iterate(3)
+
+
+class Mine(ActorCritic):
+    """An actor and critics of the user's own."""
+
+    def __init__(self, outputs: int = 2, critics: int = 2) -> None:
+        super().__init__()
+        self.actor = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, outputs))
+        self.critics = MyCritics(critics)
+
+
+class MyCritics(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 1)) for _ in range(count))
+
+    def forward(self, observations: Any, actions: Any) -> Any:
+        rows = torch.cat((observations, actions), 1)
+        return torch.stack([each(rows).squeeze(1) for each in self.each])
+
+
+def test_a_module_of_the_users_own(device: str) -> None:
+    trainer = Trainer(off_policy(device, exploration="state"), modules={"agent": Mine()})
+    before = trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"].clone()
+    trainer.iterate(3)
+    assert not torch.equal(before, trainer.learners["agent"].module.state_dict()["critics.each.1.0.weight"])
+    for module, message in (
+        (Mine(1), r"the actor of the policy 'agent' maps observations \[2, 3\] to \(2, 1\); expected \(2, 2\)"),
+        (Mine(2, 1), r"the critics .* map observations \[2, 3\] and actions \[2, 1\] to \(1, 2\); expected \(2, 2\)"),
+        (nn.Linear(3, 2), "give a module with an actor and critics, as training.ActorCritic describes it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Trainer(off_policy(device), modules={"agent": module})
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"slots": 16}, "slots is 16, of which one is always free; the horizon is 16, and n_step is 1: give more"),
+        ({"n_step": 300}, "the horizon is 16, and n_step is 300: give more slots than each of them"),
+        ({"warm_up": 12_800}, "warm_up is 12,800, and the run ends after 12,800 steps of each GPU"),
+        ({"algorithm": "td3", "updates": 3}, "updates is 3, and policy_delay 2: give updates a multiple of it"),
+        (
+            {"algorithm": "td3", "updates": 2, "least_return": 10.0},
+            "least_return is 10 and most_return 10: give a larger one",
+        ),
+        ({"clip": 0.1}, "sac has no clip, which is a setting of ppo"),
+        ({"gae_lambda": 0.9}, "sac has no gae_lambda"),
+        ({"noise": 0.2}, "sac has no noise, which is a setting of td3 and ddpg"),
+        ({"algorithm": "ddpg", "target_noise": 0.3}, "ddpg has no target_noise, which is a setting of td3"),
+        ({"algorithm": "ddpg", "temperature": 0.3}, "ddpg has no temperature"),
+        ({"tau": 0.0}, "tau is 0.0; it must lie above 0 to 1"),
+        ({"exploration": "pink"}, "exploration is 'pink'"),
+        ({"env": "CartPole-v1"}, "sac learns actions of a Box, and those of the policy 'agent' are whole numbers"),
+        ({"batch": 2000}, "batch is 2,000, and the buffer of the policy 'agent' holds 1,592 transitions at most"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
+    given = dict(settings)
+    with pytest.raises(ValueError, match=message):
+        need_of(off_policy("cpu", given.pop("env", "Pendulum-v1"), **given), "cpu")
+
+
+def test_too_large_a_buffer_is_refused_with_what_fits() -> None:
+    config = off_policy("cpu", num_envs=1024, slots=10**8)
+    with pytest.raises(MemoryError, match=r"lower slots to ([\d,]+), which fits") as caught:
+        Trainer(config)
+    slots = int(str(caught.value).split("lower slots to ")[1].split(", which")[0].replace(",", ""))
+    assert 1000 < slots < 10**8
+
+
+# --- learning ---
+
+
+def test_pendulum_is_swung_up(device: str) -> None:
+    """From -1,200 at random to what it takes to hold it up for most of 200 steps."""
+    config = usual(
+        "Pendulum-v1", device, algorithm="sac", num_envs=16, horizon=8, updates=48, batch=128, slots=1000,
+        warm_up=1024, total_steps=12_000, learning_rate=0.002, gamma=0.95, tau=0.02, activation="relu", hidden=(48, 48),
+        max_grad_norm=None, seed=1,
+    )  # fmt: skip
+    trainer = Trainer(config)
+    trainer.run(progress=False)
+    assert trainer.evaluate(100)["agent"].mean > -250
