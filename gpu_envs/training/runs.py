@@ -18,7 +18,7 @@ from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import alone, torch_threads
-from gpu_envs.training.record.checkpoint import iteration_of, load_run
+from gpu_envs.training.record.checkpoint import iteration_of, load_run, with_buffers
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.acting import TrainedPolicies
@@ -100,8 +100,8 @@ def resume(
             # frozen policies are of the checkpoint, so that their own runs need not exist any more
             players = state["players"] if state is not None else None
             trainer = Trainer(config, modules=modules, kept=players, group=group)
-            if state is not None:
-                trainer.load(state)
+            if state is not None and latest is not None:
+                trainer.load(with_buffers(state, latest, processes.rank) if then == processes.size else state)
         if first:
             folder.amend(config, done)
             trainer.keep_in(folder)

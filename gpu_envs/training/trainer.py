@@ -26,7 +26,7 @@ from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import explain_shortage
 from gpu_envs.training.process.settings import RandomState, alone, interruption, torch_threads
 from gpu_envs.training.process.watch import Watch
-from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, comparable, own_part, state_of
+from gpu_envs.training.record.checkpoint import anew, check_finite, check_fits, comparable, save_together, state_of
 from gpu_envs.training.record.history import History
 from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
@@ -368,15 +368,12 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, where there is a folder for it."""
-        if not any(self._group.told(self._run is not None)):
+        folders = [folder for folder in self._group.told(self._run and str(self._run.path)) if folder is not None]
+        if not folders:
             return
         check_weights(self.learners, self.iteration, self._run)
         self._horizon_env.env.check()
-        state = self.state()
-        ranks = self._group.collected(own_part(state)) if self._group.size > 1 else []
-        if self._run is not None:
-            self._run.checkpoints.save(self.iteration, state | ({"ranks": ranks} if ranks else {}))
-        self._group.told(None)  # nobody ends before the first one has written
+        save_together(RunDirectory.open(folders[0]).checkpoints, self.iteration, self.state(), self._group)
 
     def evaluate(
         self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None

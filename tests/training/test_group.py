@@ -51,6 +51,10 @@ RUNS: dict[str, dict[str, Any]] = {
         "policy_settings": {"tagger": {"hidden": (8,), "normalise_rewards": True}, "runner": {"learning_rate": 0.01}},
     },
     "shared trunk": {"algorithm": "a2c", "shared_trunk": True},
+    "from a buffer": {
+        "env": "Pendulum-v1", "algorithm": "sac", "slots": 40, "batch": 32, "updates": 2, "warm_up": 100,
+        "exploration": "ou", "normalise_observations": True, "epochs": 4, "minibatches": 4,
+    },
     "stopped early": {"epochs": 4, "target_kl": 1e-4, "minibatches": 1},
 }  # fmt: skip
 SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c" or run.get("minibatches") == 1]
@@ -172,18 +176,23 @@ def gone_on(group: Any, device: str, folder: str, changes: dict[str, Any]) -> st
     return resume(folder, group=group, **changes).reason
 
 
-def test_a_run_that_one_of_them_stops_goes_on_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["one pass", "from a buffer"])
+def test_a_run_that_one_of_them_stops_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    ends = together(2, trained, tmp_path / "a", str(whole), "one pass", None)
+    ends = together(2, trained, tmp_path / "a", str(whole), name, None)
     assert [end["reason"] for end in ends] == ["total_steps"] * 2
     assert [end["folder"] for end in ends] == [str(whole), None]
-    ends = together(2, trained, tmp_path / "b", str(broken), "one pass", 7)
+    ends = together(2, trained, tmp_path / "b", str(broken), name, 7)
     assert {end["reason"] for end in ends} == {"interrupted"}
     assert len({end["iterations"] for end in ends}) == 1
     assert 7 <= ends[0]["iterations"] <= 9
     assert together(2, gone_on, tmp_path / "c", str(broken), {}) == ["total_steps"] * 2
-    kept = [load(next(folder.glob("checkpoints/iteration-00000020.pt"))) for folder in (whole, broken)]
+    kept = [load(folder / "checkpoints" / "iteration-00000020.pt") for folder in (whole, broken)]
     assert_same_bits(timeless(kept[0]), timeless(kept[1]))
+    buffers = [sorted(folder.glob("checkpoints/iteration-00000020.buffers-*.pt")) for folder in (whole, broken)]
+    assert len(buffers[0]) == len(buffers[1]) == (2 if name == "from a buffer" else 0)
+    for one, other in zip(*buffers, strict=True):
+        assert_same_bits(load(one, kind="buffers"), load(other, kind="buffers"))
     rows = [(folder / "log.csv").read_text().count("\n") for folder in (whole, broken)]
     assert rows[0] == rows[1]
 

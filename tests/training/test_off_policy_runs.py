@@ -1,20 +1,24 @@
 """Runs that learn from a buffer: how they explore, warm up, go on and are refused."""
 
 import math
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import assert_same_bits
+from harness import assert_same_bits, with_package
 from trainers import FIELD, off_policy, small, timeless, usual
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import ActorCritic, Config, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.need import need_of  # noqa: E402
-from gpu_envs.training.record.checkpoint import load_run  # noqa: E402
+from gpu_envs.training.record.checkpoint import iteration_of, load, load_run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -148,11 +152,39 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
     assert found[0] == found[1] != found[2]
 
 
+def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, device: str) -> None:
+    """By the bits of its last checkpoint, buffer and all."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    config = kept_in(whole, device, total_steps=8 * 16 * 60)
+    train(config, progress=False)
+    given = config.to_json() | {"run_dir": str(broken)}
+    code = f"from gpu_envs.training import Config, train; train(Config.from_json({given}))"
+    with subprocess.Popen([sys.executable, "-c", code], env=with_package()) as process:
+        while not (broken / "checkpoints" / "iteration-00000006.pt").exists():
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.kill()
+    done = iteration_of(sorted((broken / "checkpoints").glob("iteration-????????.pt"))[-1])
+    assert done < 60
+    assert resume(broken, progress=False).iterations == 60
+    for name in ("iteration-00000060.pt", "iteration-00000060.buffers-0.pt"):
+        kind = "buffers" if "buffers" in name else "training"
+        one, other = (load(folder / "checkpoints" / name, kind=kind) for folder in (whole, broken))
+        if kind == "training":
+            one, other = timeless(one), timeless(other)
+        assert_same_bits(one, other)
+    kept = sorted(path.name for path in (broken / "checkpoints").iterdir())
+    assert len(kept) == 6, kept  # three checkpoints, each with its buffers
+    (broken / "checkpoints" / "iteration-00000060.buffers-0.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks iteration-00000060.buffers-0.pt, which holds what was"):
+        resume(broken, total_steps=8 * 16 * 61, progress=False)
+
+
 def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: str) -> None:
     config = kept_in(tmp_path / "run", device, keep_buffer=False, slots=2000, initial_std=0.05)
     train(config, progress=False)
     (path,) = sorted((tmp_path / "run" / "checkpoints").glob("*.pt"))[-1:]
-    assert path.stat().st_size < 4 * 2000 * 8 * 8  # the ring alone has more
+    assert not list(path.parent.glob("*buffers*"))
     trainer = Trainer(config)
     trainer.load(load_run(path))
     learner: Any = trainer.learners["agent"]

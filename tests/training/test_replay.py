@@ -77,11 +77,13 @@ def filled(steps: Steps, slots: int, device: str, horizons: list[int]) -> Replay
     return replay
 
 
-def drawn(replay: Replay, count: int, turn: int = 0, *, n_step: int = 1, gamma: float = 0.9) -> Transitions:
+def drawn(
+    replay: Replay, count: int, turn: int = 0, *, n_step: int = 1, gamma: float = 0.9, first: int = 0
+) -> Transitions:
     features, width = replay.lasts.shape[2], replay.width
     into = Transitions.made(count, features, width, str(replay.ring.device))
     stream = torch.tensor([12345, 6], device=replay.ring.device)
-    replay.draw(into, stream, turn, n_step=n_step, gamma=gamma)
+    replay.draw(into, stream, turn, n_step=n_step, gamma=gamma, first=first)
     return Transitions(**{name: tensor.cpu() for name, tensor in vars(into).items()})
 
 
@@ -144,6 +146,13 @@ def test_draws_differ_by_turn_and_are_the_same_again(device: str) -> None:
     for name, tensor in vars(one).items():
         assert torch.equal(tensor, getattr(again, name))
     assert not torch.equal(one.observations, other.observations)
+
+
+def test_samples_are_numbered(device: str) -> None:
+    """So several processes draw as one would draw all."""
+    replay = filled(made(20, 4, 3, 1), 32, device, [20])
+    both, second = drawn(replay, 600), drawn(replay, 300, first=300)
+    assert torch.equal(both.observations[300:], second.observations)
 
 
 def test_nothing_is_found_where_nothing_can_be(device: str) -> None:

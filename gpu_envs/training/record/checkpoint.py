@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gpu_envs.errors import CheckpointError, NotWrittenError, display
+from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.memory import is_shortage
 
 FORMAT = 1
@@ -24,6 +25,7 @@ _OF_A_RUN = ("describes", "iteration", "learners", "players", "windows")
 
 _NAME = re.compile(r"iteration-(\d{8,})\.pt")
 _PARTIAL = ".partial"
+_PART = ".buffers-"
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
 _SHORT.maxtuple = _SHORT.maxlist = 20
@@ -183,9 +185,20 @@ class Checkpoints:
         others = [old for old in self.paths() if old != path]
         for old in others[: max(0, len(others) - self.keep + 1)]:
             old.unlink(missing_ok=True)
-        for left in self.folder.glob(f"*{_PARTIAL}"):
+        stay = {kept.stem for kept in self.paths()}
+        parts = [part for part in self.folder.glob(f"*{_PART}*.pt") if part.name.partition(_PART)[0] not in stay]
+        for left in (*parts, *self.folder.glob(f"*{_PARTIAL}")):
             left.unlink(missing_ok=True)
         return path
+
+    def save_buffers(self, iteration: int, rank: int, buffers: Mapping[str, Any]) -> None:
+        """Writes what a process's learners remember, beside the checkpoint of an iteration, which comes after it.
+
+        Raises:
+            NotWrittenError: It cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save(_part(self.folder / f"iteration-{iteration:08d}.pt", rank), buffers, "buffers")
 
     def latest(self) -> Path | None:
         """The newest, or None where there is none."""
@@ -205,6 +218,44 @@ def iteration_of(path: Path) -> int:
     if match is None:
         raise ValueError(f"{path.name!r} is not a checkpoint's name; they are like iteration-00000123.pt")
     return int(match[1])
+
+
+def without_buffers(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A trainer's state without what its learners remember, and that, by learner; ``with_buffers`` joins them."""
+    learners, buffers = dict(state["learners"]), dict[str, Any]()
+    for name, kept in learners.items():
+        if kept.get("own") and kept["own"]["replay"] is not None:
+            buffers[name] = kept["own"]["replay"]
+            learners[name] = {**kept, "own": {**kept["own"], "replay": None}}
+    return {**state, "learners": learners, "buffers": list(buffers)}, buffers
+
+
+def with_buffers(state: Mapping[str, Any], path: Path, rank: int) -> Mapping[str, Any]:
+    """What ``load_run`` read there, and what the learners of one process remember, if that was kept."""
+    if not state.get("buffers"):
+        return state
+    part = _part(path, rank)
+    if not part.is_file():
+        raise CheckpointError(
+            f"the checkpoint {path} lacks {part.name}, which holds what was to be learnt from again: put it back, or "
+            "take the checkpoint away to go on from the one before"
+        )
+    buffers, joined = load(part, kind="buffers"), dict(state)
+    if "ranks" in state:
+        own = state["ranks"][rank]
+        memories = own["memories"] | {name: {**own["memories"][name], "replay": buffers[name]} for name in buffers}
+        joined["ranks"] = [*state["ranks"][:rank], {**own, "memories": memories}, *state["ranks"][rank + 1 :]]
+        return joined
+    joined["learners"] = dict(state["learners"])
+    for name, buffer in buffers.items():
+        kept = joined["learners"][name]
+        joined["learners"][name] = {**kept, "own": {**kept["own"], "replay": buffer}}
+    return joined
+
+
+def _part(path: Path, rank: int) -> Path:
+    """Where what a process's learners remember lies beside a checkpoint."""
+    return path.with_name(f"{path.stem}{_PART}{rank}.pt")
 
 
 def _read(path: Path, device: str | torch.device) -> Any:
@@ -289,6 +340,20 @@ def own_part(state: Mapping[str, Any]) -> dict[str, Any]:
     running = {name: scale["running"] for name, scale in scales.items() if scale is not None}
     memories = {name: kept["own"] for name, kept in learners.items() if "own" in kept}
     return {name: state[name] for name in _OWN} | {"running": running, "memories": memories}
+
+
+def save_together(checkpoints: Checkpoints, iteration: int, state: Mapping[str, Any], group: Group) -> None:
+    """Writes what each process of a group has: buffers a file each, and all else in the first one's, which comes last.
+
+    Where that is there, the checkpoint is whole.
+    """
+    rest, buffers = without_buffers(state)
+    if buffers:
+        checkpoints.save_buffers(iteration, group.rank, buffers)
+    ranks = group.collected(own_part(rest)) if group.size > 1 else []  # by then all have written
+    if group.rank == 0:
+        checkpoints.save(iteration, rest | ({"ranks": ranks} if ranks else {}))
+    group.told(None)  # nobody ends before the first one has written
 
 
 def state_of(kept: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
