@@ -38,8 +38,6 @@ from gpu_envs.training.rollout.players import Frozen, Player, kept_policy
 from gpu_envs.training.rollout.policy_rows import PolicyRows, learns
 from gpu_envs.training.schedule import Schedule
 
-NO_KERNELS_OFF_POLICY = "they are for algorithms without critics of actions"
-
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Config]]" = weakref.WeakKeyDictionary()
 """Optimisers at work, each with its policy's name and its run."""
 
@@ -105,7 +103,8 @@ def _off_policy(
         wake_autograd(device)
     actor = _actor(module, policy_rows, scale, config, device)
     learner = OffPolicyLearner(policy_rows, module, actor, scale, config, device, limit, group)
-    learner.why_torch = NO_KERNELS_OFF_POLICY
+    if learner.why_torch and config.fused:
+        raise ValueError(f"fused=True, and {learner.why_torch}; leave it out")
     return learner, learner.optimisers
 
 
@@ -267,8 +266,6 @@ def kernels_of(
     """
     if config.fused is False:
         return "", "they are turned off"
-    if config.algorithm in OFF_POLICY:
-        return "", NO_KERNELS_OFF_POLICY
     if config.algorithm == "pqn":
         return "", "they give distributions, and pqn values choices"
     if not default:

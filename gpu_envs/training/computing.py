@@ -7,9 +7,12 @@ from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.assembly import kernels_of
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.fused_programs import Network
+from gpu_envs.training.policies.kernel_update import why_torch
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign, learns
 
+_ACTING = "torch, and kernel_sample of sampler.cuh"
+_BUFFER = ("buffer", "kernel_insert and kernel_draw of replay.cuh")
 _STEP = ("step", "kernel_collect and kernel_adam of optimise.cuh")
 
 _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -30,19 +33,20 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
         _STEP,
     ),
     "values": (
-        ("acting", "torch, and kernel_sample of sampler.cuh"),
+        ("acting", _ACTING),
         ("values", "torch"),
         ("gradient", "torch"),
         _STEP,
     ),
-    "actors": (
-        ("acting", "torch, and kernel_sample of sampler.cuh"),
-        ("buffer", "kernel_insert and kernel_draw of replay.cuh"),
-        ("gradients", "torch"),
+    "actors": (("acting", _ACTING), _BUFFER, ("gradients", "torch"), _STEP),
+    "critics": (
+        ("acting", _ACTING),
+        _BUFFER,
+        ("gradients", "kernels of perceptrons.cuh, for networks, and of actor_critic.cuh, for losses"),
         _STEP,
     ),
     "": (
-        ("acting", "torch, and kernel_sample of sampler.cuh"),
+        ("acting", _ACTING),
         ("values", "torch"),
         ("gradient", "torch, and kernel_loss of policy_loss.cuh"),
         _STEP,
@@ -66,11 +70,15 @@ def who_computes(config: Config, device: str) -> list[str]:
         if not learns(name):
             continue
         own, role = config.of_policy(name), parts[0].role
-        network = Network(role.head, role.features, own.hidden, own.activation, own.precision)
-        kind, reason = kernels_of(
-            network, own, device, masked=role.masked, default=True, parted=role.split is not None
-        )  # fmt: skip
-        kind = "values" if own.algorithm == "pqn" else "actors" if own.algorithm in OFF_POLICY else kind
+        if own.algorithm in OFF_POLICY:
+            reason = why_torch(own, role.features, device, default=True)
+            kind = "actors" if reason else "critics"
+        else:
+            network = Network(role.head, role.features, own.hidden, own.activation, own.precision)
+            kind, reason = kernels_of(
+                network, own, device, masked=role.masked, default=True, parted=role.split is not None
+            )
+            kind = "values" if own.algorithm == "pqn" else kind
         layers = " x ".join(map(str, own.hidden))
         norm = ", normalised" if own.layer_norm else ""
         trunk = ", one trunk for actor and critic" if own.shared_trunk else ""

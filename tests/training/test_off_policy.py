@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainers import FIELD, off_policy
+from trainers import EPS, FIELD, off_policy
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
 from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.learners.off_policy import OffPolicyLearner  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+from gpu_envs.training.policies.kernel_update import KernelUpdate  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,8 +37,11 @@ class Plain:
     def __init__(self, learner: Any) -> None:
         self.config, self.learner = learner.config, learner
         self.actor = copy.deepcopy(learner.module.actor).double()
-        self.critics = [self._critic(learner.module.critics, i) for i in range(len(learner.module.critics.weights[0]))]
-        self.aims_of = copy.deepcopy([self.actor, *self.critics])
+        self.critics, aiming = (
+            [self._critic(module.critics, number) for number in range(len(module.critics.weights[0]))]
+            for module in (learner.module, learner._update._targets)
+        )
+        self.aims_of = [copy.deepcopy(learner._update._targets.actor).requires_grad_().double(), *aiming]
         self.log_temperature = torch.tensor(
             learner._update.log_temperature.item(), dtype=torch.float64, device=learner._rate.device
         )
@@ -74,9 +79,9 @@ class Plain:
         normal, rows = self.learner._normal.double(), self.config.batch
         return normal[:rows], normal[rows:]
 
-    def gaussian(self, actor: Any, rows: Any, normal: Any) -> tuple[Any, Any]:
+    def gaussian(self, outputs: Any, normal: Any) -> tuple[Any, Any]:
         """By torch's own distributions."""
-        mean, log_std = actor(rows).chunk(2, 1)
+        mean, log_std = outputs.chunk(2, 1)
         inner = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
         before = mean + inner.stddev * normal
         log_probs = inner.log_prob(before) - torch.log1p(-torch.tanh(before).square())
@@ -88,7 +93,7 @@ class Plain:
         actor, *critics = self.aims_of
         with torch.no_grad():
             if config.algorithm == "sac":
-                actions, log_probs = self.gaussian(self.actor, then, normal)
+                actions, log_probs = self.gaussian(self.actor(then), normal)
             else:
                 actions = torch.tanh(actor(then))
                 if config.algorithm == "td3":
@@ -129,10 +134,11 @@ class Plain:
     def actor_loss(self) -> tuple[Any, Any]:
         seen, *_ = self.batch()
         log_probs = torch.zeros(len(seen), dtype=torch.float64, device=seen.device)
+        self.outputs = self.actor(seen)
         if self.config.algorithm == "sac":
-            actions, log_probs = self.gaussian(self.actor, seen, self.normals()[1])
+            actions, log_probs = self.gaussian(self.outputs, self.normals()[1])
         else:
-            actions = torch.tanh(self.actor(seen))
+            actions = torch.tanh(self.outputs)
         found = torch.stack([critic(torch.cat([seen, actions], 1)) for critic in self.critics])
         if self.config.atoms is not None:
             returns = torch.linspace(self.config.least_return, self.config.most_return, self.config.atoms)
@@ -168,10 +174,11 @@ class Plain:
             by_column.append(torch.stack(gradients[at : at + len(column)]))
             at += len(column)
         actor_loss, log_probs = self.actor_loss()
-        of_actor = torch.autograd.grad(actor_loss, list(self.actor.parameters()))
+        by_outputs, *of_actor = torch.autograd.grad(actor_loss, [self.outputs, *self.actor.parameters()])
         for parameter, gradient in zip(self.actor.parameters(), of_actor, strict=True):
             parameter.data.sub_(gradient, alpha=rate)
         found = {"critics": by_column, "actor": of_actor, "value_loss": loss, "policy_loss": actor_loss}
+        found["terms"] = {"critics": loss.item() ** 0.5, "actor": by_outputs.abs().sum().item()}
         if self.config.algorithm == "sac":
             target = -float(self.learner.policy_rows.head.width)
             found["temperature"] = -(log_probs + target).mean()
@@ -195,30 +202,38 @@ def descent(rate: float) -> Callable[[Any, Any], None]:
     return step
 
 
-def near(found: Any, expected: Any) -> None:
-    """Within 1e-5 of a tensor's largest."""
+def near(found: Any, expected: Any, terms: float = 0.0) -> None:
+    """Within 1e-5 of a tensor's largest, or, where they cancel, within what rounding makes of a mean of ``terms``."""
     found, expected = found.detach().double().flatten(), expected.detach().double().flatten()
-    assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+    assert (found - expected).abs().max().item() <= max(1e-5 * expected.abs().max().item(), 4 * EPS * terms)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ten_updates_are_those_of_plain_torch(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "kernels"), [*((kind, False) for kind in KINDS), ("sac", True), ("td3", True), ("ddpg", True)]
+)
+def test_ten_updates_are_those_of_plain_torch(
+    kind: str, kernels: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rate = 0.02
     monkeypatch.setattr(Adam, "step", descent(rate))
-    trainer = Trainer(off_policy(device, hidden=(24, 20), **KINDS[kind]))
+    trainer = Trainer(off_policy(device, hidden=(24, 19), fused=None if kernels else False, **KINDS[kind]))
     learner: Any = trainer.learners["agent"]
+    assert isinstance(learner._update, KernelUpdate) == (kernels and device == "cpu")
     plain = Plain(learner)
     trainer._roll_out()
     learner.conclude(trainer._horizon_env.storage)
     for _ in range(10):
-        plain.note_scale()
+        fresh = Plain(learner)  # from the same weights to the bit
+        for each in (plain, fresh):
+            each.note_scale()
         learner.update()
-        expected = plain.step(rate)
+        plain.step(rate)
+        expected = fresh.step(rate)
         critics, actor, *temperature = learner.optimisers
         for part, name in ((critics, "critics"), (actor, "actor")):
             sizes = [each.numel() for each in expected[name]]
             for own, gradient in zip(part.gradient.split(sizes), expected[name], strict=True):
-                near(own / learner.config.batch, gradient)
+                near(own / learner.config.batch, gradient, expected["terms"][name])
         if temperature:
             near(temperature[0].gradient / learner.config.batch, expected["temperature"])
         figures = dict(zip(learner.names, learner.figures.tolist(), strict=True))
@@ -234,7 +249,8 @@ def test_ten_updates_are_those_of_plain_torch(kind: str, device: str, monkeypatc
 @pytest.mark.parametrize("algorithm", ["sac", "td3", "ddpg"])
 def test_a_truncated_episode_goes_on_from_its_own_last_observation(algorithm: str, wrong: bool, device: str) -> None:
     """What follows in the storage is the next episode's first one: by that the aims are others."""
-    trainer = Trainer(off_policy(device, algorithm=algorithm, updates=2, batch=512, tau=1e-4, learning_rate=0.0))
+    config = off_policy(device, algorithm=algorithm, updates=2, batch=512, tau=1e-4, learning_rate=0.0, fused=False)
+    trainer = Trainer(config)
     learner: Any = trainer.learners["agent"]
     trainer._roll_out()
     learner.conclude(trainer._horizon_env.storage)
@@ -274,3 +290,35 @@ def test_nothing_is_expected_after_a_termination(device: str) -> None:
         assert storage.alive[:-1].flatten()[places].all()
         if name == "runner":
             assert terminated.any()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden": (16,), "activation": "relu", "normalise_observations": True},
+        {"hidden": (33, 7, 20), "activation": "elu", "batch": 130},
+        {"algorithm": "td3", "updates": 2, "n_step": 2, "activation": "tanh"},
+    ],
+)
+def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
+    """Of several elements and agents, some out of the game; and rows that were not found count in nothing."""
+    ours, theirs = (Trainer(off_policy("cpu", FIELD, fused=fused, **settings)) for fused in (None, False))
+    for trainer in (ours, theirs):
+        trainer.iterate(2)
+        for learner in trainer.learners.values():
+            update: Any = learner
+            drawn = update._drawn
+            drawn.found[::3] = False
+            for tensor in (drawn.observations, drawn.actions, drawn.returns, drawn.next_observations):
+                tensor[::3] = 0.0
+            update._update.learn(drawn, update._normal, actor=True)
+    for name in ours.learners:
+        mine, other = (trainer.learners[name] for trainer in (ours, theirs))
+        assert isinstance(mine, OffPolicyLearner)
+        assert isinstance(other, OffPolicyLearner)
+        assert isinstance(mine._update, KernelUpdate)
+        assert other.why_torch == "they are turned off"
+        for one, another in zip(mine.optimisers, other.optimisers, strict=True):
+            torch.testing.assert_close(one.gradient, another.gradient, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(one.totals, another.totals, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(one.flat, another.flat, rtol=1e-3, atol=1e-4)

@@ -14,6 +14,7 @@ from trainers import SPACES  # noqa: E402
 from gpu_envs.backend import open_backend, resolve_device  # noqa: E402
 from gpu_envs.backend.launcher import load_kernels  # noqa: E402
 from gpu_envs.training.operations import (  # noqa: E402
+    actor_critic,
     advantage,
     device_schedule,
     episodes,
@@ -282,6 +283,7 @@ def programs() -> list[Any]:
         measure.program(),
         permutation.program(),
         optimiser.program(),
+        *(actor_critic.program(*shape, stochastic=kind) for shape in ((3, 1, 2), (71, 2, 1)) for kind in (True, False)),
         *(replay.program(*shape) for shape in ((3, 1), (71, 2))),
         *(program(count) for program in (optimiser.program, small_program) for count in (2, 8)),
         *of_heads,

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -25,9 +26,8 @@ _MOST_PROJECTED = 2**25
 """So many numbers does the projection of returns work with at a time."""
 
 
-@final
-class ActorCriticUpdate:
-    """SAC (Haarnoja et al. 2018), TD3 (Fujimoto et al. 2018) and DDPG (Lillicrap et al. 2016), run by torch.
+class ActorCriticUpdate(ABC):
+    """SAC (Haarnoja et al. 2018), TD3 (Fujimoto et al. 2018) and DDPG (Lillicrap et al. 2016).
 
     Attributes:
         optimisers: Of the critics, the actor and, for SAC, the temperature.
@@ -53,6 +53,7 @@ class ActorCriticUpdate:
             (flattened(trained(part)), adam.flat) for part, adam in zip(targets, self.optimisers, strict=False)
         ]
         self._targets.requires_grad_(False)
+        self._buffers = list(zip(self._targets.buffers(), self._module.buffers(), strict=True))
         self._norms = torch.zeros(len(self.optimisers), device=device)
         self.sums = torch.zeros((2, TOTALS), device=device)
         sums = [*self.sums, None][: len(self.optimisers)]
@@ -62,15 +63,13 @@ class ActorCriticUpdate:
             for clip, norm, figures in zip(clips, torch.split(self._norms, 1), sums, strict=False)
         ]
         self.numbers = 2 if actor.stochastic else 1
-        self._returns = None
-        if config.atoms is not None:
-            self._returns = torch.linspace(config.least_return, config.most_return, config.atoms, device=device)
 
     @property
     def norm(self) -> torch.Tensor:
         """Of the critics' gradient, ``[1]``."""
         return self._norms[:1]
 
+    @abstractmethod
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
         """Takes a step of the critics and, if asked, of the actor and the temperature; then the targets follow.
 
@@ -79,6 +78,48 @@ class ActorCriticUpdate:
             normal: Standard normal numbers, ``[numbers * B, width]``.
             actor: Whether the actor learns, too.
         """
+
+    def _follow(self) -> None:
+        """Lets the targets come nearer."""
+        for target, own in self._follows:
+            target.lerp_(own, self._config.tau)
+        for target, own in self._buffers:
+            target.copy_(own)
+
+    # --- what is kept ---
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all that is beside the module's parameters."""
+        return {
+            "optimisers": [optimiser.state() for optimiser in self.optimisers],
+            "targets": {name: tensor.clone() for name, tensor in self._targets.state_dict().items()},
+            "log_temperature": self.log_temperature.detach().clone(),
+            "norms": self._norms.clone(),
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave."""
+        for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load(kept)
+        self._targets.load_state_dict(state["targets"])
+        self.log_temperature.copy_(state["log_temperature"])
+        self._norms.copy_(state["norms"])
+
+
+@final
+class TorchUpdate(ActorCriticUpdate):
+    """Any module's, run by torch."""
+
+    def __init__(
+        self, actor: TorchActor, config: Config, rate: torch.Tensor, device: str, group: Group, target_entropy: float
+    ) -> None:
+        super().__init__(actor, config, rate, device, group, target_entropy)
+        self._returns = None
+        if config.atoms is not None:
+            self._returns = torch.linspace(config.least_return, config.most_return, config.atoms, device=device)
+
+    def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
         seen, then = (self._actor.scaled(rows) for rows in (batch.observations, batch.next_observations))
         first, second = normal[: len(seen)], normal[len(seen) :]
         aims = self._aims(batch, then, first)
@@ -88,10 +129,7 @@ class ActorCriticUpdate:
             self._step(1, batch, loss, sums)
             if log_probs is not None:
                 self._step_of_temperature(batch, log_probs)
-            for target, own in self._follows:
-                target.lerp_(own, self._config.tau)
-            for target, own in zip(self._targets.buffers(), self._module.buffers(), strict=True):
-                target.copy_(own)
+            self._follow()
 
     # --- what critics should say ---
 
@@ -188,23 +226,3 @@ class ActorCriticUpdate:
         totals = {**sums, "alive": batch.found.sum(dtype=torch.float32)}
         zero = optimiser.totals.new_zeros(())
         torch.stack([totals.get(name, zero).detach() for name in SUMS], out=optimiser.totals)
-
-    # --- what is kept ---
-
-    def state(self) -> dict[str, Any]:
-        """Copies of all that is beside the module's parameters."""
-        return {
-            "optimisers": [optimiser.state() for optimiser in self.optimisers],
-            "targets": {name: tensor.clone() for name, tensor in self._targets.state_dict().items()},
-            "log_temperature": self.log_temperature.detach().clone(),
-            "norms": self._norms.clone(),
-        }
-
-    @torch.no_grad()
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave."""
-        for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load(kept)
-        self._targets.load_state_dict(state["targets"])
-        self.log_temperature.copy_(state["log_temperature"])
-        self._norms.copy_(state["norms"])

@@ -1,0 +1,160 @@
+"""Perceptrons as functions on a CPU: their outputs, and the gradients by their weights and their inputs."""
+
+import dataclasses
+from typing import Final, final
+
+import torch
+
+from gpu_envs.backend import open_backend
+from gpu_envs.backend.host import TILE
+from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
+from gpu_envs.backend.structs import Struct
+
+ACTIVATIONS = {
+    "tanh": ("elementary::tanh(x)", "1.0f - y * y"),
+    "relu": ("maximum(x, 0.0f)", "y > 0.0f ? 1.0f : 0.0f"),
+    "elu": ("x > 0.0f ? x : exp(minimum(x, 0.0f)) - 1.0f", "y > 0.0f ? 1.0f : y + 1.0f"),
+}
+"""Those whose slope follows from what they give: each with that slope, in C++."""
+
+WIDEST = 512
+"""Of a layer; wider ones are as quick in torch."""
+
+_UNITS = 4
+"""Outputs of a layer that are worked on together."""
+
+FORTH_CALL = Struct.of(
+    "ForthCall",
+    "float",
+    ("Index", "rows"),
+    ("const float*", "weights", ("count",)),
+    ("const float*", "inputs", ("rows", "features")),
+    ("float*", "kept", ("tiles", "lines", TILE)),
+    ("float*", "outputs", ("rows", "nets", "width")),
+)
+
+BACK_CALL = Struct.of(
+    "BackCall",
+    "float",
+    ("Index", "rows"),
+    ("const float*", "weights", ("count",)),
+    ("const float*", "kept", ("tiles", "lines", TILE)),
+    ("float*", "slopes", ("tiles", "lines", TILE)),
+    ("const float*", "by_outputs", ("rows", "nets", "width")),
+    ("float*?", "by_inputs", ("rows", "nets", "by")),
+)
+
+GRADIENT_CALL = Struct.of(
+    "GradientCall",
+    "float",
+    ("Index", "rows"),
+    ("const float*", "kept", ("tiles", "lines", TILE)),
+    ("const float*", "slopes", ("tiles", "lines", TILE)),
+    ("float*", "gradient", ("count",)),
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What is compiled in."""
+
+    sizes: tuple[int, ...]
+    """Inputs, the widths of the hidden layers, outputs."""
+    places: tuple[tuple[tuple[int, int], ...], ...]
+    """Of each net and layer, where weights and biases begin in the buffer of them all."""
+    count: int
+    """Numbers in that buffer."""
+    activation: str
+    by_inputs: range = range(0)
+    """Inputs by which the gradient can be asked for."""
+
+    @property
+    def nets(self) -> int:
+        """How many perceptrons there are."""
+        return len(self.places)
+
+    @property
+    def lines(self) -> int:
+        """Of a tile: its inputs and the units of all nets."""
+        return self.sizes[0] + self.nets * sum(self.sizes[1:])
+
+
+def program(form: Form) -> Program:
+    """The source."""
+    layers = len(form.sizes) - 1
+    outputs = form.sizes[1:]
+    groups = [-(-width // _UNITS) for width in outputs]
+
+    def table(name: str, values: list[list[int]]) -> str:
+        rows = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in values)
+        return (
+            f"FN constexpr int {name}(int net, int l) {{ constexpr int t[{form.nets}][{layers}] = {{{rows}}}; "
+            "return t[net][l]; }"
+        )
+
+    each = range(form.nets)
+    lines = [[form.sizes[0] + net * sum(outputs) + sum(outputs[:layer]) for layer in range(layers)] for net in each]
+    blocks = [[net * sum(groups) + sum(groups[:layer]) for layer in range(layers)] for net in each]
+    sizes = ", ".join(map(str, form.sizes))
+    forth, slope = ACTIVATIONS[form.activation]
+    text = [
+        f"constexpr int NETS = {form.nets}, LAYERS = {layers}, INPUTS = {form.sizes[0]}, OUTPUTS = {form.sizes[-1]};",
+        f"constexpr int LINES = {form.lines}, UNITS = {_UNITS}, BLOCKS = {form.nets * sum(groups)};",
+        f"constexpr int BY_FIRST = {form.by_inputs.start}, BY = {len(form.by_inputs)};",
+        f"FN constexpr int inputs_of(int l) {{ constexpr int t[] = {{{sizes}}}; return t[l]; }}",
+        "FN constexpr int outputs_of(int l) { return inputs_of(l + 1); }",
+        table("weights_at", [[weights for weights, _ in net] for net in form.places]),
+        table("biases_at", [[biases for _, biases in net] for net in form.places]),
+        table("line_of", lines),
+        table("block_at", blocks),
+        f"FN float activation(float x) {{ return {forth}; }}",
+        f"FN float slope(float y) {{ return {slope}; }}",
+    ]
+    settings = KernelSettings(
+        sizes={
+            "count": form.count, "features": form.sizes[0], "nets": form.nets, "width": form.sizes[-1],
+            "lines": form.lines, "by": len(form.by_inputs),
+        },
+        weight=max(1, form.lines // 4),
+    )  # fmt: skip
+    parts = (ELEMENTARY, ("form", "\n".join(text)), "training/perceptrons.cuh")
+    return program_of(parts, {"forth": FORTH_CALL, "back": BACK_CALL, "gradient": GRADIENT_CALL}, settings)
+
+
+@final
+class Perceptrons:
+    """Functions of the same inputs, whose weights lie in one buffer."""
+
+    def __init__(self, form: Form, weights: torch.Tensor, rows: int, threads: int | None = None) -> None:
+        """Allocates for so many rows."""
+        self._form: Final = form
+        self._forth, self._back, self._gradient = load_kernels(open_backend("cpu", threads), program(form))
+        tiles = -(-rows // TILE)
+        kept, slopes = (torch.zeros((tiles, form.lines, TILE)) for _ in range(2))
+        for kernel in (self._forth, self._back, self._gradient):
+            kernel.fill(rows=rows, tiles=tiles, kept=kept)
+        self._forth.fill(weights=weights)
+        self._back.fill(weights=weights, slopes=slopes)
+        self._gradient.fill(slopes=slopes)
+        self._rows: Final = rows
+        self._blocks: Final = TILE * form.nets * sum(-(-width // _UNITS) for width in form.sizes[1:])
+
+    def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+        """Writes the outputs, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
+        self._forth.launch(self._rows, inputs=inputs, outputs=outputs)
+
+    def back(
+        self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, gradient: torch.Tensor | None = None
+    ) -> None:
+        """Finds the gradients of a loss whose derivatives by the last outputs are known.
+
+        Args:
+            by_outputs: ``[rows, nets, outputs]``.
+            by_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
+            gradient: Receives the gradient by the weights, summed over the rows.
+        """
+        self._back.launch(self._rows, by_outputs=by_outputs, by_inputs=by_inputs)
+        if gradient is not None:
+            self._gradient.launch(self._blocks, gradient=gradient)
