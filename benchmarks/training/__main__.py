@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import command, record
 from benchmarks.command import log
-from benchmarks.training import gpus, learning, profile, solving, speed, worlds
+from benchmarks.training import gpus, learning, off_policy, profile, solving, speed, worlds
 from benchmarks.training.plan import TrainingPlan
 
 SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
@@ -23,12 +23,14 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "tag_throughput": speed.tag,
     "tag_learning": learning.tag,
     "worlds": worlds.worlds,
+    "updates": off_policy.updates,
+    "efficiency": off_policy.efficiency,
     "gpus": gpus.several,
     "profile": profile.profile,
 }
 """What is measured, by name."""
 
-ON_CPU = ("solve", "shell", "throughput")
+ON_CPU = ("solve", "shell", "throughput", "updates")
 """What is measured on a CPU unless --only says otherwise."""
 
 

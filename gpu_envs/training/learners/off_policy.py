@@ -102,7 +102,8 @@ class OffPolicyLearner(Learner):
         if exploration.follows and t > 0:
             exploration.begin_anew(self._ended(t - 1, storage))
         if self.waits and not self._begun:  # evenly: a normal number's place in its distribution is
-            torch.erf(exploration.white(stream, t) / 2**0.5, out=actions)
+            numbers = exploration.white(stream, t) if exploration.by_state else exploration.next(stream, t, None)
+            torch.erf(numbers / 2**0.5, out=actions)
             self.networks.give(actions, self._acted)
             return self._acted
         observations = self.policy_rows.observed({name: s.rows_at(t) for name, s in storage.items()}, 0)

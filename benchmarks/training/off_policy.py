@@ -1,0 +1,89 @@
+"""SAC and TD3: updates in a second, and what they learn from how many steps and in what time, beside others."""
+
+import statistics
+from typing import Any
+
+from benchmarks.peers import process
+from benchmarks.training.plan import TrainingPlan
+
+ENV = "Pendulum-v1"
+SIZES = {"cpu": ((256, (64, 64)),), "cuda": ((256, (256, 256)), (32_768, (256, 256)))}
+"""Batches and hidden layers."""
+
+STEPS = (5000, 10_000, 20_000)
+"""After so many steps of one replica its likeliest actions are looked at."""
+
+LIBRARIES = {"sb3": "stable_baselines3", "sbx": "sbx"}
+
+
+def updates(plan: TrainingPlan) -> dict[str, Any]:
+    """SAC's updates in a second, each from a batch that is drawn anew."""
+    found: dict[str, Any] = {}
+    for batch, hidden in SIZES[plan.device]:
+        ours = {"kernels": _rate(plan, batch, hidden, None), "torch": _rate(plan, batch, hidden, False)}
+        peers = {} if plan.on_gpu else {name: _peer_rate(plan, name, batch, hidden) for name in LIBRARIES}
+        found[str(batch)] = {"batch": batch, "hidden": list(hidden), **ours, **peers}
+        others = (f"{name} {rate['updates_per_s']:,.0f}" for name, rate in peers.items() if "updates_per_s" in rate)
+        plan.log(
+            f"SAC, batch {batch:,}, hidden {hidden}: {ours['kernels']['updates_per_s']:,.0f} updates/s, in torch "
+            f"{ours['torch']['updates_per_s']:,.0f}; {', '.join(others)}"
+        )
+    return found
+
+
+def _rate(plan: TrainingPlan, batch: int, hidden: tuple[int, ...], fused: bool | None) -> dict[str, Any]:
+    from gpu_envs.training import Config, Trainer
+
+    config = Config(
+        env=ENV, algorithm="sac", device=plan.device, num_envs=64, horizon=8, updates=64, batch=batch, slots=4096,
+        warm_up=0, hidden=hidden, activation="relu", max_grad_norm=None, run_dir="", fused=fused, precision="tf32",
+    )  # fmt: skip
+    trainer = Trainer(config)
+    trainer.iterate(3)
+    seconds: list[float] = []
+    while sum(seconds) < plan.seconds:
+        seconds += [report.update_seconds for report in trainer.iterate(5)]
+    return {
+        "updates_per_s": config.updates / statistics.median(seconds),
+        "torch_because": trainer.learners["agent"].why_torch or None,
+    }
+
+
+def _peer_rate(plan: TrainingPlan, name: str, batch: int, hidden: tuple[int, ...]) -> dict[str, Any]:
+    library = LIBRARIES[name]
+    return process.figures(
+        plan.sb3_python, library, "sb3_sac", "updates", "--library", library, "--batch", batch, "--hidden", *hidden,
+        "--seconds", plan.seconds,
+    )  # fmt: skip
+
+
+def efficiency(plan: TrainingPlan) -> dict[str, Any]:
+    """What SAC's likeliest actions return after some steps of one replica, with the settings of SB3, beside SB3's."""
+    runs: dict[str, list[Any]] = {"ours": [], "sb3": []}
+    for seed in range(plan.seeds):
+        runs["ours"].append({"seed": seed, "returns": _returns(plan, seed)})
+        runs["sb3"].append(
+            process.figures(
+                plan.sb3_python, "stable_baselines3", "sb3_sac", "learning", "--seed", seed, "--steps", *STEPS
+            )
+        )
+        for name, found in runs.items():
+            if "returns" in found[-1]:
+                told = ", ".join(f"{each:,.0f}" for each in found[-1]["returns"])
+                plan.log(f"SAC with SB3's settings, {name}, seed {seed}: {told} after {STEPS} steps")
+    return {"env": ENV, "steps": list(STEPS), **runs}
+
+
+def _returns(plan: TrainingPlan, seed: int) -> list[float]:
+    from gpu_envs.training import Config, Trainer
+
+    config = Config(
+        env=ENV, algorithm="sac", device=plan.device, seed=seed, num_envs=1, horizon=1, updates=1, batch=256,
+        slots=STEPS[-1] + 1, warm_up=100, learning_rate=3e-4, gamma=0.99, tau=0.005, hidden=(256, 256),
+        activation="relu", max_grad_norm=None, total_steps=STEPS[-1], run_dir="",
+    )  # fmt: skip
+    trainer, found = Trainer(config), []
+    for before, after in zip((0, *STEPS), STEPS, strict=False):
+        trainer.iterate(after - before)
+        found.append(trainer.evaluate(100)["agent"].mean)
+    return found
