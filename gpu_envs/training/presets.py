@@ -16,6 +16,40 @@ _CARTPOLE: Mapping[str, Any] = {
     "target_return": 475.0,
 }
 
+_SWING_UP: Mapping[str, Any] = {
+    "algorithm": "sac",
+    "num_envs": 64,
+    "horizon": 4,
+    "updates": 32,
+    "batch": 256,
+    "slots": 500,
+    "warm_up": 1024,
+    "n_step": 2,
+    "learning_rate": "0:0.004,1:0",
+    "gamma": 0.97,
+    "tau": 0.02,
+    "max_grad_norm": None,
+    "activation": "relu",
+    "precision": "tf32",
+    "total_steps": 30_000,
+}
+"""Pendulum from a buffer: some 3,600 updates."""
+
+_CLIMB: Mapping[str, Any] = {
+    **_SWING_UP,
+    "num_envs": 256,
+    "horizon": 8,
+    "warm_up": 50_000,
+    "n_step": 10,
+    "learning_rate": "0:0.003,1:0",
+    "gamma": 0.999,
+    "exploration": "ou",
+    "total_steps": 300_000,
+}
+"""MountainCarContinuous: a push must last to reach the goal, which only an end of an episode tells of."""
+
+_CLIMB_SURELY: Mapping[str, Any] = {**_CLIMB, "algorithm": "td3", "gamma": 0.9999, "tau": 0.005, "noise": 0.3}
+
 _TAG_CONTINUOUS: Mapping[str, Any] = {
     "num_envs": 1000,
     "horizon": 16,
@@ -105,7 +139,25 @@ _COVID: Mapping[str, Any] = {
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
-    "CartPole-v1": {"default": _CARTPOLE},
+    "CartPole-v1": {
+        "default": _CARTPOLE,
+        "pqn": {
+            "algorithm": "pqn",
+            "num_envs": 64,
+            "horizon": 32,
+            "epochs": 4,
+            "minibatches": 8,
+            "learning_rate": "0:0.001,1:0",
+            "gamma": 0.98,
+            "gae_lambda": 0.9,
+            "max_grad_norm": 10.0,
+            "activation": "relu",
+            "layer_norm": True,
+            "precision": "tf32",
+            "total_steps": 400_000,
+            "target_return": 475.0,
+        },
+    },
     "MountainCar-v0": {
         "default": {
             **_CLASSIC,
@@ -129,6 +181,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "total_steps": 60_000_000,
             "target_return": 94.5,
         },
+        "sac": _CLIMB,
+        "td3": _CLIMB_SURELY,
+        "ddpg": {**_CLIMB_SURELY, "algorithm": "ddpg"},
     },
     "Pendulum-v1": {
         "default": {
@@ -141,6 +196,19 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalise_rewards": True,
             "stagger": True,
             "total_steps": 5_000_000,
+        },
+        "sac": _SWING_UP,
+        "td3": {
+            **_SWING_UP,
+            "algorithm": "td3",
+            "batch": 512,
+            "slots": 1000,
+            "n_step": 1,
+            "learning_rate": "0:0.003,1:0",
+            "tau": 0.05,
+            "noise": 0.2,
+            "target_noise": 0.1,
+            "total_steps": 40_000,
         },
     },
     "Acrobot-v1": {
