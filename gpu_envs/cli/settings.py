@@ -24,7 +24,7 @@ from gpu_envs.cli.parser import (
     wholes,
 )
 from gpu_envs.documented import field_docs
-from gpu_envs.training.algorithms import OWN_SETTINGS
+from gpu_envs.training.algorithms import OWN_SETTINGS, listed
 from gpu_envs.training.config import OF_A_POLICY, Config
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.values import merged
@@ -157,7 +157,7 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
     for owners in ((), *OWN_SETTINGS.values()):
         if owners not in groups:
-            title = f"settings of {' and '.join(owners)} alone" if owners else "settings of the run"
+            title = f"settings of {listed(owners)} alone" if owners else "settings of the run"
             groups[owners] = parser.add_argument_group(title)
     for setting in settings():
         if setting.name != without:

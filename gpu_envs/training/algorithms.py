@@ -1,6 +1,6 @@
 """The algorithms, and the settings that not all of them have."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 OFF_POLICY = ("sac", "td3", "ddpg")
@@ -44,9 +44,14 @@ def refuse(algorithm: str, names: Iterable[str]) -> None:
     """Says of settings that an algorithm does not have them, and which do."""
     for name in names:
         raise ValueError(
-            f"{algorithm} has no {name}, which is a setting of {' and '.join(OWN_SETTINGS[name])}; leave it out, or "
-            "give another algorithm"
+            f"{algorithm} has no {name}, which is a setting of {listed(OWN_SETTINGS[name])}; leave it out, or give "
+            "another algorithm"
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them: a, b and c."""
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def check_actions(algorithm: str, kind: str, policy: str) -> None:

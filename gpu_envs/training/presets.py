@@ -208,6 +208,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "tau": 0.05,
             "noise": 0.2,
             "target_noise": 0.1,
+            "activation": "elu",
             "total_steps": 40_000,
         },
     },

@@ -188,7 +188,7 @@ def test_an_evaluation_as_json(run: Path, capsys: pytest.CaptureFixture[str]) ->
         (["tr"], ["train"]),
         (["train", "Cart"], ["CartPole-v0", "CartPole-v1"]),
         (["train", "--conf"], ["--config"]),
-        (["train", "CartPole-v1", "--preset", ""], ["default", "none"]),
+        (["train", "CartPole-v0", "--preset", ""], ["default", "none"]),
         (["train", "--config", ""], []),
         (["bench", "--device", "cu"], ["cuda"]),
         (["completion", "b"], ["bash"]),
