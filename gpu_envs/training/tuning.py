@@ -14,6 +14,7 @@ from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.documented import documented
+from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.config import AUTO, Config
 from gpu_envs.training.need import Need, need_of
 from gpu_envs.training.process.group import Group
@@ -144,7 +145,7 @@ def tune(
     count = _FIRST[device != "cpu"]
     while device == "cpu" and count > 1 and need.of(count) > _SMALL:
         count //= 2
-    while count * config.horizon < max(own.passes[1] for own in config.variants):
+    while count < max(map(_fewest, config.variants)):
         count *= 2
     fitting, ended = 0, ""
     _trial(config, count, modules).iterate(1)  # afterwards all is compiled and loaded that is so once
@@ -178,6 +179,13 @@ def tune(
     return Tuning(tuple(sizes), fitting, most, ended)
 
 
+def _fewest(config: Config) -> int:
+    """So many replicas has a policy at least: a sample for each minibatch, or a buffer as large as a batch."""
+    if config.algorithm in OFF_POLICY:
+        return -(-config.batch // (config.slots - config.n_step))
+    return -(-config.passes[1] // config.horizon)
+
+
 def _trial(config: Config, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:
     """A trainer of so many replicas, ready to train."""
     own = copy.deepcopy(dict(modules or {}))
@@ -185,6 +193,8 @@ def _trial(config: Config, num_envs: int, modules: Mapping[str, nn.Module] | Non
         warnings.simplefilter("ignore")  # that there are no graphs is said by the run itself
         trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1), modules=own)
         trainer.prepare()
+    for learner in trainer.learners.values():
+        learner.waits = 0  # what is measured is learning
     return trainer
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness import HAS_CUDA
-from trainers import FIELD, small
+from trainers import FIELD, off_policy, small
 
 torch = pytest.importorskip("torch")
 
@@ -144,6 +144,14 @@ def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [64]
     assert (found.most, found.chosen) == (1, 64)
+
+
+def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
+    """Not its warm-up; and a buffer holds a batch."""
+    config = off_policy(device, warm_up=10_000, batch=6000, slots=40)
+    found = tune(config, enough=True)
+    assert [size.num_envs for size in found.sizes] == [256]
+    assert not any(learner.waits for learner in tuning._trial(config, 256, None).learners.values())
 
 
 def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
