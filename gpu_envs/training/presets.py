@@ -183,7 +183,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
         "sac": _CLIMB,
         "td3": _CLIMB_SURELY,
-        "ddpg": {**_CLIMB_SURELY, "algorithm": "ddpg"},
+        "ddpg": {**_CLIMB_SURELY, "algorithm": "ddpg", "learning_rate": "0:0.002,1:0", "max_grad_norm": 1.0},
     },
     "Pendulum-v1": {
         "default": {
