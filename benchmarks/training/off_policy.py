@@ -15,19 +15,28 @@ STEPS = (5000, 10_000, 20_000)
 
 LIBRARIES = {"sb3": "stable_baselines3", "sbx": "sbx"}
 
+_TURNS = 3
+"""How often each is measured, one after the other: a machine is not always equally quick."""
+
 
 def updates(plan: TrainingPlan) -> dict[str, Any]:
-    """SAC's updates in a second, each from a batch that is drawn anew."""
+    """SAC's updates in a second, each from a batch that is drawn anew: the medians of some turns."""
     found: dict[str, Any] = {}
     for batch, hidden in SIZES[plan.device]:
-        ours = {"kernels": _rate(plan, batch, hidden, None), "torch": _rate(plan, batch, hidden, False)}
-        peers = {} if plan.on_gpu else {name: _peer_rate(plan, name, batch, hidden) for name in LIBRARIES}
-        found[str(batch)] = {"batch": batch, "hidden": list(hidden), **ours, **peers}
-        others = (f"{name} {rate['updates_per_s']:,.0f}" for name, rate in peers.items() if "updates_per_s" in rate)
-        plan.log(
-            f"SAC, batch {batch:,}, hidden {hidden}: {ours['kernels']['updates_per_s']:,.0f} updates/s, in torch "
-            f"{ours['torch']['updates_per_s']:,.0f}; {', '.join(others)}"
-        )
+        turns: dict[str, list[dict[str, Any]]] = {}
+        for _ in range(_TURNS):
+            turns.setdefault("kernels", []).append(_rate(plan, batch, hidden, None))
+            turns.setdefault("torch", []).append(_rate(plan, batch, hidden, False))
+            for name in () if plan.on_gpu else LIBRARIES:
+                turns.setdefault(name, []).append(_peer_rate(plan, name, batch, hidden))
+        rates = {
+            name: statistics.median(turn["updates_per_s"] for turn in each)
+            for name, each in turns.items()
+            if "updates_per_s" in each[0]
+        }
+        found[str(batch)] = {"batch": batch, "hidden": list(hidden), "updates_per_s": rates, "turns": turns}
+        told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+        plan.log(f"SAC, batch {batch:,}, hidden {hidden}, updates/s: {told}")
     return found
 
 

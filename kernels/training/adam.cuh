@@ -61,7 +61,7 @@ template <class Call> FN Moments moments_of(const Call& call, Index i) {
 }
 
 template <class Call>
-FN void take_step(const Call& call, Index i, const Moments& before, float gradient_factor, const Rates& rates) {
+FN void take_step(const Call& call, Index i, const Moments before, float gradient_factor, const Rates& rates) {
     const float gradient = before.gradient * gradient_factor;
     const float mean     = before.mean + call.rate1 * (gradient - before.mean);
     const float square   = call.beta2 * before.square + call.rate2 * (gradient * gradient);
