@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness import assert_same_bits
-from trainers import FIELD, FIELD_PARAMS, GRID, small, timeless
+from trainers import FIELD, FIELD_PARAMS, GRID, off_policy, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -36,6 +36,28 @@ ACTING: Mapping[str, Any] = {
 OF_CHOICES = ("epsilon",)
 """Settings that boxes do not have."""
 
+FROM_A_BUFFER: Mapping[str, tuple[str, Any]] = {
+    **{
+        name: ("sac", value)
+        for name, value in {
+            "slots": 60, "batch": 64, "updates": 4, "n_step": 3, "tau": 0.5, "temperature": 0.2, "target_entropy": -3.0,
+        }.items()
+    },
+    **{
+        name: ("td3", value)
+        for name, value in {
+            "target_noise": 0.6, "target_noise_clip": 0.01, "policy_delay": 1, "atoms": 21, "least_return": -3.0,
+            "most_return": 30.0,
+        }.items()
+    },
+}  # fmt: skip
+"""The same of learning from a buffer: for which algorithm, and another value."""
+
+EXPLORING: Mapping[str, tuple[str, Any]] = {
+    "warm_up": ("sac", 10_000), "exploration": ("sac", "ou"), "noise": ("td3", 0.5),
+}  # fmt: skip
+"""What makes it act otherwise from the beginning."""
+
 OTHERS = {**UPDATING, **ACTING}
 ROLES = ("tagger", "runner")
 
@@ -55,7 +77,7 @@ def learnt(config: Config, updates: int = 1) -> dict[str, Any]:
 
 
 def test_every_setting_has_another_value_here() -> None:
-    assert sorted([*OTHERS, *OF_CHOICES]) == sorted(OF_A_POLICY)
+    assert sorted([*OTHERS, *OF_CHOICES, *FROM_A_BUFFER, *EXPLORING]) == sorted(OF_A_POLICY)
     defaults = duel("cpu")
     assert all(getattr(duel("cpu", **{name: value}), name) != getattr(defaults, name) for name, value in OTHERS.items())
 
@@ -88,6 +110,23 @@ def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device:
         assert_same_bits((every if each == role else plain)[each], found[each], each)
     with pytest.raises(AssertionError):
         assert_same_bits(plain[role], found[role])
+
+
+@pytest.mark.parametrize("name", [*FROM_A_BUFFER, *EXPLORING])
+def test_a_setting_of_learning_from_a_buffer_changes_its_policy_and_no_other(name: str, device: str) -> None:
+    algorithm, value = {**FROM_A_BUFFER, **EXPLORING}[name]
+    base: dict[str, Any] = {"algorithm": algorithm, "updates": 2} | ({"atoms": 11} if algorithm == "td3" else {})
+
+    def after_one(**settings: Any) -> dict[str, Any]:
+        return learnt(off_policy(device, FIELD, **(base | settings)))
+
+    plain, every = after_one(), after_one(**{name: value})
+    found = after_one(policy_settings={"runner": {name: value}})
+    if name in FROM_A_BUFFER:
+        assert_same_bits(plain["tagger"], found["tagger"])
+        assert_same_bits(every["runner"], found["runner"])
+    with pytest.raises(AssertionError):
+        assert_same_bits(plain["runner"], found["runner"])
 
 
 @pytest.mark.parametrize("name", ["hidden", "activation", "layer_norm", "shared_trunk", "initial_std"])
