@@ -22,13 +22,15 @@ from gpu_envs.training.operations.fused_programs import Network, Places
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.policies.actors import TorchActor
+from gpu_envs.training.policies.functions import actor_form, form_of, functions_of
 from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused
 from gpu_envs.training.policies.modules import check_module, default_policy
 from gpu_envs.training.policies.networks import Networks, PolicyNetworks
 from gpu_envs.training.policies.normalise import ObservationScale
-from gpu_envs.training.policies.policy import Perceptron, SharedPerceptron
+from gpu_envs.training.policies.policy import ActionValues, Perceptron, SharedPerceptron
 from gpu_envs.training.policies.torch_networks import TorchNetworks, TorchPolicy, TorchPolicyNetworks
-from gpu_envs.training.policies.value_networks import TorchValues
+from gpu_envs.training.policies.value_networks import TorchValues, ValuesInKernels
+from gpu_envs.training.policies.wide_functions import why_no_functions
 from gpu_envs.training.policies.wide_networks import WideNetworks, why_not_wide, wide_network
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.settings import wake_autograd
@@ -254,7 +256,7 @@ def _drawn(policy_rows: PolicyRows, config: Config) -> nn.Module:
 def kernels_of(
     network: Network, config: Config, device: str, *, masked: bool, default: bool, parted: bool
 ) -> tuple[str, str]:
-    """Which kernels of our own run a policy, ``narrow`` or ``wide``, or why torch does.
+    """Which kernels of our own run a policy, ``narrow``, ``wide`` or those of ``functions``, or why torch does.
 
     Args:
         network: What narrow kernels would have compiled in.
@@ -266,12 +268,14 @@ def kernels_of(
     """
     if config.fused is False:
         return "", "they are turned off"
-    if config.algorithm == "pqn":
-        return "", "they give distributions, and pqn values choices"
     if not default:
         return "", "only the default policy has kernels of its own"
     if not device.startswith("cuda"):
         return "", f"the device is {device}, and only CUDA has kernels for networks"
+    if config.algorithm == "pqn":
+        form = form_of((network.features, *config.hidden, network.head.parameters), config)
+        reason = "agents share observations" if parted else why_no_functions(form, config.precision, device)
+        return "" if reason else "functions", reason
     if config.shared_trunk:
         narrow = "actor and critic have their layers in common"
     elif masked:
@@ -304,13 +308,19 @@ def _fused(
     network = Network(policy_rows.head, policy_rows.features, config.hidden, config.activation, config.precision)
     kind, reason = kernels_of(
         network, config, device, masked=policy_rows.masked, parted=policy_rows.split is not None,
-        default=isinstance(module, Perceptron | SharedPerceptron),
+        default=isinstance(module, Perceptron | SharedPerceptron | ActionValues),
     )  # fmt: skip
     if reason and config.fused:
         raise ValueError(f"fused=True, and {reason}; leave it out")
     if reason:
         return None, reason
     scaled, backend = None if scale is None else (scale.offset, scale.inverse), open_backend(device)
+    if kind == "functions":
+        assert isinstance(module, ActionValues)
+        form = actor_form(module.actor, config.activation)
+        functions = functions_of(form, optimiser.flat, optimiser.gradient, 0, config, device)
+        ops = Ops(policy_rows.head, device)
+        return ValuesInKernels(functions, module, policy_rows.head, ops, optimiser, scale, config.precision, device), ""
     if kind == "wide":
         assert isinstance(module, Perceptron | SharedPerceptron)
         wide = wide_network(

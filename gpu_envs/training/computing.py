@@ -7,13 +7,16 @@ from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.assembly import kernels_of
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.fused_programs import Network
-from gpu_envs.training.policies.kernel_update import why_torch
+from gpu_envs.training.policies.functions import why_torch
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign, learns
 
 _ACTING = "torch, and kernel_sample of sampler.cuh"
 _BUFFER = ("buffer", "kernel_insert and kernel_draw of replay.cuh")
 _STEP = ("step", "kernel_collect and kernel_adam of optimise.cuh")
+_WIDE_GRADIENT = (
+    "kernel_update of wide_update.cuh, kernel_gradient of wide_gradient.cuh, kernel_reduce of wide_reduce.cuh"
+)
 
 _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
     "narrow": (
@@ -26,10 +29,14 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
         ("acting", "kernel_act of wide_act.cuh"),
         ("values", "kernel_values of wide_act.cuh"),
-        (
-            "gradient",
-            "kernel_update of wide_update.cuh, kernel_gradient of wide_gradient.cuh, kernel_reduce of wide_reduce.cuh",
-        ),
+        ("gradient", _WIDE_GRADIENT),
+        _STEP,
+    ),
+    "functions": (
+        ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
+        ("acting", "kernel_outputs of wide_outputs.cuh, and kernel_sample of sampler.cuh"),
+        ("values", "kernel_outputs of wide_outputs.cuh"),
+        ("gradient", f"{_WIDE_GRADIENT}; the loss is torch's"),
         _STEP,
     ),
     "values": (
@@ -71,14 +78,14 @@ def who_computes(config: Config, device: str) -> list[str]:
             continue
         own, role = config.of_policy(name), parts[0].role
         if own.algorithm in OFF_POLICY:
-            reason = why_torch(own, role.features, device, default=True)
+            reason = why_torch(own, role.features, role.head, device, default=True)
             kind = "actors" if reason else "critics"
         else:
             network = Network(role.head, role.features, own.hidden, own.activation, own.precision)
             kind, reason = kernels_of(
                 network, own, device, masked=role.masked, default=True, parted=role.split is not None
             )
-            kind = "values" if own.algorithm == "pqn" else kind
+            kind = kind or ("values" if own.algorithm == "pqn" else "")
         layers = " x ".join(map(str, own.hidden))
         norm = ", normalised" if own.layer_norm else ""
         trunk = ", one trunk for actor and critic" if own.shared_trunk else ""

@@ -169,8 +169,9 @@ def _passes(config: Config, device: str, part: RoleMembers, samples: int, module
     network = Network(head, features, config.hidden, config.activation, config.precision)
     perceptron = module is None and not config.shared_trunk and config.algorithm != "pqn"
     kind, _ = kernels_of(network, config, device, masked=masked, default=module is None, parted=not whole)
-    if kind == "wide":
-        kept = kept_of_row(head, features, config.hidden, config.precision, shared=config.shared_trunk)
+    if kind in ("wide", "functions"):
+        shared = config.shared_trunk or kind == "functions"
+        kept = kept_of_row(head, features, config.hidden, config.precision, shared=shared)
         return [*found, Pass(samples / config.passes[1], kept, MOST_KEPT // kept)]
     if kind:
         return found

@@ -137,24 +137,31 @@ _COVID: Mapping[str, Any] = {
 }
 """The planner learns for less than half of the time: governors then adapt to what it will do."""
 
+_PQN: Mapping[str, Any] = {
+    "algorithm": "pqn",
+    "gamma": 0.99,
+    "layer_norm": True,
+    "normalise_observations": True,
+    "normalise_rewards": True,
+    "precision": "tf32",
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
     "CartPole-v1": {
         "default": _CARTPOLE,
         "pqn": {
-            "algorithm": "pqn",
-            "num_envs": 64,
-            "horizon": 32,
-            "epochs": 4,
-            "minibatches": 8,
-            "learning_rate": "0:0.001,1:0",
-            "gamma": 0.98,
+            **_PQN,
+            "num_envs": 512,
+            "horizon": 16,
+            "epochs": 2,
+            "minibatches": 2,
+            "learning_rate": 0.005,
             "gae_lambda": 0.9,
-            "max_grad_norm": 10.0,
-            "activation": "relu",
-            "layer_norm": True,
-            "precision": "tf32",
-            "total_steps": 400_000,
+            "max_grad_norm": 0.5,
+            "epsilon": "0:0.3,0.5:0",
+            "stagger": True,
+            "total_steps": 1_000_000,
             "target_return": 475.0,
         },
     },
@@ -221,6 +228,20 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalise_observations": True,
             "total_steps": 20_000_000,
             "target_return": -70.0,
+        },
+        "pqn": {
+            **_PQN,
+            "num_envs": 256,
+            "horizon": 32,
+            "epochs": 4,
+            "minibatches": 4,
+            "learning_rate": "0:0.002,1:0",
+            "gamma": 0.999,
+            "gae_lambda": 0.65,
+            "max_grad_norm": 10.0,
+            "epsilon": "0:0.5,0.5:0.01",
+            "activation": "relu",
+            "total_steps": 10_000_000,
         },
     },
     "TagContinuous-v0": {

@@ -122,6 +122,7 @@ FN void give_up()                       {}
 FN constexpr int  thread_rank()        { return 0; }
 FN void           block_barrier()      {}
 FN void           warp_barrier()       {}
+template <class T> FN T from_lane(T x, int) { return x; }
 template <class T> FN T from_lane_above(T x, int) { return x; }
 template <class T> FN T from_lane_across(T x, int) { return x; }
 FN constexpr u32  warp_marks(bool mine) { return mine; }

@@ -102,8 +102,6 @@ FN u64  nanoseconds() {
 
 FN int minimum_of(int a, int b) { return b < a ? b : a; }
 
-template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WIDTH]; };
-
 // Reads and stores what a step does not come back to: it need not stay in the second-level cache.
 template <class T> FN T take_in(const T* at)        { return __ldcs(at); }
 FN void hand_out(float* at, float value)            { __stcs(at, value); }
@@ -124,6 +122,7 @@ FN int  block_number()       { return int(blockIdx.x); }
 FN int  block_count()        { return int(gridDim.x); }
 FN void block_barrier()      { __syncthreads(); }
 FN void warp_barrier()       { __syncwarp(); }
+template <class T> FN T from_lane(T x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 template <class T> FN T from_lane_above(T x, int distance) { return __shfl_down_sync(0xffffffffu, x, distance); }
 template <class T> FN T from_lane_across(T x, int distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
 FN u32  warp_marks(bool mine) { return __ballot_sync(0xffffffffu, mine); }  // a bit for each of its threads

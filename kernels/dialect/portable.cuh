@@ -25,6 +25,9 @@ using i64   = long long;
 using u64   = unsigned long long;
 using Index = long long;  // of a replica or of an array element: arrays may hold more than 2^31 elements
 
+// Numbers side by side, which a GPU reads and stores at once.
+template <int WIDTH> struct alignas(WIDTH * sizeof(float)) Wide { float value[WIDTH]; };
+
 #ifdef __CUDACC__
 #define _for_gpu 1
 #else

@@ -1,23 +1,5 @@
 // Off-policy algorithms row by row of a batch: actions by an actor's outputs, what critics should say, and the derivatives
 // of the losses. Actions are in units in which the bounds are -1 and 1.
-//
-// Generated before it: FEATURES, WIDTH (elements of an action), NETS (critics), STOCHASTIC (a squashed Gaussian, whose
-// outputs are WIDTH means and WIDTH logarithms of deviations; otherwise WIDTH outputs), and SUMS of rows: POLICY_LOSS,
-// VALUE_LOSS, ENTROPY, ALIVE.
-
-constexpr int   OUTPUTS = (STOCHASTIC ? 2 : 1) * WIDTH, INPUTS = FEATURES + WIDTH;
-constexpr float LEAST_LOG_STD = -5.0f, MOST_LOG_STD = 2.0f, HALF_LOG_TWO_PI = 0.918938533f, LOG_TWO = 0.693147181f;
-
-// log(1 + e^x).
-FN float softplus(float x) { return maximum(x, 0.0f) + elementary::log1p(exp(-elementary::abs(x))); }
-
-// Before it is squashed, an element of the action.
-FN float unsquashed(const float* outputs, const float* normal, Index row, int d) {
-    const float mean = outputs[row * OUTPUTS + d];
-    if constexpr (!STOCHASTIC) return mean;
-    return mean + exp(clip(outputs[row * OUTPUTS + (STOCHASTIC ? WIDTH : 0) + d], LEAST_LOG_STD, MOST_LOG_STD)) *
-                      normal[row * WIDTH + d];
-}
 
 // Chooses actions, and writes them beside the observations, as critics take them.
 KERNEL(kernel_choose, ChooseCall) {
@@ -34,11 +16,7 @@ KERNEL(kernel_choose, ChooseCall) {
                 const float before = unsquashed(call.outputs, call.normal, row, d);
                 float       action = elementary::tanh(before);
                 if constexpr (STOCHASTIC) {
-                    // of the tangent's derivative the logarithm is 2 (log 2 - x - softplus(-2 x)), exact far out, too
-                    const float log_std = clip(call.outputs[row * OUTPUTS + WIDTH + d], LEAST_LOG_STD, MOST_LOG_STD);
-                    const float normal  = call.normal[row * WIDTH + d];
-                    log_prob[k] -= 0.5f * normal * normal + log_std + HALF_LOG_TWO_PI +
-                                   2.0f * (LOG_TWO - before - softplus(-2.0f * before));
+                    log_prob[k] += log_probability(call.outputs, call.normal, row, d, before);
                 } else if (call.noise > 0.0f) {
                     const float noise = clip(call.noise * call.normal[row * WIDTH + d], -call.most, call.most);
                     action            = clip(action + noise, -1.0f, 1.0f);
@@ -109,16 +87,11 @@ KERNEL(kernel_steer, SteerCall) {
                 float       by     = 0;
                 UNROLL
                 for (int net = 0; net < NETS; ++net) by += call.by_actions[(row * NETS + net) * WIDTH + d];
-                by *= 1.0f - action * action;
-                if constexpr (STOCHASTIC) {
-                    by += 2.0f * weight * action;
-                    const float log_std = call.outputs[row * OUTPUTS + WIDTH + d];
-                    const bool  within  = LEAST_LOG_STD <= log_std && log_std <= MOST_LOG_STD;
-                    const float std     = exp(clip(log_std, LEAST_LOG_STD, MOST_LOG_STD));
-                    const float by_std  = by * std * call.normal[row * WIDTH + d] - weight;
-                    call.by_outputs[row * OUTPUTS + WIDTH + d] = found && within ? by_std : 0.0f;
+                steer(call.by_outputs, call.outputs, call.normal, action, by, weight, row, d);
+                if (!found) {
+                    call.by_outputs[row * OUTPUTS + d] = 0.0f;
+                    if (STOCHASTIC) call.by_outputs[row * OUTPUTS + WIDTH + d] = 0.0f;
                 }
-                call.by_outputs[row * OUTPUTS + d] = found ? by : 0.0f;
             }
         }
         if constexpr (STOCHASTIC) {

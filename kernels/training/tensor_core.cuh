@@ -17,7 +17,6 @@
 constexpr int WARP_ROWS = 16;
 
 FN int  warp_lane()                            { return int(threadIdx.x) % WARP; }
-template <class T> FN T from_lane(T x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 FN float steep_tanh(float x) {  // within 2^-11 of the value
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -184,6 +184,9 @@ template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const
     kept.store_rows(c);
     group_barrier();  // all products with the rows are done
     if constexpr (L > 1 || BY_INPUTS > 0) {
+        if constexpr (L == 1) {
+            if (call.by_inputs == nullptr) return;  // this time it is not asked for
+        }
         own.store(c);
         publish();
         group_barrier();

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness import HAS_CUDA
 from trainers import EPS, FIELD, off_policy
 
 torch = pytest.importorskip("torch")
@@ -15,7 +16,9 @@ from torch import nn  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.learners.off_policy import OffPolicyLearner  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.policies.kernel_update import KernelUpdate  # noqa: E402
+from gpu_envs.training.policies.kernel_update import FunctionsUpdate, KernelUpdate, SmallBatchUpdate  # noqa: E402
+
+HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -322,3 +325,49 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
             torch.testing.assert_close(one.gradient, another.gradient, rtol=1e-3, atol=1e-4)
             torch.testing.assert_close(one.totals, another.totals, rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(one.flat, another.flat, rtol=1e-3, atol=1e-4)
+
+
+TWO_STEPS: dict[str, Any] = {"algorithm": "td3", "updates": 2, "learning_rate": 1e-5}
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (SmallBatchUpdate, {"batch": 100, "hidden": (64, 64)}),
+        (SmallBatchUpdate, {"batch": 256, "hidden": (256, 256), "activation": "relu"}),
+        (SmallBatchUpdate, {"batch": 300, "hidden": (128,), "activation": "elu", "algorithm": "ddpg"}),
+        (SmallBatchUpdate, {"batch": 64, "hidden": (64, 192, 128), **TWO_STEPS}),
+        (FunctionsUpdate, {"batch": 3000, "hidden": (256, 256), "activation": "relu"}),
+        (FunctionsUpdate, {"batch": 500, "hidden": (64, 64), "layer_norm": True}),
+        (FunctionsUpdate, {"batch": 500, "hidden": (128, 64), "precision": "bf16", **TWO_STEPS}),
+    ],
+)
+@pytest.mark.parametrize("env", ["Pendulum-v1", FIELD])
+def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict[str, Any]) -> None:
+    """Their products are rounded to ten bits or to seven; one step from the same weights.
+
+    Of two steps the first is a short one: Adam's is as long for a derivative that is rounding alone.
+    """
+    off = 40 * (2.0**-8 if settings.get("precision") == "bf16" else 2.0**-11)
+    given = {"precision": "tf32", "slots": 1000, "warm_up": 10**6, "total_steps": 10**8, **settings}
+    ours, theirs = (Trainer(off_policy("cuda", env, fused=fused, graphs=False, **given)) for fused in (None, False))
+    for trainer in (ours, theirs):
+        trainer.iterate(4)  # warming up: nothing is learnt
+        for learner in trainer.learners.values():
+            learner.waits = 0
+            learner.update()
+    for name in ours.learners:
+        mine, other = (trainer.learners[name] for trainer in (ours, theirs))
+        assert isinstance(mine, OffPolicyLearner)
+        assert isinstance(other, OffPolicyLearner)
+        assert type(mine._update) is kind
+        sizes = [each.numel() for part in ("critics", "actor") for each in getattr(mine.module, part).parameters()]
+        gradients = [torch.cat([adam.gradient for adam in each.optimisers[:2]]).split(sizes) for each in (mine, other)]
+        for one, another in zip(*gradients, strict=True):
+            if settings.get("activation") == "relu":  # beyond its corner a slope is wrong altogether
+                assert torch.linalg.norm(one - another) <= off**0.5 * torch.linalg.norm(another)
+            else:
+                assert (one - another).abs().max() <= off * another.abs().max()
+        for one, another in zip(mine.optimisers, other.optimisers, strict=True):
+            torch.testing.assert_close(one.totals, another.totals, rtol=off, atol=off)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, Form, Perceptrons  # noqa: E402
+from gpu_envs.training.operations.wide_programs import Linear  # noqa: E402
 
 LAYERS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
@@ -23,7 +24,7 @@ def made(nets: int, sizes: tuple[int, ...], activation: str) -> tuple[list[Any],
         for inputs, outputs in itertools.pairwise(sizes):
             linear = nn.Linear(inputs, outputs)
             layers += [linear, LAYERS[activation]()]
-            own.append((at, at + inputs * outputs))
+            own.append(Linear(at, at + inputs * outputs, outputs, inputs))
             at += (inputs + 1) * outputs
             flat += [linear.weight.detach().flatten(), linear.bias.detach().clone()]
         modules.append(nn.Sequential(*layers[:-1]).double())
@@ -38,7 +39,8 @@ def test_outputs_and_gradients_are_torchs(activation: str, nets: int, sizes: tup
     torch.manual_seed(3)
     modules, weights, (places, count) = made(nets, sizes, activation)
     by_inputs = range(1, 3)
-    functions = Perceptrons(Form(sizes, places, count, activation, by_inputs), weights, rows, 2)
+    gradient = torch.full_like(weights, torch.nan)
+    functions = Perceptrons(Form(places, count, activation, by_inputs), weights, gradient, rows, 2)
     inputs, by_outputs = torch.randn(rows, sizes[0]), torch.randn(rows, nets, sizes[-1])
     own = [inputs.double().requires_grad_() for _ in modules]
     expected = torch.stack([module(given) for module, given in zip(modules, own, strict=True)], 1)
@@ -47,8 +49,8 @@ def test_outputs_and_gradients_are_torchs(activation: str, nets: int, sizes: tup
     torch.testing.assert_close(outputs.double(), expected, rtol=1e-5, atol=2e-6)
     parameters = [parameter for module in modules for parameter in module.parameters()]
     found = torch.autograd.grad((expected * by_outputs).sum(), [*parameters, *own])
-    gradient, of_inputs = torch.full_like(weights, torch.nan), torch.full((rows, nets, 2), torch.nan)
-    functions.back(by_outputs, by_inputs=of_inputs, gradient=gradient)
+    of_inputs = torch.full((rows, nets, 2), torch.nan)
+    functions.back(by_outputs, by_inputs=of_inputs)
     for part, wanted in zip(gradient.split([p.numel() for p in parameters]), found, strict=False):
         assert (part.double() - wanted.flatten()).abs().max() <= 1e-5 * wanted.abs().max()
     wanted = torch.stack([each[:, 1:3] for each in found[len(parameters) :]], 1)
@@ -60,10 +62,10 @@ def test_threads_change_no_bit() -> None:
     inputs, by_outputs = torch.randn(2000, 8), torch.randn(2000, 2, 1)
     found = []
     for threads in (1, 2, 3):
-        functions = Perceptrons(Form((8, 64, 64, 1), places, count, "tanh"), weights, 2000, threads)
         outputs, gradient = torch.empty(2000, 2, 1), torch.empty_like(weights)
+        functions = Perceptrons(Form(places, count, "tanh"), weights, gradient, 2000, threads)
         functions.outputs(inputs, outputs)
-        functions.back(by_outputs, gradient=gradient)
+        functions.back(by_outputs)
         found.append((outputs, gradient))
     assert all(torch.equal(one, other) for later in found[1:] for one, other in zip(found[0], later, strict=True))
     assert len(modules) == 2

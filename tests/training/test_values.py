@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import assert_same_bits
+from harness import HAS_CUDA, assert_same_bits
 from trainers import FIELD, FIELD_PARAMS, GRID, figures_of, small, timeless, usual
 
 torch = pytest.importorskip("torch")
@@ -18,9 +18,14 @@ from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training import Config, Trainer, resume, train  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import Ops  # noqa: E402
-from gpu_envs.training.policies.value_networks import TorchValues  # noqa: E402
+from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+from gpu_envs.training.policies.networks import TOTALS  # noqa: E402
+from gpu_envs.training.policies.value_networks import TorchValues, ValuesInKernels  # noqa: E402
+from gpu_envs.training.process.settings import wake_autograd  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 
 
 def pqn(device: str, env: str = "CartPole-v1", **settings: Any) -> Config:
@@ -154,6 +159,39 @@ def test_returns_and_an_update_are_those_of_plain_torch(wrong: bool, device: str
         assert (parameter.flatten() - gradient).abs().max() <= 1e-5 * parameter.abs().max()
     figures = figures_of(learner)
     assert figures["value_loss"] / figures["samples"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("env", ["CartPole-v1", FIELD, GRID])
+def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None:
+    """From the same weights and samples, masks and dead agents included; tanh, which has no corners."""
+    off = 40 * {"tf32": 2.0**-11, "bf16": 2.0**-8}[precision]
+    params = FIELD_PARAMS if env == FIELD else {}
+    trainer = Trainer(pqn("cuda", env, params=params, hidden=(64, 128), layer_norm=True, precision=precision))
+    trainer.iterate(2)
+    learners: dict[str, Any] = dict(trainer.learners)
+    for learner in learners.values():
+        mine: Any = learner.networks
+        assert isinstance(mine, ValuesInKernels)
+        assert mine.optimiser is not None
+        module = copy.deepcopy(learner.module)
+        wake_autograd("cuda")
+        adam = Adam(list(module.parameters()), device="cuda")
+        other = TorchValues(module, mine.head, mine._ops, adam, mine.scale, "float32", "cuda")
+        observations, batch = learner._flat
+        chosen = torch.randperm(len(observations), device="cuda")[: len(observations) // 2]
+        for indices in (None, chosen):
+            totals = torch.full((2, TOTALS), torch.nan, device="cuda")
+            for networks, sums in zip((mine, other), totals, strict=True):
+                networks.gradient(observations, batch, indices, learner._settings, learner._scalars, sums)
+            one, another = mine.optimiser.gradient, adam.gradient
+            assert torch.linalg.norm(one - another) <= off * torch.linalg.norm(another)
+            torch.testing.assert_close(*totals, rtol=off, atol=off)
+        values = torch.full((2, len(observations)), torch.nan, device="cuda")
+        for networks, found in zip((mine, other), values, strict=True):
+            networks.values(observations, found, action_mask=batch.action_mask)
+        assert (values[0] - values[1]).abs().max() <= off * max(1.0, float(values[1].abs().max()))
 
 
 def test_an_action_is_worth_the_mean_of_its_elements(device: str) -> None:

@@ -21,10 +21,18 @@ from gpu_envs.training import Config  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+from gpu_envs.training.operations.perceptrons import Form  # noqa: E402
 from gpu_envs.training.policies import wide_kernels  # noqa: E402
 from gpu_envs.training.policies.modules import default_policy  # noqa: E402
 from gpu_envs.training.policies.wide_functions import WideFunctions, function_network  # noqa: E402
-from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, why_not_wide, wide_network  # noqa: E402
+from gpu_envs.training.policies.wide_networks import (  # noqa: E402
+    Places,
+    WideNetworks,
+    kept_of_row,
+    layers_of,
+    why_not_wide,
+    wide_network,
+)
 
 HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
 hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
@@ -428,10 +436,9 @@ class Function:
         return nn.Sequential(*layers, nn.Linear(self.hidden[-1], self.outputs))
 
     def network(self, modules: Any, precision: str, processors: int = 132) -> Any:
-        return function_network(
-            [*modules], self.features, self.outputs, self.activation, precision, processors,
-            by_inputs=self.by_inputs,
-        )  # fmt: skip
+        places = Places(modules.parameters())
+        nets = tuple(layers_of(module, places) for module in modules)
+        return function_network(Form(nets, places.end, self.activation, self.by_inputs), precision, processors)
 
 
 FUNCTIONS = {
@@ -508,8 +515,10 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
         functions.outputs(inputs.cuda(), outputs)
         by_mine = torch.full_like(by_inputs, torch.nan, dtype=torch.float32, device="cuda")
         adam.gradient.fill_(torch.nan)
-        functions.back(inputs.cuda(), by.cuda(), by_inputs=by_mine if case.by_inputs else None)
+        functions.back(by.cuda(), by_inputs=by_mine if case.by_inputs else None)
         found.append((outputs, by_mine, adam.gradient.clone()))
+        functions.back(by.cuda())  # and without what was asked for before
+        assert torch.equal(adam.gradient, found[-1][2])
         check_flat(
             [name for name, _ in modules.named_parameters()], adam.gradient.cpu().double(),
             [parameter.grad for parameter in parameters], [sizes[id(parameter)] for parameter in parameters],

@@ -12,9 +12,10 @@ from gpu_envs.training.operations.ops import SUMS, Ops
 from gpu_envs.training.operations.optimiser import Adam
 from gpu_envs.training.operations.replay import Replay, Transitions
 from gpu_envs.training.policies.actor_critic import PerceptronActorCritic
-from gpu_envs.training.policies.actor_critic_update import ActorCriticUpdate, TorchUpdate
+from gpu_envs.training.policies.actor_critic_update import ActorCriticUpdate
 from gpu_envs.training.policies.actors import TorchActor
-from gpu_envs.training.policies.kernel_update import KernelUpdate, why_torch
+from gpu_envs.training.policies.functions import why_torch
+from gpu_envs.training.policies.kernel_update import update_of
 from gpu_envs.training.policies.normalise import ObservationScale
 from gpu_envs.training.policies.parts import Rows, largest_of, raise_to_largest, whole
 from gpu_envs.training.process.group import Group
@@ -65,9 +66,9 @@ class OffPolicyLearner(Learner):
         self._rate, self._largest = places["learning_rate"], places["largest_observation"]
         target = -float(head.width) if config.target_entropy is None else config.target_entropy
         default = isinstance(module, PerceptronActorCritic)
-        self.why_torch = why_torch(config, features, device, default=default)
-        kind = TorchUpdate if self.why_torch else KernelUpdate
-        self._update: ActorCriticUpdate = kind(networks, config, self._rate, device, group, target)
+        self.why_torch = why_torch(config, features, head, device, default=default)
+        update = update_of(config, self.why_torch, features, head, device)
+        self._update: ActorCriticUpdate = update(networks, config, self._rate, device, group, target)
         self._normal = made(self._update.numbers * config.batch, head.width)
         self.schedules = [(config.learning_rate, self._rate)]
         of_entropy = ("entropy", "temperature")

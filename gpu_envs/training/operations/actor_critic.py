@@ -65,15 +65,20 @@ _CALLS = {"choose": CHOOSE_CALL, "judge": JUDGE_CALL, "ask": ASK_CALL, "steer": 
 def program(features: int, width: int, nets: int, *, stochastic: bool) -> Program:
     """The source, for observations and actions of such lengths and so many critics."""
     outputs = width * (2 if stochastic else 1)
+    settings = KernelSettings(
+        prologue=losses_text(features, width, nets, stochastic=stochastic),
+        sizes={"features": features, "width": width, "nets": nets, "outputs": outputs, "inputs": features + width},
+        weight=width,
+    )
+    return program_of((ELEMENTARY, "training/squashed.cuh", "training/actor_critic.cuh"), _CALLS, settings)
+
+
+def losses_text(features: int, width: int, nets: int, *, stochastic: bool) -> str:
+    """What ``squashed.cuh`` has compiled in."""
     named = {"POLICY_LOSS": "policy_loss", "VALUE_LOSS": "value_loss", "ENTROPY": "entropy", "ALIVE": "alive"}
     sums = ", ".join(f"{name} = {SUMS.index(of)}" for name, of in named.items())
     lines = [
         f"constexpr int FEATURES = {features}, WIDTH = {width}, NETS = {nets}, {sums};",
         f"constexpr bool STOCHASTIC = {str(stochastic).lower()};",
     ]
-    settings = KernelSettings(
-        prologue="\n".join(lines),
-        sizes={"features": features, "width": width, "nets": nets, "outputs": outputs, "inputs": features + width},
-        weight=width,
-    )
-    return program_of((ELEMENTARY, "training/actor_critic.cuh"), _CALLS, settings)
+    return "\n".join(lines)

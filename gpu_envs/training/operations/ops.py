@@ -178,7 +178,7 @@ def program(head: Head, kernel: str) -> Program:
     return program_of(("training/distributions.cuh", f"training/{header}.cuh"), {kernel: call}, head_settings(head))
 
 
-def _flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:
+def flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:
     """A mask as kernels read it."""
     return None if action_mask is None else action_mask.view(torch.uint8)
 
@@ -189,16 +189,16 @@ class Ops:
 
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
         self.head: Final = head
-        self._backend: Final = open_backend(resolve_device(device), threads)
-        self._shares: Final = shares_of(head) if self._backend.device != "cpu" else 1
+        self.backend: Final = open_backend(resolve_device(device), threads)
+        self._shares: Final = shares_of(head) if self.backend.device != "cpu" else 1
 
     @functools.cached_property
     def _sample(self) -> Kernel:
-        return load_kernels(self._backend, program(self.head, "sample"))[0]
+        return load_kernels(self.backend, program(self.head, "sample"))[0]
 
     @functools.cached_property
     def _loss(self) -> Kernel:
-        return load_kernels(self._backend, program(self.head, "loss"))[0]
+        return load_kernels(self.backend, program(self.head, "loss"))[0]
 
     def sample(
         self,
@@ -238,7 +238,7 @@ class Ops:
         self._sample.launch(
             rows * self._shares, rows=rows, first_row=first_row, stream=stream, turn=turn, parameters=parameters,
             actions=actions, acted=acted, log_probs=log_probs, entropies=entropies, greedy=int(greedy),
-            action_mask=_flags(action_mask),
+            action_mask=flags(action_mask),
         )  # fmt: skip
 
     def normal(self, numbers: torch.Tensor, *, stream: torch.Tensor, turn: int, first_row: int = 0) -> None:
@@ -279,7 +279,7 @@ class Ops:
             raise ValueError(f"there are {rows} rows for {wrong}; give indices for as many of the samples as rows")
         self._loss.launch(
             rows * self._shares, **given, scalars=scalars, parameters=parameters, values=values,
-            d_parameters=d_parameters, d_values=d_values, sums=sums, action_mask=_flags(batch.action_mask),
+            d_parameters=d_parameters, d_values=d_values, sums=sums, action_mask=flags(batch.action_mask),
         )  # fmt: skip
 
 

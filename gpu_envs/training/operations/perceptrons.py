@@ -10,6 +10,7 @@ from gpu_envs.backend.host import TILE
 from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.backend.program import ELEMENTARY, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
+from gpu_envs.training.operations.wide_programs import Linear
 
 ACTIVATIONS = {
     "tanh": ("elementary::tanh(x)", "1.0f - y * y"),
@@ -58,12 +59,10 @@ GRADIENT_CALL = Struct.of(
 @final
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What is compiled in."""
+    """Perceptrons of the same shape, whose parameters lie in one buffer."""
 
-    sizes: tuple[int, ...]
-    """Inputs, the widths of the hidden layers, outputs."""
-    places: tuple[tuple[tuple[int, int], ...], ...]
-    """Of each net and layer, where weights and biases begin in the buffer of them all."""
+    nets: tuple[tuple[Linear, ...], ...]
+    """The layers of each."""
     count: int
     """Numbers in that buffer."""
     activation: str
@@ -71,42 +70,42 @@ class Form:
     """Inputs by which the gradient can be asked for."""
 
     @property
-    def nets(self) -> int:
-        """How many perceptrons there are."""
-        return len(self.places)
+    def sizes(self) -> tuple[int, ...]:
+        """Inputs, the widths of the hidden layers, outputs."""
+        return self.nets[0][0].columns, *(layer.rows for layer in self.nets[0])
 
     @property
     def lines(self) -> int:
-        """Of a tile: its inputs and the units of all nets."""
-        return self.sizes[0] + self.nets * sum(self.sizes[1:])
+        """Of a tile on a CPU: its inputs and the units of all nets."""
+        return self.sizes[0] + len(self.nets) * sum(self.sizes[1:])
 
 
 def program(form: Form) -> Program:
     """The source."""
-    layers = len(form.sizes) - 1
+    layers, nets = len(form.sizes) - 1, len(form.nets)
     outputs = form.sizes[1:]
     groups = [-(-width // _UNITS) for width in outputs]
 
     def table(name: str, values: list[list[int]]) -> str:
         rows = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in values)
         return (
-            f"FN constexpr int {name}(int net, int l) {{ constexpr int t[{form.nets}][{layers}] = {{{rows}}}; "
+            f"FN constexpr int {name}(int net, int l) {{ constexpr int t[{nets}][{layers}] = {{{rows}}}; "
             "return t[net][l]; }"
         )
 
-    each = range(form.nets)
+    each = range(nets)
     lines = [[form.sizes[0] + net * sum(outputs) + sum(outputs[:layer]) for layer in range(layers)] for net in each]
     blocks = [[net * sum(groups) + sum(groups[:layer]) for layer in range(layers)] for net in each]
     sizes = ", ".join(map(str, form.sizes))
     forth, slope = ACTIVATIONS[form.activation]
     text = [
-        f"constexpr int NETS = {form.nets}, LAYERS = {layers}, INPUTS = {form.sizes[0]}, OUTPUTS = {form.sizes[-1]};",
-        f"constexpr int LINES = {form.lines}, UNITS = {_UNITS}, BLOCKS = {form.nets * sum(groups)};",
+        f"constexpr int NETS = {nets}, LAYERS = {layers}, INPUTS = {form.sizes[0]}, OUTPUTS = {form.sizes[-1]};",
+        f"constexpr int LINES = {form.lines}, UNITS = {_UNITS}, BLOCKS = {nets * sum(groups)};",
         f"constexpr int BY_FIRST = {form.by_inputs.start}, BY = {len(form.by_inputs)};",
         f"FN constexpr int inputs_of(int l) {{ constexpr int t[] = {{{sizes}}}; return t[l]; }}",
         "FN constexpr int outputs_of(int l) { return inputs_of(l + 1); }",
-        table("weights_at", [[weights for weights, _ in net] for net in form.places]),
-        table("biases_at", [[biases for _, biases in net] for net in form.places]),
+        table("weights_at", [[layer.weight for layer in net] for net in form.nets]),
+        table("biases_at", [[layer.bias for layer in net] for net in form.nets]),
         table("line_of", lines),
         table("block_at", blocks),
         f"FN float activation(float x) {{ return {forth}; }}",
@@ -114,7 +113,7 @@ def program(form: Form) -> Program:
     ]
     settings = KernelSettings(
         sizes={
-            "count": form.count, "features": form.sizes[0], "nets": form.nets, "width": form.sizes[-1],
+            "count": form.count, "features": form.sizes[0], "nets": nets, "width": form.sizes[-1],
             "lines": form.lines, "by": len(form.by_inputs),
         },
         weight=max(1, form.lines // 4),
@@ -127,34 +126,49 @@ def program(form: Form) -> Program:
 class Perceptrons:
     """Functions of the same inputs, whose weights lie in one buffer."""
 
-    def __init__(self, form: Form, weights: torch.Tensor, rows: int, threads: int | None = None) -> None:
-        """Allocates for so many rows."""
-        self._form: Final = form
-        self._forth, self._back, self._gradient = load_kernels(open_backend("cpu", threads), program(form))
-        tiles = -(-rows // TILE)
+    def __init__(
+        self, form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int, threads: int | None = None
+    ) -> None:
+        """Allocates for so many rows; the gradient by the weights goes to ``gradient``."""
+        forth, back, of_weights = load_kernels(open_backend("cpu", threads), program(form))
+        tiles, blocks = -(-rows // TILE), len(form.nets) * sum(-(-width // _UNITS) for width in form.sizes[1:])
         kept, slopes = (torch.zeros((tiles, form.lines, TILE)) for _ in range(2))
-        for kernel in (self._forth, self._back, self._gradient):
+        for kernel in (forth, back, of_weights):
             kernel.fill(rows=rows, tiles=tiles, kept=kept)
-        self._forth.fill(weights=weights)
-        self._back.fill(weights=weights, slopes=slopes)
-        self._gradient.fill(slopes=slopes)
-        self._rows: Final = rows
-        self._blocks: Final = TILE * form.nets * sum(-(-width // _UNITS) for width in form.sizes[1:])
+        self._forth: Final = forth.fill(weights=weights).bind(rows)
+        self._back: Final = back.fill(weights=weights, slopes=slopes).bind(rows)
+        if gradient is not None:
+            self._gradient: Final = of_weights.fill(slopes=slopes, gradient=gradient).bind(TILE * blocks)
+        self._shapes: Final = tuple(
+            torch.Size(shape)
+            for shape in (
+                (rows, form.sizes[0]),
+                (rows, len(form.nets), form.sizes[-1]),
+                (rows, len(form.nets), len(form.by_inputs)),
+            )
+        )
 
     def outputs(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
         """Writes the outputs, ``[rows, nets, outputs]``, of ``inputs``, ``[rows, features]``."""
-        self._forth.launch(self._rows, inputs=inputs, outputs=outputs)
+        given, found, _ = self._shapes
+        self._forth(_address(inputs, given), _address(outputs, found))
 
-    def back(
-        self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, gradient: torch.Tensor | None = None
-    ) -> None:
+    def back(self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True) -> None:
         """Finds the gradients of a loss whose derivatives by the last outputs are known.
 
         Args:
             by_outputs: ``[rows, nets, outputs]``.
             by_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
-            gradient: Receives the gradient by the weights, summed over the rows.
+            weights: Whether the gradient by the weights, summed over the rows, is wanted.
         """
-        self._back.launch(self._rows, by_outputs=by_outputs, by_inputs=by_inputs)
-        if gradient is not None:
-            self._gradient.launch(self._blocks, gradient=gradient)
+        _, found, by = self._shapes
+        self._back(_address(by_outputs, found), None if by_inputs is None else _address(by_inputs, by))
+        if weights:
+            self._gradient()
+
+
+def _address(tensor: torch.Tensor, shape: torch.Size) -> int:
+    """Where it lies, or says that it is not what is wanted: in less time than the launcher's checks take."""
+    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        raise ValueError(f"the tensor is {tensor.dtype} {list(tensor.shape)}; give contiguous float32 of {list(shape)}")
+    return tensor.data_ptr()

@@ -17,8 +17,6 @@ _WORDS = 4
 _BESIDE = 2
 """Words of a slot beside observation and action: the reward, and what became of it."""
 
-_MOST_SHARES = 32
-
 INSERT_CALL = Struct.of(
     "InsertCall",
     "float",
@@ -98,12 +96,9 @@ class Transitions:
 def program(features: int, width: int) -> Program:
     """The source, for observations and actions of such lengths."""
     stride = stride_of(features, width)
-    lines = [
-        f"constexpr int FEATURES = {features}, WIDTH = {width}, STRIDE = {stride};",
-        f"constexpr int SHARES = ON_GPU ? {_shares(features, width)} : 1;",
-    ]
+    lengths = f"constexpr int FEATURES = {features}, WIDTH = {width}, STRIDE = {stride};"
     sizes = {"features": features, "width": width, "stride": stride}
-    settings = KernelSettings(prologue="\n".join(lines), sizes=sizes, weight=4)
+    settings = KernelSettings(prologue=lengths, sizes=sizes, weight=4)
     return program_of(("training/replay.cuh",), {"insert": INSERT_CALL, "draw": DRAW_CALL}, settings)
 
 
@@ -115,11 +110,6 @@ def stride_of(features: int, width: int) -> int:
 def places_of(slots: int, limit: int | None) -> int:
     """How many last observations of truncated episodes are kept of a row."""
     return 1 if limit is None else slots // limit + 2
-
-
-def _shares(features: int, width: int) -> int:
-    """How many threads of a GPU share a sample: a power of two."""
-    return min(_MOST_SHARES, 1 << (max(features, width) - 1).bit_length())
 
 
 @final
@@ -153,7 +143,6 @@ class Replay:
             raise ValueError(f"there are {rows} rows of {slots} slots; numbers of 32 bits are drawn: give fewer")
         backend = open_backend(resolve_device(device), threads)
         self.rows, self.slots, self.width = rows, slots, width
-        self._shares: Final = 1 if backend.device == "cpu" else _shares(features, width)
         self._stride: Final = stride_of(features, width)
         places = places_of(slots, limit)
 
@@ -188,10 +177,9 @@ class Replay:
         steps = len(rewards)
         if steps >= self.slots:
             raise ValueError(f"there are {steps} steps for {self.slots} slots; give fewer than there are slots")
-        count = self.rows * (steps + 1) * self._stride
         self._insert.launch(
-            count, steps=steps, steps_and_one=steps + 1, observations=observations, actions=actions, rewards=rewards,
-            terminations=terminations, truncations=truncations, alive=alive, final_obs=final_obs,
+            self.rows * (steps + 1), steps=steps, steps_and_one=steps + 1, observations=observations, actions=actions,
+            rewards=rewards, terminations=terminations, truncations=truncations, alive=alive, final_obs=final_obs,
         )  # fmt: skip
         self.position.add_(steps)
 
@@ -210,14 +198,7 @@ class Replay:
         """
         count = len(into.returns)
         self._draw.launch(
-            count * self._shares,
-            count=count,
-            first=first,
-            stream=stream,
-            turn=turn,
-            n_step=n_step,
-            gamma=gamma,
-            **vars(into),
+            count, count=count, first=first, stream=stream, turn=turn, n_step=n_step, gamma=gamma, **vars(into)
         )
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -32,7 +32,7 @@ class PerceptronActorCritic(ActorCritic):
     def __init__(self, features: int, head: Head, config: Config, generator: torch.Generator) -> None:
         """Draws the weights: orthogonal, the actor's last ones small, so that it begins undecided."""
         super().__init__()
-        self.actor = perceptron(features, config, outputs_of(head, config.algorithm))
+        self.actor = perceptron(features, config, outputs_of(head, config.algorithm), pads=False)
         draw(self.actor, 0.01, generator)
         if config.algorithm == "sac":
             last = self.actor[-1].bias

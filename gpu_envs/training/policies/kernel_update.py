@@ -1,55 +1,30 @@
-"""What off-policy algorithms learn from a batch, in kernels of our own: perceptrons on a CPU."""
+"""What off-policy algorithms learn from a batch, in kernels of our own."""
 
-import itertools
-from collections.abc import Sequence
+from abc import abstractmethod
 from typing import final
 
 import torch
-from torch import nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.training.config import Config
-from gpu_envs.training.operations import actor_critic
+from gpu_envs.training.operations import actor_critic, small_batch
+from gpu_envs.training.operations.heads import Head
 from gpu_envs.training.operations.ops import SUMS
-from gpu_envs.training.operations.perceptrons import ACTIVATIONS, WIDEST, Form, Perceptrons
+from gpu_envs.training.operations.perceptrons import ACTIVATIONS, Form
 from gpu_envs.training.operations.replay import Transitions
 from gpu_envs.training.policies.actor_critic import Critics, PerceptronActorCritic
-from gpu_envs.training.policies.actor_critic_update import ActorCriticUpdate
+from gpu_envs.training.policies.actor_critic_update import ActorCriticUpdate, TorchUpdate
 from gpu_envs.training.policies.actors import TorchActor
-from gpu_envs.training.policies.parts import FEW_FEATURES
+from gpu_envs.training.policies.functions import Functions, actor_form, critics_form, functions_of
 from gpu_envs.training.process.group import Group
 
+_ALIVE = SUMS.index("alive")
 
-def why_torch(config: Config, features: int, device: str, *, default: bool) -> str:
-    """Why no kernels of our own run an update; empty where they do.
-
-    Args:
-        config: The run as the policy sees it.
-        features: Of an observation.
-        device: Where.
-        default: Whether actor and critics are the default ones.
-    """
-    if config.fused is False:
-        return "they are turned off"
-    if not default:
-        return "only the default actor and critics have kernels of their own"
-    if device != "cpu":
-        return f"the device is {device}, and kernels of critics are for CPUs"
-    if config.activation not in ACTIVATIONS:
-        return f"the activation is {config.activation}, not {', '.join(ACTIVATIONS)}"
-    if config.layer_norm:
-        return "hidden layers are normalised"
-    if config.atoms is not None:
-        return "critics give probabilities of returns"
-    if config.precision == "bf16":
-        return "the precision is bf16"
-    if max(config.hidden) > WIDEST or features > FEW_FEATURES:
-        return f"there are more than {WIDEST} units in a layer, or more than {FEW_FEATURES} features"
-    return ""
+MOST_ROWS = 2048
+"""Of a batch whose gradients are found in one launch each."""
 
 
-@final
 class KernelUpdate(ActorCriticUpdate):
     """The default module's, run by kernels."""
 
@@ -60,103 +35,166 @@ class KernelUpdate(ActorCriticUpdate):
         module, rows, width = self._module, config.batch, actor.head.width
         assert isinstance(module, PerceptronActorCritic)
         assert isinstance(module.critics, Critics)
-        of_critics, of_actor = _critics_form(module.critics, config.activation, width), _form(module.actor, config)
-        features = of_actor.sizes[0]
-        nets, threads = of_critics.nets, config.cpu_threads
+        self._of_critics = critics_form(module.critics, config.activation, width)
+        self._of_actor = actor_form(module.actor, config.activation)
+        self._rows, self._features, self._width = rows, self._of_actor.sizes[0], width
+        self._noise = config.target_noise if config.algorithm == "td3" else 0.0
+        self._sums = torch.zeros((2, len(SUMS), rows), device=device)  # of critics and of the actor
+        self._by_temperature = torch.zeros(rows, device=device)
 
-        def functions(form: Form, weights: torch.Tensor) -> Perceptrons:
-            return Perceptrons(form, weights, rows, threads)
+    @abstractmethod
+    def _critics_gradient(
+        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor
+    ) -> None:
+        """Leaves the gradient of the critics' loss, and its sums, with their optimiser."""
+
+    @abstractmethod
+    def _actor_gradient(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
+        """The same of the actor's, and of the temperature's where there is one."""
+
+    @torch.no_grad()
+    def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
+        seen, then = (self._actor.scaled(rows) for rows in (batch.observations, batch.next_observations))
+        critics, acting, *temperature = self.optimisers
+        self._critics_gradient(batch, seen, then, normal[: self._rows])
+        critics.step(self._steps[0])
+        if not actor:
+            return
+        self._actor_gradient(batch, seen, normal[-self._rows :])
+        acting.step(self._steps[1])
+        if temperature:
+            temperature[0].step(self._steps[2])
+        self._follow()
+
+
+@final
+class FunctionsUpdate(KernelUpdate):
+    """Networks as functions forth and back, and losses row by row."""
+
+    def __init__(
+        self, actor: TorchActor, config: Config, rate: torch.Tensor, device: str, group: Group, target_entropy: float
+    ) -> None:
+        super().__init__(actor, config, rate, device, group, target_entropy)
+        rows, features, width, nets = self._rows, self._features, self._width, len(self._of_critics.nets)
+        threads = config.cpu_threads
+
+        def functions(form: Form, weights: torch.Tensor, gradient: torch.Tensor | None = None) -> Functions:
+            return functions_of(form, weights, gradient, rows, config, device)
 
         self._critics, self._actors = (
-            functions(form, adam.flat) for form, adam in zip((of_critics, of_actor), self.optimisers, strict=False)
+            functions(form, adam.flat, adam.gradient)
+            for form, adam in zip((self._of_critics, self._of_actor), self.optimisers, strict=False)
         )
-        self._target_critics = functions(of_critics, self._follows[0][0])
-        self._next_actor = self._actors if actor.stochastic else functions(of_actor, self._follows[1][0])
+        self._target_critics = functions(self._of_critics, self._follows[0][0])
+        self._next_actor = self._actors if actor.stochastic else functions(self._of_actor, self._follows[1][0])
 
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=device)
 
         self._inputs, self._acting = made(rows, features + width), made(rows, features + width)
         self._said, self._targeted, self._by_said = (made(rows, nets, 1) for _ in range(3))
-        self._outputs, self._by_outputs = (made(rows, 1, of_actor.sizes[-1]) for _ in range(2))
+        self._outputs, self._by_outputs = (made(rows, 1, self._of_actor.sizes[-1]) for _ in range(2))
         self._log_probs, self._by_actions = made(rows), made(rows, nets, width)
-        self._of_critics, self._of_actor = made(len(SUMS), rows), made(len(SUMS), rows)
-        self._of_temperature = made(1 + len(SUMS), rows)
         program = actor_critic.program(features, width, nets, stochastic=actor.stochastic)
-        self._choose, self._judge, self._ask, self._steer = load_kernels(open_backend(device, threads), program)
+        choose, judge, ask, steer = load_kernels(open_backend(device, threads), program)
         log_temperature = self.log_temperature.detach()
-        self._choose.fill(rows=rows, outputs=self._outputs, log_probs=self._log_probs, most=config.target_noise_clip)
-        self._judge.fill(
+        choose.fill(rows=rows, outputs=self._outputs, log_probs=self._log_probs, most=config.target_noise_clip)
+        judge.fill(
             rows=rows, said=self._said, targets=self._targeted, log_probs=self._log_probs,
-            log_temperature=log_temperature, by_said=self._by_said, sums=self._of_critics,
+            log_temperature=log_temperature, by_said=self._by_said, sums=self._sums[0],
         )  # fmt: skip
-        self._ask.fill(rows=rows, said=self._said, by_said=self._by_said, sums=self._of_actor)
-        self._steer.fill(
+        ask.fill(rows=rows, said=self._said, by_said=self._by_said, sums=self._sums[1])
+        steer.fill(
             rows=rows, inputs=self._acting, outputs=self._outputs, log_probs=self._log_probs,
             by_actions=self._by_actions, log_temperature=log_temperature, target_entropy=target_entropy,
-            by_outputs=self._by_outputs, by_temperature=self._of_temperature[0], sums=self._of_actor,
+            by_outputs=self._by_outputs, by_temperature=self._by_temperature, sums=self._sums[1],
         )  # fmt: skip
-        self._rows = rows
-        self._noise = config.target_noise if config.algorithm == "td3" else 0.0
+        self._choose = choose.fill(inputs=self._acting).bind(rows)  # what is left is of the learner's own batch
+        self._judge, self._ask, self._steer = (kernel.bind(rows) for kernel in (judge, ask, steer))
 
-    @torch.no_grad()
-    def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
-        seen, then = (self._actor.scaled(rows) for rows in (batch.observations, batch.next_observations))
-        rows = self._rows
-        critics, acting, *temperature = self.optimisers
+    def _critics_gradient(
+        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor
+    ) -> None:
+        critics = self.optimisers[0]
         self._next_actor.outputs(then, self._outputs)
-        self._choose.launch(rows, observations=then, normal=normal[:rows], noise=self._noise, inputs=self._acting)
+        self._choose(then.data_ptr(), normal.data_ptr(), self._noise)
         self._target_critics.outputs(self._acting, self._targeted)
         torch.cat((seen, batch.actions), 1, out=self._inputs)
         self._critics.outputs(self._inputs, self._said)
-        self._judge.launch(rows, returns=batch.returns, discounts=batch.discounts, found=batch.found)
-        self._critics.back(self._by_said, gradient=critics.gradient)
-        torch.sum(self._of_critics, 1, out=critics.totals)
-        critics.step(self._steps[0])
-        if not actor:
-            return
-        second = normal[-rows:]
+        self._judge(batch.returns.data_ptr(), batch.discounts.data_ptr(), batch.found.data_ptr())
+        self._critics.back(self._by_said)
+        torch.sum(self._sums[0], 1, out=critics.totals)
+
+    def _actor_gradient(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
         self._actors.outputs(seen, self._outputs)
-        self._choose.launch(rows, observations=seen, normal=second, noise=0.0, inputs=self._acting)
+        self._choose(seen.data_ptr(), normal.data_ptr(), 0.0)
         self._critics.outputs(self._acting, self._said)
-        self._ask.launch(rows, found=batch.found)
-        self._critics.back(self._by_said, by_inputs=self._by_actions)
-        self._steer.launch(rows, normal=second, found=batch.found)
-        self._actors.back(self._by_outputs, gradient=acting.gradient)
-        torch.sum(self._of_actor, 1, out=acting.totals)
-        acting.step(self._steps[1])
-        if temperature:
-            self._of_temperature[-1].copy_(batch.found)
-            torch.sum(self._of_temperature, 1, out=temperature[0].message)
-            temperature[0].step(self._steps[2])
-        self._follow()
+        self._ask(batch.found.data_ptr())
+        self._critics.back(self._by_said, by_inputs=self._by_actions, weights=False)
+        self._steer(normal.data_ptr(), batch.found.data_ptr())
+        self._actors.back(self._by_outputs)
+        _, acting, *temperature = self.optimisers
+        torch.sum(self._sums[1], 1, out=acting.totals)
+        for adam in temperature:
+            torch.sum(self._by_temperature, 0, keepdim=True, out=adam.gradient)
+            adam.totals[_ALIVE].copy_(acting.totals[_ALIVE])
 
 
-def _form(actor: nn.Module, config: Config) -> Form:
-    """Of an actor whose parameters lie in their own order."""
-    assert isinstance(actor, nn.Sequential)
-    layers = [layer for layer in actor if isinstance(layer, nn.Linear)]
-    starts = _starts([parameter for layer in layers for parameter in (layer.weight, layer.bias)])
-    sizes = (layers[0].in_features, *(layer.out_features for layer in layers))
-    return Form(sizes, (tuple(zip(starts[::2], starts[1::2], strict=False)),), starts[-1], config.activation)
+@final
+class SmallBatchUpdate(KernelUpdate):
+    """On a GPU each gradient in one launch, where a batch has few rows."""
 
+    def __init__(
+        self, actor: TorchActor, config: Config, rate: torch.Tensor, device: str, group: Group, target_entropy: float
+    ) -> None:
+        super().__init__(actor, config, rate, device, group, target_entropy)
+        rows, width, nets = self._rows, self._width, len(self._of_critics.nets)
+        backend, hidden = open_backend(device), len(self._of_actor.sizes) - 2
+        critics, acting = self.optimisers[:2]
 
-def _critics_form(critics: Critics, activation: str, width: int) -> Form:
-    """Of critics whose parameters lie in their own order, by whose actions the gradient is wanted."""
-    starts = _starts([*critics.weights, *critics.biases])
-    layers, nets = len(critics.weights), len(critics.weights[0])
-    outputs = [weight.shape[1] for weight in critics.weights]
-    inputs = [weight.shape[2] for weight in critics.weights]
-    places = tuple(
-        tuple(
-            (starts[layer] + net * outputs[layer] * inputs[layer], starts[layers + layer] + net * outputs[layer])
-            for layer in range(layers)
+        def made(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, device=device)
+
+        kernels = load_kernels(
+            backend, small_batch.program(self._of_actor, self._of_critics, stochastic=actor.stochastic)
         )
-        for net in range(nets)
-    )
-    return Form((inputs[0], *outputs), places, starts[-1], activation, by_inputs=range(inputs[0] - width, inputs[0]))
+        self._for_critics, self._for_actor = kernels
+        for kernel, sums, adam in zip(kernels, self._sums, (critics, acting), strict=True):
+            kernel.fill(
+                rows=rows, critics=critics.flat, log_temperature=self.log_temperature.detach(), sums=sums,
+                totals=adam.totals, gradient=adam.gradient,
+                arrivals=torch.zeros(1, dtype=torch.int32, device=device),
+            )  # fmt: skip
+        follows = [target for target, _ in self._follows]
+        self._for_critics.fill(
+            targets=follows[0], next_actor=acting.flat if actor.stochastic else follows[1], noise=self._noise,
+            most=config.target_noise_clip, inputs=made(rows, self._features + width), by_said=made(nets, rows),
+            kept=made(nets * hidden, rows, small_batch.MOST), slopes=made(nets * hidden, rows, small_batch.MOST),
+        )  # fmt: skip
+        self._for_actor.fill(
+            actor=acting.flat, target_entropy=target_entropy, by_outputs=made(rows, self._of_actor.sizes[-1]),
+            by_temperature=self._by_temperature,
+            of_temperature=self.optimisers[2].message if actor.stochastic else None,
+            kept=made(hidden, rows, small_batch.MOST), slopes=made(hidden, rows, small_batch.MOST),
+        )  # fmt: skip
+        self._blocks = small_batch.blocks_of(self._of_actor, self._of_critics)
+
+    def _critics_gradient(
+        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor
+    ) -> None:
+        self._for_critics.launch(
+            self._blocks, observations=seen, found=batch.found, normal=normal, actions=batch.actions,
+            returns=batch.returns, discounts=batch.discounts, next_observations=then,
+        )  # fmt: skip
+
+    def _actor_gradient(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
+        self._for_actor.launch(self._blocks, observations=seen, found=batch.found, normal=normal)
 
 
-def _starts(parameters: Sequence[torch.Tensor]) -> list[int]:
-    """Where each begins in a buffer of them all, and where that ends."""
-    return [0, *itertools.accumulate(parameter.numel() for parameter in parameters)]
+def update_of(config: Config, why_torch: str, features: int, head: Head, device: str) -> type[ActorCriticUpdate]:
+    """What runs an update."""
+    if why_torch:
+        return TorchUpdate
+    small = config.batch <= MOST_ROWS and small_batch.fits(features, head.width)
+    known = config.precision == "tf32" and config.activation in ACTIVATIONS and not config.layer_norm
+    return SmallBatchUpdate if device != "cpu" and small and known else FunctionsUpdate

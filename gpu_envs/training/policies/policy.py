@@ -102,7 +102,7 @@ class ActionValues(nn.Module):
     ) -> None:
         """Draws the weights: orthogonal, the last ones small, so that nothing is preferred at first."""
         super().__init__()
-        self.actor = perceptron(features, config, head.parameters, split)
+        self.actor = perceptron(features, config, head.parameters, split, pads=False)
         draw(self.actor, 0.01, generator)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
@@ -196,9 +196,9 @@ def inwards(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) 
     return torch.where(outwards, 0.0, gradient)
 
 
-def _hidden(features: int, config: Config, split: Split | None) -> nn.Sequential:
+def _hidden(features: int, config: Config, split: Split | None, *, pads: bool = True) -> nn.Sequential:
     layers: list[nn.Module] = []
-    if features > FEW_FEATURES and features % ALIGNED and split is None:
+    if pads and features > FEW_FEATURES and features % ALIGNED and split is None:
         layers.append(Padding(features))
         features = padded(features)
     for number, width in enumerate(config.hidden):
@@ -210,9 +210,11 @@ def _hidden(features: int, config: Config, split: Split | None) -> nn.Sequential
     return nn.Sequential(*layers)
 
 
-def perceptron(features: int, config: Config, outputs: int, split: Split | None = None) -> nn.Sequential:
-    """A multilayer perceptron with the hidden layers of a configuration."""
-    return nn.Sequential(*_hidden(features, config, split), nn.Linear(config.hidden[-1], outputs))
+def perceptron(
+    features: int, config: Config, outputs: int, split: Split | None = None, *, pads: bool = True
+) -> nn.Sequential:
+    """A multilayer perceptron with a configuration's hidden layers; ``pads``: rows are made whole words, for torch."""
+    return nn.Sequential(*_hidden(features, config, split, pads=pads), nn.Linear(config.hidden[-1], outputs))
 
 
 def draw(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> None:

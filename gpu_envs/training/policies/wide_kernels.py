@@ -77,7 +77,7 @@ class WideKernels:
 
     def _go_back(
         self, count: int, members: Callable[[slice], dict[str, MemberValue]], totals: torch.Tensor | None, *,
-        weights: bool = True,
+        weights: bool = True, packed: bool = False,
     ) -> None:  # fmt: skip
         """Goes forth and back in one launch, multiplies what that kept in another, and sums over blocks in a third.
 
@@ -86,10 +86,12 @@ class WideKernels:
             members: What the first launch is told of some of them.
             totals: Receives the sums of the loss.
             weights: Whether the gradient by the parameters is wanted.
+            packed: The weights are those of the last launch.
         """
         most = max(1, MOST_KEPT // (2 * self.network.kept_of_unit)) * ROWS
         actors = self._blocks // len(self.network.nets)
-        self._pack.launch(self._blocks)
+        if not packed:
+            self._pack.launch(self._blocks)
         for first in range(0, count, most):
             piece = slice(first, min(first + most, count))
             units = -(-(piece.stop - piece.start) // ROWS) * (ROWS // UNIT)

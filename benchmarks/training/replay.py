@@ -1,0 +1,67 @@
+"""Draws from a replay buffer on a GPU, and what goes into it, beside the bandwidth of a copy."""
+
+from typing import Any
+
+import torch
+
+from benchmarks.throughput.on_cuda import copy_bandwidth
+from benchmarks.timing import graph_of, milliseconds
+from benchmarks.training.plan import TrainingPlan
+from gpu_envs.training.operations.replay import Replay, Transitions, stride_of
+
+SHAPES = ((3, 1), (6, 1), (17, 6))
+"""Features and elements of an action; a transition of the second has 64 bytes."""
+SIZES = ((4096, 257, 2**15), (2**16, 1025, 2**22))
+"""Rows of agents, slots of each, and transitions of a draw."""
+HORIZON = 32
+DRAWS = 20
+"""Draws of a graph."""
+
+
+def replay(plan: TrainingPlan) -> dict[str, Any]:
+    """Microseconds of a draw within a graph and of taking in a horizon, and their shares of a copy's bandwidth."""
+    bandwidth = copy_bandwidth()
+    found: dict[str, Any] = {"copy_bytes_per_s": bandwidth}
+    for features, width in SHAPES:
+        for rows, slots, count in SIZES:
+            measured = _measured(features, width, rows, slots, count, bandwidth)
+            found[f"{features}+{width}_{count}"] = measured
+            plan.log(
+                f"{count:,} of {rows * (slots - 1):,} transitions of {features} features and {width} actions: "
+                f"{measured['draw_us']:.1f} us, {measured['draw_share']:.0%} of a copy's bandwidth; "
+                f"{HORIZON} steps taken in: {measured['insert_us']:.1f} us, {measured['insert_share']:.0%}"
+            )
+    return found
+
+
+def _measured(features: int, width: int, rows: int, slots: int, count: int, bandwidth: float) -> dict[str, Any]:
+    """Of a full buffer, every hundredth of whose steps ended an episode."""
+    buffer = Replay(rows, slots, features, width, "cuda", limit=200)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.rand(HORIZON, rows, *shape, device="cuda")
+
+    observations = torch.rand(HORIZON + 1, rows, features, device="cuda")
+    ended = some() < 0.01
+    step = (observations, some(width), some(), ended, torch.zeros_like(ended), None, some(features))
+    for _ in range(-(-slots // HORIZON)):
+        buffer.insert(*step)
+    drawn, stream = Transitions.made(count, features, width, "cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
+
+    def draw() -> None:
+        for turn in range(DRAWS):
+            buffer.draw(drawn, stream, turn, n_step=1, gamma=0.99)
+
+    def insert() -> None:
+        for _ in range(DRAWS):
+            buffer.insert(*step)
+
+    draw()
+    draw_us, insert_us = (1e3 * milliseconds(graph_of(work).replay, inner=DRAWS) for work in (draw, insert))
+    read, written = 4 * (2 * features + width + 2), 4 * (2 * features + width + 2) + 1
+    of_step = 4 * (features + width + 1) + 2 + 4 * stride_of(features, width)
+    return {
+        "rows": rows, "slots": slots, "count": count, "bytes_of_draw": count * (read + written),
+        "draw_us": draw_us, "draw_share": count * (read + written) / (draw_us / 1e6) / bandwidth,
+        "insert_us": insert_us, "insert_share": HORIZON * rows * of_step / (insert_us / 1e6) / bandwidth,
+    }  # fmt: skip

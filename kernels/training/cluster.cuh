@@ -1,0 +1,37 @@
+// Blocks that read one another's shared memory. CUDA only, from Hopper on.
+
+constexpr int CLUSTER = 8;  // blocks: the most that every such device has
+
+#define KERNEL_OF_CLUSTERS(name, Call, threads, blocks)                                \
+    extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(threads, blocks) name( \
+        const __grid_constant__ Call call)
+
+FN int cluster_rank() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+FN int  cluster_number() { return block_number() / CLUSTER; }
+FN int  cluster_count()  { return block_count() / CLUSTER; }
+FN void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// What another block has where this one has `own`.
+FN float of_block(const float* own, int rank) {
+    u32   at;
+    float value;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(u32(__cvta_generic_to_shared(own))), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+    return value;
+}
+
+// The sum over all blocks, in the order of their ranks.
+FN float summed_over_cluster(const float* own) {
+    float of[CLUSTER], sum = 0;
+    UNROLL
+    for (int rank = 0; rank < CLUSTER; ++rank) of[rank] = of_block(own, rank);
+    UNROLL
+    for (int rank = 0; rank < CLUSTER; ++rank) sum += of[rank];
+    return sum;
+}

@@ -1,0 +1,646 @@
+// The gradients of critics and of an actor by a batch of few rows, each in one launch. CUDA only.
+//
+// A cluster of blocks goes with 16 rows through layer after layer. Each of its blocks has some columns of every hidden
+// layer but the first, which all work out; outputs, and derivatives by a layer's inputs, are sums over the blocks. Weights
+// come from the second-level cache. What the gradients need of all rows lies in memory then, and all blocks share the
+// weights' gradients by tiles. The blocks of a launch have to be `together`. Products are in TF32; the last layers' few
+// outputs, losses and biases in float32.
+//
+// Generated before it, beside what squashed.cuh wants: HIDDEN (layers), width_of(l) of a hidden one, where weights and
+// biases begin: critic_weights(net, l), critic_biases(net, l), actor_weights(l), actor_biases(l), l up to HIDDEN;
+// activation(x), and slope(y) of an activation that gave y; SHARED_BYTES of a block, and BLOCKS for which a multiprocessor
+// has room.
+
+constexpr int THREADS = 256, WARPS = THREADS / WARP, ROWS = 16;
+constexpr int MOST = 256;                                     // columns, at most, and a row's place in memory
+constexpr int INPUT_STRIDE = (INPUTS + 7) / 8 * 8 + 4;        // strides are such that what a warp reads at once is in
+constexpr int STRIDE = MOST + 20, OWN_STRIDE = MOST / CLUSTER + 4;  // different banks
+constexpr int PARTS = WARPS * ROWS * 8, WAYS = 1 + NETS;     // as many nets go forth at once
+constexpr int WHOLES_OF_NET = HIDDEN > 1 ? HIDDEN - 1 : 1;
+constexpr int WHOLES = maximum(2 * NETS * WHOLES_OF_NET, (1 + NETS) * WHOLES_OF_NET + (HIDDEN > 2 ? NETS : 0));
+constexpr int OWNS = 2 * NETS + 1;
+constexpr int STAGED = 256, OUTS = 64, INS = 32;
+static_assert(OUTPUTS <= OUTS);
+static_assert(INPUTS <= MOST);
+
+constexpr int LAYERS_AT = 2 * ROWS * INPUT_STRIDE, OWNS_AT = LAYERS_AT + WHOLES * ROWS * STRIDE;
+constexpr int PARTS_AT  = OWNS_AT + OWNS * ROWS * OWN_STRIDE;
+FN float* inputs_tile(int number) { return staging + number * (ROWS * INPUT_STRIDE); }
+FN float* whole(int number)       { return staging + LAYERS_AT + number * (ROWS * STRIDE); }
+FN float* own(int number)         { return staging + OWNS_AT + number * (ROWS * OWN_STRIDE); }
+FN float* parts(int number)       { return staging + PARTS_AT + number * PARTS; }
+
+// Parts, which other blocks read, and what they are parts of.
+struct Small {
+    float outputs_part[ROWS * OUTPUTS], said_part[2 * NETS][ROWS], by_actions_part[ROWS * WIDTH];
+    float outputs[ROWS * OUTPUTS], said[2 * NETS][ROWS], by_actions[ROWS * WIDTH], by_said[NETS][ROWS], by[ROWS * OUTPUTS];
+};
+constexpr int SMALL_AT = PARTS_AT + WAYS * PARTS;
+static_assert(4 * SMALL_AT + int(sizeof(Small)) <= SHARED_BYTES && 4 * STAGED * (OUTS + INS) <= SHARED_BYTES);
+FN Small& small_ones() { return *reinterpret_cast<Small*>(staging + SMALL_AT); }
+
+struct Net {
+    const float* flat;
+    int          number;  // of a critic; -1: the actor
+};
+
+FN int inputs_of(const Net& net, int l) { return l > 0 ? width_of(l - 1) : net.number < 0 ? FEATURES : INPUTS; }
+FN const float* weights_of(const Net& net, int l) {
+    return net.flat + (net.number < 0 ? actor_weights(l) : critic_weights(net.number, l));
+}
+FN const float* biases_of(const Net& net, int l) {
+    return net.flat + (net.number < 0 ? actor_biases(l) : critic_biases(net.number, l));
+}
+FN constexpr int own_width(int l) { return width_of(l) / CLUSTER; }
+FN int           own_begin(int l) { return cluster_rank() * own_width(l); }
+
+FN Wide<4> four(const float* at) { return *reinterpret_cast<const Wide<4>*>(at); }
+FN u32     rounded(float x)      { return Tf32::rounded(x); }
+
+// --- forth ---
+
+// A net on its way: its inputs, where its tiles are, from `first` on, own columns of its last hidden layer, and own
+// columns' part of its outputs, [16, outs].
+struct Way {
+    Net          net;
+    int          first, outs;
+    const float* inputs;
+    float*       last;
+    float*       outputs;
+};
+
+// Rows times the first layer's weights [OUT, in], with biases, through the activation.
+FN void forth_through_first(float* to, const float* from, const Net& net) {
+    constexpr int      TILES = width_of(0) / 64;
+    const int          lane = thread_rank() % WARP, g = lane / 4, q = lane % 4, first = thread_rank() / WARP * TILES * 8;
+    const int          in = inputs_of(net, 0);
+    const float* const weights = weights_of(net, 0) + (first + g) * in;
+    const float* const biases  = biases_of(net, 0) + first + 2 * q;
+    float              c[TILES][4];
+    UNROLL
+    for (int j = 0; j < TILES; ++j) {
+        UNROLL
+        for (int x = 0; x < 4; ++x) c[j][x] = biases[8 * j + x % 2];
+    }
+    for (int k = q; k < in + q; k += 8) {
+        const u32 left[4] = {rounded(from[g * INPUT_STRIDE + k]), rounded(from[(g + 8) * INPUT_STRIDE + k]),
+                             rounded(from[g * INPUT_STRIDE + k + 4]), rounded(from[(g + 8) * INPUT_STRIDE + k + 4])};
+        UNROLL
+        for (int j = 0; j < TILES; ++j) {
+            const float* const row      = weights + 8 * j * in;
+            const u32          right[2] = {k < in ? rounded(row[k]) : 0, k + 4 < in ? rounded(row[k + 4]) : 0};
+            product_tf32(c[j], left, right);
+        }
+    }
+    UNROLL
+    for (int j = 0; j < TILES; ++j) {
+        UNROLL
+        for (int x = 0; x < 4; ++x) {
+            to[(g + x / 2 * 8) * STRIDE + first + 8 * j + 2 * q + x % 2] = activation(c[j][x]);
+        }
+    }
+}
+
+// Own columns of a layer, without biases. Warps share them by eights, and the depth, which is taken in an order in which a
+// thread's factors lie side by side: each warp's part of the sums.
+template <int L> FN void find_parts(float* to, const float* from, const Net& net) {
+    constexpr int      IN = width_of(L - 1), TILES = own_width(L) / 8, SHARES = WARPS / TILES;
+    const int          warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
+    const float* const weights = weights_of(net, L) + (own_begin(L) + warp % TILES * 8 + g) * IN;
+    float              c[4] = {};
+    if (warp >= SHARES * TILES) return;
+    UNROLL
+    for (int turn = 0; turn < (IN / 16 + SHARES - 1) / SHARES; ++turn) {
+        const int k = (turn * SHARES + warp / TILES) * 16 + 4 * q;
+        if (k >= IN) break;
+        const Wide<4> low = four(from + g * STRIDE + k), high = four(from + (g + 8) * STRIDE + k), weight = four(weights + k);
+        UNROLL
+        for (int half = 0; half < 4; half += 2) {
+            const u32 left[4]  = {rounded(low.value[half]), rounded(high.value[half]),
+                                  rounded(low.value[half + 1]), rounded(high.value[half + 1])};
+            const u32 right[2] = {rounded(weight.value[half]), rounded(weight.value[half + 1])};
+            product_tf32(c, left, right);
+        }
+    }
+    UNROLL
+    for (int x = 0; x < 4; ++x) to[warp * (ROWS * 8) + (g + x / 2 * 8) * 8 + 2 * q + x % 2] = c[x];
+}
+
+template <int L> FN void add_parts(float* to, int stride, const float* of_warps, const Net& net) {
+    constexpr int OWN = own_width(L), TILES = OWN / 8, SHARES = WARPS / TILES;
+    UNROLL
+    for (int turn = 0; turn < (ROWS * OWN + THREADS - 1) / THREADS; ++turn) {
+        const int i = turn * THREADS + thread_rank(), row = i / OWN, k = i % OWN;
+        if (i >= ROWS * OWN) break;
+        float sum = biases_of(net, L)[own_begin(L) + k];
+        UNROLL
+        for (int share = 0; share < SHARES; ++share) {
+            sum += of_warps[(share * TILES + k / 8) * (ROWS * 8) + row * 8 + k % 8];
+        }
+        to[row * stride + k] = activation(sum);
+    }
+}
+
+// The part of the outputs that own columns of the last hidden layer are in.
+FN void find_outputs_parts(const Way& way) {
+    constexpr int      IN = width_of(HIDDEN - 1), OWN = own_width(HIDDEN - 1), SHARES = 8;
+    const float* const weights = weights_of(way.net, HIDDEN) + own_begin(HIDDEN - 1);
+    const int          lane = thread_rank() % SHARES;
+    for (int i = thread_rank() / SHARES; i < ROWS * way.outs; i += THREADS / SHARES) {
+        const int row = i / way.outs, o = i % way.outs;
+        float     sum = 0;
+        UNROLL
+        for (int k = lane; k < OWN; k += SHARES) sum += way.last[row * OWN_STRIDE + k] * weights[o * IN + k];
+        UNROLL
+        for (int distance = SHARES / 2; distance > 0; distance /= 2) sum += from_lane_across(sum, distance);
+        if (lane == 0) way.outputs[i] = sum;
+    }
+}
+
+// Through all layers: of the last hidden one own columns are kept, of the others all.
+template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
+    if constexpr (L == 0) {
+        UNROLL
+        for (int n = 0; n < COUNT; ++n) forth_through_first(whole(ways[n].first), ways[n].inputs, ways[n].net);
+        block_barrier();
+        if constexpr (HIDDEN == 1) {
+            UNROLL
+            for (int n = 0; n < COUNT; ++n) {
+                for (int i = thread_rank(); i < ROWS * own_width(0); i += THREADS) {
+                    const int row = i / own_width(0), k = i % own_width(0);
+                    ways[n].last[row * OWN_STRIDE + k] = whole(ways[n].first)[row * STRIDE + own_begin(0) + k];
+                }
+            }
+            block_barrier();
+        }
+    } else {
+        constexpr bool LAST = L == HIDDEN - 1;
+        UNROLL
+        for (int n = 0; n < COUNT; ++n) find_parts<L>(parts(n), whole(ways[n].first + L - 1), ways[n].net);
+        block_barrier();
+        UNROLL
+        for (int n = 0; n < COUNT; ++n) {
+            float* const to = LAST ? ways[n].last : whole(ways[n].first + L) + own_begin(L);
+            add_parts<L>(to, LAST ? OWN_STRIDE : STRIDE, parts(n), ways[n].net);
+        }
+        if constexpr (LAST) {
+            block_barrier();
+        } else {
+            cluster_barrier();
+            UNROLL
+            for (int n = 0; n < COUNT; ++n) {
+                for (int i = thread_rank(); i < ROWS * width_of(L); i += THREADS) {
+                    float* const at    = whole(ways[n].first + L) + i / width_of(L) * STRIDE + i % width_of(L);
+                    const int    owner = i % width_of(L) / own_width(L);
+                    if (owner != cluster_rank()) *at = of_block(at, owner);
+                }
+            }
+            cluster_barrier();  // all have read: it may be written again
+        }
+    }
+    if constexpr (L < HIDDEN - 1) {
+        forth<L + 1>(ways);
+    } else {
+        UNROLL
+        for (int n = 0; n < COUNT; ++n) find_outputs_parts(ways[n]);
+    }
+}
+
+// --- back ---
+
+// Derivatives by own sums of the last hidden layer, from those by the outputs [16, outs].
+FN void back_from_outputs(float* to, const float* by, int outs, const float* last, const Net& net) {
+    constexpr int      IN = width_of(HIDDEN - 1), OWN = own_width(HIDDEN - 1);
+    const float* const weights = weights_of(net, HIDDEN) + own_begin(HIDDEN - 1);
+    for (int i = thread_rank(); i < ROWS * OWN; i += THREADS) {
+        const int row = i / OWN, k = i % OWN;
+        float     sum = 0;
+        for (int o = 0; o < outs; ++o) sum += by[row * outs + o] * weights[o * IN + k];
+        to[row * OWN_STRIDE + k] = sum * slope(last[row * OWN_STRIDE + k]);
+    }
+}
+
+// From derivatives by own sums of a layer to own columns' part of those by its inputs: calls each(row, column, value).
+template <int L, class Each> FN void back_through(const float* by, const Net& net, const Each& each) {
+    constexpr int      IN = width_of(L - 1), OWN = own_width(L);
+    const int          warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
+    const float* const weights = weights_of(net, L) + own_begin(L) * IN;
+    for (int first = 32 * warp; first < IN; first += 32 * WARPS) {
+        float c[4][4] = {};
+        UNROLL
+        for (int from = 0; from < OWN; from += 8) {
+            const int     k = from + q;
+            const u32     left[4] = {rounded(by[g * OWN_STRIDE + k]), rounded(by[(g + 8) * OWN_STRIDE + k]),
+                                     rounded(by[g * OWN_STRIDE + k + 4]), rounded(by[(g + 8) * OWN_STRIDE + k + 4])};
+            const Wide<4> low = four(weights + k * IN + first + 4 * g), high = four(weights + (k + 4) * IN + first + 4 * g);
+            UNROLL
+            for (int t = 0; t < 4; ++t) {
+                const u32 right[2] = {rounded(low.value[t]), rounded(high.value[t])};
+                product_tf32(c[t], left, right);
+            }
+        }
+        UNROLL
+        for (int t = 0; t < 4; ++t) {
+            UNROLL
+            for (int x = 0; x < 4; ++x) each(g + x / 2 * 8, first + 8 * q + x % 2 * 4 + t, c[t][x]);
+        }
+    }
+}
+
+// Some nets side by side: where the tiles of one are, from `first` on, its derivatives `by` own sums, and the number of a
+// tile that is written over.
+struct Side {
+    Net    net;
+    int    first, spare;
+    float* by;
+};
+
+// Back through hidden layers down to one, from the derivatives by own sums of layer L; calls use(l, net, derivatives).
+template <int L, int UNTIL, int COUNT, class Use> FN void back(const Side (&sides)[COUNT], const Use& use) {
+    UNROLL
+    for (int n = 0; n < COUNT; ++n) use(L, n, sides[n].by);
+    if constexpr (L > UNTIL) {
+        UNROLL
+        for (int n = 0; n < COUNT; ++n) {
+            float* const to = whole(sides[n].spare);
+            back_through<L>(sides[n].by, sides[n].net, [&](int row, int column, float x) { to[row * STRIDE + column] = x; });
+        }
+        cluster_barrier();
+        UNROLL
+        for (int n = 0; n < COUNT; ++n) {
+            for (int i = thread_rank(); i < ROWS * own_width(L - 1); i += THREADS) {
+                const int row = i / own_width(L - 1), k = i % own_width(L - 1), at = row * STRIDE + own_begin(L - 1) + k;
+                const float sum = summed_over_cluster(whole(sides[n].spare) + at);
+                sides[n].by[row * OWN_STRIDE + k] = sum * slope(whole(sides[n].first + L - 1)[at]);
+            }
+        }
+        if constexpr (L > UNTIL + 1) cluster_barrier();  // all have read: it may be written again
+        else block_barrier();
+        back<L - 1, UNTIL>(sides, use);
+    }
+}
+
+// --- tiles and memory ---
+
+// Rows [rows, columns] into a tile from a column on; up to column `end` all else is zero.
+FN void fetch(float* to, const float* rows, int columns, int first_row, int count, int begin, int end) {
+    const int filled = end - begin;
+    for (int i = thread_rank(); i < ROWS * filled; i += THREADS) {
+        const int row = i / filled, k = i % filled;
+        to[row * INPUT_STRIDE + begin + k] =
+            k < columns && first_row + row < count ? rows[Index(first_row + row) * columns + k] : 0.0f;
+    }
+}
+
+FN void keep(float* rows, const float* from, int stride, int l, int first_row, int count) {
+    for (int i = thread_rank(); i < ROWS * own_width(l); i += THREADS) {
+        const int row = i / own_width(l), k = i % own_width(l);
+        if (first_row + row < count) rows[Index(first_row + row) * MOST + own_begin(l) + k] = from[row * stride + k];
+    }
+}
+
+// What the hidden layers gave, at [hidden, rows, MOST].
+FN void keep_all(float* kept, int first, const float* last, int first_row, int count) {
+    for (int l = 0; l < HIDDEN - 1; ++l) {
+        keep(kept + Index(l) * count * MOST, whole(first + l) + own_begin(l), STRIDE, l, first_row, count);
+    }
+    keep(kept + Index(HIDDEN - 1) * count * MOST, last, OWN_STRIDE, HIDDEN - 1, first_row, count);
+}
+
+// --- the gradient of weights ---
+
+// Columns of eight are exchanged such that four rows' are in different banks.
+template <int COLUMNS> FN int staged_place(int row, int column) { return row * COLUMNS + (column ^ row % 4 * 8); }
+
+template <int COLUMNS, bool BY_FOURS>
+FN void stage(float* to, const float* from, int stride, int columns, int first_column, int first_row, int rows) {
+    constexpr int FOURS = COLUMNS / 4;
+    _Pragma("unroll 8")
+    for (int i = thread_rank(); i < STAGED * FOURS; i += THREADS) {
+        const int          row = i / FOURS, column = i % FOURS * 4, first = first_column + column;
+        const float* const at = from + Index(first_row + row) * stride + first;
+        Wide<4>            x  = {};
+        if (first_row + row < rows) {
+            if constexpr (BY_FOURS) x = four(at);
+            else for (int e = 0; e < 4; ++e) x.value[e] = first + e < columns ? at[e] : 0.0f;
+        }
+        *reinterpret_cast<Wide<4>*>(to + staged_place<COLUMNS>(row, column)) = x;
+    }
+}
+
+// Some columns of many rows.
+struct Factor {
+    const float* rows;
+    int          stride, columns;
+
+    template <int COLUMNS> FN void to(float* staged, int first_column, int first_row, int count) const {
+        if (stride == MOST) stage<COLUMNS, true>(staged, rows, MOST, columns, first_column, first_row, count);
+        else stage<COLUMNS, false>(staged, rows, stride, columns, first_column, first_row, count);
+    }
+};
+
+// A tile of 64 outputs and 32 inputs: derivatives times inputs, summed over rows.
+FN void gradient_tile(float* gradient, float* of_biases, const Factor& by, const Factor& inputs, int tile, int rows) {
+    float* const staged_by = staging;
+    float* const staged_in = staging + STAGED * OUTS;
+    const int    outs = by.columns, ins = inputs.columns, across = (ins + INS - 1) / INS;
+    const int    first_out = tile / across * OUTS, first_in = tile % across * INS;
+    const int    r = thread_rank(), warp = r / WARP, lane = r % WARP, g = lane / 4, q = lane % 4;
+    const int    m = warp / 2 * 16, n = warp % 2 * 16;
+    float        c[2][4] = {}, of_bias = 0;
+    for (int first = 0; first < rows; first += STAGED) {
+        block_barrier();
+        by.template to<OUTS>(staged_by, first_out, first, rows);
+        inputs.template to<INS>(staged_in, first_in, first, rows);
+        block_barrier();
+        _Pragma("unroll 4")
+        for (int row = q; row < STAGED; row += 8) {
+            const float* const low = staged_by + staged_place<OUTS>(row, m + g), * const high = staged_by + staged_place<OUTS>(row, m + g + 8);
+            const u32          left[4] = {rounded(low[0]), rounded(high[0]), rounded(low[4 * OUTS]), rounded(high[4 * OUTS])};
+            UNROLL
+            for (int j = 0; j < 2; ++j) {
+                const float* const at       = staged_in + staged_place<INS>(row, n + 8 * j + g);
+                const u32          right[2] = {rounded(at[0]), rounded(at[4 * INS])};
+                product_tf32(c[j], left, right);
+            }
+        }
+        if (first_in == 0) {
+            constexpr int SHARE = STAGED * OUTS / THREADS;
+            for (int row = r / OUTS * SHARE; row < (r / OUTS + 1) * SHARE; ++row) {
+                of_bias += staged_by[staged_place<OUTS>(row, r % OUTS)];
+            }
+        }
+    }
+    UNROLL
+    for (int j = 0; j < 2; ++j) {
+        UNROLL
+        for (int x = 0; x < 4; ++x) {
+            const int o = first_out + m + g + x / 2 * 8, i = first_in + n + 8 * j + 2 * q + x % 2;
+            if (o < outs && i < ins) gradient[o * ins + i] = c[j][x];
+        }
+    }
+    if (first_in != 0) return;
+    block_barrier();
+    staging[r] = of_bias;
+    block_barrier();
+    if (r < OUTS && first_out + r < outs) {
+        float sum = 0;
+        for (int share = 0; share < THREADS / OUTS; ++share) sum += staging[share * OUTS + r];
+        of_biases[first_out + r] = sum;
+    }
+}
+
+// All tiles of a net by turns over the blocks, from the block `turn` on; returns the next one's. What hidden layers gave and the
+// derivatives by their sums lie at [hidden, rows, MOST].
+FN int gradient_of(const Net& net, float* gradient, const Factor& inputs, const float* kept, const float* slopes,
+                   const Factor& by_outputs, int rows, int turn) {
+    for (int l = 0; l <= HIDDEN; ++l) {
+        const Index  layer = Index(rows) * MOST;
+        const Factor by    = l < HIDDEN ? Factor{slopes + l * layer, MOST, width_of(l)} : by_outputs;
+        const Factor from  = l > 0 ? Factor{kept + (l - 1) * layer, MOST, width_of(l - 1)} : inputs;
+        const int    tiles = (by.columns + OUTS - 1) / OUTS * ((from.columns + INS - 1) / INS), blocks = block_count();
+        for (int tile = (block_number() + blocks - turn) % blocks; tile < tiles; tile += blocks) {
+            gradient_tile(gradient + (weights_of(net, l) - net.flat), gradient + (biases_of(net, l) - net.flat), by, from,
+                          tile, rows);
+        }
+        turn = (turn + tiles) % blocks;
+    }
+    return turn;
+}
+
+// Sums [SUMS, rows] over rows, by one block.
+FN void add_up(float* totals, const float* sums, int count, int rows) {
+    const int warp = thread_rank() / WARP, lane = thread_rank() % WARP;
+    for (int s = warp; s < count; s += WARPS) {
+        float sum = 0;
+        for (int row = lane; row < rows; row += WARP) sum += sums[Index(s) * rows + row];
+        sum = summed_over_warp(sum);
+        if (lane == 0) totals[s] = sum;
+    }
+}
+
+// --- actions ---
+
+// The action of a row by the actor's outputs, into the critics' inputs; returns the logarithm of its probability.
+FN float choose(float* inputs, const float* outputs, const float* normal, bool smoothed, float noise, float most) {
+    float log_prob = 0;
+    for (int d = 0; d < WIDTH; ++d) {
+        const float before = unsquashed(outputs, normal, 0, d);
+        float       action = elementary::tanh(before);
+        if constexpr (STOCHASTIC) {
+            log_prob += log_probability(outputs, normal, 0, d, before);
+        } else if (smoothed) {
+            action = clip(action + clip(noise * normal[d], -most, most), -1.0f, 1.0f);
+        }
+        inputs[FEATURES + d] = action;
+    }
+    return log_prob;
+}
+
+FN void find_outputs(Small& small, const Net& actor) {
+    cluster_barrier();
+    for (int i = thread_rank(); i < ROWS * OUTPUTS; i += THREADS) {
+        small.outputs[i] = summed_over_cluster(small.outputs_part + i) + biases_of(actor, HIDDEN)[i % OUTPUTS];
+    }
+    block_barrier();
+}
+
+// What critics say; the second half of them are the targets.
+FN void find_said(Small& small, int count, const float* critics, const float* targets) {
+    cluster_barrier();
+    for (int i = thread_rank(); i < ROWS * count; i += THREADS) {
+        const int number = i / ROWS;
+        const Net net    = {number < NETS ? critics : targets, number % NETS};
+        small.said[number][i % ROWS] = summed_over_cluster(&small.said_part[number][i % ROWS]) + *biases_of(net, HIDDEN);
+    }
+    block_barrier();
+}
+
+// --- the kernels ---
+
+KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
+    Small&      small = small_ones();
+    const int   rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank();
+    const bool  tells  = cluster_rank() == 0;
+    const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
+    u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
+    float* const now = inputs_tile(0), * const then = inputs_tile(1);
+    const Way   actor = {{call.next_actor, -1}, NETS * WHOLES_OF_NET, OUTPUTS, then, own(NETS), small.outputs_part};
+    Way         critics[NETS], targets[NETS], first_ways[1 + NETS] = {actor};  // whose tiles are those of a target, later
+    UNROLL
+    for (int net = 0; net < NETS; ++net) {
+        critics[net] = {{call.critics, net}, net * WHOLES_OF_NET, 1, now, own(net), small.said_part[net]};
+        targets[net] = {{call.targets, net}, (NETS + net) * WHOLES_OF_NET, 1, then, own(NETS + net), small.said_part[NETS + net]};
+        first_ways[1 + net] = critics[net];
+    }
+    for (int tile = cluster_number(); tile < tiles; tile += cluster_count()) {
+        const int first = tile * ROWS, row = first + r;
+        float     log_prob = 0;
+        if (tile >= cluster_count()) cluster_barrier();  // what was a part of the last tile's has been read
+        fetch(then, call.next_observations, FEATURES, first, rows, 0, INPUT_STRIDE);
+        fetch(now, call.observations, FEATURES, first, rows, 0, FEATURES);
+        fetch(now, call.actions, WIDTH, first, rows, FEATURES, INPUT_STRIDE);
+        block_barrier();
+        forth(first_ways);
+        find_outputs(small, actor.net);
+        if (r < ROWS) {
+            log_prob = choose(then + r * INPUT_STRIDE, small.outputs + r * OUTPUTS, call.normal + Index(row < rows ? row : 0) * WIDTH,
+                              call.noise > 0.0f, call.noise, call.most);
+        }
+        block_barrier();
+        forth(targets);
+        find_said(small, 2 * NETS, call.critics, call.targets);
+        if (r < ROWS) {
+            const bool found = row < rows && call.found[row] != 0;
+            float      aim = 0, loss = 0;
+            if (found) {
+                float least = small.said[NETS][r];
+                for (int net = 1; net < NETS; ++net) least = minimum(least, small.said[NETS + net][r]);
+                if (STOCHASTIC) least -= weight * log_prob;
+                aim = call.returns[row] + call.discounts[row] * least;
+            }
+            for (int net = 0; net < NETS; ++net) {
+                const float off = found ? small.said[net][r] - aim : 0.0f;
+                loss += 0.5f * off * off;
+                small.by_said[net][r] = off;
+                if (tells && row < rows) call.by_said[Index(net) * rows + row] = off;
+            }
+            if (tells && row < rows) {
+                call.sums[Index(VALUE_LOSS) * rows + row] = loss;
+                call.sums[Index(ALIVE) * rows + row]      = found ? 1.0f : 0.0f;
+            }
+        }
+        if (tells) {
+            for (int i = r; i < ROWS * INPUTS; i += THREADS) {
+                const int at = i / INPUTS;
+                if (first + at < rows) call.inputs[Index(first + at) * INPUTS + i % INPUTS] = now[at * INPUT_STRIDE + i % INPUTS];
+            }
+        }
+        block_barrier();
+        Side sides[NETS];
+        UNROLL
+        for (int net = 0; net < NETS; ++net) {
+            sides[net] = {critics[net].net, critics[net].first, targets[net].first, targets[net].last};
+            back_from_outputs(sides[net].by, small.by_said[net], 1, own(net), sides[net].net);
+            keep_all(call.kept + Index(net * HIDDEN) * rows * MOST, sides[net].first, own(net), first, rows);
+        }
+        block_barrier();
+        back<HIDDEN - 1, 0>(sides, [&](int l, int net, const float* by) {
+            keep(call.slopes + Index(net * HIDDEN + l) * rows * MOST, by, OWN_STRIDE, l, first, rows);
+        });
+    }
+    cluster_barrier();  // what others read of this block has been read
+    wait_for_grid(arrived, arrive_at_grid(arrived));
+    int turn = 0;
+    for (int net = 0; net < NETS; ++net) {
+        turn = gradient_of({call.critics, net}, call.gradient, {call.inputs, INPUTS, INPUTS},
+                           call.kept + Index(net * HIDDEN) * rows * MOST, call.slopes + Index(net * HIDDEN) * rows * MOST,
+                           {call.by_said + Index(net) * rows, 1, 1}, rows, turn);
+    }
+    if (block_number() == turn) add_up(call.totals, call.sums, SUM_COUNT, rows);
+}
+
+KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
+    Small&      small = small_ones();
+    const int   rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank(), warp = r / WARP;
+    const bool  tells  = cluster_rank() == 0;
+    const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
+    u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
+    float* const inputs = inputs_tile(0);
+    const Way    own_way[1] = {{{call.actor, -1}, 0, OUTPUTS, inputs, own(0), small.outputs_part}};
+    const Net&   actor      = own_way[0].net;
+    Way          critics[NETS];
+    UNROLL
+    for (int net = 0; net < NETS; ++net) {
+        critics[net] = {{call.critics, net}, (1 + net) * WHOLES_OF_NET, 1, inputs, own(1 + net), small.said_part[net]};
+    }
+    for (int tile = cluster_number(); tile < tiles; tile += cluster_count()) {
+        const int          first = tile * ROWS, row = first + r;
+        const float* const normal = call.normal + Index(row < rows ? row : 0) * WIDTH;
+        float              log_prob = 0;
+        if (tile >= cluster_count()) cluster_barrier();  // what was a part of the last tile's has been read
+        fetch(inputs, call.observations, FEATURES, first, rows, 0, INPUT_STRIDE);
+        block_barrier();
+        forth(own_way);
+        find_outputs(small, actor);
+        if (r < ROWS) log_prob = choose(inputs + r * INPUT_STRIDE, small.outputs + r * OUTPUTS, normal, false, 0.0f, 0.0f);
+        block_barrier();
+        forth(critics);
+        find_said(small, NETS, call.critics, call.critics);
+        bool found = false;
+        if (r < ROWS) {
+            found     = row < rows && call.found[row] != 0;
+            int which = 0;
+            for (int net = 1; net < NETS && STOCHASTIC; ++net) which = small.said[net][r] < small.said[which][r] ? net : which;
+            for (int net = 0; net < NETS; ++net) small.by_said[net][r] = found && which == net ? -1.0f : 0.0f;
+            if (tells && row < rows) {
+                const float loss = (STOCHASTIC ? weight * log_prob : 0.0f) - small.said[which][r];
+                call.sums[Index(POLICY_LOSS) * rows + row] = found ? loss : 0.0f;
+                call.sums[Index(ENTROPY) * rows + row]     = found && STOCHASTIC ? -log_prob : 0.0f;
+                call.sums[Index(ALIVE) * rows + row]       = found ? 1.0f : 0.0f;
+                call.by_temperature[row] = found ? -(log_prob + call.target_entropy) : 0.0f;
+            }
+        }
+        for (int i = r; i < ROWS * WIDTH; i += THREADS) small.by_actions_part[i] = 0;
+        block_barrier();
+        Side sides[NETS];
+        UNROLL
+        for (int net = 0; net < NETS; ++net) {
+            sides[net] = {critics[net].net, critics[net].first, (1 + NETS) * WHOLES_OF_NET + net, own(1 + NETS + net)};
+            back_from_outputs(sides[net].by, small.by_said[net], 1, own(1 + net), sides[net].net);
+        }
+        block_barrier();
+        if constexpr (HIDDEN > 1) back<HIDDEN - 1, 1>(sides, [](int, int, const float*) {});
+        UNROLL
+        for (int net = 0; net < NETS; ++net) {
+            const float* by     = sides[net].by;
+            int          stride = OWN_STRIDE, begin = own_begin(0), columns = own_width(0);
+            if constexpr (HIDDEN > 1) {
+                float* const gave = whole(sides[net].first);  // and what it becomes
+                back_through<1>(by, sides[net].net, [&](int at, int column, float x) {
+                    gave[at * STRIDE + column] = x * slope(gave[at * STRIDE + column]);
+                });
+                by = gave, stride = STRIDE, begin = 0, columns = width_of(0);
+                block_barrier();
+            }
+            const float* const weights = weights_of(sides[net].net, 0) + begin * INPUTS + FEATURES;
+            for (int at = warp; at < ROWS * WIDTH; at += WARPS) {
+                float sum = 0;
+                for (int o = r % WARP; o < columns; o += WARP) sum += by[at / WIDTH * stride + o] * weights[o * INPUTS + at % WIDTH];
+                sum = summed_over_warp(sum);
+                if (r % WARP == 0) small.by_actions_part[at] += sum;
+            }
+        }
+        cluster_barrier();
+        for (int i = r; i < ROWS * WIDTH; i += THREADS) small.by_actions[i] = summed_over_cluster(small.by_actions_part + i);
+        block_barrier();
+        if (r < ROWS) {
+            for (int d = 0; d < WIDTH; ++d) {
+                steer(small.by + r * OUTPUTS, small.outputs + r * OUTPUTS, normal, inputs[r * INPUT_STRIDE + FEATURES + d],
+                      small.by_actions[r * WIDTH + d], weight, 0, d);
+            }
+            for (int o = 0; o < OUTPUTS; ++o) {
+                if (!found) small.by[r * OUTPUTS + o] = 0;
+                if (tells && row < rows) call.by_outputs[Index(row) * OUTPUTS + o] = small.by[r * OUTPUTS + o];
+            }
+        }
+        block_barrier();
+        const Side own_side[1] = {{actor, 0, WHOLES_OF_NET, own(1 + NETS)}};
+        back_from_outputs(own_side[0].by, small.by, OUTPUTS, own(0), actor);
+        block_barrier();
+        keep_all(call.kept, 0, own(0), first, rows);
+        back<HIDDEN - 1, 0>(own_side, [&](int l, int, const float* by) {
+            keep(call.slopes + Index(l) * rows * MOST, by, OWN_STRIDE, l, first, rows);
+        });
+    }
+    cluster_barrier();  // what others read of this block has been read
+    wait_for_grid(arrived, arrive_at_grid(arrived));
+    const int turn = gradient_of(actor, call.gradient, {call.observations, FEATURES, FEATURES}, call.kept, call.slopes,
+                                 {call.by_outputs, OUTPUTS, OUTPUTS}, rows, 0);
+    if (block_number() != turn) return;
+    add_up(call.totals, call.sums, SUM_COUNT, rows);
+    if constexpr (STOCHASTIC) {
+        add_up(call.of_temperature, call.by_temperature, 1, rows);
+        add_up(call.of_temperature + 1 + ALIVE, call.sums + Index(ALIVE) * rows, 1, rows);
+    }
+}
