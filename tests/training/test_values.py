@@ -180,7 +180,7 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
         adam = Adam(list(module.parameters()), device="cuda")
         other = TorchValues(module, mine.head, mine._ops, adam, mine.scale, "float32", "cuda")
         observations, batch = learner._flat
-        chosen = torch.randperm(len(observations), device="cuda")[: len(observations) // 2]
+        chosen = torch.randperm(len(observations), device="cuda")[: len(observations) // 2].int()
         for indices in (None, chosen):
             totals = torch.full((2, TOTALS), torch.nan, device="cuda")
             for networks, sums in zip((mine, other), totals, strict=True):
