@@ -60,12 +60,15 @@ template <class Call> FN Moments moments_of(const Call& call, Index i) {
     return {call.message[i], call.means[i], call.squares[i], call.weights[i]};
 }
 
+// Returns what becomes of the weight.
 template <class Call>
-FN void take_step(const Call& call, Index i, const Moments before, float gradient_factor, const Rates& rates) {
+FN float take_step(const Call& call, Index i, const Moments before, float gradient_factor, const Rates& rates) {
     const float gradient = before.gradient * gradient_factor;
     const float mean     = before.mean + call.rate1 * (gradient - before.mean);
     const float square   = call.beta2 * before.square + call.rate2 * (gradient * gradient);
     call.means[i]        = mean;
     call.squares[i]      = square;
-    call.weights[i]      = before.weight - rates.step_size * mean / (square_root(square) * rates.inverse_root_correction + call.epsilon);
+    const float weight   = before.weight - rates.step_size * mean / (square_root(square) * rates.inverse_root_correction + call.epsilon);
+    call.weights[i]      = weight;
+    return weight;
 }

@@ -1,10 +1,11 @@
-// The gradients of critics and of an actor by a batch of few rows, each in one launch. CUDA only.
+// A step of critics and one of an actor along their gradients by a batch of few rows, each in one launch. CUDA only.
 //
 // A cluster of blocks goes with 16 rows through layer after layer. Each of its blocks has some columns of every hidden
 // layer but the first, which all work out; outputs, and derivatives by a layer's inputs, are sums over the blocks. Weights
 // come from the second-level cache. What the gradients need of all rows lies in memory then, and all blocks share the
-// weights' gradients by tiles. The blocks of a launch have to be `together`. Products are in TF32; the last layers' few
-// outputs, losses and biases in float32.
+// weights' gradients by tiles. Once the gradient's norm is known, each takes a part of Adam's step, and the targets follow.
+// The blocks of a launch have to be `together`. Products are in TF32; the last layers' few outputs, losses and biases in
+// float32.
 //
 // Generated before it, beside what squashed.cuh wants: HIDDEN (layers), width_of(l) of a hidden one, where weights and
 // biases begin: critic_weights(net, l), critic_biases(net, l), actor_weights(l), actor_biases(l), l up to HIDDEN;
@@ -82,6 +83,7 @@ FN void forth_through_first(float* to, const float* from, const Net& net) {
         UNROLL
         for (int x = 0; x < 4; ++x) c[j][x] = biases[8 * j + x % 2];
     }
+    _Pragma("unroll 4")
     for (int k = q; k < in + q; k += 8) {
         const u32 left[4] = {rounded(from[g * INPUT_STRIDE + k]), rounded(from[(g + 8) * INPUT_STRIDE + k]),
                              rounded(from[g * INPUT_STRIDE + k + 4]), rounded(from[(g + 8) * INPUT_STRIDE + k + 4])};
@@ -146,6 +148,7 @@ FN void find_outputs_parts(const Way& way) {
     constexpr int      IN = width_of(HIDDEN - 1), OWN = own_width(HIDDEN - 1), SHARES = 8;
     const float* const weights = weights_of(way.net, HIDDEN) + own_begin(HIDDEN - 1);
     const int          lane = thread_rank() % SHARES;
+    ROLLED
     for (int i = thread_rank() / SHARES; i < ROWS * way.outs; i += THREADS / SHARES) {
         const int row = i / way.outs, o = i % way.outs;
         float     sum = 0;
@@ -160,12 +163,13 @@ FN void find_outputs_parts(const Way& way) {
 // Through all layers: of the last hidden one own columns are kept, of the others all.
 template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
     if constexpr (L == 0) {
-        UNROLL
+        ROLLED
         for (int n = 0; n < COUNT; ++n) forth_through_first(whole(ways[n].first), ways[n].inputs, ways[n].net);
         block_barrier();
         if constexpr (HIDDEN == 1) {
-            UNROLL
+            ROLLED
             for (int n = 0; n < COUNT; ++n) {
+                ROLLED
                 for (int i = thread_rank(); i < ROWS * own_width(0); i += THREADS) {
                     const int row = i / own_width(0), k = i % own_width(0);
                     ways[n].last[row * OWN_STRIDE + k] = whole(ways[n].first)[row * STRIDE + own_begin(0) + k];
@@ -175,10 +179,10 @@ template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
         }
     } else {
         constexpr bool LAST = L == HIDDEN - 1;
-        UNROLL
+        ROLLED
         for (int n = 0; n < COUNT; ++n) find_parts<L>(parts(n), whole(ways[n].first + L - 1), ways[n].net);
         block_barrier();
-        UNROLL
+        ROLLED
         for (int n = 0; n < COUNT; ++n) {
             float* const to = LAST ? ways[n].last : whole(ways[n].first + L) + own_begin(L);
             add_parts<L>(to, LAST ? OWN_STRIDE : STRIDE, parts(n), ways[n].net);
@@ -187,8 +191,9 @@ template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
             block_barrier();
         } else {
             cluster_barrier();
-            UNROLL
+            ROLLED
             for (int n = 0; n < COUNT; ++n) {
+                ROLLED
                 for (int i = thread_rank(); i < ROWS * width_of(L); i += THREADS) {
                     float* const at    = whole(ways[n].first + L) + i / width_of(L) * STRIDE + i % width_of(L);
                     const int    owner = i % width_of(L) / own_width(L);
@@ -201,7 +206,7 @@ template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
     if constexpr (L < HIDDEN - 1) {
         forth<L + 1>(ways);
     } else {
-        UNROLL
+        ROLLED
         for (int n = 0; n < COUNT; ++n) find_outputs_parts(ways[n]);
     }
 }
@@ -212,9 +217,11 @@ template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
 FN void back_from_outputs(float* to, const float* by, int outs, const float* last, const Net& net) {
     constexpr int      IN = width_of(HIDDEN - 1), OWN = own_width(HIDDEN - 1);
     const float* const weights = weights_of(net, HIDDEN) + own_begin(HIDDEN - 1);
+    ROLLED
     for (int i = thread_rank(); i < ROWS * OWN; i += THREADS) {
         const int row = i / OWN, k = i % OWN;
         float     sum = 0;
+        _Pragma("unroll 2")
         for (int o = 0; o < outs; ++o) sum += by[row * outs + o] * weights[o * IN + k];
         to[row * OWN_STRIDE + k] = sum * slope(last[row * OWN_STRIDE + k]);
     }
@@ -225,6 +232,7 @@ template <int L, class Each> FN void back_through(const float* by, const Net& ne
     constexpr int      IN = width_of(L - 1), OWN = own_width(L);
     const int          warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
     const float* const weights = weights_of(net, L) + own_begin(L) * IN;
+    ROLLED
     for (int first = 32 * warp; first < IN; first += 32 * WARPS) {
         float c[4][4] = {};
         UNROLL
@@ -257,17 +265,18 @@ struct Side {
 
 // Back through hidden layers down to one, from the derivatives by own sums of layer L; calls use(l, net, derivatives).
 template <int L, int UNTIL, int COUNT, class Use> FN void back(const Side (&sides)[COUNT], const Use& use) {
-    UNROLL
+    ROLLED
     for (int n = 0; n < COUNT; ++n) use(L, n, sides[n].by);
     if constexpr (L > UNTIL) {
-        UNROLL
+        ROLLED
         for (int n = 0; n < COUNT; ++n) {
             float* const to = whole(sides[n].spare);
             back_through<L>(sides[n].by, sides[n].net, [&](int row, int column, float x) { to[row * STRIDE + column] = x; });
         }
         cluster_barrier();
-        UNROLL
+        ROLLED
         for (int n = 0; n < COUNT; ++n) {
+            ROLLED
             for (int i = thread_rank(); i < ROWS * own_width(L - 1); i += THREADS) {
                 const int row = i / own_width(L - 1), k = i % own_width(L - 1), at = row * STRIDE + own_begin(L - 1) + k;
                 const float sum = summed_over_cluster(whole(sides[n].spare) + at);
@@ -293,14 +302,20 @@ FN void fetch(float* to, const float* rows, int columns, int first_row, int coun
 }
 
 FN void keep(float* rows, const float* from, int stride, int l, int first_row, int count) {
-    for (int i = thread_rank(); i < ROWS * own_width(l); i += THREADS) {
-        const int row = i / own_width(l), k = i % own_width(l);
-        if (first_row + row < count) rows[Index(first_row + row) * MOST + own_begin(l) + k] = from[row * stride + k];
+    const int fours = own_width(l) / 4;
+    ROLLED
+    for (int i = thread_rank(); i < ROWS * fours; i += THREADS) {
+        const int row = i / fours, k = i % fours * 4;
+        if (first_row + row < count) {
+            float* const to = rows + Index(first_row + row) * MOST + own_begin(l) + k;
+            *reinterpret_cast<Wide<4>*>(to) = four(from + row * stride + k);
+        }
     }
 }
 
 // What the hidden layers gave, at [hidden, rows, MOST].
 FN void keep_all(float* kept, int first, const float* last, int first_row, int count) {
+    ROLLED
     for (int l = 0; l < HIDDEN - 1; ++l) {
         keep(kept + Index(l) * count * MOST, whole(first + l) + own_begin(l), STRIDE, l, first_row, count);
     }
@@ -312,20 +327,25 @@ FN void keep_all(float* kept, int first, const float* last, int first_row, int c
 // Columns of eight are exchanged such that four rows' are in different banks.
 template <int COLUMNS> FN int staged_place(int row, int column) { return row * COLUMNS + (column ^ row % 4 * 8); }
 
-template <int COLUMNS, bool BY_FOURS>
-FN void stage(float* to, const float* from, int stride, int columns, int first_column, int first_row, int rows) {
+template <int COLUMNS> FN void stage(float* to, const float* from, int first_column, int first_row, int rows) {
     constexpr int FOURS = COLUMNS / 4;
     _Pragma("unroll 8")
     for (int i = thread_rank(); i < STAGED * FOURS; i += THREADS) {
-        const int          row = i / FOURS, column = i % FOURS * 4, first = first_column + column;
-        const float* const at = from + Index(first_row + row) * stride + first;
-        Wide<4>            x  = {};
-        if (first_row + row < rows) {
-            if constexpr (BY_FOURS) x = four(at);
-            else for (int e = 0; e < 4; ++e) x.value[e] = first + e < columns ? at[e] : 0.0f;
-        }
+        const int row = i / FOURS, column = i % FOURS * 4;
+        Wide<4>   x   = {};
+        if (first_row + row < rows) x = four(from + Index(first_row + row) * MOST + first_column + column);
         *reinterpret_cast<Wide<4>*>(to + staged_place<COLUMNS>(row, column)) = x;
     }
+}
+
+// Few columns, a row a thread. What is worked out from those beyond them is nothing that is wanted.
+template <int COLUMNS>
+FN void stage_few(float* to, const float* from, int columns, int first_column, int first_row, int rows) {
+    static_assert(STAGED == THREADS);
+    const int          row = thread_rank(), end = minimum(COLUMNS, columns - first_column);
+    const float* const at  = from + Index(first_row + row) * columns + first_column;
+    _Pragma("unroll 4")
+    for (int k = 0; k < end; ++k) to[staged_place<COLUMNS>(row, k)] = first_row + row < rows ? at[k] : 0.0f;
 }
 
 // Some columns of many rows.
@@ -334,20 +354,22 @@ struct Factor {
     int          stride, columns;
 
     template <int COLUMNS> FN void to(float* staged, int first_column, int first_row, int count) const {
-        if (stride == MOST) stage<COLUMNS, true>(staged, rows, MOST, columns, first_column, first_row, count);
-        else stage<COLUMNS, false>(staged, rows, stride, columns, first_column, first_row, count);
+        if (stride == MOST) stage<COLUMNS>(staged, rows, first_column, first_row, count);
+        else stage_few<COLUMNS>(staged, rows, columns, first_column, first_row, count);
     }
 };
 
 // A tile of 64 outputs and 32 inputs: derivatives times inputs, summed over rows.
-FN void gradient_tile(float* gradient, float* of_biases, const Factor& by, const Factor& inputs, int tile, int rows) {
+// Returns the squares that a thread has of it.
+FN float gradient_tile(float* gradient, float* of_biases, const Factor& by, const Factor& inputs, int tile, int rows) {
     float* const staged_by = staging;
     float* const staged_in = staging + STAGED * OUTS;
     const int    outs = by.columns, ins = inputs.columns, across = (ins + INS - 1) / INS;
     const int    first_out = tile / across * OUTS, first_in = tile % across * INS;
     const int    r = thread_rank(), warp = r / WARP, lane = r % WARP, g = lane / 4, q = lane % 4;
     const int    m = warp / 2 * 16, n = warp % 2 * 16;
-    float        c[2][4] = {}, of_bias = 0;
+    float        c[2][4] = {}, of_bias = 0, squares = 0;
+    ROLLED
     for (int first = 0; first < rows; first += STAGED) {
         block_barrier();
         by.template to<OUTS>(staged_by, first_out, first, rows);
@@ -366,6 +388,7 @@ FN void gradient_tile(float* gradient, float* of_biases, const Factor& by, const
         }
         if (first_in == 0) {
             constexpr int SHARE = STAGED * OUTS / THREADS;
+            ROLLED
             for (int row = r / OUTS * SHARE; row < (r / OUTS + 1) * SHARE; ++row) {
                 of_bias += staged_by[staged_place<OUTS>(row, r % OUTS)];
             }
@@ -376,47 +399,132 @@ FN void gradient_tile(float* gradient, float* of_biases, const Factor& by, const
         UNROLL
         for (int x = 0; x < 4; ++x) {
             const int o = first_out + m + g + x / 2 * 8, i = first_in + n + 8 * j + 2 * q + x % 2;
-            if (o < outs && i < ins) gradient[o * ins + i] = c[j][x];
+            if (o < outs && i < ins) {
+                gradient[o * ins + i] = c[j][x];
+                squares += c[j][x] * c[j][x];
+            }
         }
     }
-    if (first_in != 0) return;
+    if (first_in != 0) return squares;
     block_barrier();
     staging[r] = of_bias;
     block_barrier();
     if (r < OUTS && first_out + r < outs) {
         float sum = 0;
+        ROLLED
         for (int share = 0; share < THREADS / OUTS; ++share) sum += staging[share * OUTS + r];
         of_biases[first_out + r] = sum;
+        squares += sum * sum;
     }
+    return squares;
 }
 
-// All tiles of a net by turns over the blocks, from the block `turn` on; returns the next one's. What hidden layers gave and the
-// derivatives by their sums lie at [hidden, rows, MOST].
-FN int gradient_of(const Net& net, float* gradient, const Factor& inputs, const float* kept, const float* slopes,
-                   const Factor& by_outputs, int rows, int turn) {
+// All tiles of a net by turns over the blocks, from the block `turn` on, which becomes the next one's. What hidden layers
+// gave and the derivatives by their sums lie at [hidden, rows, MOST]. Returns the squares that a thread has of it.
+FN float gradient_of(const Net& net, float* gradient, const Factor& inputs, const float* kept, const float* slopes,
+                     const Factor& by_outputs, int rows, int& turn) {
+    float squares = 0;
+    ROLLED
     for (int l = 0; l <= HIDDEN; ++l) {
         const Index  layer = Index(rows) * MOST;
         const Factor by    = l < HIDDEN ? Factor{slopes + l * layer, MOST, width_of(l)} : by_outputs;
         const Factor from  = l > 0 ? Factor{kept + (l - 1) * layer, MOST, width_of(l - 1)} : inputs;
         const int    tiles = (by.columns + OUTS - 1) / OUTS * ((from.columns + INS - 1) / INS), blocks = block_count();
+        ROLLED
         for (int tile = (block_number() + blocks - turn) % blocks; tile < tiles; tile += blocks) {
-            gradient_tile(gradient + (weights_of(net, l) - net.flat), gradient + (biases_of(net, l) - net.flat), by, from,
-                          tile, rows);
+            squares += gradient_tile(gradient + (weights_of(net, l) - net.flat), gradient + (biases_of(net, l) - net.flat),
+                                     by, from, tile, rows);
         }
         turn = (turn + tiles) % blocks;
     }
-    return turn;
+    return squares;
 }
 
-// Sums [SUMS, rows] over rows, by one block.
-FN void add_up(float* totals, const float* sums, int count, int rows) {
+// Sums [count, rows] over rows, by one block.
+APART void add_up(float* totals, const float* sums, int count, int rows) {
     const int warp = thread_rank() / WARP, lane = thread_rank() % WARP;
+    ROLLED
     for (int s = warp; s < count; s += WARPS) {
         float sum = 0;
-        for (int row = lane; row < rows; row += WARP) sum += sums[Index(s) * rows + row];
+        _Pragma("unroll 8")
+        for (int row = lane; row < rows; row += WARP) sum += sums[s * rows + row];
         sum = summed_over_warp(sum);
         if (lane == 0) totals[s] = sum;
     }
+}
+
+// --- the step ---
+
+// A step along the gradient, once all blocks have told of the squares of what they found; until then calls meanwhile().
+template <class Call, class Meanwhile>
+FN void step(const Call& call, float* target, float squares, u32* arrived, const Meanwhile& meanwhile) {
+    constexpr int AT_ONCE = 5;
+    const int     count = int(call.count), all = block_count() * THREADS, own = block_number() * THREADS + thread_rank();
+    const i64     steps = *call.steps + 1;  // what the first block writes is read before it may
+    Moments       moments[AT_ONCE];
+    float         followers[AT_ONCE];
+    const auto    fetch = [&](int first) {
+        UNROLL
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const int i = first + k * all;
+            if (i >= count) break;
+            moments[k]   = {0.0f, call.means[i], call.squares[i], call.weights[i]};
+            followers[k] = call.tau > 0 ? target[i] : 0.0f;
+        }
+    };
+    squares = block_sum<THREADS>(squares);
+    if (thread_rank() == 0) call.squares_of_blocks[block_number()] = squares;
+    const u32 before = arrive_at_grid(arrived);
+    fetch(own);
+    const Rates rates = rates_of(call, steps);
+    meanwhile();
+    wait_for_grid(arrived, before);
+    const float   sum     = block_sum<THREADS>(thread_rank() < block_count() ? call.squares_of_blocks[thread_rank()] : 0.0f);
+    const Outcome outcome = outcome_of(call, false, square_root(sum));
+    ROLLED
+    for (int first = own; first < count; first += AT_ONCE * all) {
+        if (first != own) fetch(first);
+        UNROLL
+        for (int k = 0; k < AT_ONCE; ++k) {
+            if (first + k * all < count) moments[k].gradient = call.message[first + k * all];
+        }
+        UNROLL
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const int i = first + k * all;
+            if (i >= count) break;
+            const float weight =
+                outcome.active ? take_step(call, i, moments[k], outcome.gradient_factor, rates) : moments[k].weight;
+            if (call.tau > 0) target[i] = followers[k] + call.tau * (weight - followers[k]);
+        }
+    }
+    if (own == 0) write_outcome(call, outcome, steps);
+}
+
+// The temperature's own, of one block, that has added up what it goes by.
+struct Temperature {
+    const float* learning_rate;
+    double       log_beta1, log_beta2;
+    i64*         steps;
+    int*         stop;
+    float        max_norm, most_kl;
+    Index        count;
+    float        rate1, rate2, beta2, epsilon;
+    float *      message, *weights, *means, *squares, *figures, *norm;
+};
+
+template <class Call> FN void step_of_temperature(const Call& call) {
+    block_barrier();
+    if (thread_rank() != 0) return;
+    const Temperature own = {
+        call.learning_rate, call.log_beta1, call.log_beta2, call.temperature_steps, nullptr, 0.0f, 0.0f, 1, call.rate1,
+        call.rate2, call.beta2, call.epsilon, call.temperature_message, call.log_temperature, call.temperature_means,
+        call.temperature_squares, nullptr, call.temperature_norm,
+    };
+    const i64     steps   = *own.steps + 1;
+    const Moments moments = moments_of(own, 0);
+    const Outcome outcome = outcome_of(own, false, elementary::abs(moments.gradient));
+    if (outcome.active) take_step(own, 0, moments, outcome.gradient_factor, rates_of(own, steps));
+    write_outcome(own, outcome, steps);
 }
 
 // --- actions ---
@@ -424,6 +532,7 @@ FN void add_up(float* totals, const float* sums, int count, int rows) {
 // The action of a row by the actor's outputs, into the critics' inputs; returns the logarithm of its probability.
 FN float choose(float* inputs, const float* outputs, const float* normal, bool smoothed, float noise, float most) {
     float log_prob = 0;
+    ROLLED
     for (int d = 0; d < WIDTH; ++d) {
         const float before = unsquashed(outputs, normal, 0, d);
         float       action = elementary::tanh(before);
@@ -439,6 +548,7 @@ FN float choose(float* inputs, const float* outputs, const float* normal, bool s
 
 FN void find_outputs(Small& small, const Net& actor) {
     cluster_barrier();
+    ROLLED
     for (int i = thread_rank(); i < ROWS * OUTPUTS; i += THREADS) {
         small.outputs[i] = summed_over_cluster(small.outputs_part + i) + biases_of(actor, HIDDEN)[i % OUTPUTS];
     }
@@ -448,6 +558,7 @@ FN void find_outputs(Small& small, const Net& actor) {
 // What critics say; the second half of them are the targets.
 FN void find_said(Small& small, int count, const float* critics, const float* targets) {
     cluster_barrier();
+    ROLLED
     for (int i = thread_rank(); i < ROWS * count; i += THREADS) {
         const int number = i / ROWS;
         const Net net    = {number < NETS ? critics : targets, number % NETS};
@@ -473,6 +584,7 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
         targets[net] = {{call.targets, net}, (NETS + net) * WHOLES_OF_NET, 1, then, own(NETS + net), small.said_part[NETS + net]};
         first_ways[1 + net] = critics[net];
     }
+    ROLLED
     for (int tile = cluster_number(); tile < tiles; tile += cluster_count()) {
         const int first = tile * ROWS, row = first + r;
         float     log_prob = 0;
@@ -495,10 +607,12 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
             float      aim = 0, loss = 0;
             if (found) {
                 float least = small.said[NETS][r];
+                ROLLED
                 for (int net = 1; net < NETS; ++net) least = minimum(least, small.said[NETS + net][r]);
                 if (STOCHASTIC) least -= weight * log_prob;
                 aim = call.returns[row] + call.discounts[row] * least;
             }
+            ROLLED
             for (int net = 0; net < NETS; ++net) {
                 const float off = found ? small.said[net][r] - aim : 0.0f;
                 loss += 0.5f * off * off;
@@ -511,6 +625,7 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
             }
         }
         if (tells) {
+            ROLLED
             for (int i = r; i < ROWS * INPUTS; i += THREADS) {
                 const int at = i / INPUTS;
                 if (first + at < rows) call.inputs[Index(first + at) * INPUTS + i % INPUTS] = now[at * INPUT_STRIDE + i % INPUTS];
@@ -518,7 +633,7 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
         }
         block_barrier();
         Side sides[NETS];
-        UNROLL
+        ROLLED
         for (int net = 0; net < NETS; ++net) {
             sides[net] = {critics[net].net, critics[net].first, targets[net].first, targets[net].last};
             back_from_outputs(sides[net].by, small.by_said[net], 1, own(net), sides[net].net);
@@ -531,13 +646,16 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
     }
     cluster_barrier();  // what others read of this block has been read
     wait_for_grid(arrived, arrive_at_grid(arrived));
-    int turn = 0;
+    int   turn    = 0;
+    float squares = 0;
+    ROLLED
     for (int net = 0; net < NETS; ++net) {
-        turn = gradient_of({call.critics, net}, call.gradient, {call.inputs, INPUTS, INPUTS},
-                           call.kept + Index(net * HIDDEN) * rows * MOST, call.slopes + Index(net * HIDDEN) * rows * MOST,
-                           {call.by_said + Index(net) * rows, 1, 1}, rows, turn);
+        squares += gradient_of({call.critics, net}, call.message, {call.inputs, INPUTS, INPUTS},
+                               call.kept + Index(net * HIDDEN) * rows * MOST, call.slopes + Index(net * HIDDEN) * rows * MOST,
+                               {call.by_said + Index(net) * rows, 1, 1}, rows, turn);
     }
-    if (block_number() == turn) add_up(call.totals, call.sums, SUM_COUNT, rows);
+    if (block_number() == turn) add_up(call.message + call.count, call.sums, SUMS, rows);
+    if (call.alone) step(call, call.targets, squares, arrived, [] {});
 }
 
 KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
@@ -554,6 +672,7 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
     for (int net = 0; net < NETS; ++net) {
         critics[net] = {{call.critics, net}, (1 + net) * WHOLES_OF_NET, 1, inputs, own(1 + net), small.said_part[net]};
     }
+    ROLLED
     for (int tile = cluster_number(); tile < tiles; tile += cluster_count()) {
         const int          first = tile * ROWS, row = first + r;
         const float* const normal = call.normal + Index(row < rows ? row : 0) * WIDTH;
@@ -571,7 +690,9 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
         if (r < ROWS) {
             found     = row < rows && call.found[row] != 0;
             int which = 0;
+            ROLLED
             for (int net = 1; net < NETS && STOCHASTIC; ++net) which = small.said[net][r] < small.said[which][r] ? net : which;
+            ROLLED
             for (int net = 0; net < NETS; ++net) small.by_said[net][r] = found && which == net ? -1.0f : 0.0f;
             if (tells && row < rows) {
                 const float loss = (STOCHASTIC ? weight * log_prob : 0.0f) - small.said[which][r];
@@ -581,10 +702,11 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
                 call.by_temperature[row] = found ? -(log_prob + call.target_entropy) : 0.0f;
             }
         }
+        ROLLED
         for (int i = r; i < ROWS * WIDTH; i += THREADS) small.by_actions_part[i] = 0;
         block_barrier();
         Side sides[NETS];
-        UNROLL
+        ROLLED
         for (int net = 0; net < NETS; ++net) {
             sides[net] = {critics[net].net, critics[net].first, (1 + NETS) * WHOLES_OF_NET + net, own(1 + NETS + net)};
             back_from_outputs(sides[net].by, small.by_said[net], 1, own(1 + net), sides[net].net);
@@ -604,6 +726,7 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
                 block_barrier();
             }
             const float* const weights = weights_of(sides[net].net, 0) + begin * INPUTS + FEATURES;
+            ROLLED
             for (int at = warp; at < ROWS * WIDTH; at += WARPS) {
                 float sum = 0;
                 for (int o = r % WARP; o < columns; o += WARP) sum += by[at / WIDTH * stride + o] * weights[o * INPUTS + at % WIDTH];
@@ -612,13 +735,16 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
             }
         }
         cluster_barrier();
+        ROLLED
         for (int i = r; i < ROWS * WIDTH; i += THREADS) small.by_actions[i] = summed_over_cluster(small.by_actions_part + i);
         block_barrier();
         if (r < ROWS) {
+            ROLLED
             for (int d = 0; d < WIDTH; ++d) {
                 steer(small.by + r * OUTPUTS, small.outputs + r * OUTPUTS, normal, inputs[r * INPUT_STRIDE + FEATURES + d],
                       small.by_actions[r * WIDTH + d], weight, 0, d);
             }
+            ROLLED
             for (int o = 0; o < OUTPUTS; ++o) {
                 if (!found) small.by[r * OUTPUTS + o] = 0;
                 if (tells && row < rows) call.by_outputs[Index(row) * OUTPUTS + o] = small.by[r * OUTPUTS + o];
@@ -635,12 +761,21 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
     }
     cluster_barrier();  // what others read of this block has been read
     wait_for_grid(arrived, arrive_at_grid(arrived));
-    const int turn = gradient_of(actor, call.gradient, {call.observations, FEATURES, FEATURES}, call.kept, call.slopes,
-                                 {call.by_outputs, OUTPUTS, OUTPUTS}, rows, 0);
-    if (block_number() != turn) return;
-    add_up(call.totals, call.sums, SUM_COUNT, rows);
+    int         turn    = 0;
+    const float squares = gradient_of(actor, call.message, {call.observations, FEATURES, FEATURES}, call.kept, call.slopes,
+                                      {call.by_outputs, OUTPUTS, OUTPUTS}, rows, turn);
+    if (block_number() == turn) add_up(call.message + call.count, call.sums, SUMS, rows);
+    turn = (turn + 1) % block_count();
     if constexpr (STOCHASTIC) {
-        add_up(call.of_temperature, call.by_temperature, 1, rows);
-        add_up(call.of_temperature + 1 + ALIVE, call.sums + Index(ALIVE) * rows, 1, rows);
+        if (block_number() == turn) {
+            add_up(call.temperature_message, call.by_temperature, 1, rows);
+            add_up(call.temperature_message + 1 + ALIVE, call.sums + Index(ALIVE) * rows, 1, rows);
+        }
     }
+    if (!call.alone) return;
+    step(call, call.target, squares, arrived, [&] {
+        if constexpr (STOCHASTIC) {
+            if (block_number() == turn) step_of_temperature(call);
+        }
+    });
 }

@@ -9,7 +9,7 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_settings
 from gpu_envs.training.operations.optimiser import STEP_MEMBERS, SUM_NUMBERS
-from gpu_envs.training.process.peers import constants
+from gpu_envs.training.process.peers import BLOCK, constants
 
 ARITHMETIC = {"float32": "Split", "tf32": "Tf32", "bf16": "Bf16"}
 
@@ -102,7 +102,12 @@ REDUCE_CALL = Struct.of(
     "ReduceCall", "float", *_PARTIALS, ("float*", "gradient", ("parameters",)), ("float*", "totals", (len(SUMS),)),
 )  # fmt: skip
 
-STEP_CALL = Struct.of("StepCall", "float", *_PARTIALS, *STEP_MEMBERS)
+STRIPS_OF_BLOCK = BLOCK // 32
+"""Columns go by 32 where a step is taken along their sums."""
+
+STEP_CALL = Struct.of(
+    "StepCall", "float", *_PARTIALS, *STEP_MEMBERS, ("float*", "strip_squares", ("blocks", STRIPS_OF_BLOCK)),
+)  # fmt: skip
 
 
 @final

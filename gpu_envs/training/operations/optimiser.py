@@ -15,16 +15,13 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.operations.ops import SUMS
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.process.peers import ALONE, BLOCK, PEERS, blocks_of, settings
+from gpu_envs.training.process.peers import ALONE, PEERS, blocks_of, settings
 
 _FACTORS = 4
 """What the preparation leaves for all elements."""
 
 SUM_NUMBERS = f"constexpr int SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')}, ALIVE = {SUMS.index('alive')};"
 """Of the loss's sums those that decide."""
-
-_STRIPS = BLOCK // 32
-"""Columns go by 32 where one kernel does it all."""
 
 _SUMS = (
     ("Index", "count"),
@@ -54,7 +51,7 @@ _MOMENTS = (
 )
 """What it changes."""
 
-STEP_MEMBERS = (*_SUMS, *_MOMENTS, ("float*", "strip_squares", ("blocks", _STRIPS)), ("int*", "arrivals", (1,)))
+STEP_MEMBERS = (*_SUMS, *_MOMENTS, ("int*", "arrivals", (1,)))
 """Of a kernel that does it all: filled with ``Adam.members``, and launched with ``Step.members``."""
 
 COLLECT_CALL = Struct.of(
@@ -175,8 +172,7 @@ class Adam:
         self._collect: Final = collect.fill(block_squares=made(self._blocks), arrived=made(1, dtype=torch.int32))
         adam.fill(count=count, words=len(self.message), factors=factors, message=self.message, **moments)
         self._adam: Final = adam.bind(blocks_of(count))
-        strips, arrivals = made(self._blocks, _STRIPS), made(1, dtype=torch.int32)
-        self.members: Final = {**sums, **moments, "strip_squares": strips, "arrivals": arrivals}
+        self.members: Final = {**sums, **moments, "arrivals": made(1, dtype=torch.int32)}
 
     def keeps(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter lies in this buffer."""

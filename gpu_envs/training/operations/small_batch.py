@@ -1,9 +1,10 @@
-"""The gradients of critics and of an actor by a batch of few rows, each in one launch of a GPU."""
+"""A step of critics and one of an actor by a batch of few rows, each in one launch of a GPU."""
 
 from gpu_envs.backend.program import ELEMENTARY, Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.actor_critic import losses_text
 from gpu_envs.training.operations.ops import SUMS
+from gpu_envs.training.operations.optimiser import STEP_MEMBERS
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, Form
 
 MOST = 256
@@ -27,11 +28,14 @@ _OF_BOTH = (
     ("const u8*", "found", ("rows",)),
     ("const float*", "normal", ("rows", "width")),
     ("const float*", "critics", ("critics_count",)),
-    ("const float*", "log_temperature", (1,)),
+    ("float*", "log_temperature", (1,)),
     ("float*", "sums", (len(SUMS), "rows")),
-    ("float*", "totals", (len(SUMS),)),
-    ("int*", "arrivals", (1,)),
+    ("int", "alone"),
+    ("float", "tau"),
+    ("float*", "squares_of_blocks", ("launched",)),
+    *STEP_MEMBERS,
 )
+"""What both learn by: where processes learn together, which is not ``alone``, the gradients are all that is found."""
 
 CRITICS_CALL = Struct.of(
     "CriticsCall",
@@ -41,7 +45,7 @@ CRITICS_CALL = Struct.of(
     ("const float*", "returns", ("rows",)),
     ("const float*", "discounts", ("rows",)),
     ("const float*", "next_observations", ("rows", "features")),
-    ("const float*", "targets", ("critics_count",)),
+    ("float*", "targets", ("critics_count",)),
     ("const float*", "next_actor", ("actor_count",)),
     ("float", "noise"),
     ("float", "most"),
@@ -49,7 +53,6 @@ CRITICS_CALL = Struct.of(
     ("float*", "by_said", ("nets", "rows")),
     ("float*", "kept", ("of_critics", "rows", MOST)),
     ("float*", "slopes", ("of_critics", "rows", MOST)),
-    ("float*", "gradient", ("critics_count",)),
 )
 
 ACTOR_CALL = Struct.of(
@@ -60,10 +63,14 @@ ACTOR_CALL = Struct.of(
     ("float", "target_entropy"),
     ("float*", "by_outputs", ("rows", "outputs")),
     ("float*", "by_temperature", ("rows",)),
-    ("float*?", "of_temperature", (1 + len(SUMS),)),
+    ("float*?", "target", ("actor_count",)),
+    ("float*?", "temperature_message", (1 + len(SUMS),)),
+    ("float*?", "temperature_means", (1,)),
+    ("float*?", "temperature_squares", (1,)),
+    ("float*?", "temperature_norm", (1,)),
+    ("i64*?", "temperature_steps", (1,)),
     ("float*", "kept", ("hidden", "rows", MOST)),
     ("float*", "slopes", ("hidden", "rows", MOST)),
-    ("float*", "gradient", ("actor_count",)),
 )
 
 
@@ -88,8 +95,8 @@ def _shared_bytes(actor: Form, critics: Form) -> int:
     return 4 * max(_STAGED, _ROWS * row)
 
 
-def program(actor: Form, critics: Form, *, stochastic: bool) -> Program:
-    """The source."""
+def program(actor: Form, critics: Form, processes: int, *, stochastic: bool) -> Program:
+    """The source, where so many processes learn together."""
     features, width, nets = actor.sizes[0], critics.sizes[0] - actor.sizes[0], len(critics.nets)
     widths, hidden = actor.sizes[1:-1], len(actor.sizes) - 2
 
@@ -103,7 +110,7 @@ def program(actor: Form, critics: Form, *, stochastic: bool) -> Program:
 
     forth, slope = ACTIVATIONS[actor.activation]
     text = [
-        f"constexpr int HIDDEN = {hidden}, SUM_COUNT = {len(SUMS)};",
+        f"constexpr int HIDDEN = {hidden}, SUMS = {len(SUMS)}, DIVERGENCE = {SUMS.index('kl')};",
         table("width_of", "int l", [list(widths)]),
         table("critic_weights", "int net, int l", [[layer.weight for layer in net] for net in critics.nets]),
         table("critic_biases", "int net, int l", [[layer.bias for layer in net] for net in critics.nets]),
@@ -119,7 +126,8 @@ def program(actor: Form, critics: Form, *, stochastic: bool) -> Program:
         sizes={
             "features": features, "width": width, "nets": nets, "inputs": features + width,
             "outputs": actor.sizes[-1], "hidden": hidden, "of_critics": nets * hidden,
-            "critics_count": critics.count, "actor_count": actor.count,
+            "critics_count": critics.count, "actor_count": actor.count, "launched": blocks_of(actor, critics),
+            "processes": processes,
         },
         grid=Grid(
             threads=_THREADS, replicas=1, shared_bytes=shared, together=True
@@ -127,6 +135,6 @@ def program(actor: Form, critics: Form, *, stochastic: bool) -> Program:
     )  # fmt: skip
     parts = (
         ELEMENTARY, "training/tensor_core.cuh", "training/cluster.cuh", "training/squashed.cuh",
-        ("form", "\n".join(text)), "training/small_batch.cuh",
+        ("form", "\n".join(text)), "training/adam.cuh", "training/small_batch.cuh",
     )  # fmt: skip
     return program_of(parts, {"critics": CRITICS_CALL, "actor": ACTOR_CALL}, settings)

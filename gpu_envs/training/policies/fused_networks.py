@@ -12,6 +12,7 @@ from gpu_envs.training.operations.fused_programs import (
     ACT_ROWS,
     ARITHMETIC,
     STEP_BLOCKS,
+    STRIPS_OF_BLOCK,
     Network,
     reduce_program,
     strips,
@@ -103,7 +104,9 @@ class FusedNetworks(PolicyNetworks):
         for kernel in kernels:
             kernel.fill(**self._sizes, **self._columns, partials=self._partials, flat=self._flat)
         if self.optimiser is not None:
-            kernels[1].fill(**self.optimiser.members)
+            members = self.optimiser.members
+            squares = self._flat.new_zeros(members["blocks"], STRIPS_OF_BLOCK)
+            kernels[1].fill(**members, strip_squares=squares)
         return kernels
 
     @property

@@ -41,30 +41,34 @@ class KernelUpdate(ActorCriticUpdate):
         self._noise = config.target_noise if config.algorithm == "td3" else 0.0
         self._sums = torch.zeros((2, len(SUMS), rows), device=device)  # of critics and of the actor
         self._by_temperature = torch.zeros(rows, device=device)
+        self._steps_too = False
 
     @abstractmethod
-    def _critics_gradient(
-        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor
+    def _learn_critics(
+        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor, *, follow: bool
     ) -> None:
-        """Leaves the gradient of the critics' loss, and its sums, with their optimiser."""
+        """Leaves the gradient of the critics' loss, and its sums, with their optimiser.
+
+        Where ``_steps_too``, it takes the step, and if asked lets targets follow, as ``_learn_actor`` always does.
+        """
 
     @abstractmethod
-    def _actor_gradient(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
         """The same of the actor's, and of the temperature's where there is one."""
 
     @torch.no_grad()
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
         seen, then = (self._actor.scaled(rows) for rows in (batch.observations, batch.next_observations))
-        critics, acting, *temperature = self.optimisers
-        self._critics_gradient(batch, seen, then, normal[: self._rows])
-        critics.step(self._steps[0])
+        self._learn_critics(batch, seen, then, normal[: self._rows], follow=actor)
+        if not self._steps_too:
+            self.optimisers[0].step(self._steps[0])
         if not actor:
             return
-        self._actor_gradient(batch, seen, normal[-self._rows :])
-        acting.step(self._steps[1])
-        if temperature:
-            temperature[0].step(self._steps[2])
-        self._follow()
+        self._learn_actor(batch, seen, normal[-self._rows :])
+        if not self._steps_too:
+            for optimiser, step in zip(self.optimisers[1:], self._steps[1:], strict=True):
+                optimiser.step(step)
+            self._follow()
 
 
 @final
@@ -112,9 +116,10 @@ class FunctionsUpdate(KernelUpdate):
         self._choose = choose.fill(inputs=self._acting).bind(rows)  # what is left is of the learner's own batch
         self._judge, self._ask, self._steer = (kernel.bind(rows) for kernel in (judge, ask, steer))
 
-    def _critics_gradient(
-        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor
+    def _learn_critics(
+        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor, *, follow: bool
     ) -> None:
+        del follow  # later
         critics = self.optimisers[0]
         self._next_actor.outputs(then, self._outputs)
         self._choose(then.data_ptr(), normal.data_ptr(), self._noise)
@@ -125,7 +130,7 @@ class FunctionsUpdate(KernelUpdate):
         self._critics.back(self._by_said)
         torch.sum(self._sums[0], 1, out=critics.totals)
 
-    def _actor_gradient(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
+    def _learn_actor(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
         self._actors.outputs(seen, self._outputs)
         self._choose(seen.data_ptr(), normal.data_ptr(), 0.0)
         self._critics.outputs(self._acting, self._said)
@@ -142,7 +147,7 @@ class FunctionsUpdate(KernelUpdate):
 
 @final
 class SmallBatchUpdate(KernelUpdate):
-    """On a GPU each gradient in one launch, where a batch has few rows."""
+    """On a GPU critics learn in one launch and the actor in another, where a batch has few rows."""
 
     def __init__(
         self, actor: TorchActor, config: Config, rate: torch.Tensor, device: str, group: Group, target_entropy: float
@@ -155,40 +160,49 @@ class SmallBatchUpdate(KernelUpdate):
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=device)
 
+        processes, alone = critics.processes, critics.processes == 1 and not critics.sums_apart
         kernels = load_kernels(
-            backend, small_batch.program(self._of_actor, self._of_critics, stochastic=actor.stochastic)
+            backend,
+            small_batch.program(self._of_actor, self._of_critics, processes, stochastic=actor.stochastic),
         )
         self._for_critics, self._for_actor = kernels
+        self._blocks, self._steps_too = small_batch.blocks_of(self._of_actor, self._of_critics), alone
         for kernel, sums, adam in zip(kernels, self._sums, (critics, acting), strict=True):
             kernel.fill(
-                rows=rows, critics=critics.flat, log_temperature=self.log_temperature.detach(), sums=sums,
-                totals=adam.totals, gradient=adam.gradient,
-                arrivals=torch.zeros(1, dtype=torch.int32, device=device),
+                **adam.members, rows=rows, critics=critics.flat, log_temperature=self.log_temperature.detach(),
+                sums=sums, alone=int(alone), squares_of_blocks=made(self._blocks),
             )  # fmt: skip
-        follows = [target for target, _ in self._follows]
+        targets = [target for target, _ in self._follows]
         self._for_critics.fill(
-            targets=follows[0], next_actor=acting.flat if actor.stochastic else follows[1], noise=self._noise,
+            targets=targets[0], next_actor=targets[1] if targets[1:] else acting.flat, noise=self._noise,
             most=config.target_noise_clip, inputs=made(rows, self._features + width), by_said=made(nets, rows),
             kept=made(nets * hidden, rows, small_batch.MOST), slopes=made(nets * hidden, rows, small_batch.MOST),
         )  # fmt: skip
         self._for_actor.fill(
             actor=acting.flat, target_entropy=target_entropy, by_outputs=made(rows, self._of_actor.sizes[-1]),
-            by_temperature=self._by_temperature,
-            of_temperature=self.optimisers[2].message if actor.stochastic else None,
+            by_temperature=self._by_temperature, target=targets[1] if targets[1:] else None,
+            tau=config.tau if targets[1:] else 0.0,
             kept=made(hidden, rows, small_batch.MOST), slopes=made(hidden, rows, small_batch.MOST),
         )  # fmt: skip
-        self._blocks = small_batch.blocks_of(self._of_actor, self._of_critics)
+        own = self.optimisers[2].members if actor.stochastic else {}
+        self._for_actor.fill(
+            **{f"temperature_{name}": own.get(name) for name in ("message", "means", "squares", "steps")},
+            temperature_norm=self._steps[2].norm if actor.stochastic else None,
+        )
 
-    def _critics_gradient(
-        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor
+    def _learn_critics(
+        self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor, *, follow: bool
     ) -> None:
         self._for_critics.launch(
             self._blocks, observations=seen, found=batch.found, normal=normal, actions=batch.actions,
             returns=batch.returns, discounts=batch.discounts, next_observations=then,
+            tau=self._config.tau if follow else 0.0, **self._steps[0].members,
         )  # fmt: skip
 
-    def _actor_gradient(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
-        self._for_actor.launch(self._blocks, observations=seen, found=batch.found, normal=normal)
+    def _learn_actor(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
+        self._for_actor.launch(
+            self._blocks, observations=seen, found=batch.found, normal=normal, **self._steps[1].members
+        )
 
 
 def update_of(config: Config, why_torch: str, features: int, head: Head, device: str) -> type[ActorCriticUpdate]:
