@@ -39,3 +39,23 @@ FN float summed_over_cluster(const float* own) {
     for (int rank = 0; rank < CLUSTER; ++rank) sum += of[rank];
     return sum;
 }
+
+// The same of four numbers side by side.
+FN Wide<4> four_over_cluster(const float* own) {
+    Wide<4>   of[CLUSTER], sum = {};
+    const u32 at = u32(__cvta_generic_to_shared(own));
+    UNROLL
+    for (int rank = 0; rank < CLUSTER; ++rank) {
+        u32 there;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+        asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(of[rank].value[0]), "=f"(of[rank].value[1]), "=f"(of[rank].value[2]), "=f"(of[rank].value[3])
+                     : "r"(there) : "memory");
+    }
+    UNROLL
+    for (int rank = 0; rank < CLUSTER; ++rank) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) sum.value[e] += of[rank].value[e];
+    }
+    return sum;
+}

@@ -34,7 +34,7 @@ FN float* parts(int number)       { return staging + PARTS_AT + number * PARTS; 
 // Parts, which other blocks read, and what they are parts of.
 struct Small {
     float outputs_part[ROWS * OUTPUTS], said_part[2 * NETS][ROWS], by_actions_part[ROWS * WIDTH];
-    float outputs[ROWS * OUTPUTS], said[2 * NETS][ROWS], by_actions[ROWS * WIDTH], by_said[NETS][ROWS], by[ROWS * OUTPUTS];
+    float outputs[ROWS * OUTPUTS], said[2 * NETS][ROWS], by_actions[ROWS * WIDTH], by_said[NETS][ROWS], by[1][ROWS * OUTPUTS];
 };
 constexpr int SMALL_AT = PARTS_AT + WAYS * PARTS;
 static_assert(4 * SMALL_AT + int(sizeof(Small)) <= SHARED_BYTES && 4 * STAGED * (OUTS + INS) <= SHARED_BYTES);
@@ -70,104 +70,153 @@ struct Way {
     float*       outputs;
 };
 
-// Rows times the first layer's weights [OUT, in], with biases, through the activation.
-FN void forth_through_first(float* to, const float* from, const Net& net) {
-    constexpr int      TILES = width_of(0) / 64;
-    const int          lane = thread_rank() % WARP, g = lane / 4, q = lane % 4, first = thread_rank() / WARP * TILES * 8;
-    const int          in = inputs_of(net, 0);
-    const float* const weights = weights_of(net, 0) + (first + g) * in;
-    const float* const biases  = biases_of(net, 0) + first + 2 * q;
-    float              c[TILES][4];
+// What is loaded for all nets before anything is stored is waited for once.
+
+// Rows times the first layers' weights [OUT, in], with biases, through the activation.
+template <int COUNT> FN void forth_through_first(const Way (&ways)[COUNT]) {
+    constexpr int TILES = width_of(0) / 64;
+    const int     lane = thread_rank() % WARP, g = lane / 4, q = lane % 4, first = thread_rank() / WARP * TILES * 8;
+    float         c[COUNT][TILES][4];
     UNROLL
-    for (int j = 0; j < TILES; ++j) {
-        UNROLL
-        for (int x = 0; x < 4; ++x) c[j][x] = biases[8 * j + x % 2];
-    }
-    _Pragma("unroll 4")
-    for (int k = q; k < in + q; k += 8) {
-        const u32 left[4] = {rounded(from[g * INPUT_STRIDE + k]), rounded(from[(g + 8) * INPUT_STRIDE + k]),
-                             rounded(from[g * INPUT_STRIDE + k + 4]), rounded(from[(g + 8) * INPUT_STRIDE + k + 4])};
+    for (int n = 0; n < COUNT; ++n) {
+        const float* const biases = biases_of(ways[n].net, 0) + first + 2 * q;
         UNROLL
         for (int j = 0; j < TILES; ++j) {
-            const float* const row      = weights + 8 * j * in;
-            const u32          right[2] = {k < in ? rounded(row[k]) : 0, k + 4 < in ? rounded(row[k + 4]) : 0};
-            product_tf32(c[j], left, right);
+            UNROLL
+            for (int x = 0; x < 4; ++x) c[n][j][x] = biases[8 * j + x % 2];
         }
     }
     UNROLL
-    for (int j = 0; j < TILES; ++j) {
+    for (int n = 0; n < COUNT; ++n) {
+        const int          in      = inputs_of(ways[n].net, 0);
+        const float* const weights = weights_of(ways[n].net, 0) + (first + g) * in;
+        const float* const low     = ways[n].inputs + g * INPUT_STRIDE, * const high = low + 8 * INPUT_STRIDE;
+        _Pragma("unroll 4")
+        for (int begin = 0; begin < in; begin += 8) {
+            const int k       = begin + q;
+            const u32 left[4] = {rounded(low[k]), rounded(high[k]), rounded(low[k + 4]), rounded(high[k + 4])};
+            UNROLL
+            for (int j = 0; j < TILES; ++j) {
+                const float* const row      = weights + 8 * j * in;
+                const u32          right[2] = {k < in ? rounded(row[k]) : 0, k + 4 < in ? rounded(row[k + 4]) : 0};
+                product_tf32(c[n][j], left, right);
+            }
+        }
+    }
+    UNROLL
+    for (int n = 0; n < COUNT; ++n) {
+        float* const to = whole(ways[n].first) + first + 2 * q;
         UNROLL
-        for (int x = 0; x < 4; ++x) {
-            to[(g + x / 2 * 8) * STRIDE + first + 8 * j + 2 * q + x % 2] = activation(c[j][x]);
+        for (int j = 0; j < TILES; ++j) {
+            UNROLL
+            for (int x = 0; x < 4; ++x) to[(g + x / 2 * 8) * STRIDE + 8 * j + x % 2] = activation(c[n][j][x]);
         }
     }
 }
 
-// Own columns of a layer, without biases. Warps share them by eights, and the depth, which is taken in an order in which a
+// Own columns of layers, without biases. Warps share them by eights, and the depth, which is taken in an order in which a
 // thread's factors lie side by side: each warp's part of the sums.
-template <int L> FN void find_parts(float* to, const float* from, const Net& net) {
-    constexpr int      IN = width_of(L - 1), TILES = own_width(L) / 8, SHARES = WARPS / TILES;
-    const int          warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
-    const float* const weights = weights_of(net, L) + (own_begin(L) + warp % TILES * 8 + g) * IN;
-    float              c[4] = {};
+template <int L, int COUNT> FN void find_parts(const Way (&ways)[COUNT]) {
+    constexpr int IN = width_of(L - 1), TILES = own_width(L) / 8, SHARES = WARPS / TILES;
+    const int     warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
+    float         c[COUNT][4] = {};
     if (warp >= SHARES * TILES) return;
     UNROLL
-    for (int turn = 0; turn < (IN / 16 + SHARES - 1) / SHARES; ++turn) {
-        const int k = (turn * SHARES + warp / TILES) * 16 + 4 * q;
-        if (k >= IN) break;
-        const Wide<4> low = four(from + g * STRIDE + k), high = four(from + (g + 8) * STRIDE + k), weight = four(weights + k);
+    for (int n = 0; n < COUNT; ++n) {
+        const float* const from    = whole(ways[n].first + L - 1) + g * STRIDE;
+        const float* const weights = weights_of(ways[n].net, L) + (own_begin(L) + warp % TILES * 8 + g) * IN;
         UNROLL
-        for (int half = 0; half < 4; half += 2) {
-            const u32 left[4]  = {rounded(low.value[half]), rounded(high.value[half]),
-                                  rounded(low.value[half + 1]), rounded(high.value[half + 1])};
-            const u32 right[2] = {rounded(weight.value[half]), rounded(weight.value[half + 1])};
-            product_tf32(c, left, right);
+        for (int turn = 0; turn < (IN / 16 + SHARES - 1) / SHARES; ++turn) {
+            const int k = (turn * SHARES + warp / TILES) * 16 + 4 * q;
+            if (k >= IN) break;
+            const Wide<4> low = four(from + k), high = four(from + 8 * STRIDE + k), weight = four(weights + k);
+            UNROLL
+            for (int half = 0; half < 4; half += 2) {
+                const u32 left[4]  = {rounded(low.value[half]), rounded(high.value[half]),
+                                      rounded(low.value[half + 1]), rounded(high.value[half + 1])};
+                const u32 right[2] = {rounded(weight.value[half]), rounded(weight.value[half + 1])};
+                product_tf32(c[n], left, right);
+            }
         }
     }
     UNROLL
-    for (int x = 0; x < 4; ++x) to[warp * (ROWS * 8) + (g + x / 2 * 8) * 8 + 2 * q + x % 2] = c[x];
-}
-
-template <int L> FN void add_parts(float* to, int stride, const float* of_warps, const Net& net) {
-    constexpr int OWN = own_width(L), TILES = OWN / 8, SHARES = WARPS / TILES;
-    UNROLL
-    for (int turn = 0; turn < (ROWS * OWN + THREADS - 1) / THREADS; ++turn) {
-        const int i = turn * THREADS + thread_rank(), row = i / OWN, k = i % OWN;
-        if (i >= ROWS * OWN) break;
-        float sum = biases_of(net, L)[own_begin(L) + k];
+    for (int n = 0; n < COUNT; ++n) {
         UNROLL
-        for (int share = 0; share < SHARES; ++share) {
-            sum += of_warps[(share * TILES + k / 8) * (ROWS * 8) + row * 8 + k % 8];
-        }
-        to[row * stride + k] = activation(sum);
+        for (int x = 0; x < 4; ++x) parts(n)[warp * (ROWS * 8) + (g + x / 2 * 8) * 8 + 2 * q + x % 2] = c[n][x];
     }
 }
 
-// The part of the outputs that own columns of the last hidden layer are in.
-FN void find_outputs_parts(const Way& way) {
-    constexpr int      IN = width_of(HIDDEN - 1), OWN = own_width(HIDDEN - 1), SHARES = 8;
-    const float* const weights = weights_of(way.net, HIDDEN) + own_begin(HIDDEN - 1);
-    const int          lane = thread_rank() % SHARES;
-    ROLLED
-    for (int i = thread_rank() / SHARES; i < ROWS * way.outs; i += THREADS / SHARES) {
-        const int row = i / way.outs, o = i % way.outs;
-        float     sum = 0;
+// Numbers that a thread has of own columns.
+FN constexpr int turns_of(int columns) { return (ROWS * columns + THREADS - 1) / THREADS; }
+
+// Own columns of a layer, from their parts.
+template <int L, int COUNT>
+FN void add_parts(const Way (&ways)[COUNT], const float (&biases)[COUNT][turns_of(own_width(L))]) {
+    constexpr int  OWN = own_width(L), TILES = OWN / 8, SHARES = WARPS / TILES;
+    constexpr bool LAST = L == HIDDEN - 1;
+    UNROLL
+    for (int n = 0; n < COUNT; ++n) {
+        float* const to = LAST ? ways[n].last : whole(ways[n].first + L) + own_begin(L);
         UNROLL
-        for (int k = lane; k < OWN; k += SHARES) sum += way.last[row * OWN_STRIDE + k] * weights[o * IN + k];
+        for (int turn = 0; turn < turns_of(OWN); ++turn) {
+            const int i = turn * THREADS + thread_rank(), row = i / OWN, k = i % OWN;
+            if (i >= ROWS * OWN) break;
+            float sum = biases[n][turn];
+            UNROLL
+            for (int share = 0; share < SHARES; ++share) {
+                sum += parts(n)[(share * TILES + k / 8) * (ROWS * 8) + row * 8 + k % 8];
+            }
+            to[row * (LAST ? OWN_STRIDE : STRIDE) + k] = activation(sum);
+        }
+    }
+}
+
+constexpr int OUTPUT_SHARES = 8;  // threads of a sum
+
+// The outputs' weights that a thread needs first, of all that are of own columns of the last hidden layers.
+template <int COUNT> struct OutputWeights {
+    static constexpr int EACH = own_width(HIDDEN - 1) / OUTPUT_SHARES;
+    float                of[COUNT][EACH];
+    FN OutputWeights(const Way (&ways)[COUNT]) {
         UNROLL
-        for (int distance = SHARES / 2; distance > 0; distance /= 2) sum += from_lane_across(sum, distance);
-        if (lane == 0) way.outputs[i] = sum;
+        for (int n = 0; n < COUNT; ++n) load(of[n], ways[n], thread_rank() / OUTPUT_SHARES);
+    }
+    static FN void load(float (&own)[EACH], const Way& way, int i) {
+        const float* const weights = weights_of(way.net, HIDDEN) + own_begin(HIDDEN - 1) + thread_rank() % OUTPUT_SHARES;
+        UNROLL
+        for (int e = 0; e < EACH; ++e) own[e] = weights[i % way.outs * width_of(HIDDEN - 1) + e * OUTPUT_SHARES];
+    }
+};
+
+// The part of the outputs that own columns of the last hidden layers are in.
+template <int COUNT> FN void find_outputs_parts(const Way (&ways)[COUNT], OutputWeights<COUNT>& weights) {
+    constexpr int EACH = OutputWeights<COUNT>::EACH;
+    const int     lane = thread_rank() % OUTPUT_SHARES, begin = thread_rank() / OUTPUT_SHARES;
+    UNROLL
+    for (int n = 0; n < COUNT; ++n) {
+        ROLLED
+        for (int i = begin; i < ROWS * ways[n].outs; i += THREADS / OUTPUT_SHARES) {
+            float sum = 0;
+            if (i != begin) OutputWeights<COUNT>::load(weights.of[n], ways[n], i);
+            UNROLL
+            for (int e = 0; e < EACH; ++e) {
+                sum += ways[n].last[i / ways[n].outs * OWN_STRIDE + lane + e * OUTPUT_SHARES] * weights.of[n][e];
+            }
+            UNROLL
+            for (int distance = OUTPUT_SHARES / 2; distance > 0; distance /= 2) sum += from_lane_across(sum, distance);
+            if (lane == 0) ways[n].outputs[i] = sum;
+        }
     }
 }
 
 // Through all layers: of the last hidden one own columns are kept, of the others all.
 template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
     if constexpr (L == 0) {
-        ROLLED
-        for (int n = 0; n < COUNT; ++n) forth_through_first(whole(ways[n].first), ways[n].inputs, ways[n].net);
+        forth_through_first(ways);
         block_barrier();
         if constexpr (HIDDEN == 1) {
-            ROLLED
+            OutputWeights<COUNT> weights(ways);
+            UNROLL
             for (int n = 0; n < COUNT; ++n) {
                 ROLLED
                 for (int i = thread_rank(); i < ROWS * own_width(0); i += THREADS) {
@@ -176,22 +225,29 @@ template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
                 }
             }
             block_barrier();
+            find_outputs_parts(ways, weights);
         }
     } else {
-        constexpr bool LAST = L == HIDDEN - 1;
-        ROLLED
-        for (int n = 0; n < COUNT; ++n) find_parts<L>(parts(n), whole(ways[n].first + L - 1), ways[n].net);
-        block_barrier();
-        ROLLED
+        constexpr int TURNS = turns_of(own_width(L));
+        float         biases[COUNT][TURNS];
+        UNROLL
         for (int n = 0; n < COUNT; ++n) {
-            float* const to = LAST ? ways[n].last : whole(ways[n].first + L) + own_begin(L);
-            add_parts<L>(to, LAST ? OWN_STRIDE : STRIDE, parts(n), ways[n].net);
+            UNROLL
+            for (int turn = 0; turn < TURNS; ++turn) {
+                biases[n][turn] = biases_of(ways[n].net, L)[own_begin(L) + (turn * THREADS + thread_rank()) % own_width(L)];
+            }
         }
-        if constexpr (LAST) {
+        find_parts<L>(ways);
+        block_barrier();
+        if constexpr (L == HIDDEN - 1) {
+            OutputWeights<COUNT> weights(ways);
+            add_parts<L>(ways, biases);
             block_barrier();
+            find_outputs_parts(ways, weights);
         } else {
+            add_parts<L>(ways, biases);
             cluster_barrier();
-            ROLLED
+            UNROLL
             for (int n = 0; n < COUNT; ++n) {
                 ROLLED
                 for (int i = thread_rank(); i < ROWS * width_of(L); i += THREADS) {
@@ -203,27 +259,40 @@ template <int L = 0, int COUNT> FN void forth(const Way (&ways)[COUNT]) {
             cluster_barrier();  // all have read: it may be written again
         }
     }
-    if constexpr (L < HIDDEN - 1) {
-        forth<L + 1>(ways);
-    } else {
-        ROLLED
-        for (int n = 0; n < COUNT; ++n) find_outputs_parts(ways[n]);
-    }
+    if constexpr (L < HIDDEN - 1) forth<L + 1>(ways);
 }
 
 // --- back ---
 
-// Derivatives by own sums of the last hidden layer, from those by the outputs [16, outs].
-FN void back_from_outputs(float* to, const float* by, int outs, const float* last, const Net& net) {
-    constexpr int      IN = width_of(HIDDEN - 1), OWN = own_width(HIDDEN - 1);
-    const float* const weights = weights_of(net, HIDDEN) + own_begin(HIDDEN - 1);
-    ROLLED
-    for (int i = thread_rank(); i < ROWS * OWN; i += THREADS) {
-        const int row = i / OWN, k = i % OWN;
-        float     sum = 0;
-        _Pragma("unroll 2")
-        for (int o = 0; o < outs; ++o) sum += by[row * outs + o] * weights[o * IN + k];
-        to[row * OWN_STRIDE + k] = sum * slope(last[row * OWN_STRIDE + k]);
+// Some nets side by side: where the tiles of one are, from `first` on, its derivatives `by` own sums, the number of a tile
+// that is written over, and own columns of what its last hidden layer gave.
+struct Side {
+    Net    net;
+    int    first, spare;
+    float* by, * last;
+};
+
+// Derivatives by own sums of the last hidden layers, from those by the outputs, [16, SAID] of each.
+template <int SAID, int COUNT> FN void back_from_outputs(const Side (&sides)[COUNT], const float (&by)[COUNT][ROWS * SAID]) {
+    constexpr int IN = width_of(HIDDEN - 1), OWN = own_width(HIDDEN - 1), TURNS = turns_of(OWN);
+    float         sums[COUNT][TURNS] = {};
+    UNROLL
+    for (int n = 0; n < COUNT; ++n) {
+        const float* const weights = weights_of(sides[n].net, HIDDEN) + own_begin(HIDDEN - 1);
+        UNROLL
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int i = turn * THREADS + thread_rank(), row = minimum(i / OWN, ROWS - 1), k = i % OWN;
+            _Pragma("unroll 4")
+            for (int o = 0; o < SAID; ++o) sums[n][turn] += by[n][row * SAID + o] * weights[o * IN + k];
+        }
+    }
+    UNROLL
+    for (int n = 0; n < COUNT; ++n) {
+        UNROLL
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int i = turn * THREADS + thread_rank(), at = i / OWN * OWN_STRIDE + i % OWN;
+            if (i < ROWS * OWN) sides[n].by[at] = sums[n][turn] * slope(sides[n].last[at]);
+        }
     }
 }
 
@@ -255,33 +324,33 @@ template <int L, class Each> FN void back_through(const float* by, const Net& ne
     }
 }
 
-// Some nets side by side: where the tiles of one are, from `first` on, its derivatives `by` own sums, and the number of a
-// tile that is written over.
-struct Side {
-    Net    net;
-    int    first, spare;
-    float* by;
-};
-
 // Back through hidden layers down to one, from the derivatives by own sums of layer L; calls use(l, net, derivatives).
 template <int L, int UNTIL, int COUNT, class Use> FN void back(const Side (&sides)[COUNT], const Use& use) {
-    ROLLED
+    UNROLL
     for (int n = 0; n < COUNT; ++n) use(L, n, sides[n].by);
     if constexpr (L > UNTIL) {
-        ROLLED
+        UNROLL
         for (int n = 0; n < COUNT; ++n) {
             float* const to = whole(sides[n].spare);
             back_through<L>(sides[n].by, sides[n].net, [&](int row, int column, float x) { to[row * STRIDE + column] = x; });
         }
         cluster_barrier();
+        constexpr int FOURS = own_width(L - 1) / 4;
         ROLLED
-        for (int n = 0; n < COUNT; ++n) {
-            ROLLED
-            for (int i = thread_rank(); i < ROWS * own_width(L - 1); i += THREADS) {
-                const int row = i / own_width(L - 1), k = i % own_width(L - 1), at = row * STRIDE + own_begin(L - 1) + k;
-                const float sum = summed_over_cluster(whole(sides[n].spare) + at);
-                sides[n].by[row * OWN_STRIDE + k] = sum * slope(whole(sides[n].first + L - 1)[at]);
+        for (int i = thread_rank(); i < COUNT * ROWS * FOURS; i += THREADS) {
+            const int     n = i / (ROWS * FOURS), row = i / FOURS % ROWS, k = i % FOURS * 4;
+            const int     at = row * STRIDE + own_begin(L - 1) + k;
+            int           spare = sides[0].spare, first = sides[0].first;
+            float*        to = sides[0].by;
+            UNROLL
+            for (int other = 1; other < COUNT; ++other) {
+                if (n == other) spare = sides[other].spare, first = sides[other].first, to = sides[other].by;
             }
+            Wide<4>       by   = four_over_cluster(whole(spare) + at);
+            const Wide<4> gave = four(whole(first + L - 1) + at);
+            UNROLL
+            for (int e = 0; e < 4; ++e) by.value[e] *= slope(gave.value[e]);
+            *reinterpret_cast<Wide<4>*>(to + row * OWN_STRIDE + k) = by;
         }
         if constexpr (L > UNTIL + 1) cluster_barrier();  // all have read: it may be written again
         else block_barrier();
@@ -327,14 +396,21 @@ FN void keep_all(float* kept, int first, const float* last, int first_row, int c
 // Columns of eight are exchanged such that four rows' are in different banks.
 template <int COLUMNS> FN int staged_place(int row, int column) { return row * COLUMNS + (column ^ row % 4 * 8); }
 
+// Four numbers, or zeros, on their way to shared memory.
+FN void send_four(float* to, const float* from, bool real) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from),
+                 "r"(real ? 16 : 0) : "memory");
+}
+FN void await_fours() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 template <int COLUMNS> FN void stage(float* to, const float* from, int first_column, int first_row, int rows) {
-    constexpr int FOURS = COLUMNS / 4;
-    _Pragma("unroll 8")
-    for (int i = thread_rank(); i < STAGED * FOURS; i += THREADS) {
-        const int row = i / FOURS, column = i % FOURS * 4;
-        Wide<4>   x   = {};
-        if (first_row + row < rows) x = four(from + Index(first_row + row) * MOST + first_column + column);
-        *reinterpret_cast<Wide<4>*>(to + staged_place<COLUMNS>(row, column)) = x;
+    constexpr int FOURS = COLUMNS / 4, AT_ONCE = THREADS / FOURS;
+    const int     column = thread_rank() % FOURS * 4, first = thread_rank() / FOURS;
+    const float*  at = from + Index(first_row) * MOST + first_column + column;
+    _Pragma("unroll 4")
+    for (int row = first; row < STAGED; row += AT_ONCE) {
+        const bool real = first_row + row < rows;
+        send_four(to + staged_place<COLUMNS>(row, column), real ? at + row * MOST : from, real);
     }
 }
 
@@ -374,6 +450,7 @@ FN float gradient_tile(float* gradient, float* of_biases, const Factor& by, cons
         block_barrier();
         by.template to<OUTS>(staged_by, first_out, first, rows);
         inputs.template to<INS>(staged_in, first_in, first, rows);
+        await_fours();
         block_barrier();
         _Pragma("unroll 4")
         for (int row = q; row < STAGED; row += 8) {
@@ -388,7 +465,7 @@ FN float gradient_tile(float* gradient, float* of_biases, const Factor& by, cons
         }
         if (first_in == 0) {
             constexpr int SHARE = STAGED * OUTS / THREADS;
-            ROLLED
+            _Pragma("unroll 8")
             for (int row = r / OUTS * SHARE; row < (r / OUTS + 1) * SHARE; ++row) {
                 of_bias += staged_by[staged_place<OUTS>(row, r % OUTS)];
             }
@@ -592,6 +669,8 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
         fetch(then, call.next_observations, FEATURES, first, rows, 0, INPUT_STRIDE);
         fetch(now, call.observations, FEATURES, first, rows, 0, FEATURES);
         fetch(now, call.actions, WIDTH, first, rows, FEATURES, INPUT_STRIDE);
+        const bool  real     = r < ROWS && row < rows, found = real && call.found[row] != 0;
+        const float returned = real ? call.returns[row] : 0.0f, discount = real ? call.discounts[row] : 0.0f;
         block_barrier();
         forth(first_ways);
         find_outputs(small, actor.net);
@@ -603,16 +682,15 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
         forth(targets);
         find_said(small, 2 * NETS, call.critics, call.targets);
         if (r < ROWS) {
-            const bool found = row < rows && call.found[row] != 0;
-            float      aim = 0, loss = 0;
+            float aim = 0, loss = 0;
             if (found) {
                 float least = small.said[NETS][r];
                 ROLLED
                 for (int net = 1; net < NETS; ++net) least = minimum(least, small.said[NETS + net][r]);
                 if (STOCHASTIC) least -= weight * log_prob;
-                aim = call.returns[row] + call.discounts[row] * least;
+                aim = returned + discount * least;
             }
-            ROLLED
+            UNROLL
             for (int net = 0; net < NETS; ++net) {
                 const float off = found ? small.said[net][r] - aim : 0.0f;
                 loss += 0.5f * off * off;
@@ -633,12 +711,12 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
         }
         block_barrier();
         Side sides[NETS];
-        ROLLED
+        UNROLL
         for (int net = 0; net < NETS; ++net) {
-            sides[net] = {critics[net].net, critics[net].first, targets[net].first, targets[net].last};
-            back_from_outputs(sides[net].by, small.by_said[net], 1, own(net), sides[net].net);
+            sides[net] = {critics[net].net, critics[net].first, targets[net].first, targets[net].last, own(net)};
             keep_all(call.kept + Index(net * HIDDEN) * rows * MOST, sides[net].first, own(net), first, rows);
         }
+        back_from_outputs<1>(sides, small.by_said);
         block_barrier();
         back<HIDDEN - 1, 0>(sides, [&](int l, int net, const float* by) {
             keep(call.slopes + Index(net * HIDDEN + l) * rows * MOST, by, OWN_STRIDE, l, first, rows);
@@ -679,6 +757,7 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
         float              log_prob = 0;
         if (tile >= cluster_count()) cluster_barrier();  // what was a part of the last tile's has been read
         fetch(inputs, call.observations, FEATURES, first, rows, 0, INPUT_STRIDE);
+        const bool found = r < ROWS && row < rows && call.found[row] != 0;
         block_barrier();
         forth(own_way);
         find_outputs(small, actor);
@@ -686,13 +765,11 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
         block_barrier();
         forth(critics);
         find_said(small, NETS, call.critics, call.critics);
-        bool found = false;
         if (r < ROWS) {
-            found     = row < rows && call.found[row] != 0;
             int which = 0;
             ROLLED
             for (int net = 1; net < NETS && STOCHASTIC; ++net) which = small.said[net][r] < small.said[which][r] ? net : which;
-            ROLLED
+            UNROLL
             for (int net = 0; net < NETS; ++net) small.by_said[net][r] = found && which == net ? -1.0f : 0.0f;
             if (tells && row < rows) {
                 const float loss = (STOCHASTIC ? weight * log_prob : 0.0f) - small.said[which][r];
@@ -706,11 +783,12 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
         for (int i = r; i < ROWS * WIDTH; i += THREADS) small.by_actions_part[i] = 0;
         block_barrier();
         Side sides[NETS];
-        ROLLED
+        UNROLL
         for (int net = 0; net < NETS; ++net) {
-            sides[net] = {critics[net].net, critics[net].first, (1 + NETS) * WHOLES_OF_NET + net, own(1 + NETS + net)};
-            back_from_outputs(sides[net].by, small.by_said[net], 1, own(1 + net), sides[net].net);
+            sides[net] = {
+                critics[net].net, critics[net].first, (1 + NETS) * WHOLES_OF_NET + net, own(1 + NETS + net), own(1 + net)};
         }
+        back_from_outputs<1>(sides, small.by_said);
         block_barrier();
         if constexpr (HIDDEN > 1) back<HIDDEN - 1, 1>(sides, [](int, int, const float*) {});
         UNROLL
@@ -725,13 +803,27 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
                 by = gave, stride = STRIDE, begin = 0, columns = width_of(0);
                 block_barrier();
             }
+            constexpr int      EACH = ((HIDDEN > 1 ? width_of(0) : own_width(0)) + WARP - 1) / WARP;
             const float* const weights = weights_of(sides[net].net, 0) + begin * INPUTS + FEATURES;
             ROLLED
-            for (int at = warp; at < ROWS * WIDTH; at += WARPS) {
-                float sum = 0;
-                for (int o = r % WARP; o < columns; o += WARP) sum += by[at / WIDTH * stride + o] * weights[o * INPUTS + at % WIDTH];
-                sum = summed_over_warp(sum);
-                if (r % WARP == 0) small.by_actions_part[at] += sum;
+            for (int d = 0; d < WIDTH; ++d) {
+                float own[EACH];
+                UNROLL
+                for (int e = 0; e < EACH; ++e) {
+                    const int o = r % WARP + e * WARP;
+                    own[e]      = o < columns ? weights[o * INPUTS + d] : 0.0f;
+                }
+                ROLLED
+                for (int at = warp; at < ROWS; at += WARPS) {
+                    float sum = 0;
+                    UNROLL
+                    for (int e = 0; e < EACH; ++e) {
+                        const int o = r % WARP + e * WARP;
+                        if (o < columns) sum += by[at * stride + o] * own[e];
+                    }
+                    sum = summed_over_warp(sum);
+                    if (r % WARP == 0) small.by_actions_part[at * WIDTH + d] += sum;
+                }
             }
         }
         cluster_barrier();
@@ -741,18 +833,18 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
         if (r < ROWS) {
             ROLLED
             for (int d = 0; d < WIDTH; ++d) {
-                steer(small.by + r * OUTPUTS, small.outputs + r * OUTPUTS, normal, inputs[r * INPUT_STRIDE + FEATURES + d],
+                steer(small.by[0] + r * OUTPUTS, small.outputs + r * OUTPUTS, normal, inputs[r * INPUT_STRIDE + FEATURES + d],
                       small.by_actions[r * WIDTH + d], weight, 0, d);
             }
             ROLLED
             for (int o = 0; o < OUTPUTS; ++o) {
-                if (!found) small.by[r * OUTPUTS + o] = 0;
-                if (tells && row < rows) call.by_outputs[Index(row) * OUTPUTS + o] = small.by[r * OUTPUTS + o];
+                if (!found) small.by[0][r * OUTPUTS + o] = 0;
+                if (tells && row < rows) call.by_outputs[Index(row) * OUTPUTS + o] = small.by[0][r * OUTPUTS + o];
             }
         }
         block_barrier();
-        const Side own_side[1] = {{actor, 0, WHOLES_OF_NET, own(1 + NETS)}};
-        back_from_outputs(own_side[0].by, small.by, OUTPUTS, own(0), actor);
+        const Side own_side[1] = {{actor, 0, WHOLES_OF_NET, own(1 + NETS), own(0)}};
+        back_from_outputs<OUTPUTS>(own_side, small.by);
         block_barrier();
         keep_all(call.kept, 0, own(0), first, rows);
         back<HIDDEN - 1, 0>(own_side, [&](int l, int, const float* by) {
