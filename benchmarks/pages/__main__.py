@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages import commands, comparisons, environments, figures
+from benchmarks.pages import commands, comparisons, environments, figures, off_policy
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-MADE: Mapping[str, Callable[[Path], str]] = {**environments.MADE, **figures.MADE, **comparisons.MADE, **commands.MADE}
+MADE: Mapping[str, Callable[[Path], str]] = {
+    **environments.MADE, **figures.MADE, **comparisons.MADE, **off_policy.MADE, **commands.MADE,
+}  # fmt: skip
 """By name: from the page to what stands there."""
 
 _BLOCK = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -202,19 +202,6 @@ def training_tag(_page: Path) -> str:
     return table(("env-steps/s", *PRECISIONS.values()), rows)
 
 
-def updates_cpu(_page: Path) -> str:
-    """SAC's updates in a second on a CPU, beside those of others."""
-    rows = [
-        (
-            f"{of['batch']:,}",
-            " x ".join(map(str, of["hidden"])),
-            *(digits(of["updates_per_s"][name]) for name in ("kernels", "torch", "sbx", "sb3")),
-        )
-        for of in results("training_cpu", "updates").values()
-    ]
-    return table(("batch", "hidden layers", "ours", "ours in torch", "SBX (JAX)", "SB3"), rows)
-
-
 def presets(_page: Path) -> str:
     """What presets reach."""
     rows = [
@@ -368,7 +355,6 @@ MADE: Mapping[str, Callable[[Path], str]] = {
     "teams-cpu": teams_cpu,
     "training-cuda": training_cuda,
     "training-tag": training_tag,
-    "updates-cpu": updates_cpu,
     "presets": presets,
     "tag-learning": tag_learning,
     "worlds": worlds,

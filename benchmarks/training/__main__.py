@@ -20,6 +20,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "throughput": speed.throughput,
     "sampler": speed.sampler,
     "presets": learning.presets,
+    "algorithms": learning.algorithms,
     "tag_throughput": speed.tag,
     "tag_learning": learning.tag,
     "worlds": worlds.worlds,

@@ -23,6 +23,22 @@ PUBLISHED = {
 """What is learnt, and what RL-Zoo says of its PPO (benchmark.md, one run): the return, acting greedily. Where an
 environment has no ``reward_threshold``, as Pendulum, this counts as learnt."""
 
+OTHERS: Mapping[tuple[str, str], tuple[str, float]] = {
+    ("Pendulum-v1", "sac"): ("agent", -150.0),
+    ("Pendulum-v1", "td3"): ("agent", -150.0),
+    ("MountainCarContinuous-v0", "sac"): ("agent", 94.0),
+    ("MountainCarContinuous-v0", "td3"): ("agent", 93.0),
+    ("MountainCarContinuous-v0", "ddpg"): ("agent", 93.0),
+    ("CartPole-v1", "pqn"): ("agent", 475.0),
+    ("Acrobot-v1", "pqn"): ("agent", -80.0),
+    ("MountainCar-v0", "pqn"): ("agent", -110.0),
+    ("TagGridWorld-v0", "pqn-taggers"): ("tagger", 60.0),
+    ("TagContinuous-v0", "sac-taggers"): ("tagger", 75.0),
+    ("TagContinuous-v0", "sac-runners"): ("runner", 250.0),
+}
+"""Presets of other algorithms than PPO: who learns, and what is expected: a return, or the runners' survival, which
+taggers shorten."""
+
 TEAMS = ("TagContinuous-v0", "TagGridWorld-v0")
 ROLES = ("tagger", "runner")
 
@@ -60,6 +76,29 @@ def presets(plan: TrainingPlan) -> dict[str, Any]:
             f"{env_id}: {returns} with actions drawn; {reached['drawn']} of {len(runs)} seeds reach {threshold:g}, "
             f"{reached['greedy']} greedily; median {statistics.median(run['seconds'] for run in runs):.1f} s, "
             f"{statistics.median(run['steps'] for run in runs):,.0f} steps"
+        )
+    return found
+
+
+def algorithms(plan: TrainingPlan) -> dict[str, Any]:
+    """The presets of other algorithms with several seeds, each evaluated greedily from the same starts."""
+    found = {}
+    for (env_id, name), (role, threshold) in OTHERS.items():
+        runs, single = [], role == "agent"
+        for seed in range(plan.seeds):
+            trainer, run = trained(plan, env_id, name, seed)
+            evaluated = trainer.evaluate(episodes=10 * EPISODES if single else EPISODES, seed=0)
+            run["evaluated"] = evaluated[role].mean if single else evaluated["runner"].metrics["survival"].mean
+            runs.append(run)
+        less = role == "tagger"
+        reached = sum((run["evaluated"] <= threshold) if less else (run["evaluated"] >= threshold) for run in runs)
+        settings = dict(preset(env_id, name))
+        found[f"{env_id} {name}"] = {"role": role, "threshold": threshold, "settings": settings, "reached": reached}
+        found[f"{env_id} {name}"]["runs"] = runs
+        ends = sorted(run["evaluated"] for run in runs)
+        plan.log(
+            f"{env_id}, {name}: from {ends[0]:.4g} to {ends[-1]:.4g}; {reached} of {len(runs)} seeds reach "
+            f"{threshold:g}; median {statistics.median(run['seconds'] for run in runs):.2f} s"
         )
     return found
 
