@@ -117,24 +117,31 @@ template <int COUNT> FN void forth_through_first(const Way (&ways)[COUNT]) {
 // Own columns of layers, without biases. Warps share them by eights, and the depth, which is taken in an order in which a
 // thread's factors lie side by side: each warp's part of the sums.
 template <int L, int COUNT> FN void find_parts(const Way (&ways)[COUNT]) {
-    constexpr int IN = width_of(L - 1), TILES = own_width(L) / 8, SHARES = WARPS / TILES;
-    const int     warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
-    float         c[COUNT][4] = {};
+    constexpr int  IN = width_of(L - 1), TILES = own_width(L) / 8, SHARES = WARPS / TILES;
+    constexpr int  TURNS = (IN / 16 + SHARES - 1) / SHARES;
+    constexpr bool EVEN = IN / 16 % SHARES == 0;  // otherwise what is beyond the depth is multiplied by zero
+    const int      warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
+    const auto     depth_of = [&](int turn) { return (turn * SHARES + warp / TILES) * 16 + 4 * q; };
+    float          c[COUNT][4] = {};
     if (warp >= SHARES * TILES) return;
     UNROLL
     for (int n = 0; n < COUNT; ++n) {
         const float* const from    = whole(ways[n].first + L - 1) + g * STRIDE;
         const float* const weights = weights_of(ways[n].net, L) + (own_begin(L) + warp % TILES * 8 + g) * IN;
+        Wide<4>            weight[TURNS] = {};
         UNROLL
-        for (int turn = 0; turn < (IN / 16 + SHARES - 1) / SHARES; ++turn) {
-            const int k = (turn * SHARES + warp / TILES) * 16 + 4 * q;
-            if (k >= IN) break;
-            const Wide<4> low = four(from + k), high = four(from + 8 * STRIDE + k), weight = four(weights + k);
+        for (int turn = 0; turn < TURNS; ++turn) {
+            if (EVEN || depth_of(turn) < IN) weight[turn] = four(weights + depth_of(turn));
+        }
+        UNROLL
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int     k = EVEN ? depth_of(turn) : minimum(depth_of(turn), IN - 4);
+            const Wide<4> low = four(from + k), high = four(from + 8 * STRIDE + k);
             UNROLL
             for (int half = 0; half < 4; half += 2) {
                 const u32 left[4]  = {rounded(low.value[half]), rounded(high.value[half]),
                                       rounded(low.value[half + 1]), rounded(high.value[half + 1])};
-                const u32 right[2] = {rounded(weight.value[half]), rounded(weight.value[half + 1])};
+                const u32 right[2] = {rounded(weight[turn].value[half]), rounded(weight[turn].value[half + 1])};
                 product_tf32(c[n], left, right);
             }
         }
