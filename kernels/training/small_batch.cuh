@@ -367,13 +367,17 @@ template <int L, int UNTIL, int COUNT, class Use> FN void back(const Side (&side
 
 // --- tiles and memory ---
 
-// Rows [rows, columns] into a tile from a column on; up to column `end` all else is zero.
-FN void fetch(float* to, const float* rows, int columns, int first_row, int count, int begin, int end) {
-    const int filled = end - begin;
-    for (int i = thread_rank(); i < ROWS * filled; i += THREADS) {
-        const int row = i / filled, k = i % filled;
-        to[row * INPUT_STRIDE + begin + k] =
-            k < columns && first_row + row < count ? rows[Index(first_row + row) * columns + k] : 0.0f;
+// Rows [rows, columns], and others beside them, into a tile; all else of it is zero.
+FN void fetch(float* to, const float* rows, int columns, const float* more, int more_columns, int first_row, int count) {
+    _Pragma("unroll 2")
+    for (int i = thread_rank(); i < ROWS * INPUT_STRIDE; i += THREADS) {
+        const int   row = i / INPUT_STRIDE, k = i % INPUT_STRIDE;
+        const Index of = first_row + row;
+        float       x  = 0;
+        if (of < count && k < columns + more_columns) {
+            x = k < columns ? rows[of * columns + k] : more[of * more_columns + k - columns];
+        }
+        to[i] = x;
     }
 }
 
@@ -634,7 +638,8 @@ FN void find_outputs(Small& small, const Net& actor) {
     cluster_barrier();
     ROLLED
     for (int i = thread_rank(); i < ROWS * OUTPUTS; i += THREADS) {
-        small.outputs[i] = summed_over_cluster(small.outputs_part + i) + biases_of(actor, HIDDEN)[i % OUTPUTS];
+        const float bias = biases_of(actor, HIDDEN)[i % OUTPUTS];
+        small.outputs[i] = bias + summed_over_cluster(small.outputs_part + i);
     }
     block_barrier();
 }
@@ -646,7 +651,8 @@ FN void find_said(Small& small, int count, const float* critics, const float* ta
     for (int i = thread_rank(); i < ROWS * count; i += THREADS) {
         const int number = i / ROWS;
         const Net net    = {number < NETS ? critics : targets, number % NETS};
-        small.said[number][i % ROWS] = summed_over_cluster(&small.said_part[number][i % ROWS]) + *biases_of(net, HIDDEN);
+        const float bias = *biases_of(net, HIDDEN);
+        small.said[number][i % ROWS] = bias + summed_over_cluster(&small.said_part[number][i % ROWS]);
     }
     block_barrier();
 }
@@ -657,7 +663,7 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
     Small&      small = small_ones();
     const int   rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank();
     const bool  tells  = cluster_rank() == 0;
-    const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
+    const float log_temperature = *call.log_temperature;
     u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
     float* const now = inputs_tile(0), * const then = inputs_tile(1);
     const Way   actor = {{call.next_actor, -1}, NETS * WHOLES_OF_NET, OUTPUTS, then, own(NETS), small.outputs_part};
@@ -673,9 +679,8 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
         const int first = tile * ROWS, row = first + r;
         float     log_prob = 0;
         if (tile >= cluster_count()) cluster_barrier();  // what was a part of the last tile's has been read
-        fetch(then, call.next_observations, FEATURES, first, rows, 0, INPUT_STRIDE);
-        fetch(now, call.observations, FEATURES, first, rows, 0, FEATURES);
-        fetch(now, call.actions, WIDTH, first, rows, FEATURES, INPUT_STRIDE);
+        fetch(then, call.next_observations, FEATURES, nullptr, 0, first, rows);
+        fetch(now, call.observations, FEATURES, call.actions, WIDTH, first, rows);
         const bool  real     = r < ROWS && row < rows, found = real && call.found[row] != 0;
         const float returned = real ? call.returns[row] : 0.0f, discount = real ? call.discounts[row] : 0.0f;
         block_barrier();
@@ -694,7 +699,7 @@ KERNEL_OF_CLUSTERS(kernel_critics, CriticsCall, THREADS, BLOCKS) {
                 float least = small.said[NETS][r];
                 ROLLED
                 for (int net = 1; net < NETS; ++net) least = minimum(least, small.said[NETS + net][r]);
-                if (STOCHASTIC) least -= weight * log_prob;
+                if (STOCHASTIC) least -= exp(log_temperature) * log_prob;
                 aim = returned + discount * least;
             }
             UNROLL
@@ -747,7 +752,7 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
     Small&      small = small_ones();
     const int   rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank(), warp = r / WARP;
     const bool  tells  = cluster_rank() == 0;
-    const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
+    const float log_temperature = *call.log_temperature;
     u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
     float* const inputs = inputs_tile(0);
     const Way    own_way[1] = {{{call.actor, -1}, 0, OUTPUTS, inputs, own(0), small.outputs_part}};
@@ -763,7 +768,7 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
         const float* const normal = call.normal + Index(row < rows ? row : 0) * WIDTH;
         float              log_prob = 0;
         if (tile >= cluster_count()) cluster_barrier();  // what was a part of the last tile's has been read
-        fetch(inputs, call.observations, FEATURES, first, rows, 0, INPUT_STRIDE);
+        fetch(inputs, call.observations, FEATURES, nullptr, 0, first, rows);
         const bool found = r < ROWS && row < rows && call.found[row] != 0;
         block_barrier();
         forth(own_way);
@@ -779,7 +784,7 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
             UNROLL
             for (int net = 0; net < NETS; ++net) small.by_said[net][r] = found && which == net ? -1.0f : 0.0f;
             if (tells && row < rows) {
-                const float loss = (STOCHASTIC ? weight * log_prob : 0.0f) - small.said[which][r];
+                const float loss = (STOCHASTIC ? exp(log_temperature) * log_prob : 0.0f) - small.said[which][r];
                 call.sums[Index(POLICY_LOSS) * rows + row] = found ? loss : 0.0f;
                 call.sums[Index(ENTROPY) * rows + row]     = found && STOCHASTIC ? -log_prob : 0.0f;
                 call.sums[Index(ALIVE) * rows + row]       = found ? 1.0f : 0.0f;
@@ -841,7 +846,7 @@ KERNEL_OF_CLUSTERS(kernel_actor, ActorCall, THREADS, BLOCKS) {
             ROLLED
             for (int d = 0; d < WIDTH; ++d) {
                 steer(small.by[0] + r * OUTPUTS, small.outputs + r * OUTPUTS, normal, inputs[r * INPUT_STRIDE + FEATURES + d],
-                      small.by_actions[r * WIDTH + d], weight, 0, d);
+                      small.by_actions[r * WIDTH + d], STOCHASTIC ? exp(log_temperature) : 0.0f, 0, d);
             }
             ROLLED
             for (int o = 0; o < OUTPUTS; ++o) {

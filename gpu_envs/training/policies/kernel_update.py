@@ -21,8 +21,8 @@ from gpu_envs.training.process.group import Group
 
 _ALIVE = SUMS.index("alive")
 
-MOST_ROWS = 2048
-"""Of a batch whose gradients are found in one launch each."""
+MOST_ROWS = 1024
+"""Of a batch from which a launch learns; beyond them functions are as quick."""
 
 
 class KernelUpdate(ActorCriticUpdate):
