@@ -185,10 +185,10 @@ class TeamVectorEnv:
         """Puts the arrays of a role's agents together, where they are."""
         try:
             library = library_of(arrays[0])
-            if library == "torch":
-                return sys.modules["torch"].stack(arrays, 1)
-            if library == "cupy":
-                return sys.modules["cupy"].stack(arrays, 1)
+            if library in ("torch", "cupy"):
+                if len(arrays) == 1:  # which no other could differ from
+                    self._check_shapes(role, arrays)
+                return sys.modules[library].stack(arrays, 1)
             return np.stack(arrays, 1, out=self._scratch_for(role), casting="same_kind")
         except (TypeError, ValueError, RuntimeError):
             self._check_shapes(role, arrays)

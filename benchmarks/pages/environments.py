@@ -55,7 +55,7 @@ def _single(spec: Spec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("observation", space_text(spec.observation_space(params))),
         ("action", space_text(spec.action_space(params))),
-        ("state", _fields(spec.typed_state)),
+        ("state", _fields(spec.typed_state, params)),
     ]
 
 
@@ -64,13 +64,18 @@ def _team(spec: TeamSpec, params: Mapping[str, Any]) -> list[tuple[str, str]]:
     spaces = [(role.name, spec.seen(role, params), _space(role.action, params)) for role in spec.roles]
     alike = len({(space_text(seen.whole), space_text(action)) for _, seen, action in spaces}) == 1
     for name, seen, action in spaces[:1] if alike else spaces:
-        of = "" if alike else f" of a {name}"
+        of = "" if alike else f" of {_a(name)}"
         shared = f"; {seen.shared_size} of its numbers are alike for all agents of the role" if seen.shared else ""
         rows += [(f"observation{of}", space_text(seen.whole) + shared), (f"action{of}", space_text(action))]
     groups: list[tuple[str, Mapping[str, Field]]] = [("state of an agent", {**spec.state, "in_game": Field("bool")})]
-    groups += [(f"state of a {role.name}", role.state) for role in spec.roles if role.state]
+    groups += [(f"state of {_a(role.name)}", role.state) for role in spec.roles if role.state]
     groups += [("state of a replica", {**spec.shared, "elapsed": Field("int")})]
-    return rows + [(what, _fields(fields)) for what, fields in groups]
+    return rows + [(what, _fields(fields, spec.fixed_params(params))) for what, fields in groups]
+
+
+def _a(role: str) -> str:
+    """With its article."""
+    return f"{'an' if role[0] in 'aeiou' else 'a'} {role}"
 
 
 def _space(source: Any, params: Mapping[str, Any]) -> gymnasium.Space[Any]:
@@ -91,13 +96,12 @@ def space_text(space: gymnasium.Space[Any]) -> str:
     return f"`Box({', '.join(map(str, space.shape))})` of {space.dtype}{bounds}"
 
 
-def _fields(fields: Mapping[str, Field]) -> str:
-    return ", ".join(f"`{name}`{_field(field)}" for name, field in fields.items())
+def _fields(fields: Mapping[str, Field], params: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}`{_field(field, params)}" for name, field in fields.items())
 
 
-def _field(field: Field) -> str:
-    sizes = field.shape if field.shape is not None else (field.length,) if field.is_array else ()
-    shape = " x ".join("all agents" if size == "AGENTS" else str(size) for size in sizes) if not callable(sizes) else ""
+def _field(field: Field, params: Mapping[str, Any]) -> str:
+    shape = "all agents" if field.shape == ("AGENTS",) else " x ".join(map(str, field.sizes(params)))
     said = [*([field.type] if field.type != "real" else []), *([shape] if shape else [])]
     return f" ({', '.join(said)})" if said else ""
 
@@ -121,9 +125,13 @@ def parameters(page: Path) -> str:
             _settings("option", spec.options),
         ]
     if spec.layouts:
-        fields = ", ".join(f"`{name}`" for name in spec.layouts)
+        of_agents = spec.state if isinstance(spec, TeamSpec) else {}
+        plain = [name for name in spec.layouts if name in of_agents and not of_agents[name].is_array]
+        others = [name for name in spec.layouts if spec.has_team and name not in plain]
+        fields = ", ".join(f"`{name}`" for name in spec.layouts if name not in others)
         shape = "`[num_agents]` or `[num_envs, num_agents]`" if spec.has_team else "one value or `[num_envs]`"
-        parts.append(f"Explicit starts, given as `reset(options={{...}})`: {fields}, each {shape}.")
+        more = f"; {', '.join(f'`{name}`' for name in others)}, as in the state" if others else ""
+        parts.append(f"Explicit starts, given as `reset(options={{...}})`: {fields}, each {shape}{more}.")
     return "\n\n".join(parts)
 
 

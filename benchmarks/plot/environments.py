@@ -10,6 +10,7 @@ from PIL import Image
 import gpu_envs
 from benchmarks.plot import style
 from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.envs import PARTICLES
 
 SHOWN = {
     "CartPole-v1": 12,
@@ -21,7 +22,7 @@ SHOWN = {
 }
 """By id: how many steps were taken before the picture."""
 
-ALSO = {"MountainCar-v0": 60, "RiceN-v0": 12, "CovidEconomy-v0": 200}
+ALSO = {"MountainCar-v0": 60, "RiceN-v0": 12, "CovidEconomy-v0": 200, **{spec.id: 10 for spec in PARTICLES}}
 """Others, whose pages have a picture too."""
 
 WIDTH = 360

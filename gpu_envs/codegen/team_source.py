@@ -73,7 +73,7 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *_team_headers(layout.config),
         *headers("environments/nearest.cuh"),
         ("generated", _prologue(layout, declared)),
-        *headers("drivers/team_actions.cuh"),
+        *headers("drivers/team_actions.cuh", "environments/particles.cuh"),
         rules,
         *([] if layout.spec.shares else [("generated", _NOTHING_SHARED)]),
         *_checked_calls(layout),

@@ -11,7 +11,7 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.derived import FixedParams, derived
-from gpu_envs.specs.fields import Field, check_kinds
+from gpu_envs.specs.fields import Field, check_kinds, whole_count
 from gpu_envs.specs.names import COPIES, check_capitals, check_name
 from gpu_envs.specs.params import ParamValue
 from gpu_envs.specs.spaces import Seen, SpaceSource, check_space, row_space
@@ -26,8 +26,8 @@ class Role:
 
     name: str
     """In the singular."""
-    count: int | str
-    """How many there are, or the parameter that says so."""
+    count: int | str | Callable[[Mapping[str, Any]], int]
+    """How many there are, the parameter that says so, or a function of the parameters marked ``fixed``."""
     observation: SpaceSource
     """What one of them sees, and others may see otherwise."""
     action: SpaceSource
@@ -45,6 +45,9 @@ class Role:
 
     def size(self, params: Mapping[str, Any]) -> int:
         """How many there are under these parameters."""
+        if callable(self.count):
+            what = f"the role {self.name!r}: its count"
+            return whole_count(derived(self.count, params, what), what)
         return self.count if isinstance(self.count, int) else int(params[self.count])
 
     def agents(self, params: Mapping[str, Any], what: str) -> tuple[str, ...]:
@@ -134,7 +137,7 @@ class TeamSpec(Spec):
                 self._check_number(f"{what} its {name}", given)
         if role.shared_at is not None and role.shared_observation is None:
             raise ValueError(f"{what} shared_at says where its shared_observation stands, and it has none")
-        if not isinstance(role.count, str) and (
+        if not (isinstance(role.count, str) or callable(role.count)) and (
             isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1
         ):
             raise ValueError(f"{what} its count is {role.count!r}; a whole number from 1 up, or a parameter's name")

@@ -169,6 +169,22 @@ _TAG_FROM_A_BUFFER: Mapping[str, Any] = {
     "total_steps": 500_000,
 }
 
+_PARTICLES: Mapping[str, Any] = {
+    "num_envs": 1024,
+    "horizon": 25,
+    "epochs": 4,
+    "minibatches": 8,
+    "learning_rate": "0:0.002,1:0",
+    "gamma": 0.95,
+    "gae_lambda": 0.95,
+    "entropy_weight": 0.001,
+    "normalise_observations": True,
+    "normalise_rewards": True,
+    "stagger": True,
+    "precision": "tf32",
+    "total_steps": 20_000_000,
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
     "CartPole-v1": {
@@ -336,5 +352,17 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
     },
     "CovidEconomy-v0": {"default": _COVID},
+    "Simple-v3": {"default": _PARTICLES},
+    "SimpleAdversary-v3": {"default": _PARTICLES},
+    "SimpleCrypto-v3": {"default": _PARTICLES},
+    "SimplePush-v3": {"default": _PARTICLES},
+    "SimpleReference-v3": {"default": _PARTICLES},
+    "SimpleSpeakerListener-v4": {"default": _PARTICLES},
+    "SimpleSpread-v3": {"default": _PARTICLES},
+    "SimpleTag-v3": {
+        "default": _PARTICLES,
+        "adversaries": {**_PARTICLES, "policies": {"agent": "random"}},
+    },
+    "SimpleWorldComm-v3": {"default": _PARTICLES},
 }
 """Fields of ``Config``, by environment and name. The one called default is used where none is asked for."""

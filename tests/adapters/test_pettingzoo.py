@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from harness import SMALLER, TEAM_IDS, assert_same_bits, assert_unchanged, numpy_of
 from pettingzoo_tools import namespace_of, pz, spec_of
+from registered import limit_name
 
 import gpu_envs
 from gpu_envs import ActionError, MultiAgentEnv
@@ -445,9 +446,10 @@ def test_options(team: Any, team_id: str) -> None:
     assert_same_bits(team.reset(seed=0, options=given)[0], plain)
     assert given == {"options": 1}
     for name in spec_of(team_id).layouts:
-        layout = np.arange(len(team.possible_agents)) % 7
+        shape = team.batch.state[name].shape[1:]
+        layout = np.arange(int(np.prod(shape))).reshape(shape) % 3
         team.reset(options={"options": 1, name: layout})
-        assert numpy_of(team.batch.state[name])[0].tolist() == layout.tolist()
+        assert_same_bits(numpy_of(team.batch.state[name])[0].astype(int), layout)
     with pytest.raises(ValueError, match="no reset option 'no_such_thing'"):
         team.reset(options={"no_such_thing": 1})
 
@@ -467,7 +469,7 @@ def test_limits(team_id: str) -> None:
     with pytest.raises(ValueError, match="max_cycles is 3"):
         pz.parallel_env(team_id, max_cycles=3, max_episode_steps=4)
     if callable(spec.max_episode_steps):
-        assert pz.parallel_env(team_id, episode_length=4).max_cycles == 4
+        assert pz.parallel_env(team_id, **{limit_name(spec): 4}).max_cycles == 4
 
 
 def test_unknown_arguments(team_id: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from harness import MODES, PLACES, TEAM_IDS, Place, address, assert_same_bits, assert_unchanged, moved, numpy_of
 from pettingzoo_tools import namespace_of, pz, spec_of
+from registered import limit_name
 
 import gpu_envs
 from gpu_envs import ActionError, MultiAgentEnv
@@ -35,7 +36,7 @@ def test_pettingzoo_makes_them(team_id: str) -> None:
         assert env.unwrapped.max_cycles == 5
         assert env.unwrapped.batch.precision == "float64"
         if callable(spec_of(team_id).max_episode_steps):
-            assert pettingzoo.make(kind, name, episode_length=6).unwrapped.max_cycles == 6
+            assert pettingzoo.make(kind, name, **{limit_name(spec_of(team_id)): 6}).unwrapped.max_cycles == 6
 
 
 def test_namespaces(team_id: str) -> None:

@@ -269,8 +269,8 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
 
     where = rf"out\.rewards\['{role}'\]" if team else r"out\.rewards"
     good = empty(place, shape, "float32")
-    turned = empty(place, (*features[:-2], features[-1], features[-2]), "float32")
-    turned = turned.swapaxes(-1, -2) if hasattr(turned, "swapaxes") else turned.transpose(-1, -2)
+    turned = empty(place, (features[-1], *features[1:-1], features[0]), "float32")
+    turned = turned.swapaxes(0, -1) if hasattr(turned, "swapaxes") else turned.transpose(0, -1)
     found: dict[str, tuple[Any, type[Exception], str]] = {
         "replicas": (rewards((shape[0] + 1, *shape[1:])), ValueError, f"{where} has shape"),
         "agents": (rewards((*shape[:-1], shape[-1] + 1)), ValueError, "shape"),

@@ -18,6 +18,7 @@ from registered import (
     far,
     infos_of_a_start,
     joined,
+    limit_name,
     made,
     numpy_by_role,
     outcome,
@@ -222,7 +223,7 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
         step = env.step(placed(env, action, place))
         infos, result = step[4], outcome(env, step)
         rewards, terminated, truncated, seen, final = (
-            rows(result[name]) for name in ("rewards", "terminations", "truncations", "observations", "final_obs")
+            rows(env, result[name]) for name in ("rewards", "terminations", "truncations", "observations", "final_obs")
         )
         took_part = here & ~fresh[:, None]
         assert not rewards[~took_part].any()
@@ -230,7 +231,7 @@ def test_episodes_of_agents(make: Make, variant: Variant, place: Place, mode: st
         length += took_part
         ended = over(result) & ~fresh
         if variant.has_team:
-            alive = rows(result["alive"])
+            alive = rows(env, result["alive"])
             if mode != "SameStep":
                 assert not seen[~took_part & ~fresh[:, None]].any(), "who was out observes zeros"
                 assert_same_bits(numpy_of(env.state["in_game"]), alive)
@@ -387,25 +388,25 @@ def test_time_limit(make: Make, env_id: str, device: str, limit: int) -> None:
 def test_limits(make: Make, variant: Variant) -> None:
     """-1 lifts the limit, None is the spec's, which may be a parameter's."""
     spec = gpu_envs.spec(variant.env_id)
-    default, named = spec.limit(spec.check_params({}, 1)), "episode_length" in spec.params
+    default, named = spec.limit(spec.check_params({}, 1)), limit_name(spec)
     longest = default or 30
     cases: list[tuple[dict[str, Any], int | None]] = [({}, default), ({"max_episode_steps": 9}, 9)]
     cases += [({"max_episode_steps": None}, default)]
     cases += [({"max_episode_steps": -1}, None)] if spec.longest_episode is None else []
     if named:
-        cases += [({"episode_length": 9}, 9), ({"max_episode_steps": 8, "episode_length": 9}, 8)]
+        cases += [({named: 9}, 9), ({"max_episode_steps": 8, named: 9}, 8)]
     for given, expected in cases:
         env = make(variant.env_id, 2, device="cpu", **given)
         assert env.max_episode_steps == expected
         for elapsed in (longest - 1, (expected or 2 * longest) - 1):
             env.reset(seed=0, options=far(env))
             set_elapsed(env, elapsed)
-            assert rows(take(env, still(env))["truncations"]).all() == (expected is not None)
+            assert rows(env, take(env, still(env))["truncations"]).all() == (expected is not None)
 
 
 @pytest.mark.parametrize("limit", [0, -2, 1.5, True, "5"])
 def test_bad_limits(variant: Variant, limit: Any) -> None:
     """A limit that is none is refused."""
-    for name in ("max_episode_steps", *({"episode_length"} & gpu_envs.spec(variant.env_id).params.keys())):
+    for name in filter(None, ("max_episode_steps", limit_name(gpu_envs.spec(variant.env_id)))):
         with pytest.raises(ValueError, match=name):
             gpu_envs.make(variant.env_id, device="cpu", **{name: limit})

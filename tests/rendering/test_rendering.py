@@ -19,9 +19,10 @@ from harness import (
     numpy_of,
     on_host,
 )
-from pictures_seen import ALL_IDS, actions_for, all_of, assert_alike, drawing_of, nothing
+from pictures_seen import actions_for, all_of, assert_alike, drawing_of, nothing
 
 import gpu_envs
+from gpu_envs.envs import ALL, PARTICLES
 
 
 def moved_to(actions: Any, place: Place) -> Any:
@@ -30,6 +31,10 @@ def moved_to(actions: Any, place: Place) -> Any:
     return moved(actions, place)
 
 
+EVERY = pytest.mark.parametrize("any_id", [spec.id for spec in ALL])
+
+
+@EVERY
 @pytest.mark.parametrize("device", DEVICES)
 def test_pictures_are_as_they_were(any_id: str, device: str) -> None:
     """``python -m tests.golden`` stores them anew; look at them before you keep them."""
@@ -45,9 +50,10 @@ def test_pictures_are_as_they_were(any_id: str, device: str) -> None:
 
 
 def test_no_picture_is_left_over() -> None:
-    assert sorted(path.stem for path in golden.FOLDER.iterdir()) == sorted(ALL_IDS)
+    assert sorted(path.stem for path in golden.FOLDER.iterdir()) == sorted(spec.id for spec in ALL)
 
 
+@EVERY
 def test_every_replica_of_the_stored_pictures_looks_different(any_id: str) -> None:
     """Or they would say nothing of the states."""
     env = golden.env_in_states(any_id, device="cpu", render_mode="rgb_array")
@@ -146,6 +152,8 @@ VARIED: Mapping[str, Mapping[str, Any]] = {
     "TagGridWorld": {"grid_length": [100, 10, 30]},
     "RiceN": {"initial_temperature": [0.85, 2.0, 4.0]},
     "CovidEconomy": {},
+    **{spec.id.partition("-")[0]: {} for spec in PARTICLES},
+    "SimpleTag": {"agent_size": [0.05, 0.1, 0.2], "obstacle_size": [0.2, 0.1, 0.3]},
 }
 """Parameters that are seen, three replicas' own."""
 

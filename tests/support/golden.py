@@ -4,6 +4,7 @@
 before you keep it.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 import gpu_envs
 from gpu_envs.backend.arrays import to_numpy
+from gpu_envs.envs import PARTICLES
 
 FOLDER = Path(__file__).parents[1] / "rendering" / "golden"
 SMALLER = 4
@@ -55,6 +57,23 @@ def covid_economy() -> States:
     }
 
 
+def particles(env_id: str) -> States:
+    """Agents on a circle and landmarks on another; in the second replica some are beyond what is seen."""
+    env = gpu_envs.make(env_id, 2, device="cpu")
+    found: dict[str, Any] = {}
+    for prefix, far in (("", 0.8), ("landmark_", 0.5)):
+        count = env.state[f"{prefix}x"].shape[1]
+        turns = 2 * np.pi * (np.arange(count) + far) / count
+        for axis, turned in (("x", np.cos), ("y", np.sin)):
+            found[f"{prefix}{axis}"] = far * np.array([[1.0], [2.0]]) * turned(turns)
+    for name in {"goal", "key"} & env.state.keys():
+        found[name] = np.ones(env.state[name].shape)
+    if "c" in env.state:
+        found["c"] = np.broadcast_to(np.eye(env.state["c"].shape[2])[1], env.state["c"].shape)
+    env.close()
+    return found
+
+
 STATES: Mapping[str, Callable[[], States]] = {
     "CartPole": lambda: {"x": [0.0, 1.3, -2.3], "theta": [0.0, 0.2, -0.15]},
     "MountainCar": lambda: {"position": [-0.5, 0.3, -1.15, 0.5], "velocity": [0.0, 0.02, 0.0, 0.01]},
@@ -69,6 +88,7 @@ STATES: Mapping[str, Callable[[], States]] = {
     },
     "RiceN": rice_n,
     "CovidEconomy": covid_economy,
+    **{spec.id.partition("-")[0]: functools.partial(particles, spec.id) for spec in PARTICLES},
 }
 """By the environment's name, whatever its version."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import gpu_envs
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.cuda import device_count
+from gpu_envs.envs import PARTICLES
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.known import env_spec
 
@@ -22,7 +23,10 @@ Array: TypeAlias = Any
 IDS = [name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), gpu_envs.EnvSpec)]
 """Environments of one agent."""
 
-TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS]
+ALIKE = [spec.id for spec in PARTICLES if spec.id not in ("SimpleTag-v3", "SimpleSpeakerListener-v4")]
+"""Particle environments for which those two stand: they differ in their rules, which ``test_particles.py`` tests."""
+
+TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS and name not in ALIKE]
 """Environments with a team of agents."""
 
 TAGS = [name for name in TEAM_IDS if name.startswith("Tag")]

@@ -201,12 +201,12 @@ def part(recorded: Mapping[str, Mapping[str, np.ndarray]], replicas: slice) -> d
 
 def joined(env: Any, value: Any) -> np.ndarray:
     """What an environment gave as one array of all agents in their order, ``[num_envs, agents, ...]``."""
-    return rows(numpy_by_role(env, value))
+    return rows(env, numpy_by_role(env, value))
 
 
-def rows(by_role: Mapping[str, np.ndarray]) -> np.ndarray:
+def rows(env: Any, by_role: Mapping[str, np.ndarray]) -> np.ndarray:
     """Arrays of the roles as one of all agents, ``[num_envs, agents, ...]``."""
-    parts = [v[:, None] if role == "agent" else v for role, v in by_role.items()]
+    parts = [v if env.env_spec.has_team else v[:, None] for v in by_role.values()]
     if len({part.shape[2:] for part in parts}) > 1:  # observations of several widths
         widest = max(part.shape[2] for part in parts)
         parts = [np.pad(part, ((0, 0), (0, 0), (0, widest - part.shape[2]))) for part in parts]
@@ -308,6 +308,11 @@ def assert_guards(whole: Array) -> None:
 def is_whole(env: Any) -> bool:
     """Whether the actions are whole numbers."""
     return not any(isinstance(seen.action, Box) for seen in ByRole(env).roles.values())
+
+
+def limit_name(spec: gpu_envs.Spec) -> str:
+    """The parameter that is the time limit; empty: none is."""
+    return next((name for name in ("episode_length", "max_cycles") if name in spec.params), "")
 
 
 def first_real(variant: Variant) -> str:

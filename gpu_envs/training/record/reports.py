@@ -234,7 +234,7 @@ def entry_of(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWi
     """A log's entry: where returns and lengths are, and the means of what some iterations were like."""
     entry: dict[str, float] = {}
     for role, window in windows.items():
-        prefix = "" if role == ALONE else f"{role}/"
+        prefix = "" if windows.keys() == {ALONE} else f"{role}/"
         entry |= {f"{prefix}return": window.mean_return, f"{prefix}length": window.mean_length}
     learners = reports[0].figures
     for name in learners:

@@ -1,0 +1,20 @@
+"""An agent goes to a landmark."""
+
+from gpu_envs.envs import particles
+from gpu_envs.specs.metrics import Metric
+from gpu_envs.specs.team import Role, TeamSpec
+
+SIMPLE = TeamSpec(
+    id="Simple-v3",
+    header="simple.cuh",
+    description="An agent goes to a landmark.",
+    roles=(Role("agent", 1, particles.seen(4), particles.action()),),
+    state=particles.OF_AGENTS,
+    shared=particles.landmarks(lambda _: 1),
+    params=particles.common(),
+    metrics={"distance": Metric("of the agent from the landmark")},
+    layouts=particles.PLACES,
+    layout_rule=particles.start_rule(),
+    max_episode_steps=particles.limit,
+    drawing=particles.drawing(particles.marks(particles.RED, 0.05, 0, 1), particles.agents(particles.DARK, 0.05, 0, 1)),
+)

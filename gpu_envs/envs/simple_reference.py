@@ -1,0 +1,35 @@
+"""Two agents, of whom each knows where the other should go, and tells it."""
+
+from gpu_envs.envs import particles
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.metrics import Metric
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.team import Role, TeamSpec
+
+LANDMARKS, WORDS = 3, 10
+
+SIMPLE_REFERENCE = TeamSpec(
+    id="SimpleReference-v3",
+    header="simple_reference.cuh",
+    description="Two agents, of whom each knows where the other should go, and tells it.",
+    roles=(Role("agent", 2, particles.seen(21), particles.action(words=WORDS)),),
+    state={**particles.OF_AGENTS, "c": Field("real", WORDS), "goal": Field("int")},
+    shared=particles.landmarks(lambda _: LANDMARKS),
+    scratch={"gap": Field()},
+    params={
+        "local_ratio": Param(0.5, "share of an agent's own distance in its reward", minimum=0, maximum=1),
+        **particles.common(),
+    },
+    metrics={"distance": Metric("of the agents from their landmarks, the mean")},
+    layouts=(*particles.PLACES, "c", "goal"),
+    layout_rule=particles.start_rule(LANDMARKS),
+    max_episode_steps=particles.limit,
+    drawing=particles.drawing(
+        particles.marks(particles.RED, 0.05, 0, 1),
+        particles.marks(particles.GREEN, 0.05, 1, 1),
+        particles.marks(particles.BLUE, 0.05, 2, 1),
+        particles.agents(particles.DARK, 0.05, 0, 2),
+        words=WORDS,
+        speakers=(0, 1),
+    ),
+)

@@ -1,0 +1,34 @@
+"""A speaker, who cannot move, tells a listener to which landmark to go."""
+
+from gpu_envs.envs import particles
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.metrics import Metric
+from gpu_envs.specs.team import Role, TeamSpec
+
+LANDMARKS = WORDS = 3
+
+SIMPLE_SPEAKER_LISTENER = TeamSpec(
+    id="SimpleSpeakerListener-v4",
+    header="simple_speaker_listener.cuh",
+    description="A speaker, who cannot move, tells a listener to which landmark to go.",
+    roles=(
+        Role("speaker", 1, particles.seen(3), particles.action(moves=False, words=WORDS)),
+        Role("listener", 1, particles.seen(11), particles.action()),
+    ),
+    state={**particles.OF_AGENTS, "c": Field("real", WORDS)},
+    shared={**particles.landmarks(lambda _: LANDMARKS), "goal": Field("int")},
+    params=particles.common(),
+    metrics={"distance": Metric("of the listener from the goal")},
+    layouts=(*particles.PLACES, "c", "goal"),
+    layout_rule=particles.start_rule(LANDMARKS),
+    max_episode_steps=particles.limit,
+    drawing=particles.drawing(
+        particles.marks(particles.RED, 0.04, 0, 1),
+        particles.marks(particles.GREEN, 0.04, 1, 1),
+        particles.marks(particles.BLUE, 0.04, 2, 1),
+        particles.agents(particles.GREY, 0.075, 0, 1),
+        particles.agents(particles.DARK, 0.075, 1, 1),
+        words=WORDS,
+        speakers=(0,),
+    ),
+)

@@ -1,0 +1,58 @@
+"""Slower adversaries catch quicker agents among obstacles."""
+
+from gpu_envs.envs import particles
+from gpu_envs.pictures import Params
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.metrics import Metric
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.team import Role, TeamSpec
+
+
+def _seen(params: Params, prey: int) -> int:
+    """Numbers in the row of an agent that has so much prey, beside itself."""
+    agents = params["num_agent_neighbors"] or params["num_good"] + params["num_adversaries"] - 1
+    landmarks = params["num_landmark_neighbors"] or params["num_obstacles"]
+    return int(4 + 2 * landmarks + 2 * agents + 2 * (params["num_agent_neighbors"] or prey))
+
+
+SIMPLE_TAG = TeamSpec(
+    id="SimpleTag-v3",
+    header="simple_tag.cuh",
+    description="Slower adversaries catch quicker agents among obstacles.",
+    roles=(
+        Role(
+            "adversary",
+            "num_adversaries",
+            particles.seen(lambda params: _seen(params, params["num_good"])),
+            particles.action(),
+        ),
+        Role(
+            "agent",
+            "num_good",
+            particles.seen(lambda params: _seen(params, params["num_good"] - 1)),
+            particles.action(),
+        ),
+    ),
+    state=particles.OF_AGENTS,
+    shared=particles.landmarks(lambda params: int(params["num_obstacles"])),
+    scratch=particles.NEXT,
+    shared_scratch={"collisions": Field("int"), "caught": Field("int")},
+    params={
+        "num_good": Param(1, "agents that are chased", positive=True, fixed=True),
+        "num_adversaries": Param(3, "adversaries", positive=True, fixed=True),
+        "num_obstacles": Param(2, "landmarks that are in the way", minimum=0, fixed=True),
+        **particles.common(drive=None),
+        "terminate_on_success": Param(False, "an episode ends where all agents are touched at once"),
+        **particles.neighbours(),
+        **particles.chasing(adversary=0.075, agent=0.05, reward=10.0),
+    },
+    metrics={"collisions": Metric("of adversaries with agents", "sum")},
+    layouts=particles.PLACES,
+    layout_rule=particles.start_rule(),
+    max_episode_steps=particles.limit,
+    drawing=particles.drawing(
+        particles.marks(particles.DARK, "obstacle_size", 0, "num_obstacles"),
+        particles.agents(particles.RED, "adversary_size", 0, "num_adversaries"),
+        particles.agents(particles.GREEN, "agent_size", "num_adversaries", "num_good"),
+    ),
+)

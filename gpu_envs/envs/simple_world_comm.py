@@ -1,0 +1,65 @@
+"""Adversaries, led by one who sees all, catch agents that hide in forests."""
+
+from gpu_envs.envs import particles
+from gpu_envs.pictures import Params
+from gpu_envs.specs.fields import Field
+from gpu_envs.specs.metrics import Metric
+from gpu_envs.specs.params import Param
+from gpu_envs.specs.team import Role, TeamSpec
+
+WORDS, MOST_FORESTS = 4, 31
+
+
+def _landmarks(params: Params) -> int:
+    return int(params["num_obstacles"] + params["num_food"] + params["num_forests"])
+
+
+def _seen(params: Params, prey: int) -> int:
+    """Numbers in the row of an agent that has so much prey, beside itself."""
+    others = params["num_good"] + params["num_adversaries"] - 1
+    return int(4 + 2 * _landmarks(params) + 2 * others + 2 * prey + params["num_forests"])
+
+
+_adversary = particles.seen(lambda params: _seen(params, params["num_good"]) + WORDS)
+_agent = particles.seen(lambda params: _seen(params, params["num_good"] - 1))
+
+SIMPLE_WORLD_COMM = TeamSpec(
+    id="SimpleWorldComm-v3",
+    header="simple_world_comm.cuh",
+    description="Adversaries, led by one who sees all, catch agents that hide in forests.",
+    roles=(
+        Role("leadadversary", 1, _adversary, particles.action(words=WORDS)),
+        Role("adversary", lambda params: int(params["num_adversaries"]) - 1, _adversary, particles.action()),
+        Role("agent", "num_good", _agent, particles.action()),
+    ),
+    state={**particles.OF_AGENTS, "c": Field("real", WORDS)},
+    shared=particles.landmarks(_landmarks),
+    scratch={**particles.NEXT, "within": Field("int")},
+    shared_scratch={"collisions": Field("int")},
+    params={
+        "num_good": Param(2, "agents that are chased", positive=True, fixed=True),
+        "num_adversaries": Param(4, "adversaries, the leader included", minimum=2, fixed=True),
+        "num_obstacles": Param(1, "landmarks that are in the way", minimum=0, fixed=True),
+        "num_food": Param(2, "landmarks that agents like to be at", positive=True, fixed=True),
+        "num_forests": Param(2, "landmarks in which agents hide", minimum=0, maximum=MOST_FORESTS, fixed=True),
+        **particles.common(drive=None),
+        **particles.chasing(adversary=0.075, agent=0.045, reward=5.0),
+        "food_size": Param(0.03, "radius", positive=True),
+        "forest_size": Param(0.3, "radius", positive=True),
+    },
+    metrics={"collisions": Metric("of adversaries with agents", "sum")},
+    layouts=(*particles.PLACES, "c"),
+    layout_rule=particles.start_rule(),
+    max_episode_steps=particles.limit,
+    drawing=particles.drawing(
+        particles.marks(
+            particles.LEAVES, "forest_size", lambda p: int(p["num_obstacles"] + p["num_food"]), "num_forests"
+        ),
+        particles.marks(particles.DARK, "obstacle_size", 0, "num_obstacles"),
+        particles.marks(particles.BLUE, "food_size", "num_obstacles", "num_food"),
+        particles.agents(particles.RED, "adversary_size", 0, "num_adversaries"),
+        particles.agents(particles.GREEN, "agent_size", "num_adversaries", "num_good"),
+        words=WORDS,
+        speakers=(0,),
+    ),
+)

@@ -1,0 +1,139 @@
+"""What PettingZoo's ``mpe2`` makes of episodes of random actions: states, actions, rewards, observations."""
+
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpu_envs import envs
+
+MODULES = {
+    "Simple-v3": "simple_v3",
+    "SimpleAdversary-v3": "simple_adversary_v3",
+    "SimpleCrypto-v3": "simple_crypto_v3",
+    "SimplePush-v3": "simple_push_v3",
+    "SimpleReference-v3": "simple_reference_v3",
+    "SimpleSpeakerListener-v4": "simple_speaker_listener_v4",
+    "SimpleSpread-v3": "simple_spread_v3",
+    "SimpleTag-v3": "simple_tag_v3",
+    "SimpleWorldComm-v3": "simple_world_comm_v3",
+}
+CYCLES = 25
+"""Steps of an episode."""
+
+
+class Recording(NamedTuple):
+    """Steps of many episodes one after another: ``[steps, agents, ...]``, of replicas ``[steps, ...]``."""
+
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+    actions: list[np.ndarray]
+    """By agent."""
+    rewards: np.ndarray
+    observations: list[np.ndarray]
+    """By agent, after the step."""
+    margins: np.ndarray
+    """How far each step's nearest pair of discs is from beginning or ceasing to touch, or from changing its order."""
+
+
+def theirs(env_id: str, **params: Any) -> Any:
+    """Their environment, without wrappers; 0 neighbours are their None."""
+    given = {name: None if name.endswith("_neighbors") and not value else value for name, value in params.items()}
+    return importlib.import_module(f"mpe2.{MODULES[env_id]}").raw_env(**given)
+
+
+def state_of(env: Any) -> dict[str, Any]:
+    """Their state by our names."""
+    world = env.world
+    agents, marks = world.agents, world.landmarks
+    found = {
+        "x": [a.state.p_pos[0] for a in agents],
+        "y": [a.state.p_pos[1] for a in agents],
+        "x_dot": [a.state.p_vel[0] for a in agents],
+        "y_dot": [a.state.p_vel[1] for a in agents],
+        "landmark_x": [mark.state.p_pos[0] for mark in marks],
+        "landmark_y": [mark.state.p_pos[1] for mark in marks],
+    }
+    if any(not a.silent for a in agents):
+        found["c"] = [np.array(a.state.c, np.float64) for a in agents]
+    return found | _goals(agents, marks)
+
+
+def _goals(agents: list[Any], marks: list[Any]) -> dict[str, Any]:
+    """Which landmarks are goals: of all, or of each agent; and which one's colour is the key."""
+    if getattr(agents[0], "_goal_b", None) is not None:
+        each = [next((k for k, mark in enumerate(marks) if mark is a._goal_b), None) for a in agents]
+        return {"goal": each[0] if None in each else each}
+    if getattr(agents[0], "_goal_a", None) is None:
+        return {}
+    found = {"goal": next(k for k, mark in enumerate(marks) if mark is agents[0]._goal_a)}
+    if getattr(agents[-1], "_key", None) is not None:
+        found["key"] = int(np.argmax(agents[-1].key))
+    return found
+
+
+def _margin(env: Any, ordered: bool) -> float:
+    """How far discs are from a change that shows."""
+    entities = env.world.entities
+    places = np.array([e.state.p_pos for e in entities])
+    sizes = np.array([e.size for e in entities])
+    apart = np.hypot(*(places[:, None] - places).transpose(2, 0, 1))
+    pairs = np.triu_indices(len(entities), 1)
+    margin = np.abs(apart - sizes[:, None] - sizes)[pairs].min()
+    if ordered:
+        count = len(env.world.agents)
+        for row in apart[:count]:
+            margin = min(margin, *(np.diff(np.sort(part)).min(initial=np.inf) for part in (row[:count], row[count:])))
+    return float(margin)
+
+
+@functools.cache
+def recorded(env_id: str, steps: int, continuous: bool, params: tuple[tuple[str, Any], ...]) -> Recording:
+    """Episodes from starts of their own, with uniformly random actions."""
+    env = theirs(env_id, continuous_actions=continuous, max_cycles=CYCLES, **dict(params))
+    rng, spaces = np.random.default_rng(1), [env.action_space(name) for name in env.possible_agents]
+    ordered = any(name.endswith("_neighbors") for name, _ in params)
+    actions = [
+        rng.uniform(0, 1, (steps, *space.shape)).astype(np.float32) if continuous else rng.integers(space.n, size=steps)
+        for space in spaces
+    ]
+    before, after, rewards, seen, margins = [], [], [], [], []
+    for step in range(steps):
+        if step % CYCLES == 0:
+            env.reset(seed=step)
+        before.append(state_of(env))
+        env.current_actions = [given[step] if continuous else int(given[step]) for given in actions]
+        env._execute_world_step()
+        after.append(state_of(env))
+        rewards.append([env.rewards[name] for name in env.possible_agents])
+        seen.append([env.observe(name) for name in env.possible_agents])
+        margins.append(_margin(env, ordered))
+    first, then = ({name: np.array([state[name] for state in s]) for name in s[0]} for s in (before, after))
+    rows = [np.stack(own) for own in zip(*seen, strict=True)]
+    return Recording(first, then, actions, np.array(rewards), rows, np.array(margins))
+
+
+def by_role(env: Any, values: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays of each agent as ours takes and gives them."""
+    left = iter(values)
+    return {role: np.stack([next(left) for _ in range(count)], 1) for role, count in env.counts.items()}
+
+
+def each_agent(by_role: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+    """The same the other way round."""
+    for values in by_role.values():
+        yield from np.moveaxis(np.asarray(values), 1, 0)
+
+
+def put(env: Any, state: Mapping[str, np.ndarray]) -> None:
+    """Begins with these states."""
+    for name, values in state.items():
+        field = env.state[name]
+        if name.startswith("landmark") and not values.shape[1]:
+            continue  # without landmarks there is one that nobody meets
+        env.state[name] = values.reshape(field.shape)
+
+
+PARTICLES = [spec.id for spec in envs.PARTICLES]
