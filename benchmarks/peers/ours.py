@@ -6,10 +6,29 @@ from typing import Any
 
 import gpu_envs
 from benchmarks.peers import child
-from benchmarks.peers.works import BARE, FUSED_STEPS, GRAPH_STEPS, GRID, HORIZON, SIMPLE_TAG, Measured, Work
+from benchmarks.peers.works import (
+    BARE,
+    FUSED_STEPS,
+    GRAPH_STEPS,
+    GRID,
+    HORIZON,
+    SIMPLE_SPREAD,
+    SIMPLE_TAG,
+    TAG,
+    Measured,
+    Work,
+)
 from benchmarks.replicas import random_actions, tensors_of_actions
 from benchmarks.throughput import teams
 from benchmarks.timing import graph_of_steps, seconds_per_call, training_rate, waiting
+
+TEAMS = {
+    TAG: ("num_taggers", "num_runners"),
+    GRID: ("num_taggers",),
+    SIMPLE_TAG: ("num_adversaries", "num_good"),
+    SIMPLE_SPREAD: ("N",),
+}
+"""The parameters that are the numbers of agents."""
 
 TURNS = 16
 """Steps whose actions are drawn beforehand, and taken in turn."""
@@ -19,16 +38,13 @@ def params(work: Work) -> Mapping[str, Any]:
     """The environment's own, which make its team."""
     if work.team is None:
         return {}
-    taggers, runners = work.team
-    if work.task == GRID:
-        return {"num_taggers": taggers}
-    return {"num_taggers": taggers, "num_runners": runners, "use_full_observation": work.task == SIMPLE_TAG}
+    return dict(zip(TEAMS[work.task], work.team, strict=False))
 
 
 def made(work: Work) -> Any:
     """The replicas, with the output that suits the way; teams are staggered over their episode."""
     env = gpu_envs.make(
-        "TagContinuous-v0" if work.task == SIMPLE_TAG else work.task,
+        work.task,
         work.num_envs,
         device=work.device,
         output="numpy" if work.way == "host" else "torch",

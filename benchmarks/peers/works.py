@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
 CARTPOLE, TAG, GRID = "CartPole-v1", "TagContinuous-v0", "TagGridWorld-v0"
-SIMPLE_TAG = "simple tag"
-"""MPE's game of three adversaries and one good agent among two obstacles, with collisions and rewards of its own; our
-nearest is TagContinuous with three taggers and one runner who see everybody. Not the same task: the same agents."""
+SIMPLE_TAG, SIMPLE_SPREAD = "SimpleTag-v3", "SimpleSpread-v3"
+"""MPE's: adversaries and agents among two obstacles, and agents that cover landmarks."""
 CLASSIC = (CARTPOLE, "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 
 WAYS: Mapping[str, str] = {
@@ -31,15 +30,15 @@ class Work:
     """A piece of work that is timed."""
 
     task: str
-    """An environment's id, or ``SIMPLE_TAG``."""
+    """An environment's id."""
     way: str
     """One of ``WAYS``."""
     device: str
     """cpu or cuda."""
     num_envs: int
     """Replicas."""
-    team: tuple[int, int] | None = None
-    """Taggers and runners; None: there is one agent."""
+    team: tuple[int, ...] | None = None
+    """The agents of each role; None: there is one agent."""
     cores: str = "all"
     """Of the CPU: one or all. Who cannot choose is measured as what it is."""
     autoreset: str = "SameStep"
@@ -93,7 +92,7 @@ def classic_on_host(autoreset: str, *parts: tuple[str, str, tuple[int, ...]]) ->
 
 STEP_SIZES = {"cpu": (4096, 65_536), "cuda": (65_536, 2**22)}
 FUSED_SIZES = {"cpu": (4096,), "cuda": (65_536, 2**20)}
-TEAM_SIZES = {"cpu": (1024,), "cuda": (16_384, 262_144)}
+TEAM_SIZES = {"cpu": (1024, 4096), "cuda": (16_384, 262_144)}
 TRAIN_SIZE = {"cpu": 1024, "cuda": 65_536}
 
 
@@ -116,9 +115,17 @@ def torch_works(device: str) -> list[Work]:
     return [work for variant in ("eager", "torch.compile") for work in stepped(device, *ways, variant=variant)]
 
 
-def simple_tag(device: str) -> list[Work]:
-    """At every size."""
-    return [Work(SIMPLE_TAG, "step", device, num_envs, (3, 1)) for num_envs in TEAM_SIZES[device]]
+def particles(device: str) -> list[Work]:
+    """Tag of MPE's size at every number of replicas, spread, and a larger tag."""
+    few, *_, many = TEAM_SIZES[device]
+    works = [Work(SIMPLE_TAG, "step", device, num_envs, (3, 1)) for num_envs in TEAM_SIZES[device]]
+    return [*works, Work(SIMPLE_SPREAD, "step", device, many, (3,)), Work(SIMPLE_TAG, "step", device, few, (30, 10))]
+
+
+def mpe2(_: str) -> list[Work]:
+    """One replica on a core, as often as there are ours."""
+    games = ((SIMPLE_TAG, (3, 1)), (SIMPLE_SPREAD, (3,)))
+    return [Work(task, "step", "cpu", 4096, team, cores="one") for task, team in games]
 
 
 def warp_drive(device: str) -> list[Work]:
@@ -213,8 +220,9 @@ PEERS: Mapping[str, Peer] = {
         on_cpu=False,
         separate=True,
     ),
-    "vmas": Peer("VMAS", "vmas_tag", {"vmas": "vmas"}, simple_tag),
-    "jaxmarl": Peer("JaxMARL", "jaxmarl_tag", {"jax": "jax", "jaxmarl": "jaxmarl"}, simple_tag),
+    "vmas": Peer("VMAS", "vmas_particles", {"vmas": "vmas"}, particles),
+    "jaxmarl": Peer("JaxMARL", "jaxmarl_particles", {"jax": "jax", "jaxmarl": "jaxmarl"}, particles),
+    "mpe2": Peer("mpe2", "mpe2_parallel", {"mpe2": "mpe2"}, mpe2),
     "jax_ppo": Peer("PPO in JAX", "jax_train", {"jax": "jax"}, trained),
 }
 """By name. What is written by us for the purpose is jax, torch, numba and jax_ppo; all others are used as they come."""

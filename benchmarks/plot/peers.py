@@ -27,7 +27,8 @@ GROUPS = (
     BarGroup("CartPole, 128 steps a call", "CartPole-v1", ("fused",)),
     BarGroup("TagContinuous, 10 + 100 agents", "TagContinuous-v0", ("step", "graph")),
     BarGroup("TagGridWorld, 4 + 1 agents", "TagGridWorld-v0", ("step", "graph")),
-    BarGroup("Tag with 3 + 1 agents: MPE's game, and ours, which is another", "simple tag", ("step",)),
+    BarGroup("SimpleTag, 3 + 1 agents", "SimpleTag-v3", ("step",)),
+    BarGroup("SimpleSpread, 3 agents", "SimpleSpread-v3", ("step",)),
     BarGroup("PPO on CartPole, all of training", "CartPole-v1", ("train",)),
 )
 NAMES = {"graph": "CUDA graph", "asynchronous": "asynchronous"}

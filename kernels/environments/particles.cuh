@@ -78,15 +78,21 @@ template <class W, class P, class A> FN void drift(W& w, const P& p, int i, cons
     accelerate(w, p, i, {way.x * drive, way.y * drive}, infinity<real>());
 }
 
-// Adds the push from a disc at (x, y) to one that is `way` from it, where both sizes sum up to `sizes`: a force that
-// grows with how deep they are in one another, and softly begins some margins before.
+// How deep discs are in one another, softly from some margins before they touch. A function of its own, so that pairs
+// far from that neither wait for others' exponentials nor have a compiler compute theirs.
+SELDOM real softened(real depth, real margin) {
+    const real margins = depth / margin;
+    return margin * (log(1 + exp(margins > 0 ? -margins : margins)) + (margins > 0 ? margins : real(0)));
+}
+
+// Adds the push from a disc to one that is `way` from it, where both sizes sum up to `sizes`.
 template <class P> FN void push(const P& p, const Vector& way, real sizes, Vector& force) {
-    constexpr real unfelt = 40;  // margins between discs, where the force is below the last digit of any other
-    const real square = way.x * way.x + way.y * way.y, reach = sizes + unfelt * p.contact_margin;
+    constexpr real margins = sizeof(real) == 4 ? 17 : 40;  // so many away the exponential is below the last digit
+    const real edge   = margins * p.contact_margin;
+    const real square = way.x * way.x + way.y * way.y, reach = sizes + edge;
     if (square > reach * reach || square == 0) return;
-    const real distance = square_root(square), depth = (sizes - distance) / p.contact_margin;
-    const real soft  = log(1 + exp(depth > 0 ? -depth : depth)) + (depth > 0 ? depth : real(0));
-    const real scale = p.contact_force / distance * soft * p.contact_margin;
+    const real distance = square_root(square), depth = sizes - distance;
+    const real scale    = p.contact_force * (depth < edge ? softened(depth, p.contact_margin) : depth) / distance;
     force.x += way.x * scale;
     force.y += way.y * scale;
 }

@@ -312,12 +312,13 @@ def test_teams_are_as_large_as_was_asked() -> None:
     from benchmarks.peers import ours
 
     for work in (
-        Work(SIMPLE_TAG, "host", "cpu", 2, (3, 1)),
+        Work(SIMPLE_TAG, "host", "cpu", 2, (3, 2)),
+        Work(works.SIMPLE_SPREAD, "host", "cpu", 2, (4,)),
         Work(TAG, "host", "cpu", 2, (2, 5)),
         Work(works.GRID, "host", "cpu", 2, (4, 1)),
     ):
         env = ours.made(work)
-        assert (env.counts["tagger"], env.counts["runner"]) == work.team
+        assert tuple(env.counts.values()) == work.team
         assert sum(env.counts.values()) == work.agents
 
 

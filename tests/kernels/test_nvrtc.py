@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from harness import IDS, TEAM_IDS
+from harness import ALIKE, IDS, TEAM_IDS
 from nvrtc import ARCHITECTURES, check, double_arithmetic, nvrtc_missing, programs, ptx_of
 
 import gpu_envs
@@ -29,6 +29,13 @@ def _nvrtc() -> None:
 def test_compiles(env_id: str, architecture: str, precision: str) -> None:
     for program in programs(env_id, "SameStep", precision):
         check(program, architecture, precision)
+
+
+@pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("env_id", ALIKE)
+def test_particles_compile(env_id: str, continuous: bool) -> None:
+    for program in programs(env_id, "SameStep", "float32", continuous_actions=continuous):
+        check(program, "sm_90a", "float32")
 
 
 @pytest.mark.parametrize(

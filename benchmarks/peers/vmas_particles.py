@@ -1,4 +1,4 @@
-"""VMAS's MPE simple tag: three adversaries, one good agent, two obstacles, discrete actions, in torch operations."""
+"""VMAS's MPE with discrete actions, in torch operations: tag among two obstacles, and spread."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 import vmas
 
 from benchmarks.peers import child
-from benchmarks.peers.works import Measured, Work
+from benchmarks.peers.works import SIMPLE_SPREAD, Measured, Work
 from benchmarks.timing import seconds_per_call, waiting
 
 LIMIT = 25
@@ -17,18 +17,20 @@ LIMIT = 25
 def measure(work: Work, seconds: float) -> Measured:
     """Seconds of a step of all agents. VMAS restarts nothing by itself: all replicas are reset at the limit."""
     assert work.team is not None
-    adversaries, good = work.team
+    if work.task == SIMPLE_SPREAD:
+        name, sizes = "simple_spread", {"n_agents": work.team[0]}
+    else:
+        name, sizes = "simple_tag", dict(zip(("num_adversaries", "num_good_agents"), work.team, strict=True))
     generator = torch.Generator(work.device).manual_seed(0)
     begin = time.perf_counter()
     env: Any = vmas.make_env(
-        "simple_tag",
+        name,
         num_envs=work.num_envs,
         device=work.device,
         continuous_actions=False,
         max_steps=LIMIT,
         seed=0,
-        num_adversaries=adversaries,
-        num_good_agents=good,
+        **sizes,
     )
     actions = [
         [

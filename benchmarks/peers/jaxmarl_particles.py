@@ -1,4 +1,4 @@
-"""JaxMARL's MPE simple tag: three adversaries, one good agent, two obstacles, discrete actions."""
+"""JaxMARL's MPE with discrete actions: tag among two obstacles, and spread."""
 
 from typing import Any
 
@@ -6,13 +6,21 @@ import jax
 import jaxmarl
 
 from benchmarks.peers import child, jax_timing
-from benchmarks.peers.works import Measured, Work
+from benchmarks.peers.works import SIMPLE_SPREAD, Measured, Work
+
+
+def made(work: Work) -> Any:
+    """The game; it begins anew by itself."""
+    assert work.team is not None
+    if work.task == SIMPLE_SPREAD:
+        return jaxmarl.make("MPE_simple_spread_v3", num_agents=work.team[0], num_landmarks=work.team[0])
+    adversaries, good = work.team
+    return jaxmarl.make("MPE_simple_tag_v3", num_adversaries=adversaries, num_good_agents=good)
 
 
 def measure(work: Work, seconds: float) -> Measured:
     """Seconds of a step of all agents."""
-    env = jaxmarl.make("MPE_simple_tag_v3")
-    assert work.team == (env.num_adversaries, env.num_good_agents)
+    env = made(work)
 
     def start(key: Any) -> Any:
         return jax.vmap(env.reset)(jax.random.split(key, work.num_envs))[1]
