@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import command, record
 from benchmarks.command import log
-from benchmarks.training import gpus, learning, off_policy, profile, replay, solving, speed, worlds
+from benchmarks.training import gpus, learning, off_policy, particles, profile, replay, solving, speed, worlds
 from benchmarks.training.plan import TrainingPlan
 
 SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
@@ -24,6 +24,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "tag_throughput": speed.tag,
     "tag_learning": learning.tag,
     "worlds": worlds.worlds,
+    "particles": particles.particles,
     "updates": off_policy.updates,
     "replay": replay.replay,
     "efficiency": off_policy.efficiency,

@@ -182,7 +182,7 @@ _PARTICLES: Mapping[str, Any] = {
     "normalise_rewards": True,
     "stagger": True,
     "precision": "tf32",
-    "total_steps": 20_000_000,
+    "total_steps": 10_000_000,
 }
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
