@@ -43,10 +43,10 @@ class Role:
     names: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     """The agents', or a function of the parameters marked ``fixed``; None: ``name_0``, ``name_1`` and so on."""
 
-    def size(self, params: Mapping[str, Any]) -> int:
-        """How many there are under these parameters."""
+    def size(self, params: Mapping[str, Any], spec: str = "a team") -> int:
+        """How many there are under these parameters, or raises what is wrong with that; ``spec`` is whose they are."""
         if callable(self.count):
-            what = f"the role {self.name!r}: its count"
+            what = f"{spec}: the role {self.name!r}: its count"
             return whole_count(derived(self.count, params, what), what)
         return self.count if isinstance(self.count, int) else int(params[self.count])
 
@@ -182,7 +182,7 @@ class TeamSpec(Spec):
     def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:
         """The parameters that stay as they are, and ``AGENTS``, how many agents there are."""
         fixed = Spec.fixed_params(self, params)
-        return fixed.also({"AGENTS": sum(role.size(fixed) for role in self.roles)})
+        return fixed.also({"AGENTS": sum(role.size(fixed, self.id) for role in self.roles)})
 
     def most_dimensions(self, name: str) -> int:
         """Of a field's shape: one less where agents have it each."""

@@ -1,12 +1,19 @@
 """The Multi Particle Environments against PettingZoo's mpe2: a step from recorded states, and whole episodes."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from harness import HAS_CUDA, Make, Place, assert_same_bits, numpy_of
 from mpe_recordings import CYCLES, PARTICLES, Recording, by_role, each_agent, put, recorded
 from registered import HOST, LIMIT, Variant, draw, made, numpy_by_role, part, record, some
+
+import gpu_envs
+from gpu_envs import Param, Role, TeamSpec
+from gpu_envs.envs import particles
+from gpu_envs.testing import check_environment
 
 STATES = 20_000
 
@@ -149,3 +156,51 @@ def test_discs_in_one_place_and_wrong_goals_are_survived(device: str, make: Make
     assert all(np.isfinite(numpy_of(values)).all() for values in (*observations.values(), *rewards.values()))
     with pytest.raises(ValueError, match=r"options\['goal'\]: expected whole numbers from 0 to 1"):
         env.reset(options={"goal": 2})
+
+
+BUMPERS = """
+FN particles::Disc disc(const Params& p, int) { return {p.size, 4, infinity<real>()}; }
+
+FN void reset(World& w, const Params&, Team& team) { particles::scatter(w, team, 3); }
+
+FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
+    particles::move(w, p, team, actions, 3, disc);
+    FOR_EACH_AGENT(i, AGENTS) w.reward[i] = -particles::price_outside(w, i);
+}
+
+FN void look(World&, const Params&, Team&) {}
+
+FN void observe(const World& w, const Params&, int i, const Row& row) {
+    particles::see_landmarks(w, i, row, particles::see_place(w, i, row, 0), 3, 2);
+}
+"""
+
+
+def test_rules_of_others_use_the_same_physics(tmp_path: Path) -> None:
+    """Discs that begin apart and go on until they are at rest lie apart; how many there are is a function."""
+    header = tmp_path / "bumpers.cuh"
+    header.write_text(BUMPERS)
+    spec = TeamSpec(
+        id="Bumpers-v0",
+        header=header,
+        roles=(Role("car", lambda params: 2 * params["pairs"], Box(-np.inf, np.inf, (6,), np.float32), Discrete(5)),),
+        state=particles.OF_AGENTS,
+        shared=particles.landmarks(lambda _: 3),
+        scratch=particles.NEXT,
+        params={"pairs": Param(2, fixed=True), "size": Param(0.1), **particles.common(None), **particles.contacts()},
+    )
+    check_environment(spec, devices=["cpu"], num_envs=4)
+    env = gpu_envs.make(spec, 50, device="cpu", pairs=3)
+    assert isinstance(env, gpu_envs.MultiAgentEnv)
+    assert env.counts == {"car": 6}
+    env.reset(seed=0)
+    for _ in range(200):
+        env.step({"car": np.zeros((50, 6), int)})
+    places = np.stack([numpy_of(env.state["x"]), numpy_of(env.state["y"])], -1)
+    marks = np.stack([numpy_of(env.state["landmark_x"]), numpy_of(env.state["landmark_y"])], -1)
+    others = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)[:, *np.triu_indices(6, 1)]
+    assert others.min() > 0.19
+    assert np.linalg.norm(places[:, :, None] - marks[:, None], axis=-1).min() > 0.19
+    env.close()
+    with pytest.raises(ValueError, match="Bumpers-v0: the role 'car': its count is 0; at least 1"):
+        gpu_envs.make(spec, 1, device="cpu", pairs=0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from gpu_envs import envs
 
@@ -41,6 +42,7 @@ class Recording(NamedTuple):
 def theirs(env_id: str, **params: Any) -> Any:
     """Their environment, without wrappers; 0 neighbours are their None."""
     given = {name: None if name.endswith("_neighbors") and not value else value for name, value in params.items()}
+    pytest.importorskip("mpe2")
     return importlib.import_module(f"mpe2.{MODULES[env_id]}").raw_env(**given)
 
 
