@@ -100,4 +100,5 @@ def test_a_checkpoint_is_loaded_whole(name: str) -> None:
     environment = trainer.state()["environment"]
     for later in {"offset", "episode_metrics", "totals"} & environment["episode"].keys():
         assert not environment["episode"].pop(later).any()  # 0.1.0 knew none
+    assert environment.pop("randomness")["calls"] == 0  # nor this
     assert_same_bits(state["environment"], environment, "environment")

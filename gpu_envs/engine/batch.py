@@ -1,28 +1,26 @@
 """What a batch of replicas is to its user, with one agent or with a team: its making, state, parameters and pickles."""
 
 import abc
-import dataclasses
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpu_envs.backend import Backend, open_backend, resolve_device
 from gpu_envs.backend.arrays import Array
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.attributes import given_params, param_of_each, params_by_replica, per_replica, set_param
+from gpu_envs.engine.attributes import param_of_each, params_by_replica, per_replica, set_param
 from gpu_envs.engine.number_check import NumberCheck
 from gpu_envs.engine.options import Options, check_num_envs, config_of
 from gpu_envs.engine.resets import Reset, begin, read_offsets
 from gpu_envs.engine.results import Step, by_metric, keep_memory, only_finished
+from gpu_envs.engine.saving import Saving
 from gpu_envs.engine.simulation import NO_LIMIT, Simulation
-from gpu_envs.engine.snapshots import on_host, restore, snapshot
+from gpu_envs.engine.some_replicas import check_replicas
 from gpu_envs.engine.state import LiveParams, LiveState
 from gpu_envs.engine.turns import in_turn
-from gpu_envs.registry.known import again, lasting
 from gpu_envs.rendering.renderer import Renderer
 from gpu_envs.seeds import Seed, Seeds
 from gpu_envs.specs.base import Spec
@@ -32,7 +30,7 @@ ResultT = TypeVar("ResultT")
 """What a result is: an array or, with a team, arrays by role."""
 
 
-class Batch(abc.ABC, Generic[SpecT, ResultT]):
+class Batch(Saving, Generic[SpecT, ResultT]):
     """What ``VectorEnv`` and ``MultiAgentEnv`` share; each adds its spaces, ``reset`` and ``step``.
 
     A step looks at attributes of the environment itself: an attribute of an attribute costs time.
@@ -50,6 +48,8 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         render_mode: As given.
         closed: Whether ``close`` was called.
     """
+
+    _env_spec: SpecT
 
     def __init__(
         self,
@@ -257,13 +257,8 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
     def check(self) -> None:
         """Raises the first ActionError of steps whose actions came from the device, and what is wrong in ``params``."""
         self._sim.host_params()
+        check_replicas(self._sim)
         self._sim.check()
-
-    @in_turn
-    def allow_frozen_steps(self, allow: bool = True) -> None:
-        """Whether in Disabled mode a replica may be stepped whose episode is over, which then changes nothing."""
-        self._report_frozen = self._options.mode == "Disabled" and not allow
-        self._sim.set_step_flags(report_frozen=self._report_frozen)
 
     @in_turn
     def render(self) -> Any:
@@ -308,54 +303,6 @@ class Batch(abc.ABC, Generic[SpecT, ResultT]):
         member = getattr(self, name)
         made = member(*args, **kwargs) if callable(member) else member
         return made if name in ("get_attr", "call") else per_replica(made, self.num_envs)
-
-    # --- snapshots and pickles ---
-
-    @in_turn
-    def get_state(self) -> dict[str, Any]:
-        """Copies out everything a trajectory depends on: state, episodes, seeds and parameters."""
-        self._check_open()
-        kept = snapshot(self._sim)
-        return on_host(kept) if self.output == "numpy" else kept
-
-    @in_turn
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Copies in what ``get_state`` gave, here or in another environment of the same kind and size."""
-        self._check_open()
-        restore(self._sim, state)
-
-    @in_turn
-    def __getstate__(self) -> dict[str, Any]:
-        """The arguments that made it, and where its trajectories are: ids, numbers and NumPy's arrays only."""
-        return {
-            "id": self._env_spec.id,
-            "place": lasting(self._env_spec.id),
-            "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
-            "params": given_params(self._sim),
-            "snapshot": on_host(snapshot(self._sim)) if self._sim.ready and not self.closed else None,
-            "closed": self.closed,
-            "frozen_steps": not self._report_frozen,
-            "render_mode": self.render_mode,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes an equal environment, on this machine, that goes on where the other was."""
-        spec: Any = again(state["id"], state.get("place", state["id"]))
-        Batch.__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
-        if state["snapshot"] is not None:
-            restore(self._sim, state["snapshot"])
-        self.closed = state["closed"]
-        self.allow_frozen_steps(state.get("frozen_steps", False))
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise gymnasium.error.ClosedEnvironmentError(f"this {self._env_spec.id} is closed; make another")
-
-    def _check_ready(self, method: str) -> None:
-        """Raises an error if the environment is closed, or was never reset."""
-        self._check_open()
-        if not self._sim.ready:
-            raise gymnasium.error.ResetNeeded(f"call reset() before {method}()")
 
     def _begin(self, seed: Seeds, options: Mapping[str, Any] | None) -> Reset:
         """Begins new episodes at the starts asked for, or raises what is wrong with what ``reset`` was given."""

@@ -20,10 +20,10 @@ MOST_REPLICAS = 2**32
 OUTPUTS = ("numpy", "torch", "cupy")
 
 
-def check_num_envs(given: object) -> int:
-    """Returns the number of replicas, or says what is wrong with it."""
+def check_num_envs(given: object, name: str = "num_envs") -> int:
+    """Returns a number of replicas, or says what is wrong with it."""
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
-        raise ValueError(f"num_envs is {given!r}; a whole number from 1 up")
+        raise ValueError(f"{name} is {given!r}; a whole number from 1 up")
     return int(given)
 
 

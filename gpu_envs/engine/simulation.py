@@ -48,8 +48,9 @@ class Simulation:
         self.backend = backend
         self.arrays = backend.arrays(output)
         self.turn = threading.RLock()
-        self.ready = False
-        self._launches = 0
+        self.ready, self._launches = False, 0
+        self.randomness = {"seed": 0, "calls": 0}  # what fresh numbers follow from
+        self.copying: dict[str, Any] = {}  # what some_replicas.py keeps
         self._flags = {"report_frozen": 0, "clear_final": 0}
         self._shared: dict[str, ParamValue] = {}
         self._own: frozenset[str] = frozenset()
@@ -264,6 +265,8 @@ class Simulation:
         call.mask = None if mask is None else self.arrays.address(mask)
         call.reseed, call.new_seeds, call.reseed_all = None, None, 0
         chosen, bits = None, None  # what is freed here is used again by later work of the same stream only
+        first = seeds if isinstance(seeds, int) else next((s for s in seeds or () if s is not None), None)
+        self.randomness = self.randomness if first is None else {"seed": first, "calls": 0}
         if isinstance(seeds, int):
             call.first_seed, call.reseed_all = (seed_bits(seeds) + self.config.first_replica) % 2**64, 1
         elif seeds is not None:

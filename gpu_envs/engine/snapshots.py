@@ -20,17 +20,19 @@ _WITH = {True: "with statistics", False: "with statistics=False"}
 def snapshot(sim: Simulation) -> dict[str, Any]:
     """Copies out everything a trajectory depends on."""
     sim.host_params()
-
-    def copied(array: Array) -> Array:
-        twin = sim.arrays.empty(tuple(array.shape), dtype_of(array))
-        twin[...] = array
-        return twin  # contiguous, whatever the array was
-
     return {
-        "state": {name: copied(array) for name, array in sim.state.items()},
-        "episode": {name: copied(sim.buffers[buffer]) for name, buffer in sim.layout.episode.items()},
-        "params": {n: copied(v) if n in sim.param_arrays else v for n, v in sim.params.items()},
+        "state": {name: copied(sim, array) for name, array in sim.state.items()},
+        "episode": {name: copied(sim, sim.buffers[buffer]) for name, buffer in sim.layout.episode.items()},
+        "params": {n: copied(sim, v) if n in sim.param_arrays else v for n, v in sim.params.items()},
+        "randomness": dict(sim.randomness),
     }
+
+
+def copied(sim: Simulation, array: Array) -> Array:
+    """A contiguous copy in the simulation's memory, whatever the array was."""
+    twin = sim.arrays.empty(tuple(array.shape), dtype_of(array))
+    twin[...] = array
+    return twin
 
 
 def on_host(kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -40,15 +42,21 @@ def on_host(kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
-    """Copies a snapshot back in, or raises an error that says what does not fit, with nothing changed."""
-    config, spec = sim.config, sim.config.spec
+def rows_of(kept: Mapping[str, Any]) -> int:
+    """Of how many replicas a snapshot is."""
+    seeds = kept["episode"]["seeds"]
+    return int((np.shape(seeds) if library_of(seeds) == "" else seeds.shape)[0])
+
+
+def check_parts(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot that has what this simulation needs by name, completed where it is of before, or raises an error."""
     buffers = {"state": {f: f"state.{f}" for f in sim.state}, "episode": sim.layout.episode}
     if not isinstance(kept, Mapping):
         raise TypeError(f"the state is {type(kept).__name__}; give what get_state() returned")
-    if isinstance(kept.get("episode"), Mapping):  # 0.1.0 knew no offsets, and an environment may get metrics later
+    if isinstance(kept.get("episode"), Mapping) and "seeds" in kept["episode"]:
+        # 0.1.0 knew no offsets, and an environment may get metrics later
         later = {n: sim.buffers[b] for n, b in sim.layout.episode.items() if n in _LATER}
-        zeros = {name: np.zeros(tuple(array.shape), dtype_of(array)) for name, array in later.items()}
+        zeros = {name: np.zeros((rows_of(kept), *array.shape[1:]), dtype_of(array)) for name, array in later.items()}
         kept = {**kept, "episode": {**zeros, **kept["episode"]}}
     for part, names in {**buffers, "params": sim.params}.items():
         given = kept.get(part)
@@ -61,6 +69,14 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
         if not isinstance(given, Mapping) or set(given) != set(names):
             found = sorted(map(str, given)) if isinstance(given, Mapping) else given
             raise ValueError(f"the state's part {part!r} must have {sorted(names)}; got {found}")
+    return dict(kept)
+
+
+def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
+    """Copies a snapshot back in, or raises an error that says what does not fit, with nothing changed."""
+    config, spec = sim.config, sim.config.spec
+    kept = check_parts(sim, kept)
+    buffers = {"state": {f: f"state.{f}" for f in sim.state}, "episode": sim.layout.episode}
     values: dict[str, np.ndarray] = {}
     for part, places in buffers.items():
         for name, buffer in places.items():
@@ -90,6 +106,7 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
         counted = values["seeds"] == values["seeds"][0] + np.arange(config.num_envs)
         sim.arrays.write(sim.buffers["counted"], np.array([counted.all()], np.int32))
     sim.stagger(values["offset"])
+    sim.randomness = {**sim.randomness, **kept.get("randomness", {})}
     sim.ready = True
     if spec.masked:
         sim.observe()  # what is possible follows from the state

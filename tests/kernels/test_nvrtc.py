@@ -9,6 +9,7 @@ from nvrtc import ARCHITECTURES, check, double_arithmetic, nvrtc_missing, progra
 
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
+from gpu_envs.engine import some_replicas
 from gpu_envs.errors import CompileError
 from gpu_envs.rendering.painter import paint_program
 
@@ -29,6 +30,10 @@ def _nvrtc() -> None:
 def test_compiles(env_id: str, architecture: str, precision: str) -> None:
     for program in programs(env_id, "SameStep", precision):
         check(program, architecture, precision)
+
+
+def test_copies_of_rows_compile() -> None:
+    check(some_replicas.program(14), "sm_90a", "float32")
 
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])

@@ -1,0 +1,135 @@
+"""Snapshots, forks and pickles of a batch of replicas."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+
+from gpu_envs.engine.attributes import given_params
+from gpu_envs.engine.options import Options, check_num_envs
+from gpu_envs.engine.simulation import Simulation
+from gpu_envs.engine.snapshots import on_host, restore, rows_of, snapshot
+from gpu_envs.engine.some_replicas import restore_some, snapshot_of
+from gpu_envs.engine.turns import in_turn
+from gpu_envs.registry.known import again, lasting
+
+
+class Saving(abc.ABC):
+    """What of ``VectorEnv`` and ``MultiAgentEnv`` copies replicas out, in, and on."""
+
+    num_envs: int
+    output: str
+    closed: bool
+    render_mode: str | None
+    _env_spec: Any
+    _options: Options
+    _sim: Simulation
+    _report_frozen: bool
+    _turn: AbstractContextManager[bool]
+
+    @abc.abstractmethod
+    def __init__(self, spec: Any, num_envs: int = 1, **kwargs: Any) -> None:
+        """Makes the replicas."""
+
+    @in_turn
+    def get_state(self, replicas: Any = None) -> dict[str, Any]:
+        """Copies out everything a trajectory depends on: state, episodes, seeds and parameters.
+
+        Args:
+            replicas: A mask, or numbers; the snapshot has them in this order. None: all. With arrays of numbers on a
+                GPU nothing waits, and numbers that are no replica's are told of by ``check``.
+        """
+        self._check_open()
+        kept = snapshot(self._sim) if replicas is None else snapshot_of(self._sim, replicas)
+        return on_host(kept) if self.output == "numpy" else kept
+
+    @in_turn
+    def set_state(self, state: Mapping[str, Any], replicas: Any = None, randomness: str = "kept") -> None:
+        """Copies in what ``get_state`` gave, here or in another environment of the same kind.
+
+        The observations stay as they were until ``observe`` or the next step. A snapshot in the simulation's own memory
+        is copied there, without waiting for the device; of one on the host all is checked before anything changes.
+
+        Args:
+            state: Of as many replicas as are written, or of one, which all of them then continue.
+            replicas: Which to write, a mask or numbers, each once; None: all.
+            randomness: ``kept``: replicas go on with the random numbers of the snapshot, so that several of one moment
+                see the same; ``fresh``: with numbers that differ from replica to replica and from call to call, and
+                follow from the seed of the last reset and from how many such calls there were.
+        """
+        self._check_open()
+        if replicas is None and randomness == "kept" and not self._is_of_fewer(state):
+            restore(self._sim, state)
+        else:
+            restore_some(self._sim, state, replicas, randomness)
+
+    def _is_of_fewer(self, state: Any) -> bool:
+        """Whether a snapshot is of one replica, and this has several."""
+        episode = state.get("episode") if isinstance(state, Mapping) else None
+        known = isinstance(episode, Mapping) and "seeds" in episode
+        return known and self.num_envs > 1 and rows_of(state) == 1
+
+    @in_turn
+    def fork(self, k: int, *, randomness: str = "kept") -> Self:
+        """Makes an environment in which ``k`` replicas continue each of these: 0 to k-1 replica 0, and so on.
+
+        Args:
+            k: How many.
+            randomness: ``kept`` or ``fresh``, as of ``set_state``.
+        """
+        self._check_ready("fork")
+        k = check_num_envs(k, "k")
+        arguments = {**dataclasses.asdict(self._options), "num_envs": self.num_envs * k}
+        own = self._sim.layout.per_replica
+        given = given_params(self._sim).items()
+        params: dict[str, Any] = {n: np.repeat(v, k, 0) if n in own else v for n, v in given}
+        twin = type(self)(self._env_spec, **arguments, render_mode=self.render_mode, **params)
+        kept = snapshot(self._sim)
+        twin._sim.randomness = dict(self._sim.randomness)
+        restore_some(twin._sim, kept, None, randomness, each=k)
+        self._sim.randomness = dict(twin._sim.randomness)
+        twin.allow_frozen_steps(not self._report_frozen and self._options.mode == "Disabled")
+        return twin
+
+    @in_turn
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments that made it, and where its trajectories are: ids, numbers and NumPy's arrays only."""
+        return {
+            "id": self._env_spec.id,
+            "place": lasting(self._env_spec.id),
+            "arguments": {"num_envs": self.num_envs, **dataclasses.asdict(self._options)},
+            "params": given_params(self._sim),
+            "snapshot": on_host(snapshot(self._sim)) if self._sim.ready and not self.closed else None,
+            "closed": self.closed,
+            "frozen_steps": not self._report_frozen,
+            "render_mode": self.render_mode,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes an equal environment, on this machine, that goes on where the other was."""
+        spec: Any = again(state["id"], state.get("place", state["id"]))
+        type(self).__init__(self, spec, **state["arguments"], render_mode=state["render_mode"], **state["params"])
+        if state["snapshot"] is not None:
+            restore(self._sim, state["snapshot"])
+        self.closed = state["closed"]
+        self.allow_frozen_steps(state.get("frozen_steps", False))
+
+    @in_turn
+    def allow_frozen_steps(self, allow: bool = True) -> None:
+        """Whether in Disabled mode a replica may be stepped whose episode is over, which then changes nothing."""
+        self._report_frozen = self._options.mode == "Disabled" and not allow
+        self._sim.set_step_flags(report_frozen=self._report_frozen)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise gymnasium.error.ClosedEnvironmentError(f"this {self._env_spec.id} is closed; make another")
+
+    def _check_ready(self, method: str) -> None:
+        """Raises an error if the environment is closed, or was never reset."""
+        self._check_open()
+        if not self._sim.ready:
+            raise gymnasium.error.ResetNeeded(f"call reset() before {method}()")

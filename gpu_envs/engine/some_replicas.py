@@ -1,0 +1,302 @@
+"""Snapshots of some replicas, and one moment in many: rows are copied on the device, all arrays in one launch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from gpu_envs.backend.arrays import Array, library_of, to_numpy
+from gpu_envs.backend.program import KernelSettings, Program, program_of
+from gpu_envs.backend.structs import Struct
+from gpu_envs.engine.simulation import Simulation, dtype_of
+from gpu_envs.engine.snapshots import check_parts, copied, rows_of
+from gpu_envs.engine.state import as_field
+from gpu_envs.seeds import derived_seed
+from gpu_envs.specs.following import Derived
+
+_OF_ALL = "layout_seed"
+"""What a snapshot of a team has once: the seed of what all replicas share."""
+
+RANDOMNESS = ("kept", "fresh")
+"""Whether replicas go on with the random numbers of the moment, or with some that nobody else has."""
+
+_ROWS = Struct.of(
+    "Rows", "float", ("const u8*", "source"), ("u8*", "target"), ("Index", "source_stride"), ("Index", "target_stride"),
+    ("int", "bytes"),
+)  # fmt: skip
+
+
+def program(arrays: int) -> Program:
+    """The source, for so many arrays."""
+    call = Struct.of(
+        "CopyCall",
+        "float",
+        ("Index", "count"),
+        ("Index", "each"),
+        ("Index", "limit"),
+        ("const Index*", "sources"),
+        ("const Index*", "targets"),
+        ("u64*", "wrong"),
+        ("u64*", "seeds"),
+        ("u64", "first_seed"),
+        (_ROWS, "rows", arrays),
+    )
+    prologue, weight = f"constexpr int ARRAYS = {arrays};", max(1, arrays // 4)
+    settings = KernelSettings(prologue=prologue, structs=(_ROWS,), weight=weight)
+    return program_of(("drivers/copy_replicas.cuh",), {"copy": call}, settings)
+
+
+@final
+class RowCopies:
+    """Copies rows of so many arrays; sources and targets are replicas."""
+
+    def __init__(self, sim: Simulation, arrays: int) -> None:
+        """Compiles."""
+        made = program(arrays)
+        self._sim, self._kernels, self._call = sim, sim.backend.load(made), made.calls["copy"]()
+
+    def run(self, count: int, pairs: Sequence[tuple[Array, Array]], **values: Any) -> None:
+        """Copies ``count`` rows from the first of each pair to the second."""
+        address, call = self._sim.arrays.address, self._call
+        for place, (source, target) in zip(call.rows, pairs, strict=True):
+            place.source, place.target = address(source), address(target)
+            place.source_stride, place.target_stride = _stride(source), _stride(target)
+            place.bytes = _bytes(target)
+        for name, value in {
+            "count": count, "each": 1, "limit": self._sim.config.num_envs, "sources": None, "targets": None,
+            "wrong": None, "seeds": None, "first_seed": 0, **values,
+        }.items():  # fmt: skip
+            setattr(call, name, value)
+        self._kernels.bind("copy", call, count)(self._sim.arrays.stream())
+
+
+def _item(array: Array) -> int:
+    return int(array.element_size() if library_of(array) == "torch" else array.itemsize)
+
+
+def _stride(array: Array) -> int:
+    """Bytes from a row to the next."""
+    return int(array.stride(0)) * _item(array) if library_of(array) == "torch" else int(array.strides[0])
+
+
+def _bytes(array: Array) -> int:
+    """Bytes of a row."""
+    return int(np.prod(array.shape[1:], dtype=np.int64)) * _item(array)
+
+
+@final
+class Chosen:
+    """Some replicas, by number.
+
+    Attributes:
+        count: How many.
+        numbers: In the simulation's memory, int64.
+        checked: Whether each is known to be one.
+    """
+
+    def __init__(self, sim: Simulation, given: Any, *, once: bool) -> None:
+        """Reads a mask or numbers, or raises what is wrong with them; of numbers on a GPU that is told by ``check``.
+
+        Args:
+            sim: Whose.
+            given: Bools, one for each replica, or numbers.
+            once: Whether each may be named once only.
+        """
+        total, arrays = sim.config.num_envs, sim.arrays
+        shape = tuple(np.shape(given)) if library_of(given) == "" else tuple(given.shape)
+        kind = str(np.asarray(given).dtype if library_of(given) == "" else given.dtype).rpartition(".")[2]
+        mask = kind == "bool"
+        if len(shape) != 1 or (mask and shape != (total,)) or not (mask or kind.startswith(("int", "uint"))):
+            raise ValueError(
+                f"replicas are {kind} {list(shape)}; give a mask, bool [{total}], or numbers of replicas from 0 to "
+                f"{total - 1}, in one dimension"
+            )
+        here = library_of(given) == arrays.name and sim.backend.device != "cpu" and given.device == arrays.device
+        self.checked = mask or not here
+        if self.checked:
+            numbers = np.flatnonzero(to_numpy(given)) if mask else to_numpy(given).astype(np.int64)
+            self._check(numbers, total, once)
+            self.count, self.numbers = len(numbers), arrays.full_of(numbers)
+            return
+        self.count = shape[0]
+        if not self.count:
+            self._check(np.zeros(0, np.int64), total, once)
+        self.numbers = arrays.empty(shape, "int64")
+        self.numbers[...] = given
+
+    def _check(self, numbers: np.ndarray, total: int, once: bool) -> None:
+        if not len(numbers):
+            raise ValueError("replicas name none; give a mask with a True, or numbers")
+        wrong = numbers[(numbers < 0) | (numbers >= total)]
+        if len(wrong):
+            raise ValueError(f"replicas name {wrong[0]}; there are 0 to {total - 1}")
+        if once and len(np.unique(numbers)) < len(numbers):
+            raise ValueError("replicas name one more than once; each can have one state only")
+
+
+def _places(sim: Simulation) -> dict[tuple[str, str], Array]:
+    """What each replica has of its own, by part of a snapshot and name."""
+    own = sim.layout.per_replica
+    episode = {name: buffer for name, buffer in sim.layout.episode.items() if name != _OF_ALL}
+    return {
+        **{("state", name): array for name, array in sim.state.items()},
+        **{("episode", name): sim.buffers[buffer] for name, buffer in episode.items()},
+        **{("params", name): sim.param_arrays[name] for name in sim.config.spec.settings if name in own},
+    }
+
+
+def _copies(sim: Simulation, arrays: int) -> RowCopies:
+    if str(arrays) not in sim.copying:
+        sim.copying[str(arrays)] = RowCopies(sim, arrays)
+    found: RowCopies = sim.copying[str(arrays)]
+    return found
+
+
+def _wrong(sim: Simulation, chosen: Chosen | None) -> int | None:
+    """Where the kernel notes numbers that are no replica's; None: there are none."""
+    if chosen is None or chosen.checked:
+        return None
+    if "wrong" not in sim.copying:
+        sim.copying["wrong"] = sim.arrays.full_of(np.array([-1], np.int64))
+    return sim.arrays.address(sim.copying["wrong"])
+
+
+def check_replicas(sim: Simulation) -> None:
+    """Raises a ValueError if numbers from the device named what is no replica; waits for the device."""
+    if "wrong" not in sim.copying:
+        return
+    place = int(sim.arrays.read(sim.copying["wrong"])[0])
+    sim.arrays.write(sim.copying["wrong"], np.array([-1], np.int64))
+    if place >= 0:
+        raise ValueError(
+            f"replicas[{place}] is no replica, and what it stood for was left alone: there are 0 to "
+            f"{sim.config.num_envs - 1}"
+        )
+
+
+def snapshot_of(sim: Simulation, replicas: Any) -> dict[str, Any]:
+    """Copies out everything that the trajectories of some replicas depend on, in the order in which they are named."""
+    chosen = Chosen(sim, replicas, once=False)
+    if chosen.checked and sim.backend.device == "cpu":
+        sim.host_params()
+    places = _places(sim)
+    made = {key: sim.arrays.empty((chosen.count, *array.shape[1:]), dtype_of(array)) for key, array in places.items()}
+    _copies(sim, len(places)).run(
+        chosen.count,
+        [(places[key], made[key]) for key in places],
+        sources=sim.arrays.address(chosen.numbers),
+        wrong=_wrong(sim, chosen),
+    )
+    found: dict[str, Any] = {"state": {}, "episode": {}, "params": {}}
+    for (part, name), array in made.items():
+        found[part][name] = array
+    if _OF_ALL in sim.layout.episode:
+        found["episode"][_OF_ALL] = copied(sim, sim.buffers[sim.layout.episode[_OF_ALL]])
+    for name, value in sim.params.items():
+        if name not in found["params"]:
+            found["params"][name] = copied(sim, value) if name in sim.param_arrays else value
+    return {**found, "randomness": dict(sim.randomness)}
+
+
+def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, randomness: str, each: int = 1) -> None:
+    """Copies a snapshot into some replicas, or raises what does not fit, with nothing changed.
+
+    What all replicas of a team share, the places of ``start="fixed"``, comes along where all are written.
+
+    Args:
+        sim: The simulation.
+        kept: A snapshot of one replica, or of as many as are written, divided by ``each``.
+        replicas: A mask or numbers; None: all.
+        randomness: One of ``RANDOMNESS``.
+        each: How many replicas in a row get the same.
+    """
+    if randomness not in RANDOMNESS:
+        raise ValueError(f"randomness is {randomness!r}; give one of {', '.join(map(repr, RANDOMNESS))}")
+    kept = check_parts(sim, kept)
+    chosen = None if replicas is None else Chosen(sim, replicas, once=True)
+    count = sim.config.num_envs if chosen is None else chosen.count
+    if chosen is not None and not sim.ready:
+        raise ValueError("some replicas were never reset: reset() all of them first, or leave out replicas")
+    rows = rows_of(kept)
+    if rows == 1:
+        each = count
+    elif rows * each != count:
+        raise ValueError(f"the state is of {rows} replicas; give one of 1 or of {count // each}, which are written")
+    _own_where_needed(sim, kept["params"])
+    places = _places(sim)
+    pairs = [(_given(sim, part, name, kept[part][name], rows, array), array) for (part, name), array in places.items()]
+    fresh = {}
+    if randomness == "fresh":
+        sim.randomness["calls"] += 1
+        first = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"])
+        fresh = {"seeds": sim.arrays.address(sim.buffers["seeds"]), "first_seed": first}
+    _copies(sim, len(places)).run(
+        count,
+        pairs,
+        each=each,
+        targets=None if chosen is None else sim.arrays.address(chosen.numbers),
+        wrong=_wrong(sim, chosen),
+        **fresh,
+    )
+    if _OF_ALL in sim.layout.episode and chosen is None:
+        shared = sim.buffers[sim.layout.episode[_OF_ALL]]
+        shared[...] = _given(sim, "episode", _OF_ALL, kept["episode"][_OF_ALL], int(shared.shape[0]), shared)
+    if "counted" in sim.buffers:
+        sim.arrays.fill(sim.buffers["counted"], int(randomness == "fresh" and chosen is None))
+    sim.buffers["staggered"][...] = (sim.buffers["offset"] != 0).sum()
+    sim.ready = True
+    if sim.config.spec.masked:
+        sim.observe()
+
+
+def _own_where_needed(sim: Simulation, given: Mapping[str, Any]) -> None:
+    """Gives replicas parameters of their own where they are to have others than the rest."""
+    spec, n = sim.config.spec, sim.config.num_envs
+    changed: dict[str, Any] = {}
+    for name, value in given.items():
+        param = spec.settings[name]
+        if isinstance(param, Derived) or name in sim.layout.per_replica:
+            continue
+        now = sim.params[name]
+        if np.ndim(value) > param.rank if library_of(value) == "" else len(value.shape) > param.rank:
+            other = True
+        elif library_of(value) in ("torch", "cupy") and sim.backend.device != "cpu":
+            continue  # an array that all have in common is not brought to the host to be looked at
+        else:
+            other = not np.array_equal(to_numpy(value), to_numpy(now))
+        if other and param.fixed:
+            raise ValueError(
+                f"the state's parameter {name!r} is {value!r}, and this environment's is {now!r}: shapes depend on it, "
+                "so make an environment with the same"
+            )
+        if other:
+            one = param.index(now) if param.choices else to_numpy(now)
+            changed[name] = np.broadcast_to(one, (n, *np.shape(one)))
+    if changed:
+        values = {**sim.host_params(), **changed}
+        values = {name: v for name, v in values.items() if not isinstance(spec.settings[name], Derived)}
+        checked = {
+            name: spec.settings[name].check(name, v, n, sim.config.precision, sim.sizes_of(name))
+            if name in changed
+            else v
+            for name, v in values.items()
+        }
+        sim.set_params(spec.with_derived(checked, n, sim.config.precision))
+
+
+def _given(sim: Simulation, part: str, name: str, value: Any, rows: int, like: Array) -> Array:
+    """What a snapshot has of an array, in the simulation's memory, one row for each of its replicas."""
+    shape, what = (rows, *like.shape[1:]), f"the state's {name!r}"
+    on_device = library_of(value) == sim.arrays.name and getattr(value, "device", None) == like.device
+    if part == "params":
+        param = sim.config.spec.settings[name]
+        if library_of(value) == "" or len(value.shape) == param.rank:  # that all had in common
+            one = param.index(value) if param.choices else to_numpy(value)
+            value, on_device = np.broadcast_to(one, shape), False
+    if tuple(value.shape) != tuple(shape):
+        raise ValueError(f"{what} has shape {tuple(value.shape)}; this environment needs {tuple(shape)}")
+    if on_device and dtype_of(value) == dtype_of(like):
+        return value if sim.arrays.contiguous(value) else copied(sim, value)
+    target = sim.arrays.empty(shape, dtype_of(like))
+    sim.arrays.write(target, as_field(target, value, what))
+    return target

@@ -1,0 +1,225 @@
+"""Snapshots of some replicas, one moment in many, and forks: all go on bit for bit, and nobody else is touched."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Make, Place, assert_same_bits, moved, numpy_of
+from registered import (
+    HOST,
+    LIMIT,
+    VARIANTS,
+    Variant,
+    all_buffers,
+    assert_refused,
+    draw,
+    each,
+    made,
+    needs_cuda,
+    progress,
+    record,
+    take,
+)
+
+import gpu_envs
+
+COUNT = 7
+FEW = {name: VARIANTS[name] for name in ("CartPole-v1", "Pendulum-v1", "continuous-nearest", "rice-talks")}
+
+
+def begun(make: Make, variant: Variant, place: Place = HOST, count: int = COUNT, steps: int = 4, **kwargs: Any) -> Any:
+    """Replicas in the midst of episodes that began apart."""
+    env = made(make, variant, count, place, **{"autoreset_mode": "SameStep", **kwargs})
+    env.reset(seed=5)
+    env.stagger(seed=1)
+    env.allow_frozen_steps()  # where nothing restarts, who is at an end stays there
+    for actions in draw(env, steps):
+        take(env, actions, place)
+    return env
+
+
+def picked(kept: dict[str, Any], rows: Any) -> dict[str, Any]:
+    """Of a snapshot, what is of some of its replicas."""
+    of_each = {part: {n: v for n, v in kept[part].items() if n != "layout_seed"} for part in ("state", "episode")}
+    return {part: {name: numpy_of(values)[rows] for name, values in of.items()} for part, of in of_each.items()}
+
+
+@pytest.mark.parametrize("as_mask", [False, True])
+def test_a_snapshot_of_some_is_a_part_of_the_whole(variant: Variant, place: Place, as_mask: bool, make: Make) -> None:
+    env = begun(make, variant, place)
+    chosen = np.array([1, 4, 5]) if as_mask else np.array([5, 1, 4])
+    given = np.isin(np.arange(COUNT), chosen) if as_mask else chosen
+    found, whole = env.get_state(moved(given, place)), env.get_state()
+    assert_same_bits(picked(found, slice(None)), picked(whole, chosen))
+    assert found["params"].keys() == whole["params"].keys()
+
+
+def test_some_go_on_from_the_moments_of_others(variant: Variant, place: Place, make: Make) -> None:
+    """In the same environment: the copies as the originals, and who was not written as if nothing had happened."""
+    env, twin = (begun(make, variant, place) for _ in range(2))
+    env.set_state(env.get_state([6, 2]), replicas=np.array([0, 3]))
+    assert_same_bits(picked(env.get_state(), [0, 3]), picked(twin.get_state(), [6, 2]))
+    actions = draw(env, 2 * LIMIT, seed=2)
+    for step in actions:
+        for values in step.values():
+            values[[0, 3]] = values[[6, 2]]
+    found, expected = (record(one, actions, place) for one in (env, twin))
+    for name, by_role in found.items():
+        for role, values in by_role.items():
+            assert_same_bits(values[:, [0, 3]], expected[name][role][:, [6, 2]], name)
+            rest = [1, 2, 4, 5, 6]
+            assert_same_bits(values[:, rest], expected[name][role][:, rest], name)
+
+
+@each(FEW)
+def test_one_moment_in_all(variant: Variant, place: Place, make: Make) -> None:
+    """In an environment of another size, from the device and from the host."""
+    env = begun(make, variant, place)
+    kept = env.get_state([2])
+    on_host = {part: {n: v if np.ndim(v) == 0 else numpy_of(v) for n, v in of.items()} for part, of in kept.items()}
+    for one in (kept, on_host):
+        many = made(make, variant, 33, place, autoreset_mode="SameStep")
+        many.set_state(one)
+        assert_same_bits(picked(many.get_state(), slice(None)), picked(env.get_state(), [2] * 33))
+
+
+@each(FEW)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_fork_continues_each_replica(variant: Variant, mode: str, place: Place, make: Make) -> None:
+    env = begun(make, variant, place, count=3, autoreset_mode=mode)
+    forked = env.fork(4)
+    assert (forked.num_envs, forked.output, forked.max_episode_steps) == (12, env.output, env.max_episode_steps)
+    each_of = np.repeat(np.arange(3), 4)
+    for step in draw(env, 2 * LIMIT, seed=2):
+        found = take(forked, {role: values[each_of] for role, values in step.items()}, place)
+        expected = take(env, step, place)
+        for name, by_role in found.items():
+            for role, values in by_role.items():
+                assert_same_bits(values, expected[name][role][each_of], name)
+    forked.close()
+
+
+def test_parameters_of_each_replica_s_own_go_along(make: Make) -> None:
+    """So do those that all had in common: where the rest has others, each gets its own."""
+    lengths = np.linspace(0.3, 0.9, 5).astype(np.float32)
+    env = make("CartPole-v1", 5, device="cpu", length=lengths)
+    env.reset(seed=0)
+    assert_same_bits(env.fork(2).params["length"], np.repeat(lengths, 2))
+    plain = make("CartPole-v1", 4, device="cpu", gravity=9.0)
+    plain.reset(seed=0)
+    plain.set_state(env.get_state([4, 1]), replicas=[0, 3])
+    assert_same_bits(plain.params["length"], np.array([lengths[4], 0.5, 0.5, lengths[1]], np.float32))
+    assert_same_bits(plain.params["gravity"], np.array([9.8, 9.0, 9.0, 9.8], np.float32))
+    env.set_state(plain.get_state([1]), replicas=[2])
+    assert env.params["length"][2] == 0.5
+
+
+def starts(env: Any) -> np.ndarray:
+    """Where the episodes after this one begin."""
+    env.reset()
+    return np.stack([numpy_of(field) for field in env.state.values()], -1)
+
+
+def test_randomness_is_kept_or_fresh(place: Place, make: Make) -> None:
+    """Fresh numbers differ between replicas and calls, and follow from the seed and the number of calls."""
+    env = make("CartPole-v1", 6, **place._asdict())
+    env.reset(seed=3)
+    kept = env.get_state([4])
+    env.set_state(kept)
+    same = starts(env)
+    assert (same == same[0]).all()
+    found = []
+    for _ in range(2):
+        env.set_state(kept, randomness="fresh")
+        found.append(starts(env))
+    every = np.concatenate([same[:1], *found])
+    assert len(np.unique(every, axis=0)) == 13
+    again = make("CartPole-v1", 6, **place._asdict())
+    again.reset(seed=3)
+    for each_time in found:
+        again.set_state(kept, randomness="fresh")
+        assert_same_bits(starts(again), each_time)
+    env.reset(seed=3)
+    whole = env.get_state()
+    forks = []
+    for _ in range(2):
+        env.set_state(whole)
+        forks.append(starts(env.fork(2, randomness="fresh")))
+    assert_same_bits(forks[0], forks[1])  # a snapshot holds the number of calls
+    other = make("CartPole-v1", 6, **place._asdict())
+    other.reset(seed=4)
+    other.set_state(kept, randomness="fresh")
+    assert not (starts(other) == found[0]).any()
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "grid-full"])
+def test_mistakes_change_nothing(name: str, place: Place, make: Make) -> None:
+    env = begun(make, VARIANTS[name], place)
+    kept = env.get_state([1, 2, 3])
+    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (ValueError, "randomness is 'new'; give one of 'kept', 'fresh'", {"randomness": "new"}),
+        (ValueError, "the state is of 3 replicas; give one of 1 or of 2, which are written", {"replicas": [0, 4]}),
+        (ValueError, "replicas name 7; there are 0 to 6", {"replicas": [0, 1, 7]}),
+        (ValueError, "replicas name -1; there are 0 to 6", {"replicas": [0, 1, -1]}),
+        (ValueError, "replicas name one more than once", {"replicas": [0, 1, 1]}),
+        (ValueError, r"replicas are float64 \[3\]; give a mask, bool \[7\], or numbers", {"replicas": [0.0, 1, 2]}),
+        (ValueError, r"replicas are bool \[3\]", {"replicas": np.ones(3, bool)}),
+        (ValueError, "replicas name none", {"replicas": np.zeros(COUNT, bool)}),
+    ]
+    for error, match, given in wrong:
+        assert_refused(env, lambda given=given: env.set_state(kept, **given), error, match)  # type: ignore[misc]
+    field = next(iter(kept["state"]))
+    short = {**kept, "state": {**kept["state"], field: kept["state"][field][:2]}}
+    assert_refused(env, lambda: env.set_state(short, [0, 1, 2]), ValueError, f"'{field}' has shape")
+    lacking = {**kept, "state": {}}
+    assert_refused(env, lambda: env.set_state(lacking, [0, 1, 2]), ValueError, "the state's part 'state' must have")
+    assert_refused(env, lambda: env.fork(0), ValueError, "k is 0; a whole number from 1 up")
+    new = made(make, VARIANTS[name], COUNT, place)
+    with pytest.raises(ValueError, match="some replicas were never reset"):
+        new.set_state(kept, [0, 1, 2])
+    env.set_state(kept, [0, 1, 2])
+
+
+def test_a_snapshot_of_another_environment_is_refused(make: Make) -> None:
+    env, other = make("CartPole-v1", 3, device="cpu"), make("Pendulum-v1", 3, device="cpu")
+    for one in (env, other):
+        one.reset(seed=0)
+    assert_refused(env, lambda: env.set_state(other.get_state([0])), ValueError, "the state's part 'state' must have")
+
+
+def test_masks_are_those_of_the_state(make: Make) -> None:
+    env = begun(make, VARIANTS["rice-talks"])
+    env.set_state(env.get_state([3]))
+    masks = numpy_of(env.action_mask["region"])
+    assert_same_bits(masks, np.repeat(masks[3:4], COUNT, 0))
+
+
+@needs_cuda
+def test_numbers_of_a_gpu_are_looked_at_later(make: Make) -> None:
+    """Nothing waits; what is no replica's is left out, and told of by check."""
+    place = Place("cuda", "torch")
+    env = made(make, VARIANTS["CartPole-v1"], COUNT, place)
+    env.reset(seed=0)
+    before = progress(env)
+    kept = env.get_state(moved(np.array([2]), place))
+    env.set_state(kept, moved(np.array([1, 70]), place))
+    with pytest.raises(ValueError, match=r"replicas\[1\] is no replica"):
+        env.check()
+    env.check()
+    after = progress(env)
+    assert_same_bits(after["state"]["x"][[0, 2, 3, 4, 5, 6]], before["state"]["x"][[0, 2, 3, 4, 5, 6]])
+    assert_same_bits(after["state"]["x"][1:2], before["state"]["x"][2:3])
+
+
+def test_pickles_know_how_often_numbers_were_fresh(make: Make) -> None:
+    import pickle
+
+    env = make("CartPole-v1", 2, device="cpu")
+    env.reset(seed=0)
+    kept = env.get_state([0])
+    env.set_state(kept, randomness="fresh")
+    twin = pickle.loads(pickle.dumps(env))
+    assert isinstance(twin, gpu_envs.VectorEnv)
+    for one in (env, twin):
+        one.set_state(kept, randomness="fresh")
+    assert_same_bits(all_buffers(env)["seeds"], all_buffers(twin)["seeds"])
