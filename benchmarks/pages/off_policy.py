@@ -65,10 +65,33 @@ def algorithms(_page: Path) -> str:
     return table(("what", "preset", "of", "aim", "least and most", "seeds that reach it", "seconds of training"), rows)
 
 
+def race_cpu(_page: Path) -> str:
+    """How long SAC trains until it swings Pendulum up, on a CPU, beside other libraries."""
+    return _race("training_cpu")
+
+
+def race_cuda(_page: Path) -> str:
+    """The same on a GPU."""
+    return _race("training_cuda")
+
+
+def _race(document: str) -> str:
+    found, rows = results(document, "race"), []
+    for name, who in {"ours": "ours", "sbx": "SBX (JAX)", "rejax": "rejax (JAX)", "skrl": "skrl (torch)"}.items():
+        if "skipped" in (of := found[name]):
+            continue
+        figures = (of["median_s"], of["median_steps"], of["prepare_s"])
+        reached = f"{of['reached']} of {of['seeds']}"
+        rows.append((who, reached, *("" if figure is None else digits(figure) for figure in figures)))
+    return table(("who", "seeds that reach it", "seconds of training", "steps", "seconds to prepare"), rows)
+
+
 MADE: Mapping[str, Callable[[Path], str]] = {
     "updates-cpu": updates_cpu,
     "updates-cuda": updates_cuda,
     "replay": replay,
     "algorithms": algorithms,
+    "race-cpu": race_cpu,
+    "race-cuda": race_cuda,
 }
 """By the name in the pages."""

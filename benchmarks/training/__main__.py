@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import command, record
 from benchmarks.command import log
-from benchmarks.training import gpus, learning, off_policy, particles, profile, replay, solving, speed, worlds
+from benchmarks.training import gpus, learning, off_policy, particles, profile, race, replay, solving, speed, worlds
 from benchmarks.training.plan import TrainingPlan
 
 SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "updates": off_policy.updates,
     "replay": replay.replay,
     "efficiency": off_policy.efficiency,
+    "race": race.race,
     "gpus": gpus.several,
     "profile": profile.profile,
 }

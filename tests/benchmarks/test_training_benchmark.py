@@ -12,7 +12,7 @@ import pytest
 import gpu_envs
 from benchmarks import record
 from benchmarks.peers import process
-from benchmarks.training import plan, worlds
+from benchmarks.training import plan, race, worlds
 
 
 @pytest.fixture
@@ -138,3 +138,39 @@ def test_constant_actions_are_compared() -> None:
     assert region["action"]["savings"] > 0
     assert 1.25 < region["metrics"]["temperature"] < 7.0
     assert worlds.across([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}
+
+
+@pytest.mark.slow
+def test_the_race_is_run_by_one_rule() -> None:
+    """A target that is reached at once: training is timed, evaluations are counted, who is not there costs nothing."""
+    lines: list[str] = []
+    python = sys.executable
+    here = plan.TrainingPlan(
+        "cpu", seeds=1, rounds=1, seconds=1.0, jax_python=python, sb3_python=python, log=lines.append
+    )
+    rule = race.Rule(target=-2000.0, episodes=4, every=64, limit=1024)
+    absent = set(process.lacking(python, [peer.package for peer in race.PEERS.values()]))
+    found = race.race(here, rule)
+    assert len(lines) == 1 + len(race.PEERS)
+    for name in ("ours", *race.PEERS):
+        if name != "ours" and race.PEERS[name].package in absent:
+            assert "skipped" in found[name]
+            continue
+        (run,) = found[name]["runs"]
+        assert found[name]["reached"] == 1, run
+        assert (run["steps"], len(run["returns"])) == ({"ours": 256, "sbx": 128 + 64}.get(name, 64), 1)
+        assert -2000 <= run["returns"][0] < 0
+        assert found[name]["median_s"] == run["seconds"] > 0
+        assert run["prepare_s"] > 0
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_race_ends_at_its_limit() -> None:
+    """With a mean return that is never enough; the same run with a later one that is."""
+    rule, steps = race.Rule(target=-1.0, every=10, limit=25), iter((10, 20, 30))
+    found = rule.race(lambda _: next(steps), lambda: -2.0)
+    assert (found["steps"], found["returns"], found["reached"]) == (30, [-2.0] * 3, False)
+    steps, returns = iter((10, 20, 30)), iter((-2.0, -1.0))
+    found = rule.race(lambda _: next(steps), lambda: next(returns))
+    assert (found["steps"], found["reached"]) == (20, True)
+    assert race.outcome([{"seed": 0, "failed": "no device"}])["median_s"] is None
