@@ -6,7 +6,6 @@ from typing import Any, final
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from gpu_envs.backend.arrays import Array
@@ -118,7 +117,9 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
 
     @in_turn
     def rollout(self, steps: int, actions: Any = None, *, per_step: bool = False) -> Rollout:
-        """Takes many steps in one launch. An episode that ends is followed at once by the next (SameStep).
+        """Takes many steps in one launch. An episode that ends is followed at once by the next, as in SameStep.
+
+        In Disabled mode it is not: a replica stays where its episode ends, gets no more reward, and keeps its flags.
 
         Args:
             steps: How many.
@@ -131,8 +132,6 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         """
         sim = self._sim
         self._check_ready("rollout")
-        if self.autoreset_mode is AutoresetMode.DISABLED:
-            raise ValueError("rollout restarts episodes by itself, which autoreset_mode='Disabled' forbids")
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
             raise ValueError(f"steps is {steps!r}; a whole number from 1 up")
         address, kind, read = None, 0, None

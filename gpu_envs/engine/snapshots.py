@@ -42,6 +42,16 @@ def on_host(kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def is_by_metric(sim: Simulation, name: str) -> bool:
+    """Whether an array of a snapshot has replicas last: the totals of one agent lie metric by metric."""
+    return name == "totals" and not sim.config.spec.has_team
+
+
+def shape_for(sim: Simulation, name: str, array: Array, replicas: int) -> tuple[int, ...]:
+    """The shape of an array of a snapshot of so many replicas."""
+    return (array.shape[0], replicas) if is_by_metric(sim, name) else (replicas, *array.shape[1:])
+
+
 def rows_of(kept: Mapping[str, Any]) -> int:
     """Of how many replicas a snapshot is."""
     seeds = kept["episode"]["seeds"]
@@ -56,7 +66,7 @@ def check_parts(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(kept.get("episode"), Mapping) and "seeds" in kept["episode"]:
         # 0.1.0 knew no offsets, and an environment may get metrics later
         later = {n: sim.buffers[b] for n, b in sim.layout.episode.items() if n in _LATER}
-        zeros = {name: np.zeros((rows_of(kept), *array.shape[1:]), dtype_of(array)) for name, array in later.items()}
+        zeros = {n: np.zeros(shape_for(sim, n, array, rows_of(kept)), dtype_of(array)) for n, array in later.items()}
         kept = {**kept, "episode": {**zeros, **kept["episode"]}}
     for part, names in {**buffers, "params": sim.params}.items():
         given = kept.get(part)

@@ -1,7 +1,8 @@
 """Snapshots of some replicas, and one moment in many: rows are copied on the device, all arrays in one launch."""
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from gpu_envs.backend.arrays import Array, library_of, to_numpy
 from gpu_envs.backend.program import KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.engine.simulation import Simulation, dtype_of
-from gpu_envs.engine.snapshots import check_parts, copied, rows_of
+from gpu_envs.engine.snapshots import check_parts, copied, is_by_metric, rows_of, shape_for
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.following import Derived
@@ -17,12 +18,15 @@ from gpu_envs.specs.following import Derived
 _OF_ALL = "layout_seed"
 """What a snapshot of a team has once: the seed of what all replicas share."""
 
+_Key: TypeAlias = tuple[str, str]
+"""A part of a snapshot, and a name in it."""
+
 RANDOMNESS = ("kept", "fresh")
 """Whether replicas go on with the random numbers of the moment, or with some that nobody else has."""
 
 _ROWS = Struct.of(
     "Rows", "float", ("const u8*", "source"), ("u8*", "target"), ("Index", "source_stride"), ("Index", "target_stride"),
-    ("int", "bytes"),
+    ("Index", "source_step"), ("Index", "target_step"), ("int", "items"), ("int", "bytes"),
 )  # fmt: skip
 
 
@@ -60,8 +64,11 @@ class RowCopies:
         address, call = self._sim.arrays.address, self._call
         for place, (source, target) in zip(call.rows, pairs, strict=True):
             place.source, place.target = address(source), address(target)
-            place.source_stride, place.target_stride = _stride(source), _stride(target)
-            place.bytes = _bytes(target)
+            items, size = int(np.prod(target.shape[1:], dtype=np.int64)), _itemsize(target)
+            place.source_stride, place.source_step = _strides(source)
+            place.target_stride, place.target_step = _strides(target)
+            together = place.source_step == place.target_step == size  # one item of them all
+            place.items, place.bytes = (1, items * size) if together else (items, size)
         for name, value in {
             "count": count, "each": 1, "limit": self._sim.config.num_envs, "sources": None, "targets": None,
             "wrong": None, "seeds": None, "first_seed": 0, **values,
@@ -70,18 +77,18 @@ class RowCopies:
         self._kernels.bind("copy", call, count)(self._sim.arrays.stream())
 
 
-def _item(array: Array) -> int:
+def _itemsize(array: Array) -> int:
     return int(array.element_size() if library_of(array) == "torch" else array.itemsize)
 
 
-def _stride(array: Array) -> int:
-    """Bytes from a row to the next."""
-    return int(array.stride(0)) * _item(array) if library_of(array) == "torch" else int(array.strides[0])
-
-
-def _bytes(array: Array) -> int:
-    """Bytes of a row."""
-    return int(np.prod(array.shape[1:], dtype=np.int64)) * _item(array)
+def _strides(array: Array) -> tuple[int, int]:
+    """Bytes from a replica to the next, and from an element of it to the next; state's arrays have replicas inmost."""
+    size = _itemsize(array)
+    strides = [size * each for each in array.stride()] if library_of(array) == "torch" else list(array.strides)
+    inner = [(n, each) for n, each in zip(array.shape[1:], strides[1:], strict=True) if n > 1]
+    for (_, outer), (n, each) in itertools.pairwise(inner):
+        assert outer == n * each, "elements of a replica lie evenly"
+    return strides[0], inner[-1][1] if inner else size
 
 
 @final
@@ -134,7 +141,7 @@ class Chosen:
             raise ValueError("replicas name one more than once; each can have one state only")
 
 
-def _places(sim: Simulation) -> dict[tuple[str, str], Array]:
+def _places(sim: Simulation) -> dict[_Key, Array]:
     """What each replica has of its own, by part of a snapshot and name."""
     own = sim.layout.per_replica
     episode = {name: buffer for name, buffer in sim.layout.episode.items() if name != _OF_ALL}
@@ -143,6 +150,15 @@ def _places(sim: Simulation) -> dict[tuple[str, str], Array]:
         **{("episode", name): sim.buffers[buffer] for name, buffer in episode.items()},
         **{("params", name): sim.param_arrays[name] for name in sim.config.spec.settings if name in own},
     }
+
+
+def _pairs(sim: Simulation, sources: Mapping[_Key, Array], targets: Mapping[_Key, Array]) -> list[tuple[Array, Array]]:
+    """What is copied to where, replicas first."""
+
+    def first(name: str, array: Array) -> Array:
+        return array.swapaxes(0, 1) if is_by_metric(sim, name) else array
+
+    return [(first(key[1], sources[key]), first(key[1], target)) for key, target in targets.items()]
 
 
 def _copies(sim: Simulation, arrays: int) -> RowCopies:
@@ -180,10 +196,14 @@ def snapshot_of(sim: Simulation, replicas: Any) -> dict[str, Any]:
     if chosen.checked and sim.backend.device == "cpu":
         sim.host_params()
     places = _places(sim)
-    made = {key: sim.arrays.empty((chosen.count, *array.shape[1:]), dtype_of(array)) for key, array in places.items()}
-    _copies(sim, len(places)).run(
+    made = {
+        key: sim.arrays.empty(shape_for(sim, key[1], array, chosen.count), dtype_of(array))
+        for key, array in places.items()
+    }
+    pairs = _pairs(sim, places, made)
+    _copies(sim, len(pairs)).run(
         chosen.count,
-        [(places[key], made[key]) for key in places],
+        pairs,
         sources=sim.arrays.address(chosen.numbers),
         wrong=_wrong(sim, chosen),
     )
@@ -224,13 +244,14 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
         raise ValueError(f"the state is of {rows} replicas; give one of 1 or of {count // each}, which are written")
     _own_where_needed(sim, kept["params"])
     places = _places(sim)
-    pairs = [(_given(sim, part, name, kept[part][name], rows, array), array) for (part, name), array in places.items()]
+    given = {key: _given(sim, *key, kept[key[0]][key[1]], rows, array) for key, array in places.items()}
+    pairs = _pairs(sim, given, places)
     fresh = {}
     if randomness == "fresh":
         sim.randomness["calls"] += 1
         first = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"])
         fresh = {"seeds": sim.arrays.address(sim.buffers["seeds"]), "first_seed": first}
-    _copies(sim, len(places)).run(
+    _copies(sim, len(pairs)).run(
         count,
         pairs,
         each=each,
@@ -286,7 +307,7 @@ def _own_where_needed(sim: Simulation, given: Mapping[str, Any]) -> None:
 
 def _given(sim: Simulation, part: str, name: str, value: Any, rows: int, like: Array) -> Array:
     """What a snapshot has of an array, in the simulation's memory, one row for each of its replicas."""
-    shape, what = (rows, *like.shape[1:]), f"the state's {name!r}"
+    shape, what = shape_for(sim, name, like, rows), f"the state's {name!r}"
     on_device = library_of(value) == sim.arrays.name and getattr(value, "device", None) == like.device
     if part == "params":
         param = sim.config.spec.settings[name]

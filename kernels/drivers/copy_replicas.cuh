@@ -6,12 +6,18 @@ FN Index source_of(const CopyCall& call, Index row) {
     return call.each == 1 ? row : call.each >= call.count ? Index(0) : row / call.each;
 }
 
+// All items of a row.
 template <class Word> FN void copy_row(const Rows& rows, Index from, Index to) {
-    const Word* const source = reinterpret_cast<const Word*>(rows.source + from * rows.source_stride);
-    Word* const       target = reinterpret_cast<Word*>(rows.target + to * rows.target_stride);
-    for (int k = 0; k < rows.bytes / int(sizeof(Word)); ++k) target[k] = source[k];
+    const u8* source = rows.source + from * rows.source_stride;
+    u8*       target = rows.target + to * rows.target_stride;
+    for (int item = 0; item < rows.items; ++item, source += rows.source_step, target += rows.target_step) {
+        for (int k = 0; k < rows.bytes / int(sizeof(Word)); ++k) {
+            reinterpret_cast<Word*>(target)[k] = reinterpret_cast<const Word*>(source)[k];
+        }
+    }
 }
 
+// Rows that are a word each.
 template <class Word, class Env>
 FN void copy_words(const Rows& rows, const Index (&from)[LANES], const Index (&to)[LANES], const Env& env) {
     FOR_EACH_LANE(k, env) {
@@ -41,9 +47,10 @@ KERNEL(kernel_copy, CopyCall) {
         }
         for (int a = 0; a < ARRAYS; ++a) {
             const Rows& rows = call.rows[a];
-            if (outside == 0 && rows.bytes == 4) copy_words<u32>(rows, from, to, env);
-            else if (outside == 0 && rows.bytes == 8) copy_words<u64>(rows, from, to, env);
-            else if (outside == 0 && rows.bytes == 1) copy_words<u8>(rows, from, to, env);
+            const int   word = outside == 0 && rows.items == 1 ? rows.bytes : 0;
+            if (word == 4) copy_words<u32>(rows, from, to, env);
+            else if (word == 8) copy_words<u64>(rows, from, to, env);
+            else if (word == 1) copy_words<u8>(rows, from, to, env);
             else {
                 FOR_EACH_LANE_ALONE(k, env) {
                     if (from[k] < 0) continue;

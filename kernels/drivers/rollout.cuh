@@ -14,7 +14,10 @@ struct Sums {
     int  episodes[LANES], terminated[LANES], truncated[LANES], lengths[LANES], episode_length[LANES];
 };
 
-// Many steps in one launch. An episode that ends is followed at once by the next.
+// Many steps in one launch. An episode that ends is followed at once by the next, but where nothing restarts by itself:
+// there a replica stays where its episode ended.
+constexpr bool STAYS = AUTORESET == DISABLED;
+
 KERNEL(kernel_rollout, RolloutCall) {
     const Buffers& buffers = call.buffers;
     const Index    count   = buffers.count;
@@ -34,11 +37,13 @@ KERNEL(kernel_rollout, RolloutCall) {
             sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
             sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;
         }
-        forget_offsets(buffers, staggered, tile.ended, env);
+        if (!STAYS) forget_offsets(buffers, staggered, tile.ended, env);
         FOR_EACH_LANE(k, env) limits[k] = limit_of(buffers, staggered, env.index(k), call.limit);
-        FOR_EACH_MARKED(k, tile.ended, env) {
-            keys[k].episode += 1;
-            restart(tile, k, params.get(env.index(k)), keys[k]);
+        if (!STAYS) {
+            FOR_EACH_MARKED(k, tile.ended, env) {
+                keys[k].episode += 1;
+                restart(tile, k, params.get(env.index(k)), keys[k]);
+            }
         }
         for (int t = 0; t < call.steps; ++t) {
             const Index base = Index(t) * count;
@@ -56,24 +61,27 @@ KERNEL(kernel_rollout, RolloutCall) {
                 if (call.random_actions != nullptr)
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
             }
-            FOR_EACH_LANE(k, env) advance_lane(tile, k, keys[k], params.get(env.index(k)), limits[k], 0);
+            FOR_EACH_LANE(k, env) {
+                advance_lane(tile, k, keys[k], params.get(env.index(k)), limits[k], STAYS ? tile.ended[k] : 0);
+            }
             add_to_totals(tile, params, tile.ended, env);
 
-            int wanted = 0;
+            int wanted = 0, finished_now[LANES];
             NOTE_LANES(wanted, k, env) {
-                const bool finished = tile.flags[k] != 0;
+                const bool finished = tile.flags[k] != 0 && !(STAYS && tile.ended[k] != 0);
+                finished_now[k] = finished;
                 wanted |= finished && !spare.ready[k] ? 1 : 0;
                 sums.rewards[k]    += tile.reward[k];
                 sums.episodes[k]   += finished ? 1 : 0;
-                sums.terminated[k] += tile.flags[k] & TERMINATED;
-                sums.truncated[k]  += tile.flags[k] >> 1;
+                sums.terminated[k] += finished ? tile.flags[k] & TERMINATED : 0;
+                sums.truncated[k]  += finished ? tile.flags[k] >> 1 : 0;
                 if (!STATISTICS) continue;
                 sums.returns[k]    += finished ? tile.running_return[k] : real(0);
                 sums.lengths[k]    += finished ? tile.elapsed[k] : 0;
                 sums.episode_return[k] = finished ? tile.running_return[k] : sums.episode_return[k];
                 sums.episode_length[k] = finished ? tile.elapsed[k] : sums.episode_length[k];
             }
-            if (any_lane(wanted != 0)) {
+            if (!STAYS && any_lane(wanted != 0)) {
                 FOR_EACH_LANE(k, env) {
                     if (spare.ready[k]) continue;
                     const Key next = {keys[k].seed, keys[k].episode + 1};
@@ -83,8 +91,13 @@ KERNEL(kernel_rollout, RolloutCall) {
                     spare.ready[k] = 1;
                 }
             }
-            FOR_EACH_MARKED(k, tile.flags, env) {
+            const auto& marks = STAYS ? finished_now : tile.flags;
+            FOR_EACH_MARKED(k, marks, env) {
                 put_metrics(call, tile, k, env.index(k));
+                if (STAYS) {
+                    tile.ended[k] = tile.flags[k];
+                    continue;
+                }
                 begin_totals(tile, k);
                 tile.state.set(k, spare.state.get(k));
                 action_bits[k]         = spare.action_bits[k];
@@ -106,7 +119,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         }
         mask_all(call, tile, env);
         store(tile, buffers, env);
-        forget_offsets(buffers, staggered, sums.episodes, env);
+        if (!STAYS) forget_offsets(buffers, staggered, sums.episodes, env);
         FOR_EACH_LANE(k, env) {
             const Index i         = env.index(k);
             buffers.episodes[i]   = keys[k].episode;

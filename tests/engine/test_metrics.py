@@ -358,11 +358,21 @@ def test_snapshots_hold_what_is_under_way(variant: Variant, make: Make, device: 
     first, again = (episodes(each, actions, 20) for each in (env, other))
     assert first
     assert_same_bits(list(first.values()), list(again.values()))
+    other.set_state(env.get_state([4, 2]), [0, 5])
+    both = picked(env, [4, 2]), picked(other, [0, 5])
+    assert_same_bits(*both)
     older = env.get_state()
     for name in ("episode_metrics", "totals"):
         del older["episode"][name]
     other.set_state(older)
     assert not any(values.any() for values in other.episode_metrics.values())
+
+
+def picked(env: Any, replicas: list[int]) -> dict[str, np.ndarray]:
+    """What a whole snapshot has of some replicas, metrics under way among it; a single agent's lie metric by metric."""
+    kept = env.get_state()["episode"]
+    totals = kept["totals"] if env.env_spec.has_team else kept["totals"].T
+    return {n: v[replicas] for n, v in {**kept, "totals": totals}.items() if n != "layout_seed"}
 
 
 @own

@@ -18,6 +18,7 @@ from harness import (
     Recorded,
     assert_all_same,
     assert_same_bits,
+    numpy_of,
     random_actions,
 )
 from harness import record as record_alone
@@ -154,6 +155,32 @@ def test_rollout_of_given_actions_is_single_steps(make: Make, env_id: str, devic
     assert_same_bits(progress(fused), progress(single))
 
 
+def test_where_nothing_restarts_a_rollout_stays_at_the_ends(make: Make, env_id: str, device: str) -> None:
+    """In Disabled mode it is the single steps, of which those after an end change nothing, in two parts as in one."""
+    count = 300
+    fused, single, summed = (
+        make(env_id, count, device=device, autoreset_mode="Disabled", max_episode_steps=SHORT) for _ in range(3)
+    )
+    for env in (fused, single, summed):
+        env.reset(seed=8)
+        env.stagger(seed=2)
+        env.allow_frozen_steps()
+    actions = random_actions(env_id, STEPS, count)
+    cut = STEPS // 3
+    parts = [fused.rollout(len(part), part, per_step=True) for part in (actions[:cut], actions[cut:])]
+    found = Recorded(*(np.concatenate([numpy_of(part[i]) for part in parts]) for i in range(4)))
+    assert_same_bits(found, record_alone(single, actions))
+    assert_same_bits(progress(fused), progress(single))
+    result = summed.rollout(STEPS, actions)
+    assert_same_bits(progress(summed), progress(single))
+    assert_same_bits(result.episodes, np.ones(count, np.int32))  # no more than one, and none goes on beyond the limit
+    np.testing.assert_allclose(numpy_of(result.rewards), found.rewards.sum(0), rtol=1e-5, atol=1e-4)
+    assert_same_bits(result.episode_returns, single.episode_return)
+    assert_same_bits(result.episode_lengths, single.episode_length)
+    assert (numpy_of(result.terminations) + numpy_of(result.truncations) >= 1).all()
+    assert not found.rewards[-1].any()
+
+
 @pytest.mark.parametrize("steps", [1, 50])
 def test_summed_rollout_is_the_sum(make: Make, env_id: str, device: str, steps: int) -> None:
     """What a rollout sums is the sum, in the order of the steps, of what it gives per step."""
@@ -227,7 +254,7 @@ def test_random_actions_are_fair(make: Make, env_id: str, device: str) -> None:
 
 
 def test_rollout_refuses_what_it_cannot_do(make: Make, env_id: str, device: str) -> None:
-    """Before a reset, for no steps, in Disabled mode, with a block of another shape."""
+    """Before a reset, for no steps, with a block of another shape."""
     env = make(env_id, 3, device=device)
     with pytest.raises(Exception, match="reset"):
         env.rollout(5)
@@ -238,10 +265,6 @@ def test_rollout_refuses_what_it_cannot_do(make: Make, env_id: str, device: str)
             env.rollout(steps)
     with pytest.raises(ValueError, match="shape"):
         env.rollout(5, random_actions(env_id, 4, 3))
-    disabled = make(env_id, 3, device=device, autoreset_mode="Disabled")
-    disabled.reset(seed=0)
-    with pytest.raises(ValueError, match="Disabled"):
-        disabled.rollout(5)
 
 
 # --- seeds ---

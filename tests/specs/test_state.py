@@ -172,15 +172,35 @@ def test_a_replica_is_the_same_in_any_batch(spec: EnvSpec, place: Place) -> None
         assert_same_bits({n: v[0] for n, v in own_state.items()}, {n: v[replica] for n, v in state.items()})
 
 
-def test_a_rollout_is_as_many_steps(spec: EnvSpec, place: Place) -> None:
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+def test_a_rollout_is_as_many_steps(spec: EnvSpec, place: Place, mode: str) -> None:
     actions = actions_of(REPLICAS, 40)
-    one, other = (made(spec, place, autoreset_mode="SameStep") for _ in range(2))
-    one.reset(seed=2)
-    other.reset(seed=2)
+    one, other = (made(spec, place, autoreset_mode=mode) for _ in range(2))
+    for env in (one, other):
+        env.reset(seed=2)
+        env.allow_frozen_steps()
     steps, state = played(one, place, actions)
     given = other.rollout(40, moved(actions, place), per_step=True)
     assert_same_bits(Recorded(*given[:4]), steps)
     assert_same_bits(state_of(other), state)
+
+
+def test_arrays_go_along_with_some_replicas(spec: EnvSpec, place: Place) -> None:
+    """Those of one agent lie element by element, with replicas side by side."""
+    env, twin = (made(spec, place, autoreset_mode="SameStep") for _ in range(2))
+    for one in (env, twin):
+        one.reset(seed=2)
+        played(one, place, actions_of(REPLICAS, 5))
+    before = state_of(twin)
+    kept = env.get_state([2, 0])
+    found = {name: numpy_of(values) for name, values in kept["state"].items()}
+    assert_same_bits({name: found[name] for name in before}, {name: values[[2, 0]] for name, values in before.items()})
+    env.set_state(kept, [1, 2])
+    picked = np.arange(REPLICAS)
+    picked[[1, 2]] = 2, 0
+    assert_same_bits(state_of(env), {name: values[picked] for name, values in before.items()})
+    env.set_state(twin.get_state([1]))
+    assert_same_bits(state_of(env), {name: values[[1] * REPLICAS] for name, values in before.items()})
 
 
 def test_a_single_environment_has_its_state_as_a_vector(spec: EnvSpec) -> None:
