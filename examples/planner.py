@@ -4,7 +4,8 @@ python examples/planner.py --env-id Pendulum-v1 --method mppi
 
 Nothing is learnt. Before each step the moment of the real replica goes into all trials, which try sequences of actions
 around the best so far; what they return says how to change it. Its first action is taken, and the rest begins the next
-plan.
+plan. Trials see the random numbers that the real replica will see; where steps are random,
+``set_state(moment, randomness="fresh")`` is the fair way.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import Any, Self, final
 
 import gymnasium
 import numpy as np
@@ -185,6 +185,12 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
     def locate_action(self, actions: Array) -> tuple[int, int]:
         """Address and element type of actions, as ``direct_step`` takes them."""
         return self._reader.read(actions)[:2]
+
+    def fork(self, k: int, *, randomness: str = "kept") -> Self:
+        """As ``Saving.fork``; Gymnasium's spec goes along."""
+        twin = super().fork(k, randomness=randomness)
+        twin.spec = self.spec
+        return twin
 
     # --- pickling ---
 

@@ -16,6 +16,7 @@ from gpu_envs.engine.snapshots import on_host, restore, rows_of, snapshot
 from gpu_envs.engine.some_replicas import restore_some, snapshot_of
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.registry.known import again, lasting
+from gpu_envs.seeds import derived_seed
 
 
 class Saving(abc.ABC):
@@ -51,12 +52,13 @@ class Saving(abc.ABC):
     def set_state(self, state: Mapping[str, Any], replicas: Any = None, randomness: str = "kept") -> None:
         """Copies in what ``get_state`` gave, here or in another environment of the same kind.
 
-        The observations stay as they were until ``observe`` or the next step. A snapshot in the simulation's own memory
-        is copied there, without waiting for the device; of one on the host all is checked before anything changes.
+        The observations stay as they were until ``observe`` or the next step. A snapshot of some replicas, or of one,
+        that lies in the simulation's own memory is copied there, without waiting for the device unless replicas have an
+        array parameter in common; of one on the host all is checked before anything changes.
 
         Args:
             state: Of as many replicas as are written, or of one, which all of them then continue.
-            replicas: Which to write, a mask or numbers, each once; None: all.
+            replicas: Which to write, a mask or numbers, each once (which nobody checks of numbers on a GPU); None: all.
             randomness: ``kept``: replicas go on with the random numbers of the snapshot, so that several of one moment
                 see the same; ``fresh``: with numbers that differ from replica to replica and from call to call, and
                 follow from the seed of the last reset and from how many such calls there were.
@@ -88,10 +90,10 @@ class Saving(abc.ABC):
         given = given_params(self._sim).items()
         params: dict[str, Any] = {n: np.repeat(v, k, 0) if n in own else v for n, v in given}
         twin = type(self)(self._env_spec, **arguments, render_mode=self.render_mode, **params)
-        kept = snapshot(self._sim)
-        twin._sim.randomness = dict(self._sim.randomness)
-        restore_some(twin._sim, kept, None, randomness, each=k)
-        self._sim.randomness = dict(twin._sim.randomness)
+        before = self._sim.randomness
+        self._sim.randomness = {**before, "calls": before["calls"] + 1}
+        twin._sim.randomness = {"seed": derived_seed(before["seed"], "fork", before["calls"]), "calls": 0}
+        restore_some(twin._sim, snapshot(self._sim), None, randomness, each=k)
         twin.allow_frozen_steps(not self._report_frozen and self._options.mode == "Disabled")
         return twin
 

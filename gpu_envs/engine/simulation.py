@@ -265,8 +265,8 @@ class Simulation:
         call.mask = None if mask is None else self.arrays.address(mask)
         call.reseed, call.new_seeds, call.reseed_all = None, None, 0
         chosen, bits = None, None  # what is freed here is used again by later work of the same stream only
-        first = seeds if isinstance(seeds, int) else next((s for s in seeds or () if s is not None), None)
-        self.randomness = self.randomness if first is None else {"seed": first, "calls": 0}
+        if mask is None and seeds is not None and (isinstance(seeds, int) or None not in seeds):
+            self.randomness = {"seed": seeds if isinstance(seeds, int) else int(seeds[0] or 0), "calls": 0}
         if isinstance(seeds, int):
             call.first_seed, call.reseed_all = (seed_bits(seeds) + self.config.first_replica) % 2**64, 1
         elif seeds is not None:

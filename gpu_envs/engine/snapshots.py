@@ -42,20 +42,21 @@ def on_host(kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def is_by_metric(sim: Simulation, name: str) -> bool:
+def is_by_metric(sim: Simulation, key: tuple[str, str]) -> bool:
     """Whether an array of a snapshot has replicas last: the totals of one agent lie metric by metric."""
-    return name == "totals" and not sim.config.spec.has_team
+    return key == ("episode", "totals") and not sim.config.spec.has_team
 
 
-def shape_for(sim: Simulation, name: str, array: Array, replicas: int) -> tuple[int, ...]:
-    """The shape of an array of a snapshot of so many replicas."""
-    return (array.shape[0], replicas) if is_by_metric(sim, name) else (replicas, *array.shape[1:])
+def shape_for(sim: Simulation, key: tuple[str, str], array: Array, replicas: int) -> tuple[int, ...]:
+    """The shape of an array of a snapshot of so many replicas, by its part and name."""
+    return (array.shape[0], replicas) if is_by_metric(sim, key) else (replicas, *array.shape[1:])
 
 
 def rows_of(kept: Mapping[str, Any]) -> int:
-    """Of how many replicas a snapshot is."""
+    """Of how many replicas a snapshot is; 0: it is none."""
     seeds = kept["episode"]["seeds"]
-    return int((np.shape(seeds) if library_of(seeds) == "" else seeds.shape)[0])
+    shape = np.shape(seeds) if library_of(seeds) == "" else seeds.shape
+    return int(shape[0]) if len(shape) else 0
 
 
 def check_parts(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +67,10 @@ def check_parts(sim: Simulation, kept: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(kept.get("episode"), Mapping) and "seeds" in kept["episode"]:
         # 0.1.0 knew no offsets, and an environment may get metrics later
         later = {n: sim.buffers[b] for n, b in sim.layout.episode.items() if n in _LATER}
-        zeros = {n: np.zeros(shape_for(sim, n, array, rows_of(kept)), dtype_of(array)) for n, array in later.items()}
+        zeros = {
+            n: np.zeros(shape_for(sim, ("episode", n), array, rows_of(kept)), dtype_of(array))
+            for n, array in later.items()
+        }
         kept = {**kept, "episode": {**zeros, **kept["episode"]}}
     for part, names in {**buffers, "params": sim.params}.items():
         given = kept.get(part)
@@ -94,6 +98,10 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
             if array.shape != shape:
                 raise ValueError(f"the state's {name!r} has shape {array.shape}; this environment needs {shape}")
             values[buffer] = as_field(sim.buffers[buffer], array, f"the state's {name!r}")
+    randomness = {**sim.randomness, **kept.get("randomness", {})}
+    for name, number in randomness.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ValueError(f"the state's {name!r} is {number!r}; a whole number from 0 up")
     params: dict[str, ParamValue] = {}
     for name, value in kept["params"].items():
         param, what = spec.settings[name], f"the state's parameter {name!r}"
@@ -116,7 +124,7 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
         counted = values["seeds"] == values["seeds"][0] + np.arange(config.num_envs)
         sim.arrays.write(sim.buffers["counted"], np.array([counted.all()], np.int32))
     sim.stagger(values["offset"])
-    sim.randomness = {**sim.randomness, **kept.get("randomness", {})}
+    sim.randomness = randomness
     sim.ready = True
     if spec.masked:
         sim.observe()  # what is possible follows from the state

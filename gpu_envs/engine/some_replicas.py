@@ -141,9 +141,9 @@ class Chosen:
             raise ValueError("replicas name one more than once; each can have one state only")
 
 
-def _places(sim: Simulation) -> dict[_Key, Array]:
-    """What each replica has of its own, by part of a snapshot and name."""
-    own = sim.layout.per_replica
+def _places(sim: Simulation, *, params: bool = True) -> dict[_Key, Array]:
+    """What each replica has of its own, by part of a snapshot and name; with parameters or without."""
+    own = sim.layout.per_replica if params else frozenset()
     episode = {name: buffer for name, buffer in sim.layout.episode.items() if name != _OF_ALL}
     return {
         **{("state", name): array for name, array in sim.state.items()},
@@ -155,10 +155,10 @@ def _places(sim: Simulation) -> dict[_Key, Array]:
 def _pairs(sim: Simulation, sources: Mapping[_Key, Array], targets: Mapping[_Key, Array]) -> list[tuple[Array, Array]]:
     """What is copied to where, replicas first."""
 
-    def first(name: str, array: Array) -> Array:
-        return array.swapaxes(0, 1) if is_by_metric(sim, name) else array
+    def first(key: _Key, array: Array) -> Array:
+        return array.swapaxes(0, 1) if is_by_metric(sim, key) else array
 
-    return [(first(key[1], sources[key]), first(key[1], target)) for key, target in targets.items()]
+    return [(first(key, sources[key]), first(key, target)) for key, target in targets.items()]
 
 
 def _copies(sim: Simulation, arrays: int) -> RowCopies:
@@ -196,10 +196,8 @@ def snapshot_of(sim: Simulation, replicas: Any) -> dict[str, Any]:
     if chosen.checked and sim.backend.device == "cpu":
         sim.host_params()
     places = _places(sim)
-    made = {
-        key: sim.arrays.empty(shape_for(sim, key[1], array, chosen.count), dtype_of(array))
-        for key, array in places.items()
-    }
+    new = sim.arrays.empty if chosen.checked else sim.arrays.zeros  # what wrong numbers stand for is left alone
+    made = {key: new(shape_for(sim, key, array, chosen.count), dtype_of(array)) for key, array in places.items()}
     pairs = _pairs(sim, places, made)
     _copies(sim, len(pairs)).run(
         chosen.count,
@@ -242,15 +240,25 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
         each = count
     elif rows * each != count:
         raise ValueError(f"the state is of {rows} replicas; give one of 1 or of {count // each}, which are written")
-    _own_where_needed(sim, kept["params"])
+    _check_params(sim, kept["params"], rows)
+    given = {
+        key: _given(sim, key, kept[key[0]][key[1]], rows, array) for key, array in _places(sim, params=False).items()
+    }
+    shared = None
+    if _OF_ALL in sim.layout.episode and chosen is None:
+        seed = sim.buffers[sim.layout.episode[_OF_ALL]]
+        shared = seed, _given(sim, ("episode", _OF_ALL), kept["episode"][_OF_ALL], int(seed.shape[0]), seed)
+    _set_others(sim, kept["params"], everywhere=chosen is None)  # from here on nothing is refused
     places = _places(sim)
-    given = {key: _given(sim, *key, kept[key[0]][key[1]], rows, array) for key, array in places.items()}
+    for key, array in places.items():
+        if key[0] == "params":
+            given[key] = _given(sim, key, kept["params"][key[1]], rows, array)
     pairs = _pairs(sim, given, places)
     fresh = {}
     if randomness == "fresh":
-        sim.randomness["calls"] += 1
-        first = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"])
-        fresh = {"seeds": sim.arrays.address(sim.buffers["seeds"]), "first_seed": first}
+        sim.randomness = {**sim.randomness, "calls": sim.randomness["calls"] + 1}
+        first = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"]) + sim.config.first_replica
+        fresh = {"seeds": sim.arrays.address(sim.buffers["seeds"]), "first_seed": first % 2**64}
     _copies(sim, len(pairs)).run(
         count,
         pairs,
@@ -259,9 +267,8 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
         wrong=_wrong(sim, chosen),
         **fresh,
     )
-    if _OF_ALL in sim.layout.episode and chosen is None:
-        shared = sim.buffers[sim.layout.episode[_OF_ALL]]
-        shared[...] = _given(sim, "episode", _OF_ALL, kept["episode"][_OF_ALL], int(shared.shape[0]), shared)
+    if shared is not None:
+        shared[0][...] = shared[1]
     if "counted" in sim.buffers:
         sim.arrays.fill(sim.buffers["counted"], int(randomness == "fresh" and chosen is None))
     sim.buffers["staggered"][...] = (sim.buffers["offset"] != 0).sum()
@@ -270,52 +277,70 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
         sim.observe()
 
 
-def _own_where_needed(sim: Simulation, given: Mapping[str, Any]) -> None:
-    """Gives replicas parameters of their own where they are to have others than the rest."""
+def _is_common(param: Any, value: Any) -> bool:
+    """Whether all replicas of a snapshot have a parameter in common."""
+    return bool((np.ndim(value) if library_of(value) == "" else len(value.shape)) == param.rank)
+
+
+def _check_params(sim: Simulation, given: Mapping[str, Any], rows: int) -> None:
+    """Raises what is wrong with parameters of a snapshot: on the host all of it, on the device their shapes."""
+    spec, precision = sim.config.spec, sim.config.precision
+    known: dict[str, Any] = {}
+    for name, value in given.items():
+        param, what = spec.settings[name], f"the state's parameter {name!r}"
+        if library_of(value) in ("torch", "cupy") and sim.backend.device != "cpu" and not _is_common(param, value):
+            sizes = sim.sizes_of(name)
+            if tuple(value.shape) != (rows, *sizes):
+                raise ValueError(f"{what} has shape {tuple(value.shape)}; of {rows} replicas it has {(rows, *sizes)}")
+            continue
+        array = param.read(what, to_numpy(value) if library_of(value) else value)
+        if array.ndim:
+            known[name] = param.check_kept(name, array, rows, precision, sim.sizes_of(name))
+        else:
+            known[name] = value if isinstance(param, Derived) else param.check_one(what, value, precision)
+        if param.fixed and known[name] != sim.params[name]:
+            raise ValueError(
+                f"{what} is {value!r}, and this environment's is {sim.params[name]!r}: shapes depend on it, so make an "
+                "environment with the same"
+            )
+    spec.check_order(known, precision)
+
+
+def _set_others(sim: Simulation, given: Mapping[str, Any], *, everywhere: bool) -> None:
+    """Sets what all replicas have in common and a snapshot has otherwise, and gives each its own where they differ."""
     spec, n = sim.config.spec, sim.config.num_envs
     changed: dict[str, Any] = {}
     for name, value in given.items():
-        param = spec.settings[name]
+        param, now = spec.settings[name], sim.params[name]
         if isinstance(param, Derived) or name in sim.layout.per_replica:
             continue
-        now = sim.params[name]
-        if np.ndim(value) > param.rank if library_of(value) == "" else len(value.shape) > param.rank:
-            other = True
-        elif library_of(value) in ("torch", "cupy") and sim.backend.device != "cpu":
-            continue  # an array that all have in common is not brought to the host to be looked at
+        common = _is_common(param, value)
+        if common and np.array_equal(to_numpy(value), to_numpy(now)):
+            continue
+        if common and everywhere:
+            changed[name] = to_numpy(value) if param.rank else value
         else:
-            other = not np.array_equal(to_numpy(value), to_numpy(now))
-        if other and param.fixed:
-            raise ValueError(
-                f"the state's parameter {name!r} is {value!r}, and this environment's is {now!r}: shapes depend on it, "
-                "so make an environment with the same"
+            changed[name] = (
+                [now] * n if param.choices else np.broadcast_to(to_numpy(now), (n, *np.shape(to_numpy(now))))
             )
-        if other:
-            one = param.index(now) if param.choices else to_numpy(now)
-            changed[name] = np.broadcast_to(one, (n, *np.shape(one)))
     if changed:
-        values = {**sim.host_params(), **changed}
-        values = {name: v for name, v in values.items() if not isinstance(spec.settings[name], Derived)}
-        checked = {
-            name: spec.settings[name].check(name, v, n, sim.config.precision, sim.sizes_of(name))
-            if name in changed
-            else v
-            for name, v in values.items()
-        }
-        sim.set_params(spec.with_derived(checked, n, sim.config.precision))
+        values = {name: v for name, v in sim.host_params().items() if not isinstance(spec.settings[name], Derived)}
+        for name, value in changed.items():
+            values[name] = spec.settings[name].check(name, value, n, sim.config.precision, sim.sizes_of(name))
+        sim.set_params(spec.with_derived(values, n, sim.config.precision))
 
 
-def _given(sim: Simulation, part: str, name: str, value: Any, rows: int, like: Array) -> Array:
+def _given(sim: Simulation, key: _Key, value: Any, rows: int, like: Array) -> Array:
     """What a snapshot has of an array, in the simulation's memory, one row for each of its replicas."""
-    shape, what = shape_for(sim, name, like, rows), f"the state's {name!r}"
-    on_device = library_of(value) == sim.arrays.name and getattr(value, "device", None) == like.device
-    if part == "params":
-        param = sim.config.spec.settings[name]
-        if library_of(value) == "" or len(value.shape) == param.rank:  # that all had in common
-            one = param.index(value) if param.choices else to_numpy(value)
-            value, on_device = np.broadcast_to(one, shape), False
+    part, name = key
+    shape, what = shape_for(sim, key, like, rows), f"the state's {name!r}"
+    if part == "params" and _is_common(param := sim.config.spec.settings[name], value):
+        value = np.broadcast_to(param.index(value) if param.choices else to_numpy(value), shape)
+    if library_of(value) == "":
+        value = np.asarray(value)
     if tuple(value.shape) != tuple(shape):
         raise ValueError(f"{what} has shape {tuple(value.shape)}; this environment needs {tuple(shape)}")
+    on_device = library_of(value) == sim.arrays.name and getattr(value, "device", None) == like.device
     if on_device and dtype_of(value) == dtype_of(like):
         return value if sim.arrays.contiguous(value) else copied(sim, value)
     target = sim.arrays.empty(shape, dtype_of(like))

@@ -1,9 +1,12 @@
 """Snapshots of some replicas, one moment in many, and forks: all go on bit for bit, and nobody else is touched."""
 
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from harness import Make, Place, assert_same_bits, moved, numpy_of
 from registered import (
     HOST,
@@ -223,3 +226,93 @@ def test_pickles_know_how_often_numbers_were_fresh(make: Make) -> None:
     for one in (env, twin):
         one.set_state(kept, randomness="fresh")
     assert_same_bits(all_buffers(env)["seeds"], all_buffers(twin)["seeds"])
+
+
+def test_what_all_have_in_common_stays_common(make: Make) -> None:
+    """Choices too; with some replicas alone they become each one's own."""
+    env = make("Acrobot-v1", 3, device="cpu", book_or_nips="nips", link_mass_1=2.0)
+    env.reset(seed=0)
+    whole, some_of_it = (make("Acrobot-v1", 4, device="cpu") for _ in range(2))
+    for one in (whole, some_of_it):
+        one.reset(seed=0)
+    whole.set_state(env.get_state([1]))
+    assert (whole.params["book_or_nips"], whole.params["link_mass_1"]) == ("nips", 2.0)
+    some_of_it.set_state(env.get_state([1]), [2])
+    assert some_of_it.get_attr("book_or_nips") == ("book", "book", "nips", "book")
+    assert some_of_it.get_attr("link_mass_1") == (1.0, 1.0, 2.0, 1.0)
+
+
+def test_parameters_are_looked_at_before_anything_changes(make: Make) -> None:
+    env, other = make("Pendulum-v1", 4, device="cpu"), make("Pendulum-v1", 4, device="cpu", g=9.0)
+    for one in (env, other):
+        one.reset(seed=0)
+    kept = other.get_state([1])
+    for part, name, value in (("params", "g", np.nan), ("params", "m", -5.0), ("state", "theta", np.zeros((1, 1)))):
+        wrong = {**kept, part: {**kept[part], name: value}}
+        assert_refused(env, lambda wrong=wrong: env.set_state(wrong, [1]), ValueError, name)  # type: ignore[misc]
+        assert env.params["g"] == 10.0
+
+
+def test_nobody_else_has_fresh_numbers(make: Make) -> None:
+    """Not the other part of a larger batch, nor after a reset of some, nor a fork and what it was made of."""
+
+    def seeds(env: Any) -> list[int]:
+        return [int(seed) for seed in numpy_of(env.get_state()["episode"]["seeds"])]
+
+    found = []
+    for first in (0, 4):
+        env = make("CartPole-v1", 4, device="cpu", first_replica=first)
+        env.reset(seed=0)
+        moment = env.get_state([1])
+        env.set_state(moment, [0, 1], "fresh")
+        env.reset(seed=0, options={"reset_mask": np.array([False, False, True, True])})
+        env.set_state(moment, [2, 3], "fresh")
+        found += seeds(env)
+    assert len({*found}) == 8
+    forked = env.fork(1)
+    for one in (env, forked):
+        one.set_state(moment, randomness="fresh")
+    assert not {*seeds(env)} & {*seeds(forked)}
+
+
+WALK = """
+FN void reset(State& s, const Params&, Random& random) {
+    s.x      = random.uniform(-1, 1);
+    s.totals = 0;
+}
+
+FN Outcome step(State& s, const Params&, const Action& action, Random&) {
+    s.x += real(action - 1);
+    s.totals += s.x;
+    return {s.x, false};
+}
+
+FN void observe(const State& s, const Params&, Observation& observation) { observation[0] = float(s.x); }
+
+FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.far = s.x; }
+"""
+
+
+def test_a_field_may_be_called_totals(tmp_path: Path) -> None:
+    """As a snapshot calls what metrics add up."""
+    header = tmp_path / "walk.cuh"
+    header.write_text(WALK)
+    spec = gpu_envs.EnvSpec(
+        id="Totals-v0", header=header, state=("x", "totals"), observation=Box(-np.inf, np.inf, (1,), np.float32),
+        action=Discrete(3), metrics={"far": gpu_envs.Metric("m", "sum")}, max_episode_steps=9,
+    )  # fmt: skip
+    env = gpu_envs.VectorEnv(spec, 4, device="cpu")
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(np.full(4, 2))
+    assert_same_bits(env.get_state([2])["state"]["totals"], env.state["totals"][2:3])
+    totals = env.get_state()["episode"]["totals"]
+    assert totals.all()
+    assert_same_bits(env.fork(2).get_state()["episode"]["totals"], np.repeat(totals, 2, 1))
+    env.close()
+
+
+def test_gymnasiums_spec_goes_along() -> None:
+    env: Any = gymnasium.make_vec("gpu_envs/CartPole-v1", num_envs=2).unwrapped
+    env.reset(seed=0)
+    assert env.fork(2).spec == env.spec is not None
