@@ -11,6 +11,7 @@ from pettingzoo.utils.wrappers import BaseParallelWrapper
 from gpu_envs.adapters.mpe.benchmark_data import BENCHMARKS
 from gpu_envs.adapters.pettingzoo.agents import Infos
 from gpu_envs.adapters.pettingzoo.one_replica import TeamEnv
+from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.seeds import Seed
 
 ByAgent = dict[str, Any]
@@ -68,7 +69,7 @@ class ParticleEnv(BaseParallelWrapper):
         if observations:
             self._rows = dict(observations)
         if self._told is not None and rewards:
-            state = {name: np.asarray(field)[0] for name, field in self.env.batch.state.items()}
+            state = {name: to_numpy(field)[0] for name, field in self.env.batch.state.items()}
             told = self._told(state, self.env.batch.params, rewards)
             for info, data in zip(infos.values(), told, strict=True):
                 info["benchmark_data"] = data

@@ -67,8 +67,12 @@ class RowCopies:
             items, size = int(np.prod(target.shape[1:], dtype=np.int64)), _itemsize(target)
             place.source_stride, place.source_step = _strides(source)
             place.target_stride, place.target_step = _strides(target)
-            together = place.source_step == place.target_step == size  # one item of them all
-            place.items, place.bytes = (1, items * size) if together else (items, size)
+            if place.source_step == place.target_step == size:  # in the largest words that lie evenly everywhere
+                places = (place.source, place.target, place.source_stride, place.target_stride, items * size)
+                word = next(n for n in (8, 4, 1) if not any((at or 0) % n for at in places))
+                items, size = items * size // word, word
+                place.source_step = place.target_step = word
+            place.items, place.bytes = items, size
         for name, value in {
             "count": count, "each": 1, "limit": self._sim.config.num_envs, "sources": None, "targets": None,
             "wrong": None, "seeds": None, "first_seed": 0, **values,

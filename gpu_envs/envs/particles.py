@@ -148,7 +148,7 @@ def _number(given: int | str) -> Callable[[Params], int]:
 
 
 def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> Drawing:
-    """Discs, landmarks behind agents; rings around goals; and below, a row of squares for who speaks.
+    """Discs; golden dots on goals; and below, a row of dots for each who speaks.
 
     Args:
         groups: From the hindmost to the foremost.

@@ -6,18 +6,16 @@ FN Index source_of(const CopyCall& call, Index row) {
     return call.each == 1 ? row : call.each >= call.count ? Index(0) : row / call.each;
 }
 
-// All items of a row.
+// All items of a row, which are a word each.
 template <class Word> FN void copy_row(const Rows& rows, Index from, Index to) {
     const u8* source = rows.source + from * rows.source_stride;
     u8*       target = rows.target + to * rows.target_stride;
     for (int item = 0; item < rows.items; ++item, source += rows.source_step, target += rows.target_step) {
-        for (int k = 0; k < rows.bytes / int(sizeof(Word)); ++k) {
-            reinterpret_cast<Word*>(target)[k] = reinterpret_cast<const Word*>(source)[k];
-        }
+        *reinterpret_cast<Word*>(target) = *reinterpret_cast<const Word*>(source);
     }
 }
 
-// Rows that are a word each.
+// Rows that are one word.
 template <class Word, class Env>
 FN void copy_words(const Rows& rows, const Index (&from)[LANES], const Index (&to)[LANES], const Env& env) {
     FOR_EACH_LANE(k, env) {
@@ -54,7 +52,8 @@ KERNEL(kernel_copy, CopyCall) {
             else {
                 FOR_EACH_LANE_ALONE(k, env) {
                     if (from[k] < 0) continue;
-                    if (rows.bytes % 4 == 0) copy_row<u32>(rows, from[k], to[k]);
+                    if (rows.bytes == 8) copy_row<u64>(rows, from[k], to[k]);
+                    else if (rows.bytes == 4) copy_row<u32>(rows, from[k], to[k]);
                     else copy_row<u8>(rows, from[k], to[k]);
                 }
             }

@@ -51,7 +51,7 @@ def assert_close(ours: Any, theirs: np.ndarray, tolerance: float, kept: np.ndarr
 
 
 def assert_neighbours(ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Equal, or the next number of float32."""
+    """Equal, or the next number of float32; next to zero, where that is nearer than float64 was, within 1e-9."""
     inward, outward = np.nextafter(theirs, np.float32(0)), np.nextafter(theirs, np.copysign(np.float32(np.inf), theirs))
     assert ((ours == theirs) | (ours == inward) | (ours == outward) | (np.abs(ours - theirs) < 1e-9)).all()
 
