@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu_envs.engine.attributes import given_params
 from gpu_envs.engine.options import Options, check_num_envs
+from gpu_envs.engine.row_copies import Snapshot
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.snapshots import on_host, restore, rows_of, snapshot
 from gpu_envs.engine.some_replicas import restore_some, snapshot_of
@@ -37,7 +38,7 @@ class Saving(abc.ABC):
         """Makes the replicas."""
 
     @in_turn
-    def get_state(self, replicas: Any = None) -> dict[str, Any]:
+    def get_state(self, replicas: Any = None) -> MutableMapping[str, Any]:
         """Copies out everything a trajectory depends on: state, episodes, seeds and parameters.
 
         Args:
@@ -46,7 +47,7 @@ class Saving(abc.ABC):
         """
         self._check_open()
         kept = snapshot(self._sim) if replicas is None else snapshot_of(self._sim, replicas)
-        return on_host(kept) if self.output == "numpy" else kept
+        return on_host(kept) if self.output == "numpy" and self._sim.backend.device != "cpu" else kept
 
     @in_turn
     def set_state(self, state: Mapping[str, Any], replicas: Any = None, randomness: str = "kept") -> None:
@@ -71,6 +72,8 @@ class Saving(abc.ABC):
 
     def _is_of_fewer(self, state: Any) -> bool:
         """Whether a snapshot is of one replica, and this has several."""
+        if isinstance(state, Snapshot):
+            return self.num_envs > 1 and state.replicas == 1
         episode = state.get("episode") if isinstance(state, Mapping) else None
         known = isinstance(episode, Mapping) and "seeds" in episode
         return known and self.num_envs > 1 and rows_of(state) == 1

@@ -50,7 +50,7 @@ class Simulation:
         self.turn = threading.RLock()
         self.ready, self._launches = False, 0
         self.randomness = {"seed": 0, "calls": 0}  # what fresh numbers follow from
-        self.copying: dict[str, Any] = {}  # what some_replicas.py keeps
+        self.copying: dict[Any, Any] = {}  # what some_replicas.py keeps
         self._flags = {"report_frozen": 0, "clear_final": 0}
         self._shared: dict[str, ParamValue] = {}
         self._own: frozenset[str] = frozenset()

@@ -1,14 +1,12 @@
 """Snapshots of some replicas, and one moment in many: rows are copied on the device, all arrays in one launch."""
 
-import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 
 from gpu_envs.backend.arrays import Array, library_of, to_numpy
-from gpu_envs.backend.program import KernelSettings, Program, program_of
-from gpu_envs.backend.structs import Struct
+from gpu_envs.engine.row_copies import Item, Key, RowCopies, Snapshot, form_of, rows_of_array
 from gpu_envs.engine.simulation import Simulation, dtype_of
 from gpu_envs.engine.snapshots import check_parts, copied, is_by_metric, rows_of, shape_for
 from gpu_envs.engine.state import as_field
@@ -18,81 +16,8 @@ from gpu_envs.specs.following import Derived
 _OF_ALL = "layout_seed"
 """What a snapshot of a team has once: the seed of what all replicas share."""
 
-_Key: TypeAlias = tuple[str, str]
-"""A part of a snapshot, and a name in it."""
-
 RANDOMNESS = ("kept", "fresh")
 """Whether replicas go on with the random numbers of the moment, or with some that nobody else has."""
-
-_ROWS = Struct.of(
-    "Rows", "float", ("const u8*", "source"), ("u8*", "target"), ("Index", "source_stride"), ("Index", "target_stride"),
-    ("Index", "source_step"), ("Index", "target_step"), ("int", "items"), ("int", "bytes"),
-)  # fmt: skip
-
-
-def program(arrays: int) -> Program:
-    """The source, for so many arrays."""
-    call = Struct.of(
-        "CopyCall",
-        "float",
-        ("Index", "count"),
-        ("Index", "each"),
-        ("Index", "limit"),
-        ("const Index*", "sources"),
-        ("const Index*", "targets"),
-        ("u64*", "wrong"),
-        ("u64*", "seeds"),
-        ("u64", "first_seed"),
-        (_ROWS, "rows", arrays),
-    )
-    prologue, weight = f"constexpr int ARRAYS = {arrays};", max(1, arrays // 4)
-    settings = KernelSettings(prologue=prologue, structs=(_ROWS,), weight=weight)
-    return program_of(("drivers/copy_replicas.cuh",), {"copy": call}, settings)
-
-
-@final
-class RowCopies:
-    """Copies rows of so many arrays; sources and targets are replicas."""
-
-    def __init__(self, sim: Simulation, arrays: int) -> None:
-        """Compiles."""
-        made = program(arrays)
-        self._sim, self._kernels, self._call = sim, sim.backend.load(made), made.calls["copy"]()
-
-    def run(self, count: int, pairs: Sequence[tuple[Array, Array]], **values: Any) -> None:
-        """Copies ``count`` rows from the first of each pair to the second."""
-        address, call = self._sim.arrays.address, self._call
-        for place, (source, target) in zip(call.rows, pairs, strict=True):
-            place.source, place.target = address(source), address(target)
-            items, size = int(np.prod(target.shape[1:], dtype=np.int64)), _itemsize(target)
-            place.source_stride, place.source_step = _strides(source)
-            place.target_stride, place.target_step = _strides(target)
-            if place.source_step == place.target_step == size:  # in the largest words that lie evenly everywhere
-                places = (place.source, place.target, place.source_stride, place.target_stride, items * size)
-                word = next(n for n in (8, 4, 1) if not any((at or 0) % n for at in places))
-                items, size = items * size // word, word
-                place.source_step = place.target_step = word
-            place.items, place.bytes = items, size
-        for name, value in {
-            "count": count, "each": 1, "limit": self._sim.config.num_envs, "sources": None, "targets": None,
-            "wrong": None, "seeds": None, "first_seed": 0, **values,
-        }.items():  # fmt: skip
-            setattr(call, name, value)
-        self._kernels.bind("copy", call, count)(self._sim.arrays.stream())
-
-
-def _itemsize(array: Array) -> int:
-    return int(array.element_size() if library_of(array) == "torch" else array.itemsize)
-
-
-def _strides(array: Array) -> tuple[int, int]:
-    """Bytes from a replica to the next, and from an element of it to the next; state's arrays have replicas inmost."""
-    size = _itemsize(array)
-    strides = [size * each for each in array.stride()] if library_of(array) == "torch" else list(array.strides)
-    inner = [(n, each) for n, each in zip(array.shape[1:], strides[1:], strict=True) if n > 1]
-    for (_, outer), (n, each) in itertools.pairwise(inner):
-        assert outer == n * each, "elements of a replica lie evenly"
-    return strides[0], inner[-1][1] if inner else size
 
 
 @final
@@ -145,7 +70,7 @@ class Chosen:
             raise ValueError("replicas name one more than once; each can have one state only")
 
 
-def _places(sim: Simulation, *, params: bool = True) -> dict[_Key, Array]:
+def _places(sim: Simulation, *, params: bool = True) -> dict[Key, Array]:
     """What each replica has of its own, by part of a snapshot and name; with parameters or without."""
     own = sim.layout.per_replica if params else frozenset()
     episode = {name: buffer for name, buffer in sim.layout.episode.items() if name != _OF_ALL}
@@ -156,20 +81,47 @@ def _places(sim: Simulation, *, params: bool = True) -> dict[_Key, Array]:
     }
 
 
-def _pairs(sim: Simulation, sources: Mapping[_Key, Array], targets: Mapping[_Key, Array]) -> list[tuple[Array, Array]]:
-    """What is copied to where, replicas first."""
+@final
+class Table:
+    """What each replica of a simulation has of its own, while its parameters stay as they are, and copies of it."""
 
-    def first(key: _Key, array: Array) -> Array:
-        return array.swapaxes(0, 1) if is_by_metric(sim, key) else array
+    def __init__(self, sim: Simulation) -> None:
+        self.param_arrays = sim.param_arrays  # others with each change
+        self.places = _places(sim)
+        self.arrays = {key: _replicas_first(sim, key, array) for key, array in self.places.items()}
+        self.own = [rows_of_array(sim.arrays.address(self.places[key]), each) for key, each in self.arrays.items()]
+        self.form = form_of(
+            tuple(
+                Item(key, dtype_of(array), tuple(array.shape[1:]), is_by_metric(sim, key))
+                for key, array in self.arrays.items()
+            )
+        )
+        self.common = {name: value for name, value in sim.params.items() if ("params", name) not in self.places}
+        self.plain = not self.common.keys() & sim.param_arrays.keys()
+        within, arrays = self.form.rows(0), list(self.arrays.values())
+        self.out, self.into = RowCopies(sim, self.own, within, arrays), RowCopies(sim, within, self.own, arrays)
 
-    return [(first(key, sources[key]), first(key, target)) for key, target in targets.items()]
+    def is_of(self, sim: Simulation, kept: Any) -> bool:
+        """Whether a snapshot lies in a block that can be copied in as it is, with nothing to look at."""
+        return (
+            isinstance(kept, Snapshot)
+            and not kept.opened
+            and kept.form is self.form
+            and (kept.arrays.name, kept.arrays.device) == (sim.arrays.name, sim.arrays.device)
+            and self.plain
+            and kept.common == self.common
+        )
 
 
-def _copies(sim: Simulation, arrays: int) -> RowCopies:
-    if str(arrays) not in sim.copying:
-        sim.copying[str(arrays)] = RowCopies(sim, arrays)
-    found: RowCopies = sim.copying[str(arrays)]
+def _table(sim: Simulation) -> Table:
+    if "table" not in sim.copying or sim.copying["table"].param_arrays is not sim.param_arrays:
+        sim.copying["table"] = Table(sim)
+    found: Table = sim.copying["table"]
     return found
+
+
+def _replicas_first(sim: Simulation, key: Key, array: Array) -> Array:
+    return array.swapaxes(0, 1) if is_by_metric(sim, key) else array
 
 
 def _wrong(sim: Simulation, chosen: Chosen | None) -> int | None:
@@ -194,30 +146,19 @@ def check_replicas(sim: Simulation) -> None:
         )
 
 
-def snapshot_of(sim: Simulation, replicas: Any) -> dict[str, Any]:
+def snapshot_of(sim: Simulation, replicas: Any) -> Snapshot:
     """Copies out everything that the trajectories of some replicas depend on, in the order in which they are named."""
     chosen = Chosen(sim, replicas, once=False)
     if chosen.checked and sim.backend.device == "cpu":
         sim.host_params()
-    places = _places(sim)
+    table = _table(sim)
     new = sim.arrays.empty if chosen.checked else sim.arrays.zeros  # what wrong numbers stand for is left alone
-    made = {key: new(shape_for(sim, key, array, chosen.count), dtype_of(array)) for key, array in places.items()}
-    pairs = _pairs(sim, places, made)
-    _copies(sim, len(pairs)).run(
-        chosen.count,
-        pairs,
-        sources=sim.arrays.address(chosen.numbers),
-        wrong=_wrong(sim, chosen),
-    )
-    found: dict[str, Any] = {"state": {}, "episode": {}, "params": {}}
-    for (part, name), array in made.items():
-        found[part][name] = array
-    if _OF_ALL in sim.layout.episode:
-        found["episode"][_OF_ALL] = copied(sim, sim.buffers[sim.layout.episode[_OF_ALL]])
-    for name, value in sim.params.items():
-        if name not in found["params"]:
-            found["params"][name] = copied(sim, value) if name in sim.param_arrays else value
-    return {**found, "randomness": dict(sim.randomness)}
+    block = new((chosen.count, table.form.bytes), "uint8")
+    table.out.place(table.form, block, "target")
+    table.out.run(chosen.count, sources=sim.arrays.address(chosen.numbers), wrong=_wrong(sim, chosen))
+    common = {name: copied(sim, v) if name in sim.param_arrays else v for name, v in table.common.items()}
+    seed = copied(sim, sim.buffers[sim.layout.episode[_OF_ALL]]) if _OF_ALL in sim.layout.episode else None
+    return Snapshot(sim.arrays, table.form, block, common, seed, dict(sim.randomness))
 
 
 def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, randomness: str, each: int = 1) -> None:
@@ -234,48 +175,57 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
     """
     if randomness not in RANDOMNESS:
         raise ValueError(f"randomness is {randomness!r}; give one of {', '.join(map(repr, RANDOMNESS))}")
-    kept = check_parts(sim, kept)
+    table = _table(sim)
+    as_it_is = kept if isinstance(kept, Snapshot) and table.is_of(sim, kept) else None
+    if as_it_is is None:
+        kept = check_parts(sim, kept)
     chosen = None if replicas is None else Chosen(sim, replicas, once=True)
     count = sim.config.num_envs if chosen is None else chosen.count
     if chosen is not None and not sim.ready:
         raise ValueError("some replicas were never reset: reset() all of them first, or leave out replicas")
-    rows = rows_of(kept)
+    rows = rows_of(kept) if as_it_is is None else as_it_is.replicas
     if rows == 1:
         each = count
     elif rows * each != count:
         raise ValueError(f"the state is of {rows} replicas; give one of 1 or of {count // each}, which are written")
-    _check_params(sim, kept["params"], rows)
-    given = {
-        key: _given(sim, key, kept[key[0]][key[1]], rows, array) for key, array in _places(sim, params=False).items()
-    }
     shared = None
-    if _OF_ALL in sim.layout.episode and chosen is None:
-        seed = sim.buffers[sim.layout.episode[_OF_ALL]]
-        shared = seed, _given(sim, ("episode", _OF_ALL), kept["episode"][_OF_ALL], int(seed.shape[0]), seed)
-    _set_others(sim, kept["params"], everywhere=chosen is None)  # from here on nothing is refused
-    places = _places(sim)
-    for key, array in places.items():
-        if key[0] == "params":
-            given[key] = _given(sim, key, kept["params"][key[1]], rows, array)
-    pairs = _pairs(sim, given, places)
+    if as_it_is is not None:
+        copies = table.into
+        copies.place(table.form, as_it_is.block, "source")
+        if as_it_is.layout_seed is not None and chosen is None:
+            shared = as_it_is.layout_seed
+    else:
+        _check_params(sim, kept["params"], rows)
+        given = {key: _given(sim, key, kept, rows, array) for key, array in _places(sim, params=False).items()}
+        if _OF_ALL in sim.layout.episode and chosen is None:
+            seed = sim.buffers[sim.layout.episode[_OF_ALL]]
+            shared = _given(sim, ("episode", _OF_ALL), kept, int(seed.shape[0]), seed)
+        _set_others(sim, kept["params"], everywhere=chosen is None)  # from here on nothing is refused
+        table = _table(sim)
+        for key, array in table.places.items():
+            if key[0] == "params":
+                given[key] = _given(sim, key, kept, rows, array)
+        first = {key: _replicas_first(sim, key, given[key]) for key in table.places}
+        sources = [rows_of_array(sim.arrays.address(given[key]), each_first) for key, each_first in first.items()]
+        copies = RowCopies(sim, sources, table.own, list(table.arrays.values()))
     fresh = {}
     if randomness == "fresh":
         sim.randomness = {**sim.randomness, "calls": sim.randomness["calls"] + 1}
-        first = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"]) + sim.config.first_replica
-        fresh = {"seeds": sim.arrays.address(sim.buffers["seeds"]), "first_seed": first % 2**64}
-    _copies(sim, len(pairs)).run(
+        first_seed = derived_seed(sim.randomness["seed"], "fresh", sim.randomness["calls"]) + sim.config.first_replica
+        fresh = {"seeds": sim.arrays.address(sim.buffers["seeds"]), "first_seed": first_seed % 2**64}
+    copies.run(
         count,
-        pairs,
         each=each,
         targets=None if chosen is None else sim.arrays.address(chosen.numbers),
         wrong=_wrong(sim, chosen),
+        offset=sim.arrays.address(sim.buffers["offset"]),
+        staggered=sim.arrays.address(sim.buffers["staggered"]),
+        counted=sim.arrays.address(sim.buffers["counted"]) if "counted" in sim.buffers else None,
+        counts_up=int(randomness == "fresh" and chosen is None),
         **fresh,
     )
     if shared is not None:
-        shared[0][...] = shared[1]
-    if "counted" in sim.buffers:
-        sim.arrays.fill(sim.buffers["counted"], int(randomness == "fresh" and chosen is None))
-    sim.buffers["staggered"][...] = (sim.buffers["offset"] != 0).sum()
+        sim.buffers[sim.layout.episode[_OF_ALL]][...] = shared
     sim.ready = True
     if sim.config.spec.masked:
         sim.observe()
@@ -334,9 +284,10 @@ def _set_others(sim: Simulation, given: Mapping[str, Any], *, everywhere: bool) 
         sim.set_params(spec.with_derived(values, n, sim.config.precision))
 
 
-def _given(sim: Simulation, key: _Key, value: Any, rows: int, like: Array) -> Array:
+def _given(sim: Simulation, key: Key, kept: Mapping[str, Any], rows: int, like: Array) -> Array:
     """What a snapshot has of an array, in the simulation's memory, one row for each of its replicas."""
     part, name = key
+    value = kept[part][name]
     shape, what = shape_for(sim, key, like, rows), f"the state's {name!r}"
     if part == "params" and _is_common(param := sim.config.spec.settings[name], value):
         value = np.broadcast_to(param.index(value) if param.choices else to_numpy(value), shape)

@@ -109,9 +109,10 @@ FN void   lower(u64* word, u64 value) {
 template <class T> FN T    take_in(const T* at)         { return *at; }
 template <class T> FN void hand_out(T* at, T value)     { *at = value; }
 
-// A number that threads count down together.
+// A number that threads count together.
 FN u32            now(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
 FN void           count_down(u32* count) { __sync_fetch_and_sub(count, 1u); }
+FN void           count_up(u32* count) { __sync_fetch_and_add(count, 1u); }
 
 // Words that other threads write and read: each arrives as a whole, and in no order.
 FN void store_word(u64* word, u64 value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }

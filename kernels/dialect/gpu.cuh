@@ -79,9 +79,10 @@ FN double from_bits(u64 x)                     { return __longlong_as_double(i64
 FN u64    swap_if_equal(u64* word, u64 expected, u64 value) { return atomicCAS(word, expected, value); }
 FN void   lower(u64* word, u64 value)                       { atomicMin(word, value); }
 
-// A number that threads count down together.
+// A number that threads count together.
 FN u32  now(const u32* count)  { return *count; }
 FN void count_down(u32* count) { atomicSub(count, 1u); }
+FN void count_up(u32* count) { atomicAdd(count, 1u); }
 
 // Words that threads of other GPUs write and read: each arrives as a whole, and in no order.
 FN void store_word(u64* word, u64 value) {

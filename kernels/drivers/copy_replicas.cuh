@@ -43,6 +43,10 @@ KERNEL(kernel_copy, CopyCall) {
                 from[k] = to[k] = -1;
             }
         }
+        int had[LANES] = {};  // an offset, as some have now; how many do is kept
+        if (call.staggered != nullptr) {
+            FOR_EACH_LANE(k, env) had[k] = to[k] >= 0 && call.offset[to[k]] != 0;
+        }
         for (int a = 0; a < ARRAYS; ++a) {
             const Rows& rows = call.rows[a];
             const int   word = outside == 0 && rows.items == 1 ? rows.bytes : 0;
@@ -58,6 +62,14 @@ KERNEL(kernel_copy, CopyCall) {
                 }
             }
         }
+        if (call.staggered != nullptr) {
+            FOR_EACH_LANE_ALONE(k, env) {
+                const int has = to[k] >= 0 && call.offset[to[k]] != 0;
+                if (has > had[k]) count_up(call.staggered);
+                if (has < had[k]) count_down(call.staggered);
+            }
+        }
+        if (call.counted != nullptr && env.index(0) == 0) *call.counted = call.counts_up;
         if (call.seeds != nullptr) {
             FOR_EACH_LANE(k, env) {
                 if (outside == 0 || to[k] >= 0) call.seeds[to[k]] = call.first_seed + u64(env.index(k));

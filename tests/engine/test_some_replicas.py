@@ -316,3 +316,31 @@ def test_gymnasiums_spec_goes_along() -> None:
     env: Any = gymnasium.make_vec("gpu_envs/CartPole-v1", num_envs=2).unwrapped
     env.reset(seed=0)
     assert env.fork(2).spec == env.spec is not None
+
+
+def test_a_snapshot_that_somebody_looked_into_says_the_same(variant: Variant, place: Place, make: Make) -> None:
+    """Its arrays are the snapshot: what is written into them counts; how many have offsets is kept all along."""
+    env, twin = (begun(make, variant, place, steps=2) for _ in range(2))
+    kept, seen = env.get_state([2, 5, 0]), env.get_state([2, 5, 0])
+    seen = {part: dict(values) for part, values in seen.items()}
+    for one, moment in ((env, kept), (twin, seen)):
+        one.set_state(moment, [6, 0, 3])
+    assert_same_bits(all_buffers(env), all_buffers(twin))
+    assert int(numpy_of(all_buffers(env)["staggered"])[0]) == np.count_nonzero(numpy_of(all_buffers(env)["offset"]))
+    kept["episode"]["offset"][...] = 0
+    env.set_state(kept, [4, 5, 6])
+    assert not numpy_of(env.get_state([4, 5, 6])["episode"]["offset"]).any()
+    assert int(numpy_of(all_buffers(env)["staggered"])[0]) == np.count_nonzero(numpy_of(all_buffers(env)["offset"]))
+
+
+def test_a_snapshot_is_pickled_as_a_dict(make: Make) -> None:
+    import pickle
+
+    env = make("CartPole-v1", 3, device="cpu")
+    env.reset(seed=0)
+    kept = env.get_state([2, 1])
+    again = pickle.loads(pickle.dumps(kept))
+    assert isinstance(again, dict)
+    assert_same_bits(again["state"], kept["state"])
+    env.set_state(again, [0, 1])
+    assert_same_bits(picked(env.get_state(), [0, 1]), picked(kept, slice(None)))

@@ -9,7 +9,7 @@ from nvrtc import ARCHITECTURES, check, double_arithmetic, nvrtc_missing, progra
 
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
-from gpu_envs.engine import some_replicas
+from gpu_envs.engine import row_copies
 from gpu_envs.errors import CompileError
 from gpu_envs.rendering.painter import paint_program
 
@@ -33,7 +33,7 @@ def test_compiles(env_id: str, architecture: str, precision: str) -> None:
 
 
 def test_copies_of_rows_compile() -> None:
-    check(some_replicas.program(14), "sm_90a", "float32")
+    check(row_copies.program(14), "sm_90a", "float32")
 
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
