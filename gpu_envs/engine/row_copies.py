@@ -184,9 +184,11 @@ class RowCopies:
     """Copies rows of some arrays to rows of others."""
 
     def __init__(
-        self, sim: Simulation, sources: Sequence[Rows], targets: Sequence[Rows], arrays: Sequence[Array]
-    ) -> None:
-        """Compiles; ``arrays`` are as the targets, of which they tell what a row is."""
+        self, sim: Simulation, sources: Sequence[Rows], targets: Sequence[Rows], arrays: Sequence[Array],
+        held: object = None,
+    ) -> None:  # fmt: skip
+        """Compiles; ``arrays`` are as the targets, of which they tell what a row is, and ``held`` is kept in memory."""
+        self._held = held
         made = program(len(targets))
         if len(targets) not in sim.copying:
             sim.copying[len(targets)] = sim.backend.load(made)

@@ -97,6 +97,7 @@ class Table:
             )
         )
         self.common = {name: value for name, value in sim.params.items() if ("params", name) not in self.places}
+        self.layout_seed = sim.buffers[sim.layout.episode[_OF_ALL]] if _OF_ALL in sim.layout.episode else None
         self.plain = not self.common.keys() & sim.param_arrays.keys()
         within, arrays = self.form.rows(0), list(self.arrays.values())
         self.out, self.into = RowCopies(sim, self.own, within, arrays), RowCopies(sim, within, self.own, arrays)
@@ -149,7 +150,7 @@ def check_replicas(sim: Simulation) -> None:
 def snapshot_of(sim: Simulation, replicas: Any) -> Snapshot:
     """Copies out everything that the trajectories of some replicas depend on, in the order in which they are named."""
     chosen = Chosen(sim, replicas, once=False)
-    if chosen.checked and sim.backend.device == "cpu":
+    if chosen.checked and sim.backend.device == "cpu" and sim.param_arrays:
         sim.host_params()
     table = _table(sim)
     new = sim.arrays.empty if chosen.checked else sim.arrays.zeros  # what wrong numbers stand for is left alone
@@ -157,7 +158,7 @@ def snapshot_of(sim: Simulation, replicas: Any) -> Snapshot:
     table.out.place(table.form, block, "target")
     table.out.run(chosen.count, sources=sim.arrays.address(chosen.numbers), wrong=_wrong(sim, chosen))
     common = {name: copied(sim, v) if name in sim.param_arrays else v for name, v in table.common.items()}
-    seed = copied(sim, sim.buffers[sim.layout.episode[_OF_ALL]]) if _OF_ALL in sim.layout.episode else None
+    seed = None if table.layout_seed is None else copied(sim, table.layout_seed)
     return Snapshot(sim.arrays, table.form, block, common, seed, dict(sim.randomness))
 
 
@@ -188,26 +189,11 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
         each = count
     elif rows * each != count:
         raise ValueError(f"the state is of {rows} replicas; give one of 1 or of {count // each}, which are written")
-    shared = None
     if as_it_is is not None:
-        copies = table.into
+        copies, shared = table.into, as_it_is.layout_seed
         copies.place(table.form, as_it_is.block, "source")
-        if as_it_is.layout_seed is not None and chosen is None:
-            shared = as_it_is.layout_seed
     else:
-        _check_params(sim, kept["params"], rows)
-        given = {key: _given(sim, key, kept, rows, array) for key, array in _places(sim, params=False).items()}
-        if _OF_ALL in sim.layout.episode and chosen is None:
-            seed = sim.buffers[sim.layout.episode[_OF_ALL]]
-            shared = _given(sim, ("episode", _OF_ALL), kept, int(seed.shape[0]), seed)
-        _set_others(sim, kept["params"], everywhere=chosen is None)  # from here on nothing is refused
-        table = _table(sim)
-        for key, array in table.places.items():
-            if key[0] == "params":
-                given[key] = _given(sim, key, kept, rows, array)
-        first = {key: _replicas_first(sim, key, given[key]) for key in table.places}
-        sources = [rows_of_array(sim.arrays.address(given[key]), each_first) for key, each_first in first.items()]
-        copies = RowCopies(sim, sources, table.own, list(table.arrays.values()))
+        copies, shared = _looked_through(sim, kept, rows, everywhere=chosen is None)
     fresh = {}
     if randomness == "fresh":
         sim.randomness = {**sim.randomness, "calls": sim.randomness["calls"] + 1}
@@ -224,11 +210,31 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
         counts_up=int(randomness == "fresh" and chosen is None),
         **fresh,
     )
-    if shared is not None:
+    if shared is not None and chosen is None:
         sim.buffers[sim.layout.episode[_OF_ALL]][...] = shared
     sim.ready = True
     if sim.config.spec.masked:
         sim.observe()
+
+
+def _looked_through(
+    sim: Simulation, kept: Mapping[str, Any], rows: int, *, everywhere: bool
+) -> tuple[RowCopies, Array | None]:
+    """Copies of a snapshot's arrays, and the seed of what all share, or raises what does not fit; sets parameters."""
+    _check_params(sim, kept["params"], rows)
+    given = {key: _given(sim, key, kept, rows, array) for key, array in _places(sim, params=False).items()}
+    shared, seed = None, _table(sim).layout_seed
+    if seed is not None and everywhere:
+        shared = _given(sim, ("episode", _OF_ALL), kept, int(seed.shape[0]), seed)
+    _set_others(sim, kept["params"], everywhere=everywhere)  # from here on nothing is refused
+    table = _table(sim)
+    for key, array in table.places.items():
+        if key[0] == "params":
+            given[key] = _given(sim, key, kept, rows, array)
+    sources = [
+        rows_of_array(sim.arrays.address(given[key]), _replicas_first(sim, key, given[key])) for key in table.places
+    ]
+    return RowCopies(sim, sources, table.own, list(table.arrays.values()), given), shared
 
 
 def _is_common(param: Any, value: Any) -> bool:

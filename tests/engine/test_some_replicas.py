@@ -1,5 +1,6 @@
 """Snapshots of some replicas, one moment in many, and forks: all go on bit for bit, and nobody else is touched."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def begun(make: Make, variant: Variant, place: Place = HOST, count: int = COUNT,
     return env
 
 
-def picked(kept: dict[str, Any], rows: Any) -> dict[str, Any]:
+def picked(kept: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     """Of a snapshot, what is of some of its replicas."""
     of_each = {part: {n: v for n, v in kept[part].items() if n != "layout_seed"} for part in ("state", "episode")}
     return {part: {name: numpy_of(values)[rows] for name, values in of.items()} for part, of in of_each.items()}
