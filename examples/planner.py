@@ -47,64 +47,85 @@ class Args:
 class Planner:
     """Improves sequences of actions by trying them."""
 
-    def __init__(self, args: Args) -> None:
-        """Makes the trials, which stay where an episode ends."""
-        self.args = args
+    def __init__(self, args: Args, real: Any) -> None:
+        """Makes the trials of the replica of ``real``, which stay where an episode ends."""
+        self.args, self.real = args, real
         self.trials: Any = gpu_envs.make(
             args.env_id, args.trials, device=args.device, output="torch", autoreset_mode="Disabled"
         )
         self.trials.reset(seed=args.seed)
         self.space = self.trials.single_action_space
-        self.width = 1 if isinstance(self.space, gymnasium.spaces.Discrete) else self.space.shape[0]
+        self.discrete = isinstance(self.space, gymnasium.spaces.Discrete)
         self.device = self.trials.episode_return.device
+        if not self.discrete:
+            self.low, self.high = (
+                torch.as_tensor(each, device=self.device) for each in (self.space.low, self.space.high)
+            )
         self.generator = torch.Generator(self.device).manual_seed(args.seed)
-        self.begin()
+        self.first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.plan = torch.zeros(args.horizon, 1 if self.discrete else self.space.shape[0], device=self.device)
+        self.graph: Any = None
 
     def begin(self) -> None:
         """Forgets the plan."""
-        self.plan = torch.zeros(self.args.horizon, self.width, device=self.device)
+        self.plan.zero_()
 
-    def actions(self, units: torch.Tensor) -> torch.Tensor:
-        """Actions of numbers from -1 to 1: of a Box between its bounds, of choices one after another."""
-        if isinstance(self.space, gymnasium.spaces.Discrete):
-            choice = ((units[..., 0] + 1) / 2 * self.space.n).long().clamp(0, int(self.space.n) - 1)
-            started: torch.Tensor = choice + int(self.space.start)
-            return started
-        low, high = (torch.as_tensor(bound, device=self.device) for bound in (self.space.low, self.space.high))
-        within: torch.Tensor = low + (units + 1) / 2 * (high - low)
-        return within
+    def act(self) -> torch.Tensor:
+        """The next action of the real replica; on a GPU the launches of a decision are one graph."""
+        if self.device.type == "cpu":
+            return self.decide()
+        if self.graph is None:
+            self.decide()  # all that it needs is compiled and allocated now
+            self.begin()
+            self.graph = torch.cuda.CUDAGraph()
+            self.graph.register_generator_state(self.generator)
+            with torch.cuda.graph(self.graph):
+                self.action = self.decide()
+        self.graph.replay()
+        return self.action
 
-    def act(self, moment: Any) -> torch.Tensor:
-        """The next action, of one replica, after improving the plan from this moment on."""
-        args, deviation = self.args, torch.full_like(self.plan, self.args.spread)
+    def decide(self) -> torch.Tensor:
+        """Improves the plan from where the real replica is, and takes its first action off."""
+        args, plan, deviation = self.args, self.plan, torch.full_like(self.plan, self.args.spread)
+        moment = self.real.get_state(replicas=self.first)
         for _ in range(args.iterations):
-            shape = (args.horizon, args.trials, self.width)
+            shape = (args.horizon, args.trials, plan.shape[1])
             noise = torch.randn(shape, generator=self.generator, device=self.device)
-            tried = (self.plan[:, None] + deviation[:, None] * noise).clamp(-1, 1)
+            tried = (plan[:, None] + deviation[:, None] * noise).clamp(-1, 1)
             self.trials.set_state(moment)
             returns = self.trials.rollout(args.horizon, self.actions(tried)).rewards.float()
             if args.method == "cem":
                 best = returns.topk(max(2, round(args.elites * args.trials))).indices
-                self.plan, deviation = tried[:, best].mean(1), tried[:, best].std(1)
+                plan, deviation = tried[:, best].mean(1), tried[:, best].std(1)
             else:
                 scale = args.temperature * returns.std() + 1e-6
                 weights = torch.softmax((returns - returns.max()) / scale, 0)
-                self.plan = (weights[:, None] * tried).sum(1)
-        action = self.actions(self.plan[:1])
-        self.plan = torch.cat((self.plan[1:], torch.zeros_like(self.plan[:1])))
+                plan = (weights[:, None] * tried).sum(1)
+        action = self.actions(plan[:1])
+        self.plan.copy_(torch.cat((plan[1:], torch.zeros_like(plan[:1]))))
         return action
+
+    def actions(self, units: torch.Tensor) -> torch.Tensor:
+        """Actions of numbers from -1 to 1: of a Box between its bounds, of choices one after another."""
+        if self.discrete:
+            choice = ((units[..., 0] + 1) / 2 * self.space.n).long().clamp(0, int(self.space.n) - 1)
+            started: torch.Tensor = choice + int(self.space.start)
+            return started
+        within: torch.Tensor = self.low + (units + 1) / 2 * (self.high - self.low)
+        return within
 
 
 def run(args: Args) -> list[float]:
     """Plays some episodes, and returns what they came to."""
-    planner, found = Planner(args), []
     real: Any = gpu_envs.make(args.env_id, 1, device=args.device, output="torch", autoreset_mode="Disabled")
+    real.reset(seed=args.seed)
+    planner, found = Planner(args, real), []
     for episode in range(args.episodes):
         real.reset(seed=args.seed + episode)
         planner.begin()
         begin, steps, over = time.perf_counter(), 0, False
         while not over:
-            _, _, terminated, truncated, _ = real.step(planner.act(real.get_state(replicas=[0])))
+            _, _, terminated, truncated, _ = real.step(planner.act())
             over, steps = bool(terminated | truncated), steps + 1
         found.append(float(real.episode_return))
         spent = (time.perf_counter() - begin) / steps

@@ -35,7 +35,7 @@ def test_it_swings_a_pendulum_up_without_learning(planner: Any, method: str, dev
 
 
 def test_it_balances_a_pole_by_choices(planner: Any, device: str) -> None:
-    args = planner.Args(env_id="CartPole-v1", device=device, trials=256, iterations=1, episodes=1)
+    args = planner.Args(env_id="CartPole-v1", device=device, trials=1024, iterations=1, episodes=1)
     assert planner.run(args) == [500.0]
 
 

@@ -11,7 +11,19 @@ from typing import Any
 
 from benchmarks import command, record
 from benchmarks.command import log
-from benchmarks.training import gpus, learning, off_policy, particles, profile, race, replay, solving, speed, worlds
+from benchmarks.training import (
+    gpus,
+    learning,
+    off_policy,
+    particles,
+    planning,
+    profile,
+    race,
+    replay,
+    solving,
+    speed,
+    worlds,
+)
 from benchmarks.training.plan import TrainingPlan
 
 SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
@@ -29,6 +41,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "replay": replay.replay,
     "efficiency": off_policy.efficiency,
     "race": race.race,
+    "planning": planning.planning,
     "gpus": gpus.several,
     "profile": profile.profile,
 }

@@ -28,6 +28,8 @@ class Rule:
     """Steps between evaluations."""
     limit: int = 30_000
     """Steps after which a run ends in any case."""
+    limit_s: float = 60.0
+    """Seconds of training after which it does."""
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -45,7 +47,7 @@ class Rule:
             FloatingPointError: What was learnt gives no numbers.
         """
         seconds, steps, returns, reached = 0.0, 0, list[float](), False
-        while steps < self.limit and not reached:
+        while steps < self.limit and seconds < self.limit_s and not reached:
             begin = time.perf_counter()
             steps = train(self.every)
             seconds += time.perf_counter() - begin
