@@ -44,7 +44,7 @@ LARGE_TEAM = 2048
 RESERVED_BYTES = 1024 + 128
 """Shared memory of a block beside its own: the system's, and the dialect's."""
 
-MOST_THREADS = {"BY_BLOCK": 1536, "BY_WARP": 896, "DIRECTLY": 1024}
+MOST_THREADS = {"BY_BLOCK": 1280, "BY_WARP": 896, "DIRECTLY": 1024}
 """On a multiprocessor at a time, by how rows are written: what was quickest on an H200; with more, fewer registers."""
 
 
