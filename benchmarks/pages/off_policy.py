@@ -54,7 +54,8 @@ def replay(_page: Path) -> str:
 def algorithms(_page: Path) -> str:
     """What presets of other algorithms reach."""
     rows = []
-    for name, of in results("training_cuda", "algorithms").items():
+    both = results("training_cuda", "algorithms") | results("training_cuda", "team_algorithms")
+    for name, of in both.items():
         env, own = name.split()
         ends = sorted(run["evaluated"] for run in of["runs"])
         rows.append((

@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "sampler": speed.sampler,
     "presets": learning.presets,
     "algorithms": learning.algorithms,
+    "team_algorithms": learning.team_algorithms,
     "tag_throughput": speed.tag,
     "tag_learning": learning.tag,
     "worlds": worlds.worlds,

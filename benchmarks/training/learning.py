@@ -82,9 +82,20 @@ def presets(plan: TrainingPlan) -> dict[str, Any]:
 
 def algorithms(plan: TrainingPlan) -> dict[str, Any]:
     """The presets of other algorithms with several seeds, each evaluated greedily from the same starts."""
+    return _others(plan, teams=False)
+
+
+def team_algorithms(plan: TrainingPlan) -> dict[str, Any]:
+    """The same of teams, which take longer."""
+    return _others(plan, teams=True)
+
+
+def _others(plan: TrainingPlan, *, teams: bool) -> dict[str, Any]:
     found = {}
     for (env_id, name), (role, threshold, seeds) in OTHERS.items():
         runs, single = [], role == "agent"
+        if single == teams:
+            continue
         for seed in range(min(seeds, plan.seeds)):
             trainer, run = trained(plan, env_id, name, seed)
             evaluated = trainer.evaluate(episodes=10 * EPISODES if single else EPISODES, seed=0)
