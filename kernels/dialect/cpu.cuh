@@ -109,9 +109,6 @@ FN void   lower(u64* word, u64 value) {
 template <class T> FN T    take_in(const T* at)         { return *at; }
 template <class T> FN void hand_out(T* at, T value)     { *at = value; }
 
-// Memory that is read soon is on its way to the caches.
-FN void fetch_soon(const void* at) { __builtin_prefetch(at); }
-
 // A number that threads count together.
 FN u32            now(const u32* count) { return __atomic_load_n(count, __ATOMIC_RELAXED); }
 FN void           count_down(u32* count) { __sync_fetch_and_sub(count, 1u); }

@@ -79,9 +79,6 @@ FN double from_bits(u64 x)                     { return __longlong_as_double(i64
 FN u64    swap_if_equal(u64* word, u64 expected, u64 value) { return atomicCAS(word, expected, value); }
 FN void   lower(u64* word, u64 value)                       { atomicMin(word, value); }
 
-// Memory that is read soon is on its way to the second-level cache, 32 bytes of it.
-FN void fetch_soon(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-
 // A number that threads count together.
 FN u32  now(const u32* count)  { return *count; }
 FN void count_down(u32* count) { atomicSub(count, 1u); }

@@ -80,9 +80,7 @@ FN Drawn drawn(const DrawCall& call, Index sample) {
         row   = Index(u64(words.x) * u64(call.rows) >> 32);
         age   = held - Index(u64(words.y) * u64(starts) >> 32);
         slot  = free - age + (free < age ? call.slots : 0);
-        const float* const at = call.ring + (row * call.slots + slot) * STRIDE;
-        for (int word = 0; word < (slot + 1 < call.slots ? 2 : 1) * STRIDE; word += 8) fetch_soon(at + word);
-        found = (became(at) & PLAYED) != 0;
+        found = (became(call.ring + (row * call.slots + slot) * STRIDE) & PLAYED) != 0;
     }
     const Index  begin = (row * call.slots + slot) * STRIDE;
     Index        next  = begin;
