@@ -1,7 +1,7 @@
 """One class that drives any environment with a team of agents, many replicas at a time, role by role."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import gymnasium
@@ -12,7 +12,9 @@ from gpu_envs.backend.arrays import Array
 from gpu_envs.codegen import RESULTS, TeamLayout
 from gpu_envs.engine.actions import ActionReader, Actions
 from gpu_envs.engine.batch import Batch
-from gpu_envs.engine.results import OutReader, Step
+from gpu_envs.engine.results import OutReader, Rollout, Step
+from gpu_envs.engine.rollouts import TeamRollout, checked_steps
+from gpu_envs.engine.simulation import NOT_A_NUMBER, OUT_OF_RANGE
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.errors import did_you_mean
 from gpu_envs.seeds import Seeds
@@ -150,7 +152,71 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         observations, rewards, terminations, truncations = (self._result(name, out) for name in RESULTS[:4])
         return observations, rewards, terminations, truncations, self._infos(out)
 
-    def _read(self, actions: Mapping[str, Any]) -> list[Actions]:
+    @in_turn
+    def rollout(self, steps: int, actions: Mapping[str, Any] | None = None, *, per_step: bool = False) -> Rollout:
+        """Takes many steps, for which the host waits nowhere. An episode that ends is followed at once by the next.
+
+        In Disabled mode it is not: a replica stays where its episode ends, gets no more reward, and keeps its flags.
+
+        Args:
+            steps: How many.
+            actions: By role ``[steps, num_envs, agents, ...]``; None: drawn uniformly on the device, from seed, episode
+                and step, among what masks allow.
+            per_step: Give every step's results instead of their sums.
+
+        Returns:
+            The results, by role, but for ``episodes``. Only steps of the environments are counted: an episode that
+            ended in an earlier step is restarted first. What all agents of a role see alike is the last step's, in
+            ``shared_observations``.
+
+        Raises:
+            ActionError: An action is a whole number out of range, or not a number, and came from the host, of whatever
+                agent: nothing has changed. Those that came from the device count of agents in the game, for ``check``.
+        """
+        sim = self._sim
+        self._check_ready("rollout")
+        steps, read = checked_steps(steps), None
+        if actions is not None:
+            read = self._read(actions, steps)
+            self._inspect_block(read)
+        sim.set_step_flags(report_frozen=False)
+        try:
+            results = self._rollout.run(steps, read, per_step=per_step, numbers=self._numbers)
+        finally:
+            sim.set_step_flags(report_frozen=self._report_frozen)
+        if self.output == "numpy" and read is not None and any(part.host is None for part in read):
+            sim.check()
+        counted = RESULTS[1:4] if per_step else ("reward_sum", "terminated", "truncated")
+        named = ("observations", *counted, "random_actions", "episodes", "return_sum", "length_sum")
+        by_role: dict[str, Any] = {
+            name: {role: self._to_output(results[f"{name}.{role}"]) for role in self.roles}
+            for name in named
+            if f"{name}.{self.roles[0]}" in results and (per_step or name != "random_actions")
+        }
+        given = by_role | {"episodes": self._to_output(results["episodes"])}
+        return Rollout(*(given.get(name) for name in named))
+
+    @functools.cached_property
+    def _rollout(self) -> TeamRollout:
+        return TeamRollout(self._sim)
+
+    def _inspect_block(self, read: Sequence[Actions]) -> None:
+        """Looks at actions of many steps that came from the host: nobody knows yet who will be in the game."""
+        sim, layout = self._sim, self._sim.layout
+        hosts = [part.host for part in read if part.host is not None]
+        first = 0
+        for count, reader, part in zip(self.counts.values(), self._readers, read, strict=True):
+            wrong = None if part.host is None else reader.first_wrong(part.host)
+            if wrong is not None:
+                step, replica, agent = wrong[0], wrong[1], first + wrong[2]
+                kind = OUT_OF_RANGE if reader.discrete else NOT_A_NUMBER
+                who = layout.who(agent).removesuffix(", ")
+                where = f"step {step} of the block, {sim.config.name_of(replica)}, {who}"
+                known = [host[step] for host in hosts] if len(hosts) == len(read) else []
+                raise sim.action_error(kind, where, known, replica, agent)
+            first += count
+
+    def _read(self, actions: Mapping[str, Any], steps: int | None = None) -> list[Actions]:
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions are {type(actions).__name__}; give a mapping from roles to arrays: {self.roles}")
         found = []
@@ -158,7 +224,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
             if role not in actions:
                 raise ValueError(f"actions of the role {role!r} are missing; got {sorted(actions)}")
             try:
-                found.append(reader.read(actions[role]))
+                found.append(reader.read(actions[role], steps))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"role {role!r}: {error}") from None
         if len(actions) > len(found):

@@ -1,6 +1,5 @@
 """One Gymnasium ``VectorEnv`` that drives any single-agent spec."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self, final
 
@@ -14,6 +13,7 @@ from gpu_envs.engine.actions import ActionReader, Actions
 from gpu_envs.engine.batch import Batch
 from gpu_envs.engine.program import OPTIONAL
 from gpu_envs.engine.results import OutReader, Rollout, Step, given_for
+from gpu_envs.engine.rollouts import checked_steps, rollout_arrays
 from gpu_envs.engine.simulation import NOT_A_NUMBER, OUT_OF_RANGE
 from gpu_envs.engine.turns import in_turn
 from gpu_envs.seeds import Seeds
@@ -132,17 +132,15 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         """
         sim = self._sim
         self._check_ready("rollout")
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-            raise ValueError(f"steps is {steps!r}; a whole number from 1 up")
-        address, kind, read = None, 0, None
+        steps, address, kind, read = checked_steps(steps), None, 0, None
         if actions is not None:
-            read = self._reader.read(actions, int(steps))
+            read = self._reader.read(actions, steps)
             self._inspect_block(read)
             address, kind = read.address, read.kind
-        results = self._rollout_arrays(int(steps), per_step, drawn=actions is None)
+        results = self._rollout_arrays(steps, per_step, drawn=actions is None)
         numbers = self._numbers
         before = numbers.elapsed() if numbers is not None else None
-        sim.rollout(int(steps), address, kind, per_step, results)
+        sim.rollout(steps, address, kind, per_step, results)
         if numbers is not None and before is not None:
             numbers.look_at_rollout(results, before)
         if self.output == "numpy" and read is not None and read.host is None:
@@ -289,11 +287,4 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
             if drawn:
                 kind = "int64" if self._reader.discrete else "float32"
                 shapes["random_actions"] = ((*rows, *(self.single_action_space.shape or ())), kind)
-        needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
-        refusal = f"the results of {steps:,} steps of {n:,} replicas need {needed / 2**30:,.1f} GiB; take fewer steps"
-        if needed > self._sim.backend.memory():
-            raise MemoryError(refusal)
-        try:
-            return {name: self._sim.arrays.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
-        except (MemoryError, RuntimeError) as error:
-            raise MemoryError(f"{refusal} ({error})") from error
+        return rollout_arrays(self._sim, steps, shapes)

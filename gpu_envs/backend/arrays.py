@@ -31,6 +31,11 @@ def dimensions(value: Any) -> int:
     return int(ndim) if ndim is not None else np.ndim(value)
 
 
+def dtype_of(array: Array) -> str:
+    """The name of the type of an array's elements."""
+    return str(array.dtype).rpartition(".")[2]
+
+
 def to_numpy(array: Any) -> np.ndarray:
     """Copies or views an array of any library, on any device, or a sequence, as NumPy."""
     library = library_of(array)

@@ -31,7 +31,7 @@ class EnvProgram:
         self.places: dict[str, list[tuple[str, Any]]] = {}
         self.load(layout.modules[0])
         self.step_call, self.launch_step = self.calls["step"], self.launch["step"]
-        self.step_places = [place for _, place in self.places["step"]]
+        self.step_places, self.reset_places = ([place for _, place in self.places[name]] for name in ("step", "reset"))
         self.acting = [place for place in self.step_places if hasattr(place, "actions")]
         self.own_places = {  # where a step writes what is not asked for elsewhere
             (i, name): getattr(place, name)

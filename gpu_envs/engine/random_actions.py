@@ -24,6 +24,14 @@ def choices(space: gymnasium.Space[Any]) -> list[int]:
     return []
 
 
+def bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Between which numbers each element of a Box's actions is drawn."""
+    assert isinstance(space, gymnasium.spaces.Box)
+    low = np.where(np.isfinite(space.low), space.low, -_FAR)
+    high = np.where(np.isfinite(space.high), space.high, _FAR)
+    return low.ravel(), high.ravel()
+
+
 def drawn_among(space: gymnasium.Space[Any], mask: Any, units: Any) -> Any:
     """Actions, uniformly among the possible ones where the numbers are uniform.
 
@@ -45,9 +53,8 @@ def drawn_among(space: gymnasium.Space[Any], mask: Any, units: Any) -> Any:
 def chosen(space: gymnasium.Space[Any], units: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """Actions of one role, in NumPy; units are from 0 to 1, and units and mask are shaped as of ``drawn_among``."""
     if isinstance(space, gymnasium.spaces.Box):
-        low = np.where(np.isfinite(space.low), space.low, -_FAR)
-        high = np.where(np.isfinite(space.high), space.high, _FAR)
-        flat = low.ravel() + (high - low).ravel() * np.where(units > 1.0 - 2.0**-52, 1.0, units)
+        low, high = bounds(space)
+        flat = low + (high - low) * np.where(units > 1.0 - 2.0**-52, 1.0, units)
         return np.asarray(flat.reshape(*units.shape[:-1], *space.shape), np.float32)
     if mask is not None:
         return np.asarray(drawn_among(space, mask, units), np.int64)

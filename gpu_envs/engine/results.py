@@ -53,7 +53,11 @@ class Step:
 
 @documented
 class Rollout(NamedTuple):
-    """What many steps in one launch give back."""
+    """What many steps at once give back.
+
+    Of a team all but ``episodes`` are mappings from roles, in whose arrays agents follow replicas. An agent's ends are
+    counted in the step in which it goes out, and its returns and lengths where the replica's episode ends.
+    """
 
     observations: Array
     """Per step ``[steps, num_envs, *observation]``; otherwise the last, ``[num_envs, *observation]``.

@@ -8,8 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, to_numpy
-from gpu_envs.backend.base import Backend
+from gpu_envs.backend.arrays import Array, dtype_of, to_numpy
+from gpu_envs.backend.base import Backend, Launch
 from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
 from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.results import allocated
@@ -244,13 +244,15 @@ class Simulation:
         seeds: int | Sequence[int | None] | None,
         mask: Array | None,
         options: Mapping[str, ParamValue],
+        out: Sequence[tuple[int, str, int]] = (),
     ) -> None:
         """Begins new episodes.
 
         Args:
             seeds: The first replica's seed, the others' counting up; or one for each, None to keep its own; or None.
-            mask: Which replicas, as bools in this simulation's memory; None: all.
+            mask: Which replicas, as bytes that are not zero, in this simulation's memory; None: all.
             options: Parameters of this reset alone.
+            out: Results to write elsewhere, as of ``step``.
         """
         if self._watched:
             self._look_at_params()
@@ -274,7 +276,7 @@ class Simulation:
             known = np.array([0 if s is None else seed_bits(s) for s in seeds], np.uint64)
             bits = self.arrays.full_of(known.view(np.int64))
             call.reseed, call.new_seeds = self.arrays.address(chosen), self.arrays.address(bits)
-        self.program.launch["reset"](self.arrays.stream())
+        self._launch_into(self.program.launch["reset"], self.program.reset_places, out)
         if options:  # they hold for this reset alone, and so do arrays made for them
             self._prepare([call])
         self.ready = True
@@ -297,8 +299,7 @@ class Simulation:
         """
         if self._watched:
             self._look_at_params()
-        program = self.program
-        call, places = program.step_call, program.step_places
+        program, call = self.program, self.program.step_call
         for place, (address, kind) in zip(program.acting, actions, strict=True):
             place.actions, place.action_kind = address, kind
         self._launches += 1
@@ -306,13 +307,17 @@ class Simulation:
         if not out:
             program.launch_step(self.arrays.stream())
             return
+        self._launch_into(program.launch_step, program.step_places, out)
+
+    def _launch_into(self, launch: Launch, places: Sequence[Any], out: Sequence[tuple[int, str, int]]) -> None:
+        """Launches a kernel that writes these results elsewhere than into the buffers."""
         for place, name, address in out:
             setattr(places[place], name, address)
         try:
-            program.launch_step(self.arrays.stream())
+            launch(self.arrays.stream())
         finally:
             for place, name, _ in out:
-                setattr(places[place], name, program.own_places[place, name])
+                setattr(places[place], name, self.program.own_places[place, name])
 
     def set_step_flags(self, **flags: bool) -> None:
         """Chooses what a step does besides; what is not named stays.
@@ -393,8 +398,3 @@ class Simulation:
         """Cuts the episode of each replica short by so many steps, and by none of those that follow."""
         self.arrays.write(self.buffers["offset"], offsets.astype(np.int32))
         self.arrays.write(self.buffers["staggered"], np.array([np.count_nonzero(offsets)], np.int32))
-
-
-def dtype_of(array: Array) -> str:
-    """The name of the type of an array's elements."""
-    return str(array.dtype).rpartition(".")[2]

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, library_of, to_numpy
-from gpu_envs.engine.simulation import Simulation, dtype_of
+from gpu_envs.backend.arrays import Array, dtype_of, library_of, to_numpy
+from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.state import as_field
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import ParamValue

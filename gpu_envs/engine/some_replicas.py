@@ -5,9 +5,9 @@ from typing import Any, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Array, library_of, to_numpy
+from gpu_envs.backend.arrays import Array, dtype_of, library_of, to_numpy
 from gpu_envs.engine.row_copies import Item, Key, RowCopies, Snapshot, form_of, rows_of_array
-from gpu_envs.engine.simulation import Simulation, dtype_of
+from gpu_envs.engine.simulation import Simulation
 from gpu_envs.engine.snapshots import check_parts, copied, is_by_metric, rows_of, shape_for
 from gpu_envs.engine.state import as_field
 from gpu_envs.seeds import derived_seed

@@ -5,7 +5,7 @@ import pickle
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.host import LEAST_PER_THREAD, available_threads
 from gpu_envs.codegen.header import rules_part
-from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.random_actions import elements
 from gpu_envs.specs.team import TeamSpec
@@ -176,18 +176,16 @@ def observations(subject: Subject, device: str) -> str:
 
 
 def rollouts(subject: Subject, device: str) -> str:
-    """Takes steps in one launch, and one by one."""
-    if subject.team:
-        raise SkippedError("of one agent only")
+    """Takes steps at once, and one by one."""
     steps = subject.steps
     fused, single = (subject.run(device=device, autoreset_mode="SameStep") for _ in range(2))
     fused.reset(subject.seed)
     single.reset(subject.seed)
     result = fused.env.rollout(steps, per_step=True)
-    actions = to_numpy(result.actions)
+    by_role = {name: to_numpy(values) for name, values in ByRole(fused.env).split(result.actions).items()}
     names = ("observations", "rewards", "terminations", "truncations")
     for t in range(steps):
-        moment = picked(single.act({ALONE: actions[t]}), slice(None), names)
+        moment = picked(single.act({name: values[t] for name, values in by_role.items()}), slice(None), names)
         both: Moment = {}
         for name in names:
             value = getattr(result, name)
@@ -195,7 +193,7 @@ def rollouts(subject: Subject, device: str) -> str:
         found = difference(both, moment)
         if found:
             raise FailedError(f"in step {t + 1} of a rollout and of single steps with its actions, {found}; {_HIDDEN}")
-    return f"{steps} steps in one launch are the single steps"
+    return f"{steps} steps at once are the single steps"
 
 
 def idle_elements(subject: Subject, device: str) -> str:

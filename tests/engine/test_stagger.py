@@ -178,16 +178,17 @@ def test_a_snapshot_holds_the_cuts(spec: Any, device: str) -> None:
 
 
 def test_a_rollout_is_cut_as_steps_are(spec: Any, device: str) -> None:
-    if spec.has_team:
-        pytest.skip("of one agent only")
     single, fused = (made(spec, device, autoreset_mode="SameStep") for _ in range(2))
     for env in (single, fused):
         env.reset(seed=1)
         env.stagger(seed=3)
     result = fused.rollout(2 * LIMIT, per_step=True)
-    for t, actions in enumerate(numpy_of(result.actions)):
-        found = single.step(actions)
+    by_role = ByRole(single)
+    drawn = {role: numpy_of(values) for role, values in by_role.split(result.actions).items()}
+    for t in range(2 * LIMIT):
+        found = single.step(by_role.join({role: values[t] for role, values in drawn.items()}))
         for name, part in zip(("observations", "rewards", "terminations", "truncations"), found, strict=False):
-            assert_same_bits(numpy_of(getattr(result, name))[t], numpy_of(part), f"{name}, step {t}")
+            for role, values in by_role.split(getattr(result, name)).items():
+                assert_same_bits(numpy_of(values)[t], numpy_of(by_role.split(part)[role]), f"{name}, step {t}")
     assert_same_bits(progress(single), progress(fused))
     assert not numpy_of(fused._sim.buffers["staggered"]).any()

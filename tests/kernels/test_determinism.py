@@ -97,7 +97,7 @@ def test_thread_count_changes_nothing(make: Make, variant: Variant, mode: str) -
         results[-1].append(all_buffers(env))
         if variant.has_team:
             assert env.num_envs * 32 * env.num_agents >= 2 * LEAST_PER_THREAD  # enough for two
-        elif mode != "Disabled":
+        if variant.has_team or mode != "Disabled":
             results[-1] += [env.rollout(10, per_step=True), progress(env)]
     assert_all_same(results)
 

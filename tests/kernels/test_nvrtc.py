@@ -9,7 +9,7 @@ from nvrtc import ARCHITECTURES, check, double_arithmetic, nvrtc_missing, progra
 
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
-from gpu_envs.engine import row_copies
+from gpu_envs.engine import rollouts, row_copies
 from gpu_envs.errors import CompileError
 from gpu_envs.rendering.painter import paint_program
 
@@ -34,6 +34,11 @@ def test_compiles(env_id: str, architecture: str, precision: str) -> None:
 
 def test_copies_of_rows_compile() -> None:
     check(row_copies.program(14), "sm_90a", "float32")
+
+
+@pytest.mark.parametrize(("real", "precision"), [("float", "float32"), ("double", "float64")])
+def test_what_stands_between_the_steps_of_a_team_compiles(real: str, precision: str) -> None:
+    check(rollouts.program(3, real), "sm_90a", precision)
 
 
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])

@@ -1,0 +1,56 @@
+// What stands between the steps of a team's rollout, an agent a thread: what the last step gave is added up, and the
+// next actions are drawn.
+
+// Of an agent's ends those count that are new: who is out keeps its flags to the episode's end, a frozen replica its own.
+FN void add_up(const BetweenCall& call, const RoleOfRollout& role, Index at, Index row, Index replica) {
+    if (role.reward_sum != nullptr) {
+        role.reward_sum[row] += role.rewards[row];
+        role.terminated[row] += call.playing[at] && role.terminations[row] ? 1 : 0;
+        role.truncated[row] += call.playing[at] && role.truncations[row] ? 1 : 0;
+    }
+    if (!call.finished[replica]) return;
+    if (at == replica * call.agents) call.episodes[replica] += 1;
+    if (role.return_sum == nullptr) return;
+    role.return_sum[row] += call.episode_return[at];
+    role.length_sum[row] += call.episode_length[at];
+}
+
+// Uniform, where masks say so among what is possible; as of one agent a function of seed, episode and step.
+FN void draw_action(const BetweenCall& call, const RoleOfRollout& role, Index row, Index replica, int agent) {
+    const bool* possible = role.action_mask == nullptr ? nullptr : role.action_mask + row * role.choices;
+    Words words{};
+    for (int j = 0; j < role.size; ++j) {
+        if (j % 4 == 0)
+            words = random_words(call.seeds[replica], RANDOM_ACTION, u32(agent), call.episode[replica],
+                                 u32(call.elapsed[replica]), u32(j / 4));
+        const u32   word = word_of(words, u32(j % 4));
+        const Index to   = row * role.size + j;
+        if (role.counts == nullptr) {
+            float unit;
+            to_unit(word, unit);
+            static_cast<float*>(role.actions)[to] = role.low[j] + (role.high[j] - role.low[j]) * unit;
+            continue;
+        }
+        const int choices = role.counts[j];
+        const int chosen  = possible == nullptr ? int(u64(word) * u64(choices) >> 32) : drawn_among(possible, choices, word);
+        static_cast<i64*>(role.actions)[to] = role.starts[j] + chosen;
+        if (possible != nullptr) possible += choices;
+    }
+}
+
+KERNEL(kernel_between, BetweenCall) {
+    FOR_EACH_ENV(env, call.count) {
+        FOR_EACH_LANE_ALONE(k, env) {
+            const Index at = env.index(k), replica = at / call.agents;
+            const int   agent = int(at - replica * call.agents);
+            int own = 0;
+            while (own + 1 < ROLES && agent >= call.role[own + 1].first) ++own;
+            const RoleOfRollout& role = call.role[own];
+            const Index row = replica * role.agents + (agent - role.first);
+            if (call.after_step) add_up(call, role, at, row, replica);
+            if (!call.before_step) continue;
+            call.playing[at] = call.in_game[at] && call.ended[replica] == 0;
+            if (role.actions != nullptr) draw_action(call, role, row, replica, agent);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+"""Many steps of a team at once are its single steps, in every mode and for every output, bit for bit."""
+
+import functools
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from harness import (
+    HAS_CUDA,
+    HAS_TORCH,
+    MODES,
+    TEAM_IDS,
+    Make,
+    Place,
+    assert_all_same,
+    assert_same_bits,
+    moved,
+    numpy_of,
+    on_host,
+)
+from registered import (
+    CONTINUOUS,
+    GRID,
+    HOST,
+    LIMIT,
+    RESULTS,
+    TEAM_VARIANTS,
+    Actions,
+    Team,
+    Variant,
+    assert_refused,
+    draw,
+    each,
+    made,
+    needs_cuda,
+    numpy_by_role,
+    over,
+    progress,
+    take,
+)
+
+import gpu_envs
+from gpu_envs import ActionError
+from gpu_envs.engine.by_role import ByRole
+
+COUNT, STEPS = 9, 3 * LIMIT
+
+FEW = {name: TEAM_VARIANTS[name] for name in ("continuous-nearest", "rice-talks", "covid")}
+OTHERS = {name: Variant(name, {}) for name in TEAM_IDS if name not in {v.env_id for v in TEAM_VARIANTS.values()}}
+
+each_mode = pytest.mark.parametrize("mode", MODES)
+each_team, each_of_few = each(TEAM_VARIANTS | OTHERS), each(FEW)
+
+
+def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: int = COUNT, **kwargs: Any) -> Any:
+    """With limits that replicas do not reach together."""
+    env = made(make, variant, count, place, autoreset_mode=mode, **kwargs)
+    env.reset(seed=8)
+    env.stagger(seed=2)
+    if mode == "Disabled":
+        env.allow_frozen_steps()
+    return env
+
+
+def block(actions: list[Actions], place: Place) -> Actions:
+    """The actions of several steps, by role."""
+    return {role: moved(np.stack([step[role] for step in actions]), place) for role in actions[0]}
+
+
+def stepped(env: Any, actions: list[Actions], place: Place = HOST) -> dict[str, dict[str, np.ndarray]]:
+    """What single steps give, ``[steps, num_envs, ...]`` by result and role."""
+    steps = [take(env, action, place) for action in actions]
+    return {name: {r: np.stack([step[name][r] for step in steps]) for r in actions[0]} for name in RESULTS}
+
+
+def given(env: Any, result: Any) -> dict[str, dict[str, np.ndarray]]:
+    """The same of a rollout."""
+    return {name: numpy_by_role(env, getattr(result, name)) for name in RESULTS}
+
+
+def step_by_step(mode: str) -> str:
+    """The mode in which each step is a step of an episode."""
+    return "Disabled" if mode == "Disabled" else "SameStep"
+
+
+@each_team
+@each_mode
+def test_a_rollout_is_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
+    """In two parts as in one; restarts of NextStep mode cost no step; nothing changes beyond an end in Disabled."""
+    many = begun(make, variant, mode, place)
+    single = begun(make, variant, step_by_step(mode), place)
+    actions = draw(many, STEPS)
+    parts = [given(many, many.rollout(len(p), block(p, place), per_step=True)) for p in (actions[:7], actions[7:])]
+    found = {n: {r: np.concatenate([part[n][r] for part in parts]) for r in actions[0]} for n in RESULTS}
+    assert_same_bits(found, stepped(single, actions, place))
+    assert_same_bits(progress(many), progress(single))
+    assert_same_bits(on_host(many.observe()), on_host(single.observe()))
+
+
+@each_team
+@each_mode
+def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
+    """In the order of steps; an agent's end counts once, where it goes out, and returns where episodes end."""
+    many = begun(make, variant, mode, place)
+    single = begun(make, variant, step_by_step(mode))
+    actions = draw(many, STEPS)
+    result = many.rollout(STEPS, block(actions, place))
+    roles = list(actions[0])
+    zeros = {r: np.zeros((COUNT, many.counts[r]), np.float32) for r in roles}
+    rewards, returns = dict(zeros), dict(zeros)
+    terminated, truncated, lengths = ({r: zeros[r].astype(np.int32) for r in roles} for _ in range(3))
+    ended, frozen = np.zeros(COUNT, np.int32), np.zeros(COUNT, bool)
+    alive = {r: np.ones(zeros[r].shape, bool) for r in roles}
+    for action in actions:
+        step = take(single, action)
+        finished = over(step) & ~frozen
+        for r in roles:
+            rewards[r] = rewards[r] + step["rewards"][r]
+            playing = alive[r] & ~frozen[:, None]
+            terminated[r] = terminated[r] + (playing & step["terminations"][r])
+            truncated[r] = truncated[r] + (playing & step["truncations"][r])
+            last = finished[:, None]
+            returns[r] = returns[r] + np.where(last, numpy_of(single.episode_return[r]), np.float32(0))
+            lengths[r] = lengths[r] + np.where(last, numpy_of(single.episode_length[r]), 0)
+        ended = ended + finished
+        frozen = frozen | (finished & (mode == "Disabled"))
+        alive = step["alive"]
+    assert ended.any() or variant.env_id == "CovidEconomy-v0" or mode == "Disabled"
+    assert_same_bits(numpy_by_role(many, result.observations), step["observations"])
+    names = ("rewards", "terminations", "truncations", "episode_returns", "episode_lengths")
+    for name, expected in zip(names, (rewards, terminated, truncated, returns, lengths), strict=True):
+        assert_same_bits(numpy_by_role(many, getattr(result, name)), expected, name)
+    assert_same_bits(result.episodes, ended.astype(np.int32))
+    assert result.actions is None
+    assert_same_bits(progress(many), progress(single))
+
+
+@each_team
+@each_mode
+def test_random_actions_are_of_seed_episode_and_step(make: Make, variant: Variant, mode: str, place: Place) -> None:
+    """In two parts as in one, in a batch of another size, and as single steps with the actions that were drawn."""
+    whole, parted, summed = (begun(make, variant, mode, place) for _ in range(3))
+    single = begun(make, variant, step_by_step(mode), place)
+    result = whole.rollout(STEPS, per_step=True)
+    halves = [parted.rollout(n, per_step=True) for n in (5, STEPS - 5)]
+    for name in (*RESULTS, "actions"):
+        both = [numpy_by_role(parted, getattr(half, name)) for half in halves]
+        joined = {r: np.concatenate([each_half[r] for each_half in both]) for r in both[0]}
+        assert_same_bits(numpy_by_role(whole, getattr(result, name)), joined, name)
+    drawn = numpy_by_role(whole, result.actions)
+    actions = [{r: values[t] for r, values in drawn.items()} for t in range(STEPS)]
+    assert_same_bits(given(whole, result), stepped(single, actions, place))
+    sums = summed.rollout(STEPS)
+    for r, rewards in numpy_by_role(whole, result.rewards).items():
+        assert_same_bits(sums.rewards[r], functools.reduce(np.add, rewards, np.zeros_like(rewards[0])))
+    assert_all_same(progress(env) for env in (whole, parted, summed, single))
+
+
+@each_of_few
+def test_replicas_of_a_batch_are_single_ones(make: Make, variant: Variant, device: str) -> None:
+    """Random actions too: replica i of a batch seeded s is that of one seeded s + i."""
+    place = Place(device, "numpy")
+    batch, one = (made(make, variant, n, place, autoreset_mode="SameStep") for n in (70, 1))
+    batch.reset(seed=11)
+    whole = batch.rollout(STEPS, per_step=True)
+    for i in (0, 1, 64, 69):
+        one.reset(seed=11 + i)
+        alone = one.rollout(STEPS, per_step=True)
+        for name in (*RESULTS, "actions"):
+            values = numpy_by_role(batch, getattr(whole, name))
+            assert_same_bits({r: v[:, i : i + 1] for r, v in values.items()}, numpy_by_role(one, getattr(alone, name)))
+
+
+@each_team
+def test_random_actions_are_fair(make: Make, variant: Variant, device: str) -> None:
+    """They lie in the spaces and fill them evenly; where masks forbid choices these are not drawn."""
+    env = made(make, variant, 400, Place(device, "numpy"), autoreset_mode="SameStep")
+    env.reset(seed=1)
+    masks = on_host(env.action_mask)
+    actions = numpy_by_role(env, env.rollout(1 if masks else 5, per_step=True).actions)
+    for role, seen in ByRole(env).roles.items():
+        space: Any = seen.action
+        values = actions[role].reshape(-1, *space.shape)
+        assert values.dtype == (np.float32 if isinstance(space, Box) else np.int64)
+        flat = values.reshape(len(values), -1)
+        if isinstance(space, Box):
+            share = (flat - space.low.ravel()) / (space.high - space.low).ravel()
+            assert 0 <= share.min() < 0.01
+            assert 0.99 < share.max() <= 1
+            assert abs(share.mean() - 0.5) < 5 * np.sqrt(1 / 12 / share.size)
+            continue
+        counts = np.ravel(space.nvec if hasattr(space, "nvec") else space.n)
+        chosen = flat - np.ravel(getattr(space, "start", 0))
+        assert (chosen >= 0).all()
+        assert (chosen < counts).all()
+        begins = [0, *itertools.accumulate(int(n) for n in counts)]
+        for j, n in enumerate(counts):
+            possible = np.ones((len(flat), n))
+            if masks:
+                possible = masks[role].reshape(len(flat), -1)[:, begins[j] : begins[j + 1]] != 0
+                assert possible[np.arange(len(flat)), chosen[:, j]].all()
+            share = possible / possible.sum(1, keepdims=True)
+            spread = np.sqrt((share * (1 - share)).sum(0))
+            assert (np.abs(np.bincount(chosen[:, j], minlength=n) - share.sum(0)) <= 5 * spread + 1e-9).all()
+
+
+@each_mode
+def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, place: Place) -> None:
+    """Masks are those of the state, though the last step's went into memory of the user's."""
+    variant = TEAM_VARIANTS["rice-talks"]
+    one, other = (begun(make, variant, mode, place) for _ in range(2))
+    action = block(draw(one, 1), place)
+    shape, kind = one._sim.shapes["action_mask.region"]
+    elsewhere = gpu_envs.Step(action_mask={"region": moved(np.zeros(shape, kind), place)})
+    if place == ("cuda", "numpy"):
+        elsewhere = gpu_envs.Step()
+    one.step({r: v[0] for r, v in action.items()}, out=elsewhere)
+    other.step({r: v[0] for r, v in action.items()})
+    assert_same_bits(on_host(one.rollout(3, per_step=True)), on_host(other.rollout(3, per_step=True)))
+
+
+@each_of_few
+@pytest.mark.parametrize("kwargs", [{"precision": "float64"}, {"statistics": False, "autoreset_mode": "SameStep"}])
+def test_other_precisions_and_no_statistics(make: Make, variant: Variant, kwargs: dict[str, Any], device: str) -> None:
+    """Sums are of the environment's precision; without statistics there are no returns."""
+    mode = kwargs.get("autoreset_mode", "NextStep")
+    many, single = (made(make, variant, COUNT, Place(device, "numpy"), **kwargs) for _ in range(2))
+    single = made(make, variant, COUNT, Place(device, "numpy"), **kwargs | {"autoreset_mode": step_by_step(mode)})
+    for env in (many, single):
+        env.reset(seed=8)
+    actions = draw(many, STEPS)
+    result = many.rollout(STEPS, block(actions, HOST))
+    rewards = stepped(single, actions)["rewards"]
+    for r, values in rewards.items():
+        assert_same_bits(result.rewards[r], functools.reduce(np.add, values, np.zeros_like(values[0])))
+        assert values.dtype == kwargs.get("precision", "float32")
+    assert (result.episode_returns is None) == (result.episode_lengths is None) == ("statistics" in kwargs)
+    assert_same_bits(progress(many), progress(single))
+
+
+def test_it_refuses_what_it_cannot_do(make: Make, place: Place) -> None:
+    """Before a reset, for no steps, blocks and actions that do not fit; a block is looked at before its first step."""
+    env = made(make, TEAM_VARIANTS["grid-full"], 3, place)
+    with pytest.raises(Exception, match=r"reset\(\) before rollout"):
+        env.rollout(5)
+    env.reset(seed=0)
+    for steps in (0, -1, 1.5, True):
+        assert_refused(env, lambda steps=steps: env.rollout(steps), ValueError, "steps is")  # type: ignore[misc]
+    good = block(draw(env, 5), HOST)
+    assert_refused(env, lambda: env.rollout(4, good), ValueError, r"role 'tagger': actions have shape")
+    assert_refused(env, lambda: env.rollout(5, {"tagger": good["tagger"]}), ValueError, "'runner' are missing")
+    assert_refused(env, lambda: env.rollout(5, good["tagger"]), TypeError, "give a mapping from roles")
+    other = {**good, "walker": good["runner"]}
+    assert_refused(env, lambda: env.rollout(5, other), ValueError, "there is no role 'walker'")
+    bad = {role: values.copy() for role, values in good.items()}
+    bad["runner"][3, 1, 0] = 99
+    match = r"step 3 of the block, replica 1, runner_0: an action is out of range \(99\)"
+    assert_refused(env, lambda: env.rollout(5, bad), ActionError, match)
+    env.rollout(5, good)
+
+
+@pytest.mark.skipif(not (HAS_TORCH and HAS_CUDA), reason="needs a CUDA device and torch")
+def test_actions_of_a_device_are_told_of_by_check(make: Make) -> None:
+    place = Place("cuda", "torch")
+    env = made(make, TEAM_VARIANTS["grid-full"], 3, place)
+    env.reset(seed=0)
+    actions = draw(env, 4)
+    actions[2]["runner"][1, 0] = 99
+    env.rollout(4, block(actions, place))
+    with pytest.raises(ActionError, match=r"replica 1, runner_0, step 3 of its episode: an action is out of range"):
+        env.check()
+
+
+def test_frozen_replicas_may_be_rolled_out(make: Make, device: str) -> None:
+    """And are not afterwards taken for ones that may be stepped."""
+    env = made(make, TEAM_VARIANTS["grid-full"], 3, Place(device, "numpy"), autoreset_mode="Disabled")
+    env.reset(seed=0)
+    env.rollout(2 * LIMIT)
+    result = env.rollout(2)
+    assert not any(values.any() for values in (*result.rewards.values(), *result.truncations.values(), result.episodes))
+    with pytest.raises(ActionError, match="the episode is over"):
+        env.step(draw(env, 1)[0])
+
+
+def test_checking_names_the_step(make: Make, device: str) -> None:
+    """That of the first number that is not finite."""
+    env: Any = make(CONTINUOUS, 2, device=device, checking=True, autoreset_mode="SameStep", tag_reward_for_tagger=3e38)
+    env.reset(seed=0)
+    twin: Any = make(CONTINUOUS, 2, device=device, autoreset_mode="SameStep", tag_reward_for_tagger=3e38)
+    twin.reset(seed=0)
+    rewards = on_host(twin.rollout(200, per_step=True).rewards)
+    wrong = [t for t in range(200) if not all(np.isfinite(values[t]).all() for values in rewards.values())]
+    assert wrong
+    with pytest.raises(gpu_envs.NotFiniteError, match="the reward") as told:
+        env.rollout(200, per_step=True)
+    assert told.value.step == wrong[0] + 1
+
+
+@needs_cuda
+@each_team
+@each_mode
+def test_cpu_and_cuda_agree(make: Make, variant: Variant, mode: str) -> None:
+    """Random actions and sums, too."""
+    envs = [begun(make, variant, mode, Place(device, "numpy"), 300) for device in ("cpu", "cuda")]
+    assert_all_same(on_host(env.rollout(STEPS)) for env in envs)
+    assert_all_same(on_host(env.rollout(5, per_step=True)) for env in envs)
+    assert_all_same(progress(env) for env in envs)
+
+
+@needs_cuda
+def test_a_large_team_agrees(make: Make) -> None:
+    """Whose steps are a launch a phase."""
+    params = Team(100, 2900).params
+    envs: list[Any] = [make(CONTINUOUS, 2, device=d, autoreset_mode="NextStep", max_episode_steps=4, **params)
+                       for d in ("cpu", "cuda")]  # fmt: skip
+    for env in envs:
+        env.reset(seed=3)
+    assert_all_same(on_host(env.rollout(7)) for env in envs)
+    assert_all_same(progress(env) for env in envs)
+
+
+@pytest.mark.skipif(not (HAS_TORCH and HAS_CUDA), reason="needs a CUDA device and torch")
+@each_mode
+def test_a_rollout_can_be_a_graph(make: Make, mode: str) -> None:
+    """Nothing of it waits for the host: captured, it does the same each time."""
+    import torch
+
+    place = Place("cuda", "torch")
+    one, other = (begun(make, Variant(GRID, {}), mode, place) for _ in range(2))
+    actions = block(draw(one, 6), place)
+    other.rollout(6, actions)  # compiles
+    other.set_state(one.get_state())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = other.rollout(6, actions)
+    for _ in range(3):
+        graph.replay()
+        assert_same_bits(on_host(one.rollout(6, actions)), on_host(result))
+        assert_same_bits(progress(one), progress(other))
