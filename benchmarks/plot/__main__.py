@@ -18,7 +18,7 @@ from gpu_envs.extras import extra
 with extra("plot", "matplotlib", "PIL"):
     from matplotlib.figure import Figure
 
-    from benchmarks.plot import environments, peers, scaling, style, training
+    from benchmarks.plot import environments, peers, planning, scaling, style, training
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -66,6 +66,16 @@ PICTURES: Mapping[str, Plot] = {
         {"training_cuda": ("tag_learning",)},
         "training --device cuda --only tag_learning",
         lambda found: training.survival(found["training_cuda"]),
+    ),
+    "planning_trials.png": Plot(
+        {"training_cpu": ("plans",)},
+        "training --device cpu --only plans",
+        lambda found: planning.trials(found["training_cpu"]),
+    ),
+    "planning_returns.png": Plot(
+        {"training_cpu": ("plans",)},
+        "training --device cpu --only plans",
+        lambda found: planning.returns(found["training_cpu"]),
     ),
 }
 

@@ -17,6 +17,7 @@ from benchmarks.training import (
     off_policy,
     particles,
     planning,
+    plans,
     profile,
     race,
     replay,
@@ -43,6 +44,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "efficiency": off_policy.efficiency,
     "race": race.race,
     "planning": planning.planning,
+    "plans": plans.plans,
     "gpus": gpus.several,
     "profile": profile.profile,
 }

@@ -26,7 +26,7 @@ def planning(plan: TrainingPlan) -> dict[str, Any]:
         spent = _moment(plan, env_id, replicas)
         found["moments"][env_id] = {"replicas": replicas, "set_state_and_step_us": 1e6 * spent}
         plan.log(f"{env_id}: one replica into {replicas:,}, and a step: {1e6 * spent:,.0f} us")
-    planner = _example()
+    planner = example()
     for env_id in PLANNED:
         args = planner.Args(env_id=env_id, device=plan.device, trials=4096, horizon=30, iterations=4, episodes=EPISODES)
         spent = _decision(plan, planner, args)
@@ -66,7 +66,8 @@ def _no_actions(env: Any) -> Any:
     return zeros(env.action_space) if spaces is None else {role: zeros(space) for role, space in spaces.items()}
 
 
-def _example() -> Any:
+def example() -> Any:
+    """The module ``examples/planner.py``."""
     file = Path(__file__).parents[2] / "examples" / "planner.py"
     spec = importlib.util.spec_from_file_location("planner", file)
     assert spec is not None
