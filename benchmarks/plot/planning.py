@@ -11,7 +11,7 @@ from benchmarks.plot import style
 
 Document = Mapping[str, Any]
 
-PANELS = (0, 1, 3)
+PANELS = (0, 3)
 """Iterations that are shown."""
 
 
@@ -19,7 +19,7 @@ def trials(document: Document) -> Figure:
     """Angles of some trials' pendulums; the darker, the greater the return. On the last panel what was chosen."""
     section = document["sections"]["plans"]
     found = section["results"]["fan"]
-    figure = style.figure_of(2.6, 0.045)
+    figure = style.figure_of(2.2, 0.05)
     shade = LinearSegmentedColormap.from_list("returns", ["#dfe3e8", style.OURS])
     everything = [path["return"] for paths in found["iterations"] for path in paths]
     low, high = min(everything), max(everything)
@@ -64,7 +64,8 @@ def returns(document: Document) -> Figure:
     episodes, horizon = (section["results"]["returns"][0][name] for name in ("episodes", "horizon"))
     axes.set_title(f"Pendulum: mean return of {episodes} episodes, planning {horizon} steps ahead")
     style.log_scale(axes, "x")
-    axes.set_xticks([point["trials"] for point in next(iter(lines.values()))])
+    numbers = [point["trials"] for point in next(iter(lines.values()))]
+    axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
     axes.set_xlabel("trials an iteration")
     axes.legend(frameon=False, loc="lower right")
     style.source(figure, section)
