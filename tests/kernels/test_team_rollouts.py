@@ -269,7 +269,7 @@ def test_actions_of_a_device_are_told_of_by_check(make: Make) -> None:
     actions = draw(env, 4)
     actions[2]["runner"][1, 0] = 99
     env.rollout(4, block(actions, place))
-    with pytest.raises(ActionError, match=r"replica 1, runner_0, step 3 of its episode: an action is out of range"):
+    with pytest.raises(ActionError, match=r"replica 1, runner_0, step 2 of its episode: an action is out of range"):
         env.check()
 
 
