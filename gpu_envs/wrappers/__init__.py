@@ -5,9 +5,10 @@
     env = NormalizeObservation(RecordEpisodeStatistics(env))
 
 Names, arguments and results are those of ``gymnasium.wrappers.vector`` (of ``gymnasium.wrappers`` for
-``FrameStackObservation``); each docstring says where one differs. They work in all three auto-reset modes, and
-``infos["final_obs"]`` is transformed as observations are. What else infos hold, such as ``action_mask``, they hand on.
-Those that change observations say which spaces they take.
+``FrameStackObservation``); each docstring says where one differs. ``ObservationNoise``, ``ActionNoise`` and
+``RandomPushes`` are this package's own. All work in the three auto-reset modes, and ``infos["final_obs"]`` is
+transformed as observations are. What else infos hold, such as ``action_mask``, they hand on. Those that change
+observations say which spaces they take.
 
 What a step returns is as with the environment inside: the wrapper's own memory, which the next step overwrites; fresh
 tensors where the environment was made with ``copy=True``. ``step(actions, out=Step(...))`` writes what the wrapper
@@ -23,15 +24,19 @@ with extra("train", "torch"):
     from gpu_envs.wrappers.episodes import RecordEpisodeStatistics
     from gpu_envs.wrappers.frames import FlattenObservation, FrameStackObservation
     from gpu_envs.wrappers.moments import RunningMeanStd
+    from gpu_envs.wrappers.noise import ActionNoise, ObservationNoise, RandomPushes
     from gpu_envs.wrappers.observations import NormalizeObservation
     from gpu_envs.wrappers.rewards import NormalizeReward
 
 __all__ = [
+    "ActionNoise",
     "ClipAction",
     "FlattenObservation",
     "FrameStackObservation",
     "NormalizeObservation",
     "NormalizeReward",
+    "ObservationNoise",
+    "RandomPushes",
     "RecordEpisodeStatistics",
     "RescaleAction",
     "RunningMeanStd",

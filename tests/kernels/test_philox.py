@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from random_words import philox
 from small_kernels import Array, compiled
 
 RESET, STEP = 1, 2
@@ -18,21 +19,6 @@ KNOWN_ANSWERS = """
 ffffffff ffffffff ffffffff ffffffff  ffffffff ffffffff  408f276d 41c83b0e a20bc7c6 6d5451fd
 243f6a88 85a308d3 13198a2e 03707344  a4093822 299f31d0  d16cfe09 94fdcceb 5001e420 24126ea1
 """
-
-Key = tuple[int, int]
-
-
-def philox(counters: Array, key: Key) -> Array:
-    """Words of counters `[n, 4]`, in NumPy: the algorithm as its paper gives it."""
-    words, k = counters.astype(np.uint64), [np.uint64(key[0]), np.uint64(key[1])]
-    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    for _ in range(10):
-        a, b = words[:, 0] * np.uint64(0xD2511F53), words[:, 2] * np.uint64(0xCD9E8D57)
-        words = np.stack(
-            [(b >> half) ^ words[:, 1] ^ k[0], b & mask, (a >> half) ^ words[:, 3] ^ k[1], a & mask], axis=1
-        )
-        k = [(k[0] + np.uint64(0x9E3779B9)) & mask, (k[1] + np.uint64(0xBB67AE85)) & mask]
-    return words.astype(np.uint32)
 
 
 def draws(real: str, expression: str, count: int, stream: int = STEP, per_replica: int = 10) -> Array:

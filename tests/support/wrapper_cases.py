@@ -11,11 +11,14 @@ from harness import numpy_of, random_actions
 import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.wrappers import (
+    ActionNoise,
     ClipAction,
     FlattenObservation,
     FrameStackObservation,
     NormalizeObservation,
     NormalizeReward,
+    ObservationNoise,
+    RandomPushes,
     RecordEpisodeStatistics,
     RescaleAction,
     RunningMeanStd,
@@ -43,6 +46,13 @@ def numpy_env(env_id: str, count: int, mode: str, **options: Any) -> gpu_envs.Ve
     chosen = {"max_episode_steps": LIMIT} | options
     env = gpu_envs.make(env_id, count, device="cpu", output="numpy", autoreset_mode=mode, **chosen)
     assert isinstance(env, gpu_envs.VectorEnv)
+    return env
+
+
+def waiting(env: gpu_envs.VectorEnv) -> gpu_envs.VectorEnv:
+    """Which may be stepped while replicas wait for their reset."""
+    if env.autoreset_mode.value == "Disabled":
+        env.allow_frozen_steps()
     return env
 
 
@@ -139,6 +149,9 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "RescaleAction": lambda env: RescaleAction(env, -1.0, 1.0),
     "FrameStackObservation": lambda env: FrameStackObservation(env, 3),
     "FlattenObservation": lambda env: FlattenObservation(FrameStackObservation(env, 2)),
+    "ObservationNoise": lambda env: ObservationNoise(env, 0.1, delay=(0, 3)),
+    "ActionNoise": lambda env: ActionNoise(env, 0.1, delay=(0, 3), repeat_action_probability=0.25),
+    "RandomPushes": lambda env: RandomPushes(env, {"theta_dot": 0.5}, interval=(1, 4)),
     "all": lambda env: FlattenObservation(
         FrameStackObservation(NormalizeReward(NormalizeObservation(RecordEpisodeStatistics(ClipAction(env)))), 2)
     ),
@@ -153,6 +166,9 @@ LAUNCHES = {
     "RescaleAction": ["sub", "div_"],
     "FrameStackObservation": ["stack"],
     "FlattenObservation": ["stack"],
+    "ObservationNoise": ["perturb"],
+    "ActionNoise": ["perturb"],
+    "RandomPushes": ["push"],
     "all": ["clamp", "record", "enqueue", "measure", "merge", "normalise", "accumulate", "merge", "scale", "stack"],
 }
 """What a step launches beside the environment's own, in order."""

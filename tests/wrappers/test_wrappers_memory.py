@@ -25,6 +25,7 @@ from gpu_envs.wrappers import (  # noqa: E402
     RecordEpisodeStatistics,
     episodes,
     frames,
+    noise,
     observations,
     rewards,
 )
@@ -32,6 +33,9 @@ from gpu_envs.wrappers.blocks import program  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+
+OBSERVATIONS = {*("NormalizeObservation", "FrameStackObservation", "FlattenObservation", "ObservationNoise", "all")}
+"""Wrappers that write observations."""
 
 VIEWS = {"view", "detach", "select", "alias"}
 """Operations of torch that launch nothing."""
@@ -64,9 +68,8 @@ def test_fresh_memory(name: str, mode: str, device: str) -> None:
     for actions in actions_of(device, LIMIT):
         kept.append(fresh.step(actions))
         expected.append(copied(live.step(actions)))
-        if mode == "SameStep" and len(kept) == 2 and name not in {"RecordEpisodeStatistics", "ClipAction"}:
-            final = kept[1][4]["final_obs"]
-            assert not final.any() or name in {"RescaleAction", "NormalizeReward"}
+        if mode == "SameStep" and len(kept) == 2 and name in OBSERVATIONS:
+            assert not kept[1][4]["final_obs"].any()
     assert kept[-1][3].all()
     for one, other in zip(kept[1:], expected[1:], strict=True):
         ended = numpy_of(one[4]["_final_obs"]) if mode == "SameStep" else None
@@ -125,6 +128,7 @@ def test_wrong_out(device: str) -> None:
         ("NormalizeObservation", (20, 3)),
         ("FrameStackObservation", (20, 3, 3)),
         ("FlattenObservation", (20, 6)),
+        ("ObservationNoise", (20, 3)),
     ):
         env = made(name, device)
         before = env.unwrapped.get_state()
@@ -195,7 +199,7 @@ def test_frozen_statistics_launch_less(device: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["all", "RecordEpisodeStatistics"])
+@pytest.mark.parametrize("name", ["all", "RecordEpisodeStatistics", "ObservationNoise", "ActionNoise", "RandomPushes"])
 def test_the_same_bits_everywhere(name: str, mode: str, device: str) -> None:
     """One thread of the CPU, two, and the device: sums are taken in an order that depends on none of them."""
     envs = [
@@ -234,6 +238,12 @@ def programs(mode: str) -> list[Any]:
     for features, size, frame in ((3, 1, "float"), (4, 4, "int"), (300, 2, "u8")):
         stack = f"constexpr int STACK = {size};"
         found.append(program(frames.HEADERS, frames.CALLS, mode, features, 1, stack, {"Frame": frame}))
+    for features, element, distribution in (
+        *((3, "float", "normal"), (300, "double", "uniform"), (1, "double", "normal")),
+        *((2, "u8", ""), (1, "i64", ""), (4, "int", "")),
+    ):
+        told = noise.prologue("ACTION_NOISE", distribution, noisy=distribution != "")
+        found.append(program(noise.HEADERS, noise.CALLS, mode, features, 1, told, {"Element": element}))
     return found
 
 

@@ -1,0 +1,418 @@
+"""Noise, delays, sticky actions and pushes against plain models in NumPy, number by number."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from custom import CRANE  # noqa: E402
+from digger import actions_of as digger_actions  # noqa: E402
+from digger import digger  # noqa: E402
+from harness import MODES, Make, assert_same_bits, is_discrete, numpy_of, random_actions  # noqa: E402
+from noise_model import ACTION, COUNT, OBSERVATION, OF_REPEATING, PUSH, SEED, Clock, unit  # noqa: E402
+from small_envs import walk  # noqa: E402
+from wrapper_cases import LIMIT, Array, copied, numpy_env, on, torch_env, waiting  # noqa: E402
+
+from gpu_envs import ActionError, Field, VectorEnv  # noqa: E402
+from gpu_envs.codegen import PRECISIONS  # noqa: E402
+from gpu_envs.wrappers import (  # noqa: E402
+    ActionNoise,
+    ClipAction,
+    FlattenObservation,
+    FrameStackObservation,
+    ObservationNoise,
+    RandomPushes,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def mask_of(step: int, done: Array, mode: str) -> Array | None:
+    """Which replicas the tests reset after a step: some midway, and in Disabled mode those that are done."""
+    some = np.arange(len(done)) % 3 == 0 if step == 4 else np.zeros(len(done), bool)
+    mask = some | done if mode == "Disabled" and done.any() and step % 2 else some
+    return mask if mask.any() else None
+
+
+# --- observations ---
+
+
+@pytest.mark.parametrize("noise", ["none", "uniform", "normal"])
+@pytest.mark.parametrize("delay", [0, 1, 4, (2, 13)], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], noise: str, device: str) -> None:
+    """Those of each episode alone, so many steps late, then with noise; final ones are what would have come next."""
+    raw = waiting(numpy_env(env_id, COUNT, mode))
+    (features,) = raw.single_observation_space.shape or ()
+    scale = np.linspace(0, 0.5, features, dtype=np.float32) * np.float32(noise != "none")
+    distribution = "normal" if noise == "normal" else "uniform"
+    inner = waiting(torch_env(env_id, COUNT, mode, device))
+    ours = ObservationNoise(inner, scale, distribution=distribution, delay=delay)
+    clock = Clock(OBSERVATION, mode)
+
+    def seen(replica: int, episode: list[Array], back: int = 0) -> Array:
+        late: Array = episode[max(0, len(episode) - 1 - clock.whole(replica, delay, back))]
+        step = len(episode) - 1
+        if noise == "none":
+            return late
+        numbers: Any = (clock.normal if noise == "normal" else clock.uniform)(replica, features, step=step, back=back)
+        return np.asarray(late + scale * numbers)
+
+    def same(found: Any, expected: Any) -> None:
+        if noise == "normal":  # float32's roundings of numbers up to 6, and of the observation
+            np.testing.assert_allclose(numpy_of(found), expected, rtol=2**-22, atol=2**-20)
+        else:
+            np.testing.assert_array_equal(numpy_of(found), np.asarray(expected, np.float32))
+
+    found, first = ours.reset(seed=SEED)[0], raw.reset(seed=SEED)[0]
+    histories = [[observation] for observation in first]
+    same(found, [seen(i, history) for i, history in enumerate(histories)])
+    ends = 0
+    for t, actions in enumerate(random_actions(env_id, 3 * LIMIT, COUNT)):
+        mine, theirs = ours.step(on(device, actions)), raw.step(actions)
+        assert_same_bits([numpy_of(part) for part in mine[1:4]], list(theirs[1:4]))
+        done = theirs[2] | theirs[3]
+        ends += done.sum()
+        frozen = clock.over & (mode == "Disabled")
+        begun = clock.stepped(done)
+        for i, history in enumerate(histories):
+            if begun[i]:
+                if mode == "SameStep":
+                    final = [*history, theirs[4]["final_obs"][i]]
+                    same(mine[4]["final_obs"][i], seen(i, final, back=1))
+                histories[i] = []
+            if not frozen[i]:
+                histories[i].append(theirs[0][i])
+        same(mine[0], [seen(i, history) for i, history in enumerate(histories)])
+        mask = mask_of(t, done, mode)
+        if mask is not None:
+            options = {"reset_mask": on(device, mask)}
+            found, fresh = ours.reset(options=options)[0], raw.reset(options={"reset_mask": mask})[0]
+            clock.reset(mask)
+            histories = [[fresh[i]] if mask[i] else history for i, history in enumerate(histories)]
+            same(found, [seen(i, history) for i, history in enumerate(histories)])
+    assert ends >= 2 * COUNT
+
+
+def test_the_last_observation_is_the_same_in_each_mode(device: str) -> None:
+    """In SameStep it is in infos, elsewhere it is what the step returns."""
+    found = []
+    for mode in MODES:
+        env = ObservationNoise(torch_env("Pendulum-v1", COUNT, mode, device), 0.1, delay=(0, 3))
+        env.reset(seed=SEED)
+        for actions in random_actions("Pendulum-v1", LIMIT, COUNT):
+            observations, *_, truncations, infos = env.step(on(device, actions))
+        assert truncations.all()
+        found.append(numpy_of(infos["final_obs"] if mode == "SameStep" else observations))
+    assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], found[2])
+
+
+def test_spaces_have_room_for_the_noise(device: str) -> None:
+    env = torch_env("Pendulum-v1", 4, "SameStep", device)
+    low, high = np.array([-1, -1, -8], np.float32), np.array([1, 1, 8], np.float32)
+    assert ObservationNoise(env, delay=3).single_observation_space == env.single_observation_space
+    normal: Any = ObservationNoise(env, [0, 1, 0]).single_observation_space
+    np.testing.assert_array_equal(normal.low, [-1, -np.inf, -8])
+    uniform = ObservationNoise(env, 0.25, distribution="uniform")
+    wider: Any = uniform.single_observation_space
+    np.testing.assert_array_equal(wider.low, low - np.float32(0.25))
+    np.testing.assert_array_equal(wider.high, high + np.float32(0.25))
+    uniform.reset(seed=0)
+    for _ in range(LIMIT):
+        observations = numpy_of(uniform.step(torch.zeros(4, 1))[0])
+        assert observations in uniform.observation_space
+
+
+@pytest.mark.parametrize("size", [3, 90])
+@pytest.mark.parametrize("mode", MODES)
+def test_late_stacks_are_stacks_of_late_observations(mode: str, size: int, device: str) -> None:
+    """Of 9 numbers, and of more than a block of threads takes at a time."""
+    late, stacks = (waiting(torch_env("Pendulum-v1", 9, mode, device)) for _ in range(2))
+    one: Any = FlattenObservation(FrameStackObservation(ObservationNoise(late, delay=(0, 3)), size))
+    other: Any = ObservationNoise(FlattenObservation(FrameStackObservation(stacks, size)), delay=(0, 3))
+    assert_same_bits(numpy_of(one.reset(seed=SEED)[0]), numpy_of(other.reset(seed=SEED)[0]))
+    for actions in random_actions("Pendulum-v1", 2 * LIMIT + 5, 9):
+        found, expected = (copied(env.step(on(device, actions))) for env in (one, other))
+        assert_same_bits(found[:4], expected[:4])
+        if mode == "SameStep":
+            ended = expected[4]["_final_obs"]
+            assert_same_bits(found[4]["final_obs"][ended], expected[4]["final_obs"][ended])
+
+
+@pytest.mark.parametrize("kind", ["image", "dict"])
+def test_observations_that_are_no_row_of_floats(kind: str, device: str) -> None:
+    """Pictures may be late; they have no noise. A Dict is refused."""
+    options: dict[str, Any] = {"device": device, "autoreset_mode": "SameStep", "max_episode_steps": 5}
+    env = VectorEnv(digger(kind), 9, output="torch", **options)
+    with pytest.raises(TypeError, match=r"ObservationNoise needs observations in a Box of float32"):
+        ObservationNoise(env, 0.1)
+    if kind == "dict":
+        with pytest.raises(TypeError, match="which is of several arrays"):
+            ObservationNoise(env, delay=1)
+        return
+    ours, raw = ObservationNoise(env, delay=1), VectorEnv(digger(kind), 9, **options)
+    before, ends = raw.reset(seed=0)[0], 0
+    assert_same_bits(numpy_of(ours.reset(seed=0)[0]), before)
+    for actions in digger_actions(9, 12):
+        found, expected = ours.step(on(device, actions)), raw.step(actions)
+        ended = expected[2] | expected[3]
+        assert_same_bits(numpy_of(found[4]["final_obs"])[ended], before[ended])
+        shown = np.where(ended[:, None, None, None], expected[0], before)
+        assert_same_bits(numpy_of(found[0]), shown)
+        before, ends = expected[0], ends + ended.sum()
+    assert ends >= 2 * 9
+
+
+# --- actions ---
+
+
+def arriving(clock: Clock, given: Array, sent: list[list[Any]], repeat: float, delay: Any, initial: Any) -> Array:
+    """What becomes of actions before there is noise; ``sent`` are those of each replica's episode so far."""
+    arrived = np.empty_like(given)
+    for i, action in enumerate(given):
+        del sent[i][clock.step[i] :]
+        repeats = clock.step[i] > 0 and unit(clock.words(i, [OF_REPEATING]))[0, 0] < np.float32(repeat)
+        sent[i].append(sent[i][-1] if repeats else action)
+        when = clock.step[i] - clock.whole(i, delay)
+        arrived[i] = sent[i][when] if when >= 0 else initial
+    return arrived
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("repeat", "delay"), [(0.3, 0), (1.0, 0), (0.0, 1), (0.3, 5), (0.3, (0, 3)), (0.0, (2, 13))], ids=str
+)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_actions(
+    env_id: str, mode: str, repeat: float, delay: int | tuple[int, int], precision: str, device: str
+) -> None:
+    """Repeated, late, with noise, in this order: the environment takes the same steps as with a model's actions."""
+    if precision == "float64" and device != "cpu":
+        pytest.skip("float64 has the same bits on one device alone")
+    raw = waiting(numpy_env(env_id, COUNT, mode, precision=precision))
+    whole = is_discrete(env_id)
+    scale = np.float32(0.0 if whole else 0.8)
+    initial: Any = 1 if whole else np.full(raw.single_action_space.shape, 0.5, np.float32)
+    ours = ActionNoise(
+        waiting(torch_env(env_id, COUNT, mode, device, precision=precision)), scale, distribution="uniform",
+        delay=delay, initial_action=initial, repeat_action_probability=repeat,
+    )  # fmt: skip
+    clock = Clock(ACTION, mode)
+    sent: list[list[Any]] = [[] for _ in range(COUNT)]
+    assert_same_bits(numpy_of(ours.reset(seed=SEED)[0]), raw.reset(seed=SEED)[0])
+    for t, actions in enumerate(random_actions(env_id, 2 * LIMIT + 5, COUNT)):
+        changed = arriving(clock, actions, sent, repeat, delay, initial)
+        if not whole:
+            space: Any = raw.single_action_space
+            noise = np.stack([scale * clock.uniform(i, changed.shape[1]) for i in range(COUNT)])
+            changed = np.clip(changed.astype(precision) + noise.astype(precision), space.low, space.high)
+        mine, theirs = ours.step(on(device, actions)), raw.step(changed)
+        assert_same_bits([numpy_of(part) for part in mine[:4]], list(theirs[:4]), f"step {t}")
+        done = theirs[2] | theirs[3]
+        clock.stepped(done)
+        mask = mask_of(t, done, mode)
+        if mask is not None:
+            options = {"reset_mask": on(device, mask)}
+            assert_same_bits(numpy_of(ours.reset(options=options)[0]), raw.reset(options={"reset_mask": mask})[0])
+            clock.reset(mask)
+
+
+def test_several_whole_numbers(make: Make, device: str) -> None:
+    """All elements of an action are repeated together, and are late together."""
+    options: dict[str, Any] = {"device": device, "autoreset_mode": "SameStep"}
+    ours = ActionNoise(make(CRANE, COUNT, output="torch", **options), delay=1, repeat_action_probability=0.5)
+    raw = make(CRANE, COUNT, **options)
+    space: Any = raw.single_action_space
+    clock = Clock(ACTION, "SameStep")
+    sent: list[list[Any]] = [[] for _ in range(COUNT)]
+    ours.reset(seed=SEED)
+    raw.reset(seed=SEED)
+    for actions in np.random.default_rng(0).integers(space.start, space.start + space.nvec, (20, COUNT, 3)):
+        mine = ours.step(on(device, actions))
+        theirs = raw.step(arriving(clock, actions, sent, 0.5, 1, space.start))
+        assert_same_bits([numpy_of(part) for part in mine[:4]], [numpy_of(part) for part in theirs[:4]])
+        clock.stepped(numpy_of(theirs[2] | theirs[3]))
+
+
+def test_what_arrives_first(device: str) -> None:
+    """Zeros, or what in the bounds is nearest; of whole numbers the first."""
+    for space, expected in (
+        (gymnasium.spaces.Box(-2, 2, (1,), np.float32), 0.0),
+        (gymnasium.spaces.Box(0.5, 2, (1,), np.float32), 0.5),
+    ):
+        env = torch_env("Pendulum-v1", 2, "SameStep", device)
+        env.single_action_space = space
+        late, raw = ActionNoise(env, delay=LIMIT), numpy_env("Pendulum-v1", 2, "SameStep")
+        late.reset(seed=0)
+        raw.reset(seed=0)
+        for actions in random_actions("Pendulum-v1", LIMIT - 1, 2):
+            found = numpy_of(late.step(on(device, actions))[0])
+            np.testing.assert_array_equal(found, raw.step(np.full((2, 1), expected, np.float32))[0])
+    whole = ActionNoise(torch_env("MountainCar-v0", 2, "SameStep", device), delay=3)
+    raw = numpy_env("MountainCar-v0", 2, "SameStep")
+    whole.reset(seed=0)
+    raw.reset(seed=0)
+    for _ in range(3):
+        found = numpy_of(whole.step(on(device, np.full(2, 2)))[0])
+        np.testing.assert_array_equal(found, raw.step(np.zeros(2, int))[0])
+
+
+def test_actions_of_any_library_and_type(device: str) -> None:
+    box = ActionNoise(torch_env("Pendulum-v1", 3, "SameStep", device), 0.1, delay=1)
+    whole = ActionNoise(torch_env("CartPole-v1", 3, "SameStep", device), delay=1)
+    frozen = np.array([[-1.0], [0.5], [2.0]])
+    frozen.setflags(write=False)
+    of_box = [frozen.tolist(), frozen, frozen.astype(np.float32), on(device, frozen), torch.tensor(frozen.tolist())]
+    of_whole = [[0, 1, 1], np.array([0, 1, 1], np.uint8), on(device, np.array([0, 1, 1], np.int32))]
+    of_whole += [torch.tensor([False, True, True]), on(device, np.array([[0, 1, 1], [0, 0, 0]]).T[:, 0])]
+    for env, kinds in ((box, of_box), (whole, of_whole)):
+        results = []
+        for given in kinds:
+            env.reset(seed=0)
+            for _ in range(2):
+                result = copied(env.step(given)[:2])
+            results.append(result)
+        for other in results[1:]:
+            assert_same_bits(results[0], other)
+
+
+def test_an_error_leaves_everything_as_it_was(device: str) -> None:
+    """What is wrong is refused when it is given, not when it would arrive, and can be put right."""
+    for env_id, wrong, said in (
+        ("CartPole-v1", np.array([0, 1, 2]), r"replica 2.*out of range \(2\)"),
+        ("Pendulum-v1", np.array([[0.0], [np.nan], [0.0]], np.float32), "replica 1.*not a number"),
+    ):
+        ours, other = (
+            RandomPushes(
+                ActionNoise(torch_env(env_id, 3, "SameStep", device), delay=2, repeat_action_probability=0.5),
+                {"theta_dot": 1.0},
+                interval=1,
+            )
+            for _ in range(2)
+        )
+        ours.reset(seed=0)
+        other.reset(seed=0)
+        for actions in random_actions(env_id, 2 * LIMIT, 3):
+            with pytest.raises(ActionError, match=said):
+                ours.step(wrong)
+            found, expected = ours.step(on(device, actions)), other.step(on(device, actions))
+            assert_same_bits(copied(found[:4]), copied(expected[:4]))
+
+
+def test_a_waiting_replica_is_not_stepped(device: str) -> None:
+    env = ActionNoise(torch_env("Pendulum-v1", 3, "Disabled", device), delay=1)
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"call reset\(\) before step\(\)"):
+        env.step(np.zeros((3, 1)))
+    env.reset(seed=0)
+    for actions in random_actions("Pendulum-v1", LIMIT, 3):
+        env.step(actions)
+    with pytest.raises(ActionError, match="the episode is over"):
+        env.step(np.zeros((3, 1)))
+
+
+# --- pushes ---
+
+
+@pytest.mark.parametrize("interval", [1, 3, (1, 4), (2, 30)], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_pushes(mode: str, interval: int | tuple[int, int], precision: str, device: str) -> None:
+    """The environment goes on as one whose state is pushed by hand."""
+    if precision == "float64" and device != "cpu":
+        pytest.skip("float64 has the same bits on one device alone")
+    raw = waiting(numpy_env("CartPole-v1", COUNT, mode, precision=precision))
+    inner = waiting(torch_env("CartPole-v1", COUNT, mode, device, precision=precision))
+    scale = {"theta": np.float32(0.01), "x_dot": np.float32(0.5)}
+    ours = RandomPushes(inner, scale, interval=interval, distribution="uniform")
+    clock, pushed = Clock(PUSH, mode), 0
+    ours.reset(seed=SEED)
+    raw.reset(seed=SEED)
+    for t, actions in enumerate(random_actions("CartPole-v1", 3 * LIMIT, COUNT)):
+        mine, theirs = ours.step(on(device, actions)), raw.step(actions)
+        assert_same_bits([numpy_of(part) for part in mine[:4]], list(theirs[:4]), f"step {t}")
+        done = theirs[2] | theirs[3]
+        clock.stepped(done)
+        for i in range(COUNT):
+            if clock.step[i] > 0 and not clock.over[i] and clock.step[i] % clock.whole(i, interval) == 0:
+                numbers = clock.uniform(i, 2)
+                raw.state["theta"][i] += (scale["theta"] * numbers[0]).astype(precision)
+                raw.state["x_dot"][i] += (scale["x_dot"] * numbers[1]).astype(precision)
+                pushed += 1
+        assert_same_bits({f: numpy_of(v) for f, v in inner.state.items()}, dict(raw.state))
+        mask = mask_of(t, done, mode)
+        if mask is not None:
+            options = {"reset_mask": on(device, mask)}
+            assert_same_bits(numpy_of(ours.reset(options=options)[0]), raw.reset(options={"reset_mask": mask})[0])
+            clock.reset(mask)
+    assert pushed > COUNT
+
+
+def test_pushes_of_arrays(tmp_path: Path, device: str) -> None:
+    """Each element of a field has its own, and what is not named stays."""
+    state = {"x": Field(), "pace": Field(), "wind": Field(shape=(2, 3))}
+    spec = walk(tmp_path, more={"state": state}, reset="s.x = s.pace = 0; for (int j = 0; j < 6; ++j) s.wind[j] = 0;")
+    env = VectorEnv(spec, COUNT, device=device, output="torch", autoreset_mode="SameStep")
+    scale = np.arange(6, dtype=np.float32).reshape(2, 3)
+    ours = RandomPushes(env, {"wind": scale}, interval=2, distribution="uniform")
+    clock, wind = Clock(PUSH, "SameStep"), np.zeros((COUNT, 2, 3), np.float32)
+    ours.reset(seed=SEED)
+    for _ in range(6):
+        ours.step(on(device, np.zeros(COUNT, int)))
+        clock.stepped(np.zeros(COUNT, bool))
+        if clock.step[0] % 2 == 0:
+            wind += np.stack([scale * clock.uniform(i, 6).reshape(2, 3) for i in range(COUNT)])
+        np.testing.assert_array_equal(numpy_of(env.state["wind"]), wind)
+        assert not numpy_of(env.state["x"]).any()
+
+
+# --- mistakes ---
+
+
+def test_what_is_wrong_is_said(make: Make) -> None:
+    box, whole = (torch_env(env_id, 3, "SameStep", "cpu") for env_id in ("Pendulum-v1", "CartPole-v1"))
+    wrong: Any
+    for wrong in (-1, (2, 1), (-1, 2), 2**31):
+        with pytest.raises(ValueError, match=r"delay is .*; give a whole number from 0 up, or a pair of them"):
+            ObservationNoise(box, delay=wrong)
+    for wrong in (1.5, "two", (1, 2, 3), (0, 1.5), None):
+        with pytest.raises(TypeError, match=r"delay is .*; give a whole number from 0 up, or a pair of them"):
+            ActionNoise(box, delay=wrong)
+    with pytest.raises(ValueError, match=r"interval is 0; give a whole number from 1 up"):
+        RandomPushes(whole, {"x": 1.0}, interval=0)
+    with pytest.raises(ValueError, match=r"noise has shape \(2,\); give a number, or \(3,\) of them"):
+        ObservationNoise(box, [0.1, 0.2])
+    for wrong in (-0.1, np.nan, np.inf):
+        with pytest.raises(ValueError, match=r"noise is .*; give finite numbers from 0 up"):
+            ActionNoise(box, wrong)
+    with pytest.raises(ValueError, match=r"distribution is 'gaussian'.* Give 'normal' or 'uniform'"):
+        ObservationNoise(box, 0.1, distribution="gaussian")
+    with pytest.raises(TypeError, match=r"noise is 0\.1, and actions are in Discrete\(2\); it is for actions in a Box"):
+        ActionNoise(whole, 0.1)
+    for wrong in (-0.1, 1.1, np.nan):
+        with pytest.raises(ValueError, match=r"repeat_action_probability is .*; give 0 to 1"):
+            ActionNoise(whole, repeat_action_probability=wrong)
+    for env, wrong in ((box, [7.0]), (box, 0.0), (whole, 2), (whole, [0])):
+        with pytest.raises(ValueError, match=r"initial_action is .*, which is no action of (Box|Discrete)"):
+            ActionNoise(env, delay=1, initial_action=wrong)
+    with pytest.raises(
+        ValueError, match=r"the state has no 'x_dott'. Did you mean 'x_dot'\?.* its fields are x, x_dot"
+    ):
+        RandomPushes(whole, {"x_dott": 1.0}, interval=5)
+    with pytest.raises(ValueError, match=r"pushes is empty; name fields of the state: x, x_dot"):
+        RandomPushes(whole, {}, interval=5)
+    with pytest.raises(ValueError, match=r"pushes\['x'\] has shape \(2,\)"):
+        RandomPushes(whole, {"x": [1, 2]}, interval=5)
+    crane = make(CRANE, 2, device="cpu", output="torch")
+    with pytest.raises(TypeError, match=r"'x' of the state is torch\.int32; pushes are of real numbers"):
+        RandomPushes(crane, {"x": 1}, interval=5)
+    ours = ActionNoise(ClipAction(box), 0.1)
+    ours.reset(seed=0)
+    with pytest.raises(ValueError, match=r"actions have shape \(3,\); expected \(3, 1\)"):
+        ours.step(np.zeros(3))
