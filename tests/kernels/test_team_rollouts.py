@@ -20,6 +20,7 @@ from harness import (
     numpy_of,
     on_host,
 )
+from random_words import philox
 from registered import (
     CONTINUOUS,
     GRID,
@@ -171,6 +172,42 @@ def test_replicas_of_a_batch_are_single_ones(make: Make, variant: Variant, devic
         for name in (*RESULTS, "actions"):
             values = numpy_by_role(batch, getattr(whole, name))
             assert_same_bits({r: v[:, i : i + 1] for r, v in values.items()}, numpy_by_role(one, getattr(alone, name)))
+
+
+RANDOM_ACTION = 4
+
+UNMASKED = {
+    **{name: TEAM_VARIANTS[name] for name in ("continuous-nearest", "continuous-box")},
+    **OTHERS,
+    "grid": Variant(GRID, {"grid_length": 100}),
+}
+
+
+@each(UNMASKED)
+def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, device: str) -> None:
+    """Words of Philox for seed, episode, step and agent, four to a call, in the order of an action's elements."""
+    env = made(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=3)
+    env.reset(seed=2**32 + 5)
+    actions, first = numpy_by_role(env, env.rollout(5, per_step=True).actions), 0
+    ends = 3  # steps of an episode, before which none ends by itself
+    for role, seen in ByRole(env).roles.items():
+        space: Any = seen.action
+        size = int(np.prod(space.shape or (1,)))
+        for t, replica, agent in np.ndindex(5, 3, len(seen.agents)):
+            counters = np.array(
+                [[d, t % ends, t // ends, RANDOM_ACTION << 24 | first + agent] for d in range(-(-size // 4))]
+            )
+            words = philox(counters, (5 + replica, 1)).ravel()[:size]
+            if isinstance(space, Box):
+                units = (words >> 8).astype(np.float32) * np.float32(2**-24)
+                low, high = space.low.ravel(), space.high.ravel()
+                expected = (low + (high - low) * units).reshape(space.shape)
+            else:
+                counts = np.ravel(space.nvec if hasattr(space, "nvec") else space.n).astype(np.uint64)
+                starts = np.ravel(getattr(space, "start", 0))
+                expected = (starts + (words * counts >> np.uint64(32)).astype(np.int64)).reshape(space.shape or ())
+            assert_same_bits(actions[role][t, replica, agent], expected)
+        first += len(seen.agents)
 
 
 @each_team
