@@ -13,7 +13,7 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.header import opening, rules_part
 from gpu_envs.codegen.layout import SimulationConfig, mode_enum
 from gpu_envs.codegen.metrics import metrics_part
-from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
+from gpu_envs.codegen.params import drawn_struct, params_buffers, params_members, params_struct
 from gpu_envs.codegen.schedule import staged_floats
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
 from gpu_envs.codegen.team_layout import TeamLayout
@@ -79,7 +79,8 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *_checked_calls(layout),
         *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
         *headers(*(["drivers/active_heads.cuh"] if layout.config.active_heads else [])),
-        *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", "drivers/team_rows.cuh", f"drivers/{module}.cuh"),
+        *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", "drivers/team_rows.cuh"),
+        *headers("drivers/team_drawn.cuh" if layout.drawn else "drivers/team_undrawn.cuh", f"drivers/{module}.cuh"),
     ]
     schedule, spec = layout.schedule, layout.spec
     more = [name for name, wanted in (("active", spec.active_heads), ("observe_shared", spec.shares)) if wanted]
@@ -224,7 +225,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
     *others, _ = layout.roles
     chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(others))
     names = ", ".join(role.name.upper() for role in layout.roles)
-    bodies = {"ParamBuffers": [params_getter(layout)]}
+    bodies = {"ParamBuffers": params_members(layout)}
     fixed = [_fixed(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
     together = schedule.together
     batches = [-(-role.size // rows) for role, rows in zip(layout.roles, together, strict=True)]
@@ -254,6 +255,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
             params_struct(config),
             "\n".join(["// Parameters on which shapes depend.", *fixed]),
             _actions(layout),
+            *([drawn_struct(layout)] if layout.drawn else []),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
             world_struct(
                 layout.world.values(),

@@ -151,4 +151,5 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
         spec, num_envs, options.mode, options.precision, limit, checked,
         first_replica=int(options.first_replica), apart=bool(options.shared_observations),
         active_heads=bool(options.active_heads), statistics=options.keeps_statistics,
+        drawn=spec.drawn({n: params.get(n, param.default) for n, param in spec.params.items()}, options.precision),
     )  # fmt: skip

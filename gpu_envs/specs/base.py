@@ -20,6 +20,7 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.pictures import Drawing
 from gpu_envs.specs.derived import FixedParams, derived
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.fields import MOST_DIMENSIONS, Field, Table, check_kinds, whole_count
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric, check_metrics
@@ -220,6 +221,8 @@ class Spec(ABC):
         for name in given:
             if isinstance(settings[name], Derived):
                 settings[name].check(name, given[name], num_envs)
+        drawn = self.drawn({n: v for n, v in given.items() if n in self.options}, precision)
+        drawn |= self.drawn({n: given.get(n, p.default) for n, p in self.params.items()}, precision)
         values = {
             n: p.check(n, given.get(n, p.default), num_envs, precision) for n, p in settings.items() if _is_number(p)
         }
@@ -232,18 +235,43 @@ class Spec(ABC):
                 values[name] = param.check(
                     name, given.get(name, default), num_envs, precision, param.sizes(fixed, what)
                 )
-        values = self.with_derived(values, num_envs, precision)
-        self.check_order(values, precision)
+        values = self.with_derived(values, num_envs, precision, drawn)
+        self.check_order(values, precision, drawn=drawn)
         return values
 
-    def with_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> dict[str, ParamValue]:
-        """These parameters, and those that follow from them."""
+    def drawn(self, given: Mapping[str, Any], precision: str = "float64") -> dict[str, Distribution]:
+        """Those of the parameters given that are drawn for each episode, or says which cannot be.
+
+        Args:
+            given: Parameters as users give them.
+            precision: Of real numbers in the simulation.
+        """
+        found = {}
+        for name, value in given.items():
+            if isinstance(self.settings[name], Derived):
+                continue
+            distribution = self.settings[name].distribution(name, value, precision)
+            if distribution is not None and name in self.options:
+                raise ValueError(f"{self.id}: {name!r} is a reset option, which is not drawn; give a number")
+            if distribution is not None:
+                found[name] = distribution
+        return found
+
+    def with_derived(
+        self, values: Mapping[str, ParamValue], num_envs: int, precision: str, drawn: Container[str] = ()
+    ) -> dict[str, ParamValue]:
+        """These parameters, and those that follow from them, which must not be ``drawn``."""
         found = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
         fixed = self.fixed_params(found)
         for name, param in self.params.items():
             if isinstance(param, Derived):
                 sizes = param.sizes(fixed, f"{self.id}: {{}} of the parameter {name!r}")
-                found[name], _ = param.follow(name, found, self.settings, num_envs, precision, sizes)
+                found[name], asked = param.follow(name, found, self.settings, num_envs, precision, sizes)
+                if wrong := sorted(n for n in asked if n in drawn):
+                    raise ValueError(
+                        f"{self.id}: parameter {wrong[0]!r} cannot be drawn, because {name!r} follows from it on the "
+                        "host; give a number, or one for each replica"
+                    )
         return {name: found[name] for name in self.settings}
 
     def check_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> None:
@@ -281,7 +309,11 @@ class Spec(ABC):
         return self.layout_rule(name, values, params) if self.layout_rule is not None else ""
 
     def check_order(
-        self, values: Mapping[str, Any], precision: str = "float64", of: Container[str] | None = None
+        self,
+        values: Mapping[str, Any],
+        precision: str = "float64",
+        of: Container[str] | None = None,
+        drawn: Mapping[str, Distribution] | None = None,
     ) -> None:
         """Raises a ValueError where the first of an ordered pair exceeds the second.
 
@@ -289,16 +321,19 @@ class Spec(ABC):
             values: Parameters; a pair of which one is missing is left out.
             precision: Of real numbers in the simulation.
             of: Look only at pairs with one of these.
+            drawn: Distributions of those that are drawn, of which no number may break the order.
         """
+        ends = {n: d.within(*self.settings[n].limits(precision)).range for n, d in (drawn or {}).items()}
         for pair in self.ordered:
             if not set(pair) <= values.keys() or (of is not None and not any(name in of for name in pair)):
                 continue
             kinds = (precision if self.settings[name].kind == "real" else "int64" for name in pair)
-            low, high = (to_numpy(values[name]).astype(kind) for name, kind in zip(pair, kinds, strict=True))
+            first, second = (ends[name][1 - side] if name in ends else values[name] for side, name in enumerate(pair))
+            low, high = (to_numpy(v).astype(kind) for v, kind in zip((first, second), kinds, strict=True))
             if np.any(low > high):
+                told = ((drawn or {}).get(name, values[name]) for name in pair)
                 raise ValueError(
-                    f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {values[pair[0]]!r} and "
-                    f"{values[pair[1]]!r}"
+                    f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {' and '.join(map(repr, told))}"
                 )
 
 

@@ -3,7 +3,7 @@
 // The key is a replica's 64-bit seed. The counter says what the number is for: (draw, step, episode, stream | agent).
 // Nothing is stored between calls, so replicas, threads and launches of any shape get the same numbers.
 
-enum Stream : u32 { RESET = 1, STEP = 2, SAMPLER = 3, RANDOM_ACTION = 4, PERMUTATION = 5, REPLAY = 6 };
+enum Stream : u32 { RESET = 1, STEP = 2, SAMPLER = 3, RANDOM_ACTION = 4, PERMUTATION = 5, REPLAY = 6, PARAMETER = 7 };
 
 constexpr u32 NEVER_BEGUN = ~0u;  // the number before that of a replica's first episode
 
