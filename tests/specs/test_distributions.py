@@ -1,12 +1,14 @@
 """Parameters that are drawn from distributions, for each replica when an episode begins."""
 
 import copy
+import json
 import math
 import pickle
 import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from harness import DEVICES, MODES, Place, assert_same_bits, numpy_of
@@ -14,7 +16,10 @@ from small_envs import walk
 
 import gpu_envs
 from gpu_envs import Choice, Derived, LogUniform, Normal, Param, Uniform, VectorEnv
+from gpu_envs.cli import listing, parser
 from gpu_envs.specs.distributions import parse
+from gpu_envs.training.config import Config
+from gpu_envs.training.record.run_directory import RunDirectory
 
 MASS = Uniform(0.05, 0.4)
 TWO: dict[str, Any] = {"pole_mass": MASS, "gravity": "normal:9.8:0.2:9:10.6"}
@@ -273,6 +278,25 @@ def test_what_others_follow_from_is_refused(spec: Any) -> None:
         with pytest.raises(ValueError, match=name):
             env.params[name] = value
     assert env.params["most"] == 3.0
+
+
+def test_gymnasium_and_runs_take_the_text(tmp_path: Path) -> None:
+    made: Any = gymnasium.make_vec("gpu_envs/CartPole-v1", 8, device="cpu", pole_mass=str(MASS))
+    made.reset(seed=3)
+    direct = cartpole(pole_mass=MASS)
+    masses = direct.params["pole_mass"]
+    assert_same_bits(made.unwrapped.params["pole_mass"], masses)
+    config = Config(env="CartPole-v1", params={"pole_mass": MASS, "gravity": 9.0})
+    assert parser.value(str(MASS)) == str(MASS)  # of --param
+    assert config.params == {"pole_mass": "uniform:0.05:0.4", "gravity": 9.0}
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+    run = RunDirectory.create(tmp_path / "run", config)
+    assert run.config().params == config.params
+
+
+def test_lists_show_the_text_of_a_default(spec: Any) -> None:
+    assert listing.facts(spec)["params"]["pushes"]["default"] == "normal:0:1"
+    assert "uniform:0:1" in listing.parameters(spec)
 
 
 # --- the numbers ---
