@@ -114,6 +114,26 @@ def _drawing(layout: Layout, name: str, place: str) -> str:
     return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} = {value}; }}"
 
 
+def observed_params(layout: Layout, place: str) -> list[str]:
+    """Writes the parameters that are observed, one statement a number.
+
+    Args:
+        layout: What the code depends on.
+        place: The number's place, for its index among them.
+    """
+    found: list[str] = []
+    for name, size in layout.config.spec.observed_sizes(layout.config.params).items():
+        param = layout.config.spec.params[name]
+        number = f"int(p.{name})" if param.kind == "choice" else f"p.{name}"
+        each = [f"{number}[{k}]" for k in range(size)] if param.rank else [number]
+        found += [f"    {place.format(len(found) + k)} = float({value});" for k, value in enumerate(each)]
+    return found
+
+
+RENAMED = ("generated", "#define observe observe_by_rules  // parameters follow")
+"""Stands before rules whose observations end with parameters."""
+
+
 def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
     """What gives one replica's ``Params``; no parameter has its arguments' names.
 

@@ -15,7 +15,14 @@ from gpu_envs.codegen.header import opening, rules_part
 from gpu_envs.codegen.layout import mode_enum
 from gpu_envs.codegen.metrics import metrics_part, totals
 from gpu_envs.codegen.observed import observation_members, observation_rows, observation_type
-from gpu_envs.codegen.params import drawn_struct, params_buffers, params_members, params_struct
+from gpu_envs.codegen.params import (
+    RENAMED,
+    drawn_struct,
+    observed_params,
+    params_buffers,
+    params_members,
+    params_struct,
+)
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
 from gpu_envs.codegen.single_layout import MODULES, SingleLayout
 from gpu_envs.codegen.state import state_structs, stored
@@ -36,7 +43,7 @@ def generate(layout: SingleLayout, module: str) -> Program:
         *opening(layout, rules[1]),
         *headers(*(["drivers/multi_discrete.cuh"] if isinstance(layout.action_space, MultiDiscrete) else [])),
         ("generated", _prologue(layout, declared)),
-        rules,
+        *([RENAMED, rules, ("generated", _observing(layout))] if layout.spec.observe_params else [rules]),
         *headers("drivers/tile.cuh", drawn, seen, possible, *measured, f"drivers/{module}.cuh"),
     ]
     return Program(
@@ -49,6 +56,14 @@ def generate(layout: SingleLayout, module: str) -> Program:
         flush_denormals=layout.config.precision == "float32",
         staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
     )
+
+
+def _observing(layout: SingleLayout) -> str:
+    """What the driver calls in place of the rules, whose observations end with parameters."""
+    own = layout.parts[0].size - sum(layout.spec.observed_sizes(layout.config.params).values())
+    lines = observed_params(layout, f"observation[{own} + {{}}]")
+    head = "FN void observe(const State& s, const Params& p, Observation& observation) {"
+    return "\n".join(["#undef observe", head, "    observe_by_rules(s, p, observation);", *lines, "}"])
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,7 @@
 """What a batch of replicas is to its user, with one agent or with a team: its making, state, parameters and pickles."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
@@ -69,6 +69,7 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         first_replica: int = 0,
         shared_observations: bool = False,
         active_heads: bool = False,
+        observe_params: Sequence[str] | str | None = None,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -92,6 +93,7 @@ class Batch(Saving, Generic[SpecT, ResultT]):
             first_replica: The number of the first in a larger batch, as part of which these are seeded and named.
             shared_observations: Of a team: give what all agents of a role see alike once a replica, not in each row.
             active_heads: Of a team: masks leave elements of actions that mean nothing in the step to come one choice.
+            observe_params: Names of parameters whose values observations end with. None: the environment's default.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own: one value or, but for those on which shapes depend, one for each replica.
@@ -99,13 +101,14 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         self.num_envs = check_num_envs(num_envs)
         self._options = options = Options(
             str(device), output, autoreset_mode, precision, max_episode_steps, copy, statistics, threads, block_size,
-            checking, first_replica, shared_observations, active_heads,
+            checking, first_replica, shared_observations, active_heads, observe_params,
         )  # fmt: skip
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)
-        self._env_spec, self.output, self.precision, self.gives_copies = spec, output, precision, options.gives_copies
+        self.output, self.precision, self.gives_copies = output, precision, options.gives_copies
         self.autoreset_mode, self.keeps_statistics = AutoresetMode(options.mode), options.keeps_statistics
         config = config_of(spec, self.num_envs, options, params)
+        self._env_spec = spec.observing(observe_params)
         backend = open_backend(self.device, threads, block_size)
         self._sim = sim = Simulation(config, backend, output)
         self._turn = sim.turn

@@ -3,14 +3,16 @@
 From a spec follow the C++ structs, the buffers, the kernel arguments, the spaces and the command line's options.
 """
 
+import copy
 import dataclasses
+import math
 import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -27,7 +29,7 @@ from gpu_envs.specs.metrics import Metric, check_metrics
 from gpu_envs.specs.names import GETTER, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
 from gpu_envs.specs.rules import Rules
-from gpu_envs.specs.spaces import SpaceSource, outline, space_of
+from gpu_envs.specs.spaces import SpaceSource, extended, outline, space_of
 
 Steps: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
 """A number of steps, or a function of the parameters that says it."""
@@ -74,6 +76,10 @@ class Spec(ABC):
     layout_rule: Callable[[str, np.ndarray, Mapping[str, Any]], str] | None = None
     """Given a field, an explicit start and the parameters: what is expected where it is wrong; otherwise ``""``."""
 
+    observe_params: tuple[str, ...] = ()
+    """Parameters that follow what the rules write of an observation, an array's elements one after another; ``make``
+    takes others."""
+
     drawing: Drawing | None = None
     """What it looks like; None: it cannot be rendered."""
     written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
@@ -113,6 +119,7 @@ class Spec(ABC):
         for pair in self.ordered:
             if not set(pair) <= set(self.params) | set(self.options):
                 raise ValueError(f"{self.id}: ordered pair {pair} names what is neither a parameter nor an option")
+        object.__setattr__(self, "observe_params", self._check_observed(self.observe_params))
         if not set(self.layouts) <= set(self.fields):
             raise ValueError(f"{self.id}: layouts must name fields of the state; got {self.layouts}")
         limit, longest = (
@@ -153,6 +160,37 @@ class Spec(ABC):
     def settings(self) -> dict[str, Param]:
         """Parameters and reset options together: the fields of ``Params``, in order."""
         return {**self.params, **self.options}
+
+    def _check_observed(self, names: Any) -> tuple[str, ...]:
+        """The names of parameters that are to be observed, or raises what is wrong with them."""
+        listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        wrong = [name for name in names if name not in self.params] if listed else [names]
+        if wrong or len({*names}) < len(names):
+            hint = did_you_mean(str((wrong or names)[0]), self.params)
+            raise ValueError(
+                f"{self.id}: observe_params is {names!r}{hint} Give names of parameters, each once: "
+                f"{', '.join(self.params)}"
+            )
+        return tuple(names)
+
+    def observing(self, names: Any) -> Self:
+        """This environment whose observations end with these parameters; None: with those that they end with anyway."""
+        if names is None:
+            return self
+        found = copy.copy(self)
+        object.__setattr__(found, "observe_params", self._check_observed([names] if isinstance(names, str) else names))
+        return found
+
+    def observed_sizes(self, params: Mapping[str, Any]) -> dict[str, int]:
+        """How many numbers of observations each parameter that is observed makes."""
+        fixed = self.fixed_params(params) if self.observe_params else {}
+        return {name: math.prod(self.params[name].sizes(fixed)) for name in self.observe_params}
+
+    def with_observed(self, space: gymnasium.Space[Any], params: Mapping[str, Any], what: str) -> gymnasium.Space[Any]:
+        """A space of observations that end with parameters; ``what`` begins a message."""
+        sizes = self.observed_sizes(params).items()
+        limits = [self.params[name].observed_limits for name, size in sizes for _ in range(size)]
+        return extended(space, limits, what) if limits else space
 
     def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:
         """The parameters as functions that lengths and tables come from see them: those that stay as they are."""

@@ -20,7 +20,7 @@ ARGUMENTS = (
     *("self", "spec", "id", "env_id", "num_envs", "seed", "device", "output", "autoreset_mode", "precision"),
     *("max_episode_steps", "copy", "statistics", "threads", "block_size", "checking", "first_replica", "render_mode"),
     "shared_observations",
-    "active_heads",
+    *("active_heads", "observe_params"),
 )
 """What environments are made with besides their parameters, none of which can have such a name."""
 
@@ -189,6 +189,16 @@ class Param:
             scalars = [self.check_one(f"parameter {name!r} of replica {i}", v, precision) for i, v in words]
             given = np.array([float(v) if self.kind == "real" else self.index(v) for v in scalars])
         return self.check_kept(name, given, num_envs, precision)
+
+    @property
+    def observed_limits(self) -> tuple[float, float]:
+        """The least and the greatest number that it is in an observation, where switches and choices are numbers."""
+        most = {"bool": 1.0, "choice": len(self.choices) - 1.0}.get(self.kind)
+        return (
+            (0.0, most)
+            if most is not None
+            else (max(self.minimum, 0.0) if self.positive else self.minimum, self.maximum)
+        )
 
     def limits(self, precision: str) -> tuple[float, float]:
         """The least and the greatest real number allowed, both finite."""

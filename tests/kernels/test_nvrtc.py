@@ -85,6 +85,21 @@ def test_compiles_with_drawn_parameters(env_id: str, mode: str) -> None:
         check(program, "sm_90a", "float32")
 
 
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_compiles_with_drawn_parameters_that_are_observed(env_id: str) -> None:
+    drawn = dict(list(drawn_params(env_id).items())[:1])
+    for program in programs(gpu_envs.spec(env_id).observing(tuple(drawn)), "NextStep", "float32", drawn=drawn):
+        check(program, "sm_90a", "float32")
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "RiceN-v0", "TagContinuous-v0"])
+def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:
+    drawn = drawn_params(env_id)
+    spec = gpu_envs.spec(env_id).observing(tuple(drawn))
+    for program in programs(spec, "SameStep", "float32", checked=True, drawn=drawn):
+        ptx_of(program.source)
+
+
 HOOKS = {
     "begin_params(params, i, key)": "params.get(i)",
     "begin_params(call.params, i, key)": "call.params.get(i)",

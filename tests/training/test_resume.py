@@ -34,7 +34,15 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "env": FIELD, "normalise_observations": True, "normalise_rewards": True,
         "params": FIELD_PARAMS | {"actions": "continuous"},
     },
-    "drawn": {"params": {"pole_mass": Uniform(0.05, 0.4), "gravity": "normal:9.8:1"}, "normalise_observations": True},
+    "drawn": {
+        "params": {"pole_mass": Uniform(0.05, 0.4), "gravity": "normal:9.8:1", "observe_params": ["pole_mass"]},
+        "normalise_observations": True,
+    },
+    "drawn team": {
+        "env": GRID,
+        "params": {"wall_hit_penalty": "choice:0:0.1:0.2", "observe_params": "wall_hit_penalty"},
+        "normalise_observations": True,
+    },
     "bf16": {"precision": "bf16"},
     "a2c": {"algorithm": "a2c", "num_envs": 5},
 }  # fmt: skip
