@@ -79,11 +79,11 @@ def params_members(layout: Layout) -> list[str]:
     return [
         _getter(layout),
         _getter(layout, drawn),
-        "FN void draw(Drawn& _drawn, Index _replica, const u64* _seed, const u32* _episode, int _first, int _step)",
+        "FN void _draw(Drawn& _drawn, Index _replica, const u64* _seed, const u32* _episode, int _first, int _step)",
         "    const {",
         *(f"    {_drawing(layout, name, drawn.get(name, ''))}" for name in layout.drawn),
         "}",
-        f"FN void keep([[maybe_unused]] Index _replica, [[maybe_unused]] const Drawn& _drawn) const {{ {kept} }}",
+        f"FN void _keep([[maybe_unused]] Index _replica, [[maybe_unused]] const Drawn& _drawn) const {{ {kept} }}",
     ]
 
 

@@ -24,6 +24,7 @@ from gpu_envs.engine.turns import in_turn
 from gpu_envs.rendering.renderer import Renderer
 from gpu_envs.seeds import Seed, Seeds
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.distributions import Distribution
 
 SpecT = TypeVar("SpecT", bound=Spec)
 ResultT = TypeVar("ResultT")
@@ -179,9 +180,18 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         """The parameters; arrays, and those that replicas have their own of, are live and may be written.
 
         Assigning to one is ``set_attr``. What is written into an array and must not be raises a ValueError: on the CPU
-        at the next call that uses it; on CUDA in ``check``, ``get_state`` and ``set_attr``.
+        at the next call that uses it; on CUDA, and in an array whose numbers are drawn, in ``check``, ``get_state`` and
+        ``set_attr``. An edit of what is drawn holds until that replica's next episode.
         """
         return self._params
+
+    @property
+    def distributions(self) -> dict[str, Distribution]:
+        """Of parameters that each replica draws when its episode begins, by name; ``params`` has what was drawn.
+
+        Assigning a number to ``params`` ends that, and assigning a distribution, or its text, begins it.
+        """
+        return dict(self._sim.drawn)
 
     @property
     def drawn_params(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ constexpr bool AHEAD = DRAWN_AHEAD;
 // Those of an episode that begins; they are kept.
 FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {
     Drawn drawn;
-    params.draw(drawn, i, &key.seed, &key.episode, 0, 1);
-    params.keep(i, drawn);
+    params._draw(drawn, i, &key.seed, &key.episode, 0, 1);
+    params._keep(i, drawn);
     return params.get(i, drawn);
 }
 
@@ -17,7 +17,7 @@ struct SpareParams { real of[DRAWN][LANES]; };
 
 FN Params spare_params(SpareParams& spare, int k, const ParamBuffers& params, Index i, const Key& key) {
     Drawn drawn;
-    params.draw(drawn, i, &key.seed, &key.episode, 0, 1);
+    params._draw(drawn, i, &key.seed, &key.episode, 0, 1);
     UNROLL
     for (int j = 0; j < DRAWN; ++j) spare.of[j][k] = drawn.of[j];
     return params.get(i, drawn);
@@ -27,5 +27,5 @@ FN void keep_params(const ParamBuffers& params, Index i, const SpareParams& spar
     Drawn drawn;
     UNROLL
     for (int j = 0; j < DRAWN; ++j) drawn.of[j] = spare.of[j][k];
-    params.keep(i, drawn);
+    params._keep(i, drawn);
 }

@@ -6,8 +6,8 @@ using EpisodeParams = Params;
 FN void begin_params(Params& p, const ParamBuffers& params, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         Drawn drawn;
-        params.draw(drawn, team.replica, team.seed, team.episode, i, AGENTS);
-        if (i == 0) params.keep(team.replica, drawn);
+        params._draw(drawn, team.replica, team.seed, team.episode, i, AGENTS);
+        if (i == 0) params._keep(team.replica, drawn);
     }
     p = params.get(team.replica);
 }
