@@ -23,6 +23,7 @@ from gpu_envs.registry.known import add as _add
 from gpu_envs.registry.known import ids, register, spec
 from gpu_envs.registry.sources import Origin as _Origin
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.distributions import Choice, LogUniform, Normal, Uniform
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric
@@ -65,13 +66,16 @@ for _spec in _ALL:
 
 __all__ = [
     "ActionError",
+    "Choice",
     "CompileError",
     "Derived",
     "EnvSpec",
     "Field",
+    "LogUniform",
     "Metric",
     "MultiAgentEnv",
     "NoCompilerError",
+    "Normal",
     "NotFiniteError",
     "Param",
     "Role",
@@ -83,6 +87,7 @@ __all__ = [
     "Table",
     "TeamSpec",
     "TranslationError",
+    "Uniform",
     "UnknownEnvironmentError",
     "VectorEnv",
     "ids",

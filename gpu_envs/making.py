@@ -25,7 +25,7 @@ def make(id: str | Spec, num_envs: int = 1, **kwargs: Any) -> Any:
         num_envs: How many replicas.
         **kwargs: ``device``, ``output``, ``autoreset_mode``, ``precision``, ``max_episode_steps``, ``copy``,
             ``statistics``, ``threads``, ``block_size``, ``checking``, ``first_replica``, ``shared_observations``,
-            ``active_heads``, ``render_mode``, and the environment's own parameters.
+            ``active_heads``, ``observe_params``, ``render_mode``, and the environment's own parameters.
 
     Returns:
         A ``VectorEnv``, which is Gymnasium's; of an environment with a team of agents, a ``MultiAgentEnv``.

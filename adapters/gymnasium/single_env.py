@@ -1,7 +1,7 @@
 """A single environment for ``gymnasium.make``: one replica, Python numbers, no limit and no restart of its own."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import gymnasium
@@ -42,6 +42,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         device: str | None = None,
         precision: str = "float32",
         checking: bool = False,
+        observe_params: Sequence[str] | str | None = None,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -52,6 +53,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             device: ``cpu``, ``cuda`` or ``cuda:N``; None: the CPU where it has a compiler.
             precision: Of state and reward.
             checking: Raise a NotFiniteError for a number that is NaN or infinite.
+            observe_params: Names of parameters whose values observations end with. None: the environment's default.
             render_mode: ``rgb_array`` (``render`` gives a frame), ``human`` (a window shows each step), or None.
             **params: The environment's own parameters.
         """
@@ -73,6 +75,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
             max_episode_steps=spec.most_steps(spec.check_params(params, 1)) or -1,
             threads=1,
             checking=checking,
+            observe_params=observe_params,
             render_mode=render_mode,
             **params,
         )

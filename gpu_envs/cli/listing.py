@@ -12,6 +12,7 @@ from gpu_envs.cli.report import line_width, say, say_json, table, wrapped
 from gpu_envs.errors import display
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.distributions import Distribution, stored
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -86,7 +87,7 @@ def _row(spec: Spec) -> tuple[Sequence[str], ...]:
 def facts(spec: Spec) -> dict[str, Any]:
     """All that is listed of an environment, for programs."""
     _, _, observations, actions, *_ = _row(spec)
-    params = spec.check_params({}, 1)
+    params, drawn = spec.check_params({}, 1), spec.drawn({name: p.default for name, p in spec.params.items()})
     counts = spec.counts(params) if isinstance(spec, TeamSpec) else {"agent": 1}
     spaces = zip(observations, actions, strict=True)
     seen = dict(zip(counts, itertools.cycle(spaces), strict=False))
@@ -94,7 +95,7 @@ def facts(spec: Spec) -> dict[str, Any]:
         kind: {
             name: {
                 "description": param.description,
-                "default": None if isinstance(param, Derived) else params.get(name, param.default),
+                "default": None if isinstance(param, Derived) else stored(drawn.get(name, params[name])),
                 "derived": isinstance(param, Derived),
                 "fixed": param.fixed,
                 "choices": param.choices,
@@ -158,6 +159,8 @@ def parameters(spec: Spec) -> str:
 
 
 def _default(param: Param) -> str:
+    if isinstance(param.default, Distribution):
+        return str(param.default)
     if isinstance(param, Derived) or param.rank:
         return "derived" if isinstance(param, Derived) else "an array"
     return f"{param.default:.6g}" if isinstance(param.default, float) else str(param.default)

@@ -8,6 +8,7 @@ from gpu_envs.codegen.layout import AUTORESET_MODES, PRECISIONS, RESULTS, Layout
 from gpu_envs.codegen.params import baked_values, param_values, tables
 from gpu_envs.codegen.single_layout import SingleLayout
 from gpu_envs.codegen.team_layout import TeamLayout
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.team import TeamSpec
 
 
@@ -16,6 +17,7 @@ def layout_of(
     device: Device,
     per_replica: frozenset[str] = frozenset(),
     baked: Mapping[str, float | int] | None = None,
+    drawn: Mapping[str, Distribution] | None = None,
 ) -> Layout:
     """What the generated code of a configuration depends on.
 
@@ -24,13 +26,16 @@ def layout_of(
         device: Where.
         per_replica: Parameters that have one value a replica.
         baked: Parameters whose value is compiled in; None: those of ``config`` that can be.
+        drawn: Parameters that each replica draws when an episode begins; None: those of ``config``.
     """
+    drawn = config.drawn if drawn is None else drawn
+    per_replica = per_replica | drawn.keys()
     if baked is None:
         values = param_values(config.spec, config.params)
         baked = {n: v for n, v in baked_values(config.spec, values).items() if n not in per_replica}
     if isinstance(config.spec, TeamSpec):
-        return TeamLayout(config, per_replica, baked, device)
-    return SingleLayout(config, per_replica, baked)
+        return TeamLayout(config, per_replica, baked, drawn, device)
+    return SingleLayout(config, per_replica, baked, drawn)
 
 
 def generate(layout: Layout, module: str) -> Program:

@@ -82,6 +82,7 @@ def opening(layout: Layout, rules: str) -> list[tuple[str, str]]:
         *headers(
             *NUMBERS,
             ELEMENTARY,
+            *(["dialect/distributions.cuh"] if layout.drawn else []),
             "drivers/actions.cuh",
             "drivers/limit.cuh",
             "dialect/checked.cuh" if checked else "dialect/table.cuh",

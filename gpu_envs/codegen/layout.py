@@ -11,6 +11,7 @@ from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import ArrayShape
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import ParamValue
 
@@ -49,6 +50,8 @@ class SimulationConfig:
     """Each step writes what the metrics come to so far."""
     statistics: bool = True
     """Keep returns, lengths and metrics of episodes."""
+    drawn: Mapping[str, Distribution] = dataclasses.field(default_factory=dict)
+    """Parameters that each replica draws when an episode begins, at first."""
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -69,6 +72,8 @@ class Layout(ABC):
     """Parameters that have one value a replica."""
     baked: Mapping[str, float | int]
     """Parameters whose value is compiled in."""
+    drawn: Mapping[str, Distribution]
+    """Parameters that each replica draws when an episode begins."""
 
     @property
     def real(self) -> str:

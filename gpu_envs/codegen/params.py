@@ -9,7 +9,9 @@ import numpy as np
 from gpu_envs.backend.program import CPP_TYPES
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.layout import Layout, SimulationConfig
+from gpu_envs.codegen.shared import selection
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.distributions import Choice
 from gpu_envs.specs.names import camel
 from gpu_envs.specs.params import Param, ParamValue
 
@@ -59,17 +61,86 @@ def _sizes(config: SimulationConfig, name: str, param: Param) -> tuple[int, ...]
 def params_buffers(layout: Layout) -> Struct:
     """Where the parameters of all replicas are, and the tables."""
     spec = layout.config.spec
-    fields = [
-        (f"const {_stored(p)}*" if p.rank or n in layout.per_replica else _stored(p), n)
-        for n, p in spec.settings.items()
-    ]
+    arrays = {n: f"{_stored(p)}*" for n, p in spec.settings.items() if p.rank or n in layout.per_replica}
+    arrays |= {n: f"const {kind}" for n, kind in arrays.items() if n not in layout.drawn}
+    fields = [(arrays.get(n, _stored(p)), n) for n, p in spec.settings.items()]
     fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
     # (an empty struct takes a byte in C++, and none for ctypes)
     return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
 
 
-def params_getter(layout: Layout) -> str:
-    """The member of ``ParamBuffers`` that gives one replica's ``Params``; no parameter has its argument's name."""
+def params_members(layout: Layout) -> list[str]:
+    """The members of ``ParamBuffers``: what gives one replica's ``Params``, and what draws those of an episode."""
+    singles = [name for name in layout.drawn if not layout.config.spec.params[name].rank]
+    if not layout.drawn:
+        return [_getter(layout)]
+    drawn = {name: f"_drawn.of[{j}]" for j, name in enumerate(singles)}
+    kept = " ".join(f"this->{name}[_replica] = {place};" for name, place in drawn.items())
+    return [
+        _getter(layout),
+        _getter(layout, drawn),
+        "FN void _draw(Drawn& _drawn, Index _replica, const u64* _seed, const u32* _episode, int _first, int _step)",
+        "    const {",
+        *(f"    {_drawing(layout, name, drawn.get(name, ''))}" for name in layout.drawn),
+        "}",
+        f"FN void _keep([[maybe_unused]] Index _replica, [[maybe_unused]] const Drawn& _drawn) const {{ {kept} }}",
+    ]
+
+
+def drawn_struct(layout: Layout) -> str:
+    """``Drawn``: what one replica has drawn of parameters that are single numbers. Arrays are drawn where they are."""
+    ranks = [layout.config.spec.params[name].rank for name in layout.drawn]
+    ahead = str(not any(ranks)).lower()
+    return (
+        f"constexpr int  DRAWN = {max(1, ranks.count(0))};\n"
+        f"constexpr bool DRAWN_AHEAD = {ahead};  // before the episode that comes first is over\n"
+        "struct Drawn { real of[DRAWN]; };"
+    )
+
+
+def _drawing(layout: Layout, name: str, place: str) -> str:
+    """Draws one parameter, or its elements from ``_first`` on, each with random numbers of its own."""
+    param, number = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
+    distribution = layout.drawn[name].within(*param.limits(layout.config.precision))
+    numbers = [f"real({each!r})" for each in distribution.numbers]
+    value = f"drawn_{distribution.name}(_random, {', '.join(numbers)})"
+    element = f"Random _random(_seed, _episode, PARAMETER, {number}, u32(_e));"
+    if isinstance(distribution, Choice):
+        element, value = f"{element} const int _k = _random.integer({len(numbers)});", selection(numbers, "_k")
+    if not param.rank:
+        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {place} = {value}; }}"
+    length = math.prod(_sizes(layout.config, name, param))
+    target = f"this->{name}[_replica * {length} + _e]"
+    return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} = {value}; }}"
+
+
+def observed_params(layout: Layout, place: str) -> list[str]:
+    """Writes the parameters that are observed, one statement a number.
+
+    Args:
+        layout: What the code depends on.
+        place: The number's place, for its index among them.
+    """
+    found: list[str] = []
+    for name, size in layout.config.spec.observed_sizes(layout.config.params).items():
+        param = layout.config.spec.params[name]
+        number = f"int(p.{name})" if param.kind == "choice" else f"p.{name}"
+        each = [f"{number}[{k}]" for k in range(size)] if param.rank else [number]
+        found += [f"    {place.format(len(found) + k)} = float({value});" for k, value in enumerate(each)]
+    return found
+
+
+RENAMED = ("generated", "#define observe observe_by_rules  // parameters follow")
+"""Stands before rules whose observations end with parameters."""
+
+
+def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
+    """What gives one replica's ``Params``; no parameter has its arguments' names.
+
+    Args:
+        layout: What the code depends on.
+        drawn: Where the numbers stand that the replica has just drawn; None: with the others.
+    """
     values, checked = [], layout.config.checked
     for name, param in layout.config.spec.settings.items():
         if param.rank:
@@ -78,11 +149,13 @@ def params_getter(layout: Layout) -> str:
             values.append(f'{{{place}, "{name}"}}' if checked else f"{{{place}}}")
             continue
         value = f"this->{name}[_replica]" if name in layout.per_replica else f"this->{name}"
+        value = (drawn or {}).get(name, value)
         if name in layout.baked:
             value = f"real({layout.baked[name]!r})" if param.kind == "real" else str(layout.baked[name])
         values.append(value if param.kind == "real" else f"{_cpp_param(name, param)}({value})")
     values += [f'{{this->{n}, "{n}"}}' if checked else f"{{this->{n}}}" for n in layout.config.spec.tables]
-    return f"FN Params get([[maybe_unused]] Index _replica) const {{ return {{{', '.join(values)}}}; }}"
+    just = "" if drawn is None else ", [[maybe_unused]] const Drawn& _drawn"
+    return f"FN Params get([[maybe_unused]] Index _replica{just}) const {{ return {{{', '.join(values)}}}; }}"
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:

@@ -14,6 +14,7 @@ from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.observed import Part, is_staged, parts_of
 from gpu_envs.codegen.state import StateField
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.spaces import mask_entries
 
@@ -31,6 +32,7 @@ class SingleLayout(Layout):
     config: SimulationConfig
     per_replica: frozenset[str]
     baked: Mapping[str, float | int]
+    drawn: Mapping[str, Distribution]
 
     @property
     def spec(self) -> EnvSpec:

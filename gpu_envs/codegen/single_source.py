@@ -15,7 +15,14 @@ from gpu_envs.codegen.header import opening, rules_part
 from gpu_envs.codegen.layout import mode_enum
 from gpu_envs.codegen.metrics import metrics_part, totals
 from gpu_envs.codegen.observed import observation_members, observation_rows, observation_type
-from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
+from gpu_envs.codegen.params import (
+    RENAMED,
+    drawn_struct,
+    observed_params,
+    params_buffers,
+    params_members,
+    params_struct,
+)
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
 from gpu_envs.codegen.single_layout import MODULES, SingleLayout
 from gpu_envs.codegen.state import state_structs, stored
@@ -27,6 +34,7 @@ def generate(layout: SingleLayout, module: str) -> Program:
     """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
     declared = structs(layout)
     seen = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
+    drawn = "drivers/drawn.cuh" if layout.drawn else "drivers/undrawn.cuh"
     possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
     measures = bool(layout.config.metrics)
     measured = ("drivers/metrics.cuh", "drivers/tile_metrics.cuh") if measures else ("drivers/unmeasured.cuh",)
@@ -35,8 +43,8 @@ def generate(layout: SingleLayout, module: str) -> Program:
         *opening(layout, rules[1]),
         *headers(*(["drivers/multi_discrete.cuh"] if isinstance(layout.action_space, MultiDiscrete) else [])),
         ("generated", _prologue(layout, declared)),
-        rules,
-        *headers("drivers/tile.cuh", seen, possible, *measured, f"drivers/{module}.cuh"),
+        *([RENAMED, rules, ("generated", _observing(layout))] if layout.spec.observe_params else [rules]),
+        *headers("drivers/tile.cuh", drawn, seen, possible, *measured, f"drivers/{module}.cuh"),
     ]
     return Program(
         name=f"{layout.spec.id}-{module}",
@@ -48,6 +56,14 @@ def generate(layout: SingleLayout, module: str) -> Program:
         flush_denormals=layout.config.precision == "float32",
         staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
     )
+
+
+def _observing(layout: SingleLayout) -> str:
+    """What the driver calls in place of the rules, whose observations end with parameters."""
+    own = layout.parts[0].size - sum(layout.spec.observed_sizes(layout.config.params).values())
+    lines = observed_params(layout, f"observation[{own} + {{}}]")
+    head = "FN void observe(const State& s, const Params& p, Observation& observation) {"
+    return "\n".join(["#undef observe", head, "    observe_by_rules(s, p, observation);", *lines, "}"])
 
 
 def _number(value: float) -> str:
@@ -165,7 +181,7 @@ def structs(layout: SingleLayout) -> dict[str, Struct]:
 def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
     """What the spec says, in C++."""
     spec, config = layout.spec, layout.config
-    bodies = {"ParamBuffers": [params_getter(layout)]}
+    bodies = {"ParamBuffers": params_members(layout)}
     return "\n\n".join(
         [
             f"// {spec.id}, {config.precision}, {config.autoreset_mode}",
@@ -181,6 +197,7 @@ def _prologue(layout: SingleLayout, declared: Mapping[str, Struct]) -> str:
             *([metrics_part(spec, kept=config.statistics, measured=config.measured)] if spec.metrics else []),
             _totals(layout),
             _record(layout),
+            *([drawn_struct(layout)] if layout.drawn else []),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
             *([] if layout.staged else [observation_rows(layout.parts)]),
         ]

@@ -14,6 +14,7 @@ from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.schedule import RoleRows, TeamSchedule, TeamSize, schedule_of
 from gpu_envs.codegen.world import WorldField
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.spaces import mask_entries, space_of
 from gpu_envs.specs.team import TeamSpec
@@ -27,6 +28,7 @@ class TeamLayout(Layout):
     config: SimulationConfig
     per_replica: frozenset[str]
     baked: Mapping[str, float | int]
+    drawn: Mapping[str, Distribution]
     device: Device
 
     @property

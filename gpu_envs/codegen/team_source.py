@@ -13,7 +13,14 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.header import opening, rules_part
 from gpu_envs.codegen.layout import SimulationConfig, mode_enum
 from gpu_envs.codegen.metrics import metrics_part
-from gpu_envs.codegen.params import params_buffers, params_getter, params_struct
+from gpu_envs.codegen.params import (
+    RENAMED,
+    drawn_struct,
+    observed_params,
+    params_buffers,
+    params_members,
+    params_struct,
+)
 from gpu_envs.codegen.schedule import staged_floats
 from gpu_envs.codegen.shared import RESETTING, MemberDeclaration, selection
 from gpu_envs.codegen.team_layout import TeamLayout
@@ -74,12 +81,13 @@ def generate(layout: TeamLayout, module: str) -> Program:
         *headers("environments/nearest.cuh"),
         ("generated", _prologue(layout, declared)),
         *headers("drivers/team_actions.cuh", "environments/particles.cuh"),
-        rules,
+        *([RENAMED, rules, ("generated", _observing(layout))] if layout.spec.observe_params else [rules]),
         *([] if layout.spec.shares else [("generated", _NOTHING_SHARED)]),
         *_checked_calls(layout),
         *headers(*(["drivers/team_masks.cuh"] if layout.spec.masked else [])),
         *headers(*(["drivers/active_heads.cuh"] if layout.config.active_heads else [])),
-        *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", "drivers/team_rows.cuh", f"drivers/{module}.cuh"),
+        *headers("drivers/metrics.cuh", "drivers/team_metrics.cuh", "drivers/team_rows.cuh"),
+        *headers("drivers/team_drawn.cuh" if layout.drawn else "drivers/team_undrawn.cuh", f"drivers/{module}.cuh"),
     ]
     schedule, spec = layout.schedule, layout.spec
     more = [name for name, wanted in (("active", spec.active_heads), ("observe_shared", spec.shares)) if wanted]
@@ -98,6 +106,22 @@ def generate(layout: TeamLayout, module: str) -> Program:
             phased=schedule.kind == "SPREAD",
         ),
         weight=32 * layout.agents,
+    )
+
+
+def _observing(layout: TeamLayout) -> str:
+    """What the driver calls in place of the rules, whose rows of observations end with parameters."""
+    count = sum(layout.spec.observed_sizes(layout.config.params).values())
+    return "\n".join(
+        [
+            "#undef observe",
+            "FN void observe(const World& w, const Params& p, int i, const Row& row) {",
+            "    observe_by_rules(w, p, i, row);",
+            "    if (row.lane != 0) return;",
+            f"    float* const last = row.at + row_size(role_of(i)) - {count};",
+            *observed_params(layout, "last[{}]"),
+            "}",
+        ]
     )
 
 
@@ -224,7 +248,8 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
     *others, _ = layout.roles
     chain = "".join(f"agent < {role.first + role.size} ? {r} : " for r, role in enumerate(others))
     names = ", ".join(role.name.upper() for role in layout.roles)
-    bodies = {"ParamBuffers": [params_getter(layout)]}
+    bodies = {"ParamBuffers": params_members(layout)}
+    told = sum(spec.observed_sizes(config.params).values())  # parameters, of which rules know nothing
     fixed = [_fixed(name, param, config.params[name]) for name, param in spec.params.items() if param.fixed]
     together = schedule.together
     batches = [-(-role.size // rows) for role, rows in zip(layout.roles, together, strict=True)]
@@ -239,7 +264,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
                     f"FN constexpr int role_of([[maybe_unused]] int agent) {{ return {chain}{len(others)}; }}",
                     _by_role("first_of", [role.first for role in layout.roles]),
                     _by_role("count_of", [role.size for role in layout.roles]),
-                    _by_role("features_of", [role.seen.own.shape[0] for role in layout.roles]),
+                    _by_role("features_of", [role.seen.own.shape[0] - told for role in layout.roles]),
                     _by_role("shared_features_of", [role.seen.shared_size for role in layout.roles]),
                     _by_role("shared_at", [role.seen.at for role in layout.roles]),
                     _by_role("row_size", [role.features for role in layout.roles]),
@@ -254,6 +279,7 @@ def _prologue(layout: TeamLayout, declared: Mapping[str, Struct]) -> str:
             params_struct(config),
             "\n".join(["// Parameters on which shapes depend.", *fixed]),
             _actions(layout),
+            *([drawn_struct(layout)] if layout.drawn else []),
             *(s.cpp(bodies.get(s.name, ())) for s in declared.values()),
             world_struct(
                 layout.world.values(),

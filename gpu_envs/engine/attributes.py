@@ -24,9 +24,13 @@ def param_as_given(sim: Simulation, name: str) -> Any:
 
 
 def given_params(sim: Simulation) -> dict[str, Any]:
-    """All parameters as a user would give them, without those that follow from others."""
+    """All parameters as a user would give them, without those that follow from others; of those drawn the text."""
     settings = sim.config.spec.settings
-    return {name: param_as_given(sim, name) for name in sim.params if not isinstance(settings[name], Derived)}
+    return {
+        name: str(sim.drawn[name]) if name in sim.drawn else param_as_given(sim, name)
+        for name in sim.params
+        if not isinstance(settings[name], Derived)
+    }
 
 
 def param_of_each(sim: Simulation, name: str) -> tuple[Any, ...]:
@@ -58,13 +62,18 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
     if param.fixed:
         raise ValueError(f"shapes depend on {name!r}: it stays as it was when {spec.id} was made; make another")
     sizes = sim.sizes_of(name)
+    given = spec.drawn({name: values}, config.precision)
     value = param.check(name, values, config.num_envs, config.precision, sizes)
     with sim.turn:
+        drawn = {n: d for n, d in sim.drawn.items() if n != name} | given
         before = sim.host_params(without=name)
-        after = spec.with_derived({**before, name: value}, config.num_envs, config.precision)
-        spec.check_order(after, config.precision)
+        if given:  # until a replica's next episode it keeps what it has
+            now = np.broadcast_to(before[name], (config.num_envs, *sizes))
+            value = param.check_kept(name, now, config.num_envs, config.precision, sizes)
+        after = spec.with_derived({**before, name: value}, config.num_envs, config.precision, drawn)
+        spec.check_order(after, config.precision, drawn=drawn)
         spec.check_shapes(before, after)
-        sim.set_params({n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)})
+        sim.set_params({n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)}, drawn)
 
 
 def per_replica(value: Any, num_envs: int) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """What a batch of replicas is to its user, with one agent or with a team: its making, state, parameters and pickles."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +24,7 @@ from gpu_envs.engine.turns import in_turn
 from gpu_envs.rendering.renderer import Renderer
 from gpu_envs.seeds import Seed, Seeds
 from gpu_envs.specs.base import Spec
+from gpu_envs.specs.distributions import Distribution
 
 SpecT = TypeVar("SpecT", bound=Spec)
 ResultT = TypeVar("ResultT")
@@ -69,6 +70,7 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         first_replica: int = 0,
         shared_observations: bool = False,
         active_heads: bool = False,
+        observe_params: Sequence[str] | str | None = None,
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
@@ -92,6 +94,7 @@ class Batch(Saving, Generic[SpecT, ResultT]):
             first_replica: The number of the first in a larger batch, as part of which these are seeded and named.
             shared_observations: Of a team: give what all agents of a role see alike once a replica, not in each row.
             active_heads: Of a team: masks leave elements of actions that mean nothing in the step to come one choice.
+            observe_params: Names of parameters whose values observations end with. None: the environment's default.
             render_mode: ``rgb_array`` (``render`` gives a frame for each replica, painted when looked at), ``tiled``
                 (many replicas in one), ``human`` (that in a window, at each step), or None.
             **params: The environment's own: one value or, but for those on which shapes depend, one for each replica.
@@ -99,13 +102,14 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         self.num_envs = check_num_envs(num_envs)
         self._options = options = Options(
             str(device), output, autoreset_mode, precision, max_episode_steps, copy, statistics, threads, block_size,
-            checking, first_replica, shared_observations, active_heads,
+            checking, first_replica, shared_observations, active_heads, observe_params,
         )  # fmt: skip
         self.device = resolve_device(device)  # called right here, so that a warning names the line of the caller
         options.check(self.device)
-        self._env_spec, self.output, self.precision, self.gives_copies = spec, output, precision, options.gives_copies
+        self.output, self.precision, self.gives_copies = output, precision, options.gives_copies
         self.autoreset_mode, self.keeps_statistics = AutoresetMode(options.mode), options.keeps_statistics
         config = config_of(spec, self.num_envs, options, params)
+        self._env_spec = spec.observing(observe_params)
         backend = open_backend(self.device, threads, block_size)
         self._sim = sim = Simulation(config, backend, output)
         self._turn = sim.turn
@@ -176,9 +180,18 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         """The parameters; arrays, and those that replicas have their own of, are live and may be written.
 
         Assigning to one is ``set_attr``. What is written into an array and must not be raises a ValueError: on the CPU
-        at the next call that uses it; on CUDA in ``check``, ``get_state`` and ``set_attr``.
+        at the next call that uses it; on CUDA, and in an array whose numbers are drawn, in ``check``, ``get_state`` and
+        ``set_attr``. An edit of what is drawn holds until that replica's next episode.
         """
         return self._params
+
+    @property
+    def distributions(self) -> dict[str, Distribution]:
+        """Of parameters that each replica draws when its episode begins, by name; ``params`` has what was drawn.
+
+        Assigning a number to ``params`` ends that, and assigning a distribution, or its text, begins it.
+        """
+        return dict(self._sim.drawn)
 
     @property
     def drawn_params(self) -> dict[str, Any]:

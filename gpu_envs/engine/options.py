@@ -67,6 +67,7 @@ class Options:
     first_replica: int = 0
     shared_observations: bool = False
     active_heads: bool = False
+    observe_params: Sequence[str] | str | None = None
 
     def __post_init__(self) -> None:
         """Refuses an unknown mode at once; the rest waits for the device, in ``check``."""
@@ -134,6 +135,7 @@ class Options:
 
 def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, Any]) -> SimulationConfig:
     """What is to be simulated, of what a user gave."""
+    spec = spec.observing(options.observe_params)
     checked = spec.check_params(params, num_envs, options.precision)
     limit, longest = options.limit(spec.limit(checked)), spec.most_steps(checked)
     if longest is not None and limit > longest:
@@ -151,4 +153,5 @@ def config_of(spec: Spec, num_envs: int, options: Options, params: Mapping[str, 
         spec, num_envs, options.mode, options.precision, limit, checked,
         first_replica=int(options.first_replica), apart=bool(options.shared_observations),
         active_heads=bool(options.active_heads), statistics=options.keeps_statistics,
+        drawn=spec.drawn({n: params.get(n, param.default) for n, param in spec.params.items()}, options.precision),
     )  # fmt: skip

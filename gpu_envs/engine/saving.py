@@ -89,7 +89,7 @@ class Saving(abc.ABC):
         self._check_ready("fork")
         k = check_num_envs(k, "k")
         arguments = {**dataclasses.asdict(self._options), "num_envs": self.num_envs * k}
-        own = self._sim.layout.per_replica
+        own = self._sim.layout.per_replica - self._sim.drawn.keys()
         given = given_params(self._sim).items()
         params: dict[str, Any] = {n: np.repeat(v, k, 0) if n in own else v for n, v in given}
         twin = type(self)(self._env_spec, **arguments, render_mode=self.render_mode, **params)

@@ -16,6 +16,7 @@ from gpu_envs.engine.results import allocated
 from gpu_envs.engine.state import LiveState
 from gpu_envs.errors import ActionError
 from gpu_envs.seeds import seed_bits
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.params import ParamValue
 
 NO_LIMIT = 2**31 - 1
@@ -54,6 +55,7 @@ class Simulation:
         self._flags = {"report_frozen": 0, "clear_final": 0}
         self._shared: dict[str, ParamValue] = {}
         self._own: frozenset[str] = frozenset()
+        self.drawn: Mapping[str, Distribution] = config.drawn
         self.param_arrays: dict[str, Array] = {}
         self._watched: list[tuple[np.ndarray, bytes]] = []
         settings = config.spec.settings
@@ -125,8 +127,7 @@ class Simulation:
     @property
     def params(self) -> dict[str, Any]:
         """The parameters: those that replicas have their own of as live arrays."""
-        values = {**self._shared, **self.param_arrays}
-        return {name: values[name] for name in self.config.spec.settings}
+        return {name: self.param_arrays.get(name, self._shared.get(name)) for name in self.config.spec.settings}
 
     def host_params(self, without: str = "") -> dict[str, ParamValue]:
         """The parameters as they stand, live arrays read and checked.
@@ -157,24 +158,27 @@ class Simulation:
             self._watch()
 
     def _watch(self) -> None:
-        """On the host: notes what stands in the live arrays, which has been checked."""
+        """On the host: notes what stands in the live arrays that kernels do not write; it has been checked."""
         if self.backend.device == "cpu":
-            lives = [to_numpy(array) for array in self.param_arrays.values()]
+            lives = [to_numpy(array) for name, array in self.param_arrays.items() if name not in self.drawn]
             self._watched = [(live, live.tobytes()) for live in lives]
 
-    def set_params(self, changed: Mapping[str, ParamValue]) -> None:
+    def set_params(self, changed: Mapping[str, ParamValue], drawn: Mapping[str, Distribution] | None = None) -> None:
         """Takes over checked parameters, all or none; compiles anew where one becomes per replica or is compiled in.
 
-        A parameter that replicas have their own of keeps its array: a value for all fills it.
+        One that replicas have their own of keeps its array: a value for all fills it. ``drawn``, where given, are all
+        that are drawn from now on.
         """
+        drawn = self.drawn if drawn is None else drawn
         config, arrays, n = self.config, self.arrays, self.config.num_envs
         spec, values = config.spec, param_values(config.spec, changed)
         own = {name for name, value in values.items() if spec.settings[name].is_own(value)} | self._own
         shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in own}
         baked = baked_values(spec, param_values(spec, shared))
         program = self.program
-        if own != program.layout.per_replica or baked != program.layout.baked:
-            layout = layout_of(config, self.backend.traits, frozenset(own), baked)
+        before = program.layout
+        if (before.per_replica, before.baked, before.drawn) != (frozenset(own), baked, drawn):
+            layout = layout_of(config, self.backend.traits, frozenset(own), baked, drawn)
             program = EnvProgram(layout, self.buffers, arrays, self.backend)
         held = {
             name: np.broadcast_to(values[name], (*([n] * (name in own)), *np.shape(values[name])[-param.rank :]))
@@ -184,16 +188,12 @@ class Simulation:
             if name in values and (name in own or param.rank)
         }
         held = {n: v.astype(config.precision if spec.settings[n].kind == "real" else "int32") for n, v in held.items()}
-        before = {name: tuple(array.shape) for name, array in self.param_arrays.items()}
-        fresh = {name: arrays.full_of(v) for name, v in held.items() if before.get(name) != v.shape}
+        shapes = {name: tuple(array.shape) for name, array in self.param_arrays.items()}
+        fresh = {name: arrays.full_of(v) for name, v in held.items() if shapes.get(name) != v.shape}
         for name in held.keys() - fresh.keys():  # from here on nothing can fail
             arrays.write(self.param_arrays[name], held[name])
-        self._own, self._shared, self.param_arrays, self.program = (
-            frozenset(own),
-            shared,
-            {**self.param_arrays, **fresh},
-            program,
-        )
+        self._own, self._shared, self.drawn, self.program = frozenset(own), shared, drawn, program
+        self.param_arrays = {**self.param_arrays, **fresh}
         own_arrays = {**self._allocated, **self.param_arrays}
         places = {name: arrays.address(array) for name, array in own_arrays.items()}
         self._memory = tuple(sorted((at, at + own_arrays[name].nbytes, name) for name, at in places.items()))
@@ -222,7 +222,7 @@ class Simulation:
         """Takes a program that measures each step, or the one that does not."""
         with self.turn:
             config, before = dataclasses.replace(self.config, measured=measured), self.layout
-            layout = layout_of(config, self.backend.traits, before.per_replica, before.baked)
+            layout = layout_of(config, self.backend.traits, before.per_replica, before.baked, before.drawn)
             self.program, self.config = EnvProgram(layout, self.buffers, self.arrays, self.backend), config
             self._prepare(self.program.calls.values())
 

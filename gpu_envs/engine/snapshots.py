@@ -25,6 +25,7 @@ def snapshot(sim: Simulation) -> dict[str, Any]:
         "episode": {name: copied(sim, sim.buffers[buffer]) for name, buffer in sim.layout.episode.items()},
         "params": {n: copied(sim, v) if n in sim.param_arrays else v for n, v in sim.params.items()},
         "randomness": dict(sim.randomness),
+        **({"drawn": {name: str(distribution) for name, distribution in sim.drawn.items()}} if sim.drawn else {}),
     }
 
 
@@ -102,6 +103,7 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
     for name, number in randomness.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ValueError(f"the state's {name!r} is {number!r}; a whole number from 0 up")
+    drawn = spec.drawn(kept["drawn"], config.precision) if "drawn" in kept else sim.drawn
     params: dict[str, ParamValue] = {}
     for name, value in kept["params"].items():
         param, what = spec.settings[name], f"the state's parameter {name!r}"
@@ -115,9 +117,9 @@ def restore(sim: Simulation, kept: Mapping[str, Any]) -> None:
                 f"{what} is {value!r}, and this environment's is {sim.params[name]!r}: "
                 "shapes depend on it, so make an environment with the same"
             )
-    params = spec.with_derived(params, config.num_envs, config.precision)
-    spec.check_order(params, config.precision)
-    sim.set_params(params)
+    params = spec.with_derived(params, config.num_envs, config.precision, drawn)
+    spec.check_order(params, config.precision, drawn=drawn)
+    sim.set_params(params, drawn)
     for name, array in values.items():
         sim.arrays.write(sim.buffers[name], array)
     if "counted" in sim.buffers:

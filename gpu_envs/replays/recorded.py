@@ -63,6 +63,8 @@ class Recorded:
     ``infos["episode"]`` where it does; NaN where it has had no step."""
     measured: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
     """What they are."""
+    drawn: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """By name, ``[frames, replicas, ...]``: the parameters that are drawn for each episode, in force in the frame."""
 
     @property
     def frames(self) -> int:
@@ -97,8 +99,10 @@ class Recorded:
         """What all replicas look like in a frame."""
         at = np.minimum(frame, self.last)
         numbers = np.arange(self.replicas)
-        state = {name: values[at, numbers] for name, values in self.state.items()}
-        return Snapshot(self.drawing, state, self.params).picture(numbers)
+        state, drawn = (
+            {name: values[at, numbers] for name, values in kept.items()} for kept in (self.state, self.drawn)
+        )
+        return Snapshot(self.drawing, state, {**self.params, **drawn}).picture(numbers)
 
     def pixels(self, frame: int, painter: Painter, size: tuple[int, int]) -> np.ndarray:
         """All replicas in one picture, ``[height, width, 3]`` uint8.

@@ -34,7 +34,8 @@ class Recorder:
         self._stays_over = env.autoreset_mode.value == "Disabled"
         self._was_over = np.zeros(len(numbers), bool)
         self._indices: dict[str, Array] = {}
-        self._states: list[StepArrays] = [self._taken(env.state)]
+        self._drawn = tuple(env.distributions)
+        self._states: list[StepArrays] = [self._moment()]
         self._results: list[StepArrays] = []
         self._frames: list[dict[str, np.ndarray]] = []
         self._rewards: list[dict[str, np.ndarray]] = []
@@ -47,7 +48,7 @@ class Recorder:
         for kind, given in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
             row |= self._taken({f"{kind}.{role}": values for role, values in self._by_role.split(given).items()})
         self._results.append(row)
-        self._states.append(self._taken(self._env.state))
+        self._states.append(self._moment())
 
     def read(self) -> None:
         """Brings to the host what is not there yet."""
@@ -64,7 +65,14 @@ class Recorder:
 
     def state(self, frames: int) -> dict[str, np.ndarray]:
         """By field, the first so many frames of what is on the host."""
-        return {name: np.concatenate([part[name] for part in self._frames])[:frames] for name in self._frames[0]}
+        return {name: self._all(name, frames) for name in self._env.state}
+
+    def drawn(self, frames: int) -> dict[str, np.ndarray]:
+        """By name, the parameters that are drawn, in the first so many frames of what is on the host."""
+        return {name: self._all(name, frames) for name in self._drawn}
+
+    def _all(self, name: str, frames: int) -> np.ndarray:
+        return np.concatenate([part[name] for part in self._frames])[:frames]
 
     def rewards(self, frames: int) -> dict[str, np.ndarray]:
         """By role, the mean over its agents of the step before each of the first so many frames."""
@@ -82,6 +90,10 @@ class Recorder:
         if self._env.autoreset_mode.value == "NextStep":  # the step after an episode's last one is no step of the next
             values[1:][self.ends[: frames - 1] != GOES_ON] = np.nan
         return {name: values[..., m] for m, name in enumerate(self._env.env_spec.metrics)}
+
+    def _moment(self) -> StepArrays:
+        """Copies of the replicas' state, and of their parameters that are drawn; no two have a name in common."""
+        return self._taken({**self._env.state, **{name: self._env.params[name] for name in self._drawn}})
 
     def _taken(self, arrays: Mapping[str, Array]) -> StepArrays:
         """Copies of the replicas' part."""

@@ -100,6 +100,7 @@ def _recorded(opened: ReplaySource, most: int, each: int | None, bar: Progress) 
         env=spec.id,
         drawing=spec.drawing,
         state=recorder.state(frames),
+        drawn=recorder.drawn(frames),
         params=params,
         rewards={role: _until(values, last, frames) for role, values in recorder.rewards(frames).items()},
         ends=_until(recorder.ends, last, frames),

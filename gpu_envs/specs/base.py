@@ -3,14 +3,16 @@
 From a spec follow the C++ structs, the buffers, the kernel arguments, the spaces and the command line's options.
 """
 
+import copy
 import dataclasses
+import math
 import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -20,13 +22,14 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.pictures import Drawing
 from gpu_envs.specs.derived import FixedParams, derived
+from gpu_envs.specs.distributions import Distribution
 from gpu_envs.specs.fields import MOST_DIMENSIONS, Field, Table, check_kinds, whole_count
 from gpu_envs.specs.following import Derived
 from gpu_envs.specs.metrics import Metric, check_metrics
 from gpu_envs.specs.names import GETTER, check_choices, check_name
 from gpu_envs.specs.params import ARGUMENTS, Param, ParamValue
 from gpu_envs.specs.rules import Rules
-from gpu_envs.specs.spaces import SpaceSource, outline, space_of
+from gpu_envs.specs.spaces import SpaceSource, extended, outline, space_of
 
 Steps: TypeAlias = int | Callable[[Mapping[str, Any]], int] | None
 """A number of steps, or a function of the parameters that says it."""
@@ -73,6 +76,10 @@ class Spec(ABC):
     layout_rule: Callable[[str, np.ndarray, Mapping[str, Any]], str] | None = None
     """Given a field, an explicit start and the parameters: what is expected where it is wrong; otherwise ``""``."""
 
+    observe_params: tuple[str, ...] = ()
+    """Parameters that follow what the rules write of an observation, an array's elements one after another; ``make``
+    takes others."""
+
     drawing: Drawing | None = None
     """What it looks like; None: it cannot be rendered."""
     written_in: Path | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
@@ -112,6 +119,7 @@ class Spec(ABC):
         for pair in self.ordered:
             if not set(pair) <= set(self.params) | set(self.options):
                 raise ValueError(f"{self.id}: ordered pair {pair} names what is neither a parameter nor an option")
+        object.__setattr__(self, "observe_params", self._check_observed(self.observe_params))
         if not set(self.layouts) <= set(self.fields):
             raise ValueError(f"{self.id}: layouts must name fields of the state; got {self.layouts}")
         limit, longest = (
@@ -152,6 +160,37 @@ class Spec(ABC):
     def settings(self) -> dict[str, Param]:
         """Parameters and reset options together: the fields of ``Params``, in order."""
         return {**self.params, **self.options}
+
+    def _check_observed(self, names: Any) -> tuple[str, ...]:
+        """The names of parameters that are to be observed, or raises what is wrong with them."""
+        listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        wrong = [name for name in names if name not in self.params] if listed else [names]
+        if wrong or len({*names}) < len(names):
+            hint = did_you_mean(str((wrong or names)[0]), self.params)
+            raise ValueError(
+                f"{self.id}: observe_params is {names!r}{hint} Give names of parameters, each once: "
+                f"{', '.join(self.params)}"
+            )
+        return tuple(names)
+
+    def observing(self, names: Any) -> Self:
+        """This environment whose observations end with these parameters; None: with those that they end with anyway."""
+        if names is None:
+            return self
+        found = copy.copy(self)
+        object.__setattr__(found, "observe_params", self._check_observed([names] if isinstance(names, str) else names))
+        return found
+
+    def observed_sizes(self, params: Mapping[str, Any]) -> dict[str, int]:
+        """How many numbers of observations each parameter that is observed makes."""
+        fixed = self.fixed_params(params) if self.observe_params else {}
+        return {name: math.prod(self.params[name].sizes(fixed)) for name in self.observe_params}
+
+    def with_observed(self, space: gymnasium.Space[Any], params: Mapping[str, Any], what: str) -> gymnasium.Space[Any]:
+        """A space of observations that end with parameters; ``what`` begins a message."""
+        sizes = self.observed_sizes(params).items()
+        limits = [self.params[name].observed_limits for name, size in sizes for _ in range(size)]
+        return extended(space, limits, what) if limits else space
 
     def fixed_params(self, params: Mapping[str, Any]) -> FixedParams:
         """The parameters as functions that lengths and tables come from see them: those that stay as they are."""
@@ -220,6 +259,8 @@ class Spec(ABC):
         for name in given:
             if isinstance(settings[name], Derived):
                 settings[name].check(name, given[name], num_envs)
+        drawn = self.drawn({n: v for n, v in given.items() if n in self.options}, precision)
+        drawn |= self.drawn({n: given.get(n, p.default) for n, p in self.params.items()}, precision)
         values = {
             n: p.check(n, given.get(n, p.default), num_envs, precision) for n, p in settings.items() if _is_number(p)
         }
@@ -232,18 +273,43 @@ class Spec(ABC):
                 values[name] = param.check(
                     name, given.get(name, default), num_envs, precision, param.sizes(fixed, what)
                 )
-        values = self.with_derived(values, num_envs, precision)
-        self.check_order(values, precision)
+        values = self.with_derived(values, num_envs, precision, drawn)
+        self.check_order(values, precision, drawn=drawn)
         return values
 
-    def with_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> dict[str, ParamValue]:
-        """These parameters, and those that follow from them."""
+    def drawn(self, given: Mapping[str, Any], precision: str = "float64") -> dict[str, Distribution]:
+        """Those of the parameters given that are drawn for each episode, or says which cannot be.
+
+        Args:
+            given: Parameters as users give them.
+            precision: Of real numbers in the simulation.
+        """
+        found = {}
+        for name, value in given.items():
+            if isinstance(self.settings[name], Derived):
+                continue
+            distribution = self.settings[name].distribution(name, value, precision)
+            if distribution is not None and name in self.options:
+                raise ValueError(f"{self.id}: {name!r} is a reset option, which is not drawn; give a number")
+            if distribution is not None:
+                found[name] = distribution
+        return found
+
+    def with_derived(
+        self, values: Mapping[str, ParamValue], num_envs: int, precision: str, drawn: Container[str] = ()
+    ) -> dict[str, ParamValue]:
+        """These parameters, and those that follow from them, which must not be ``drawn``."""
         found = {n: value for n, value in values.items() if not isinstance(self.settings[n], Derived)}
         fixed = self.fixed_params(found)
         for name, param in self.params.items():
             if isinstance(param, Derived):
                 sizes = param.sizes(fixed, f"{self.id}: {{}} of the parameter {name!r}")
-                found[name], _ = param.follow(name, found, self.settings, num_envs, precision, sizes)
+                found[name], asked = param.follow(name, found, self.settings, num_envs, precision, sizes)
+                if wrong := sorted(n for n in asked if n in drawn):
+                    raise ValueError(
+                        f"{self.id}: parameter {wrong[0]!r} cannot be drawn, because {name!r} follows from it on the "
+                        "host; give a number, or one for each replica"
+                    )
         return {name: found[name] for name in self.settings}
 
     def check_derived(self, values: Mapping[str, ParamValue], num_envs: int, precision: str) -> None:
@@ -281,7 +347,11 @@ class Spec(ABC):
         return self.layout_rule(name, values, params) if self.layout_rule is not None else ""
 
     def check_order(
-        self, values: Mapping[str, Any], precision: str = "float64", of: Container[str] | None = None
+        self,
+        values: Mapping[str, Any],
+        precision: str = "float64",
+        of: Container[str] | None = None,
+        drawn: Mapping[str, Distribution] | None = None,
     ) -> None:
         """Raises a ValueError where the first of an ordered pair exceeds the second.
 
@@ -289,16 +359,19 @@ class Spec(ABC):
             values: Parameters; a pair of which one is missing is left out.
             precision: Of real numbers in the simulation.
             of: Look only at pairs with one of these.
+            drawn: Distributions of those that are drawn, of which no number may break the order.
         """
+        ends = {n: d.within(*self.settings[n].limits(precision)).range for n, d in (drawn or {}).items()}
         for pair in self.ordered:
             if not set(pair) <= values.keys() or (of is not None and not any(name in of for name in pair)):
                 continue
             kinds = (precision if self.settings[name].kind == "real" else "int64" for name in pair)
-            low, high = (to_numpy(values[name]).astype(kind) for name, kind in zip(pair, kinds, strict=True))
+            first, second = (ends[name][1 - side] if name in ends else values[name] for side, name in enumerate(pair))
+            low, high = (to_numpy(v).astype(kind) for v, kind in zip((first, second), kinds, strict=True))
             if np.any(low > high):
+                told = ((drawn or {}).get(name, values[name]) for name in pair)
                 raise ValueError(
-                    f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {values[pair[0]]!r} and "
-                    f"{values[pair[1]]!r}"
+                    f"{self.id}: {pair[0]!r} must not exceed {pair[1]!r}; got {' and '.join(map(repr, told))}"
                 )
 
 

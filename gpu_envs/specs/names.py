@@ -26,26 +26,28 @@ _MACROS = frozenset(
 
 _TYPES = frozenset(
     "Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers CheckedArray CheckedIf "
-    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Element Elements Fetched Greatest Heap Held Index "
-    "Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near Numbers Observation ObservationTile "
-    "OfObservation Offence Outcome ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall "
-    "RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Seeds Shape SinCos Spare "
-    "State StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns "
-    "WarpTile Wide Words World i64 u16 u32 u64 u8".split()
+    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements EpisodeParams Fetched "
+    "Greatest Heap Held Index Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near Numbers Observation "
+    "ObservationTile OfObservation Offence Outcome ParamBuffers Params Part Plain Random RangeTile Record Reduction "
+    "ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Seeds Shape SinCos "
+    "Spare SpareParams State StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile "
+    "Totals Turns WarpTile Wide Words World i64 u16 u32 u64 u8".split()
 )
 """Types of the headers and of what is generated."""
 
-_OF_ONE = frozenset("ActionBounds Actions DiscreteActions BoxActions States Outcome Spare Sums Tile".split())
+_OF_ONE = frozenset(
+    "ActionBounds Actions DiscreteActions BoxActions States Outcome Spare SpareParams Sums Tile".split()
+)
 """Those that a team's environment may name a choice by, as there they are not, or not by that name."""
 
 _CONSTANTS = frozenset(
     "ACTION_NAN ACTION_NOISE ACTION_OUT_OF_RANGE ACTION_SIZE ACTIVE_HEADS AGENTS ALL_ROWS APART AUTORESET BLOCK "
-    "BLOCKS BY_BLOCK BY_WARP CHECKED_SAME CHUNK_AGENTS DIRECTLY DISABLED EPISODE_OVER FEW FILLED_TOGETHER FIRST_ROWS "
-    "FLOAT32 FLOAT64 FOLD_LANES GROUP HOST INT32 INT64 LANES LAST_ROWS LOCAL_BYTES MASKED MEASURED METRICS "
-    "NEVER_BEGUN NEXT_STEP NO_OFFENCE OBSERVATION_NOISE OF_LAST OF_MAX OF_MEAN OF_SUM ON_GPU PERMUTATION PI "
-    "RANDOM_ACTION READ_TOGETHER REPLAY RESET ROLES ROOM ROWS_AT ROW_LANES ROW_WRITING SAME_STEP SAMPLER SCHEDULE "
-    "SHARED SPREAD STATE_PUSH STATISTICS STEP TEAMS TERMINATED THREADS TOTALS TRUNCATED UINT8 WARP WARP_FLOATS "
-    "WHOLE_ACTIONS".split()
+    "BLOCKS BY_BLOCK BY_WARP CHECKED_SAME CHUNK_AGENTS DIRECTLY DISABLED DRAWN DRAWN_AHEAD EPISODE_OVER FEW "
+    "FILLED_TOGETHER FIRST_ROWS FLOAT32 FLOAT64 FOLD_LANES GROUP HOST INT32 INT64 LANES LAST_ROWS LOCAL_BYTES MASKED "
+    "MEASURED METRICS MOST_ATTEMPTS NEVER_BEGUN NEXT_STEP NO_OFFENCE OBSERVATION_NOISE OF_LAST OF_MAX OF_MEAN OF_SUM "
+    "ON_GPU PARAMETER PERMUTATION PI RANDOM_ACTION READ_TOGETHER REPLAY RESET ROLES ROOM ROWS_AT ROW_LANES "
+    "ROW_WRITING SAME_STEP SAMPLER SCHEDULE SHARED SPREAD STATE_PUSH STATISTICS STEP TEAMS TERMINATED THREADS TOTALS "
+    "TRUNCATED UINT8 WARP WARP_FLOATS WHOLE_ACTIONS".split()
 )
 """Constants of a team's program."""
 

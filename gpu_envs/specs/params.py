@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.documented import documented
+from gpu_envs.specs.distributions import Distribution, parse
 from gpu_envs.specs.fields import Size, check_shape, sizes_of
 
 ParamValue: TypeAlias = bool | float | str | np.ndarray
@@ -19,7 +20,7 @@ ARGUMENTS = (
     *("self", "spec", "id", "env_id", "num_envs", "seed", "device", "output", "autoreset_mode", "precision"),
     *("max_episode_steps", "copy", "statistics", "threads", "block_size", "checking", "first_replica", "render_mode"),
     "shared_observations",
-    "active_heads",
+    *("active_heads", "observe_params"),
 )
 """What environments are made with besides their parameters, none of which can have such a name."""
 
@@ -31,7 +32,8 @@ _MOST_WHOLE = 2**31
 
 
 Default: TypeAlias = Any
-"""A bool, an int, a float or a string; of an array a number, nested lists, an array, or a function that gives it."""
+"""A bool, an int, a float or a string; of an array a number, nested lists, an array, or a function that gives it. Of a
+real parameter also a distribution, from which each replica draws its own when an episode begins, or its text."""
 
 
 @documented
@@ -66,6 +68,11 @@ class Param:
 
     def __post_init__(self) -> None:
         """Refuses a default that is none, or that breaks the parameter's own limits."""
+        if not self.choices and isinstance(default := parse(self.default), Distribution):
+            object.__setattr__(self, "default", default)
+            self.distribution("default", default)
+            if self.shape is None:
+                return
         if self.shape is not None or callable(self.default) or isinstance(self.default, list | tuple | np.ndarray):
             self._check_array()
             return
@@ -88,7 +95,9 @@ class Param:
         """Refuses what an array of numbers cannot be."""
         if self.choices or self.baked or self.fixed:
             raise ValueError("a parameter with a shape has no choices, and is neither baked nor fixed")
-        if callable(self.default):
+        if isinstance(self.default, Distribution):
+            pass
+        elif callable(self.default):
             if self.shape is None:
                 raise ValueError(
                     "a function gives a parameter's default; give its shape too, such as shape=('AGENTS',)"
@@ -161,6 +170,8 @@ class Param:
             A bool, a float, a string, or an array of ``[num_envs]`` of the precision (reals) or int32 (the others); of
             an array one, or one for each replica.
         """
+        if (drawn := self.distribution(name, value, precision)) is not None:
+            return np.full((num_envs, *sizes), drawn.within(*self.limits(precision)).start, precision)
         given = self.read(f"parameter {name!r}", value)
         if sizes:
             if given.dtype.kind not in "iuf":
@@ -178,6 +189,47 @@ class Param:
             scalars = [self.check_one(f"parameter {name!r} of replica {i}", v, precision) for i, v in words]
             given = np.array([float(v) if self.kind == "real" else self.index(v) for v in scalars])
         return self.check_kept(name, given, num_envs, precision)
+
+    @property
+    def observed_limits(self) -> tuple[float, float]:
+        """The least and the greatest number that it is in an observation, where switches and choices are numbers."""
+        most = {"bool": 1.0, "choice": len(self.choices) - 1.0}.get(self.kind)
+        return (
+            (0.0, most)
+            if most is not None
+            else (max(self.minimum, 0.0) if self.positive else self.minimum, self.maximum)
+        )
+
+    def limits(self, precision: str) -> tuple[float, float]:
+        """The least and the greatest real number allowed, both finite."""
+        numbers = np.finfo(precision)
+        least = max(self.minimum, float(numbers.tiny if self.positive else numbers.min))
+        return least, min(self.maximum, float(numbers.max))
+
+    def distribution(self, name: str, value: Any, precision: str = "float64") -> Distribution | None:
+        """The distribution that a value is, or that its text names, checked; None: it is another value.
+
+        Args:
+            name: The parameter's name, for the message.
+            value: As given.
+            precision: Of real numbers in the simulation.
+        """
+        if self.choices:
+            return None
+        try:
+            found = parse(value)
+            if not isinstance(found, Distribution):
+                return None
+            if self.fixed or self.baked or self.kind != "real":
+                reason = "shapes depend on it" if self.fixed else "it is compiled in" if self.baked else ""
+                reason = reason or f"it is {'a switch' if self.kind == 'bool' else 'a whole number'}"
+                raise ValueError(f"is drawn from {found}, and {reason}: only real numbers that may change are drawn")
+            limited = found.within(*self.limits(precision))
+        except ValueError as error:
+            raise ValueError(f"parameter {name!r} {error}") from None
+        for number in limited.range:
+            self.check_one(f"parameter {name!r}, drawn from {found},", number, precision)
+        return found
 
     def check_kept(
         self, name: str, values: np.ndarray, num_envs: int, precision: str, sizes: tuple[int, ...] = ()

@@ -68,7 +68,8 @@ class EnvSpec(Spec):
 
     def observation_space(self, params: Mapping[str, ParamValue]) -> gymnasium.Space[Any]:
         """The observation space of one replica under these parameters."""
-        return space_of(self.observation, params, f"{self.id}: observation")
+        what = f"{self.id}: observation"
+        return self.with_observed(space_of(self.observation, params, what), params, what)
 
     def action_space(self, params: Mapping[str, ParamValue]) -> gymnasium.Space[Any]:
         """The action space of one replica under these parameters."""

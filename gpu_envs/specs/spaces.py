@@ -1,6 +1,6 @@
 """What a spec says of observations and actions: a space, or a function of the parameters that gives one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import gymnasium
@@ -83,6 +83,22 @@ def row_space(source: SpaceSource, params: Mapping[str, ParamValue], what: str) 
     raise ValueError(
         f"{what} is {space}; a team's must be float32 Boxes of one dimension, such as Box(-1, 1, (8,), numpy.float32)"
     )
+
+
+def extended(space: gymnasium.Space[Any], limits: Sequence[tuple[float, float]], what: str) -> Box:
+    """A space of observations that end with further numbers.
+
+    Args:
+        space: What the rules write.
+        limits: The least and the greatest of each number.
+        what: Spec and field, for a message.
+    """
+    if not (isinstance(space, Box) and len(space.shape) == 1 and space.dtype == np.float32):
+        raise ValueError(
+            f"{what} is {space}; with observe_params it must be a float32 Box of one dimension, which they follow"
+        )
+    low, high = (np.append(own, more) for own, more in zip((space.low, space.high), np.transpose(limits), strict=True))
+    return Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 
 def outline(space: gymnasium.Space[Any]) -> object:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
@@ -193,8 +194,10 @@ class TeamSpec(Spec):
         """What one agent of a role sees under these parameters."""
         what = f"{self.id}: the role {role.name!r}:"
         own = row_space(role.observation, params, f"{what} observation")
+        seen = self.with_observed(own, params, f"{what} observation")
+        assert isinstance(seen, Box)
         if role.shared_observation is None:
-            return Seen(own)
+            return Seen(seen)
         shared = row_space(role.shared_observation, params, f"{what} shared_observation")
         given, size = role.shared_at, int(own.shape[0])
         if not size or not shared.shape[0]:
@@ -206,7 +209,7 @@ class TeamSpec(Spec):
                 f"{what} shared_at is {given!r}; give a whole number from 0 to {size}, the numbers of its observation, "
                 "or the name of a parameter that is one"
             )
-        return Seen(own, shared, int(at))
+        return Seen(seen, shared, int(at))
 
     @property
     def shares(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, final, get_args
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.known import lasting
+from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import OFF_POLICY, lacking, refuse
 from gpu_envs.training.bounds import MAPPINGS, MOST, RANGES, SCHEDULES, WHOLE, WORDS, checked
 from gpu_envs.training.schedule import Schedule
@@ -42,7 +43,7 @@ class Config:
     env: str
     """The environment's id, such as CartPole-v1, or the place of its spec, such as path/to/my_env.py:MY_ENV."""
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The environment's own parameters, by name."""
+    """The environment's own parameters, by name; a distribution, such as uniform:0.05:0.4, is kept as its text."""
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Which policy acts for a role or a single agent (tagger, runner_0): a name of your own for one that learns, shared
     by all who name it; "random"; or "frozen:RUN" or "frozen:RUN:POLICY" for one trained before. A role not named has
@@ -178,7 +179,7 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise ValueError(f"{name} is {value!r}; give a mapping by name, such as {example}")
-            self._keep(name, dict(value))
+            self._keep(name, {key: stored(each) for key, each in value.items()})
         for role, policy in self.policies.items():
             if not isinstance(policy, str):
                 raise ValueError(f"policies names {policy!r} for {role!r}; give a policy's name")

@@ -63,7 +63,7 @@ def translated(spec: Spec, params: Mapping[str, Any]) -> str:
     Raises:
         TranslationError: The rules use what cannot be translated.
     """
-    rules = spec.header
+    rules, spec = spec.header, spec.observing(())
     assert isinstance(rules, Rules)
     unit = Unit(Arguments(spec, params))
     wanted = TEAM if isinstance(spec, TeamSpec) else ONE

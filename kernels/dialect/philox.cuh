@@ -4,7 +4,7 @@
 // Nothing is stored between calls, so replicas, threads and launches of any shape get the same numbers.
 
 enum Stream : u32 { RESET = 1, STEP = 2, SAMPLER = 3, RANDOM_ACTION = 4, PERMUTATION = 5, REPLAY = 6,
-                    OBSERVATION_NOISE = 7, ACTION_NOISE = 8, STATE_PUSH = 9 };
+                    OBSERVATION_NOISE = 7, ACTION_NOISE = 8, STATE_PUSH = 9, PARAMETER = 10 };
 
 constexpr u32 NEVER_BEGUN = ~0u;  // the number before that of a replica's first episode
 

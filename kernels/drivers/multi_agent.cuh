@@ -14,7 +14,8 @@ template <class Call> FN void observe_team(World& w, const Params& p, Team& team
 }
 
 // Begins the next episode of the replicas that take part.
-FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
+template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, const Call& call) {
+    const Buffers& buffers = call.buffers;
     FOR_EACH_AGENT(i, AGENTS) {
         w.in_game[i] = true;
         w.present[i] = true;
@@ -25,6 +26,7 @@ FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
             begin_totals(w);
         }
     }
+    begin_params(p, call.params, team);
     reset(w, p, team);
 }
 
@@ -103,7 +105,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
     FOR_EACH_BLOCK(block) {
         Team              team(block, buffers, call.phase);
         World             w(buffers, team, local.at);
-        const Params      p = call.params.get(team.replica);
+        EpisodeParams     p = call.params.get(team.replica);
         const TeamActions actions{w};
         const u32         staggered = now(buffers.staggered);
 
@@ -156,7 +158,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         const bool ending   = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
         if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
             team.active = team.here && pending;
-            restart(w, p, team, buffers);
+            restart(w, p, team, call);
             team.active = team.here;
         }
         // once for all, and where an episode ends in its own step, once more for the next
@@ -166,7 +168,7 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             if (rows != LAST_ROWS) break;
             team.active = team.here && finished;
             conclude_metrics(w, p, team);
-            restart(w, p, team, buffers);
+            restart(w, p, team, call);
             rows = FIRST_ROWS;
         }
         if (METRICS > 0 && AUTORESET != SAME_STEP && team.any(team.here && finished)) {
@@ -228,7 +230,7 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
     FOR_EACH_BLOCK(block) {
         Team         team(block, buffers, call.phase);
         World        w(buffers, team, local.at);
-        const Params p = call.params.get(team.replica);
+        EpisodeParams p = call.params.get(team.replica);
 
         const bool chosen = team.here && !call.observe_only && (call.mask == nullptr || call.mask[team.replica]);
         // The first replica's seed draws what all share, be it new or the one it has.
@@ -251,7 +253,7 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
         }
         if (team.any(chosen)) {
             team.active = chosen;
-            restart(w, p, team, buffers);
+            restart(w, p, team, call);
             team.active = team.here;
         }
         observe_team(w, p, team, call, ALL_ROWS, local.at);

@@ -7,6 +7,7 @@ struct Spare {
     States state;
     Words  action_bits[LANES];
     int    ready[LANES];
+    SpareParams params;
 };
 
 struct Sums {
@@ -42,7 +43,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         if (!STAYS) {
             FOR_EACH_MARKED(k, tile.ended, env) {
                 keys[k].episode += 1;
-                restart(tile, k, params.get(env.index(k)), keys[k]);
+                restart(tile, k, begin_params(params, env.index(k), keys[k]), keys[k]);
             }
         }
         for (int t = 0; t < call.steps; ++t) {
@@ -83,9 +84,9 @@ KERNEL(kernel_rollout, RolloutCall) {
             }
             if (!STAYS && any_lane(wanted != 0)) {
                 FOR_EACH_LANE(k, env) {
-                    if (spare.ready[k]) continue;
+                    if (spare.ready[k] || (!AHEAD && !finished_now[k])) continue;
                     const Key next = {keys[k].seed, keys[k].episode + 1};
-                    spare.state.set(k, first_state(params.get(env.index(k)), next));
+                    spare.state.set(k, first_state(spare_params(spare.params, k, params, env.index(k), next), next));
                     if (call.actions == nullptr)
                         spare.action_bits[k] = random_words(next.seed, RANDOM_ACTION, 0, next.episode, 0, 0);
                     spare.ready[k] = 1;
@@ -100,6 +101,7 @@ KERNEL(kernel_rollout, RolloutCall) {
                 }
                 begin_totals(tile, k);
                 tile.state.set(k, spare.state.get(k));
+                keep_params(params, env.index(k), spare.params, k);
                 action_bits[k]         = spare.action_bits[k];
                 spare.ready[k]         = 0;
                 tile.elapsed[k]        = 0;

@@ -64,7 +64,7 @@ KERNEL(kernel_step, StepCall) {
             if (AUTORESET == DISABLED || !restarting[k]) continue;
             const Key key = {seeds[i], (ON_GPU ? episodes[k] : buffers.episodes[i]) + 1};
             buffers.episodes[i] = key.episode;
-            restart(tile, k, params.get(i), key);
+            restart(tile, k, begin_params(params, i, key), key);
         }
         if (AUTORESET != DISABLED) forget_offsets(buffers, staggered, restarting, env);
         store(tile, buffers, env);
@@ -109,7 +109,7 @@ KERNEL(kernel_reset, ResetCall) {
             key.episode += 1;
             buffers.seeds[i]    = key.seed;
             buffers.episodes[i] = key.episode;
-            restart(tile, k, call.params.get(i), key);
+            restart(tile, k, begin_params(call.params, i, key), key);
         }
         const bool reseeding = !call.observe_only && (call.reseed != nullptr || call.reseed_all != 0);
         if (reseeding && env.index(0) == 0) *buffers.counted = call.reseed == nullptr && call.mask == nullptr;

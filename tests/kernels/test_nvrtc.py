@@ -5,13 +5,23 @@ import re
 
 import pytest
 from harness import ALIKE, IDS, TEAM_IDS
-from nvrtc import ARCHITECTURES, check, double_arithmetic, nvrtc_missing, programs, ptx_of
+from nvrtc import (
+    ARCHITECTURES,
+    check,
+    compile_with_nvrtc,
+    double_arithmetic,
+    nvrtc_missing,
+    programs,
+    ptx_of,
+)
 
 import gpu_envs
+from gpu_envs import Choice, Derived, LogUniform, Normal, Uniform
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS
 from gpu_envs.engine import rollouts, row_copies
 from gpu_envs.errors import CompileError
 from gpu_envs.rendering.painter import paint_program
+from gpu_envs.specs.distributions import Distribution
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +72,67 @@ def test_compiles_in_every_autoreset_mode(env_id: str, mode: str, precision: str
 def test_compiles_with_parameters_per_replica(env_id: str, precision: str) -> None:
     for program in programs(env_id, "SameStep", precision, per_replica=True):
         check(program, "sm_90a", precision)
+
+
+def drawn_params(env_id: str) -> dict[str, Distribution]:
+    """Parameters of an environment that can be drawn: four numbers from a distribution of each kind, and all arrays."""
+    kinds = [Uniform(0, 1), Normal(0, 1), LogUniform(0.1, 1), Choice(1, 2, 5)]
+    params = gpu_envs.spec(env_id).params.items()
+    free = [n for n, p in params if p.kind == "real" and not (p.fixed or p.baked or isinstance(p, Derived))]
+    arrays = {name: Normal(0, 1) for name, param in params if name in free and param.rank}
+    return arrays | dict(zip((name for name in free if name not in arrays), kinds, strict=False))
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_compiles_with_drawn_parameters(env_id: str, mode: str) -> None:
+    for program in programs(env_id, mode, "float32", drawn=drawn_params(env_id)):
+        check(program, "sm_90a", "float32")
+
+
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+def test_compiles_with_drawn_parameters_that_are_observed(env_id: str) -> None:
+    drawn = dict(list(drawn_params(env_id).items())[:1])
+    for program in programs(gpu_envs.spec(env_id).observing(tuple(drawn)), "NextStep", "float32", drawn=drawn):
+        check(program, "sm_90a", "float32")
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "RiceN-v0", "TagContinuous-v0"])
+def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:
+    drawn = drawn_params(env_id)
+    spec = gpu_envs.spec(env_id).observing(tuple(drawn))
+    for program in programs(spec, "SameStep", "float32", checked=True, drawn=drawn):
+        ptx_of(program.source)
+
+
+HOOKS = {
+    "begin_params(params, i, key)": "params.get(i)",
+    "begin_params(call.params, i, key)": "call.params.get(i)",
+    "begin_params(params, env.index(k), keys[k])": "params.get(env.index(k))",
+    "spare_params(spare.params, k, params, env.index(k), next)": "params.get(env.index(k))",
+    "keep_params(params, env.index(k), spare.params, k);": "",
+    "SpareParams params;": "",
+    "spare.ready[k] || (!AHEAD && !finished_now[k])": "spare.ready[k]",
+    "begin_params(p, call.params, team);": "",
+    "EpisodeParams": "const Params",
+}
+"""What drivers do for parameters that are drawn, and what they would do if there were none."""
+
+
+@pytest.mark.parametrize("mode", AUTORESET_MODES)
+def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
+    """The machine code is that of drivers that know nothing of it."""
+    found = set()
+    for program in [p for env in ("CartPole-v1", "TagGridWorld-v0") for p in programs(env, mode, "float32")]:
+        driver = program.source.rindex("drawn.cuh")  # (in a #line before the header)
+        found |= {hook for hook in HOOKS if hook in program.source[driver:]}
+        bare = program.source[driver:]
+        for hook, without in HOOKS.items():
+            bare = bare.replace(hook, without)
+        bare = bare.replace("using const Params = const Params;", "")
+        bare = program.source[:driver] + bare
+        assert compile_with_nvrtc(bare).cubin == compile_with_nvrtc(program.source).cubin
+    assert found == set(HOOKS)
 
 
 @pytest.mark.parametrize("mode", AUTORESET_MODES)

@@ -21,8 +21,11 @@ from gpu_envs.replays.recorded import GOES_ON, TERMINATED, TRUNCATED
 
 ALL = [*IDS, *TEAM_IDS]
 
-FEW = {"TagContinuous-v0": {"num_taggers": 3, "num_runners": 7, "tagging_distance": 0.1}}
-"""Smaller games, where there are such."""
+FEW: Mapping[str, Mapping[str, Any]] = {
+    "TagContinuous-v0": {"num_taggers": 3, "num_runners": 7, "tagging_distance": 0.1},
+    "CartPole-v1": {"length": "choice:0.3:0.5:0.8"},  # the pole looks longer from episode to episode
+}
+"""Smaller games, where there are such; and one whose looks are drawn."""
 
 
 def params_of(env_id: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict
 from nvrtc import H200, compile_with_nvrtc, nvrtc_missing
 from small_envs import CHASE, chase, walk
 
-from gpu_envs import Field, Metric, MultiAgentEnv, Param, VectorEnv
+from gpu_envs import Field, Metric, MultiAgentEnv, Param, Uniform, VectorEnv
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig, generate, layout_of
 from gpu_envs.specs import names
@@ -150,10 +150,11 @@ def test_a_team_may_have_names_that_only_one_agent_may_not(tmp_path: Path, devic
 
 def programs(spec: Spec) -> Iterator[str]:
     """What is written around the rules, in all ways there are, without remarks and namespaces of their own."""
-    for mode, precision, on_gpu, checked in itertools.product(
-        AUTORESET_MODES, PRECISIONS, (False, True), (False, True)
+    drawn: tuple[dict[str, Any], ...] = ({}, {"pull": Uniform(0, 1)})
+    for mode, precision, on_gpu, checked, rules in itertools.product(
+        AUTORESET_MODES, PRECISIONS, (False, True), (False, True), drawn
     ):
-        config = SimulationConfig(spec, 5, mode, precision, 7, spec.check_params({}, 1), checked)
+        config = SimulationConfig(spec, 5, mode, precision, 7, spec.check_params({}, 1), checked, drawn=rules)
         layout = layout_of(config, H200 if on_gpu else Device(on_gpu=False))
         for module in layout.modules:
             parts = re.split(r'^#line 1 "(.*)"$', generate(layout, module).source, flags=re.MULTILINE)
@@ -168,9 +169,11 @@ def test_no_name_of_the_headers_is_forgotten(tmp_path: Path, make: Any) -> None:
     allow = ALLOW_ONE if make is walk else ALLOW_TEAM
     types, macros, constants = set(), set(), set()
     for masked in (False, True):
-        more, measure = {"metrics": {"far": Metric()}}, MEASURE_ONE if make is walk else MEASURE_TEAM
+        measure = MEASURE_ONE if make is walk else MEASURE_TEAM
+        counts = {} if make is walk else {name: Param(2, fixed=True) for name in ("num_hunters", "num_prey")}
+        more = {"params": {**counts, "pull": Param(1.0)}, "metrics": {"far": Metric()} if masked else {}}
         further = f"{allow}\n{measure if masked else ''}"
-        spec = make(tmp_path, more={"action_mask": masked, **(more if masked else {})}, further=further)
+        spec = make(tmp_path, more={"action_mask": masked, **more}, further=further)
         for text in programs(spec):
             types |= set(
                 re.findall(

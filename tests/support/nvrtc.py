@@ -3,13 +3,14 @@
 import importlib.util
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gpu_envs
 from gpu_envs.backend.nvrtc import compiled
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
+from gpu_envs.specs.distributions import Distribution
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 
@@ -40,14 +41,16 @@ def programs(
     per_replica: bool = False,
     checked: bool = False,
     statistics: bool = True,
+    drawn: Mapping[str, Distribution] | None = None,
     **params: Any,
 ) -> Iterator[Program]:
     """The programs of all drivers."""
     spec = gpu_envs.spec(env) if isinstance(env, str) else env
     names = frozenset(n for n, p in spec.params.items() if not p.fixed) if per_replica else frozenset()
     config = SimulationConfig(
-        spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked, statistics=statistics
-    )
+        spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked, statistics=statistics,
+        drawn=drawn or {},
+    )  # fmt: skip
     layout = layout_of(config, H200, names)
     for module in layout.modules:
         yield generate(layout, module)

@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
+import gpu_envs.replays  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
-from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training import RunDirectory, Trainer, evaluate, load_policies, resume, train  # noqa: E402
 from gpu_envs.training.record.checkpoint import load  # noqa: E402
 from gpu_envs.training.rollout.evaluation import _Tally  # noqa: E402
 
@@ -36,6 +37,23 @@ def test_short_episodes_are_no_likelier_to_be_counted(device: str) -> None:
     assert 18 < first.mean < 28  # CartPole under random actions lasts about 22 steps
     assert first.mean == first.length
     assert first.interval == pytest.approx(1.96 * first.std / 40)
+
+
+def test_a_run_with_drawn_parameters_is_evaluated_and_shown(tmp_path: Path, device: str) -> None:
+    """With those of training, or with others; and resumed."""
+    params = {"pole_mass": gpu_envs.Uniform(0.05, 0.4), "observe_params": ["pole_mass", "gravity"]}
+    config = small(device, params=params, run_dir=str(tmp_path / "run"), total_steps=8 * 16 * 4)
+    train(config, progress=False)
+    assert RunDirectory.open(tmp_path / "run").config().params == {**params, "pole_mass": "uniform:0.05:0.4"}
+    assert evaluate(tmp_path / "run", episodes=20, device=device)["agent"].episodes == 20
+    others = {"pole_mass": 0.1, "gravity": gpu_envs.Choice(9, 10)}
+    env = load_policies(tmp_path / "run", params=others, device=device).make(30)
+    assert set(numpy_of(env.reset(seed=0)[0])[:, 5].tolist()) == {9, 10}
+    assert (numpy_of(env.reset(seed=0)[0])[:, 4] == np.float32(0.1)).all()
+    replay = gpu_envs.replays.record(tmp_path / "run", episodes=3, device=device)
+    assert replay.facts["Parameters"].startswith("pole_mass = uniform:0.05:0.4")
+    assert len(np.unique(replay.drawn["pole_mass"][: replay.last[0] + 1, 0])) == 3
+    assert resume(tmp_path / "run", total_steps=8 * 16 * 6, progress=False).steps == 8 * 16 * 6
 
 
 def test_every_replica_contributes_its_first_episodes(device: str) -> None:

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from gpu_envs import Uniform  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
@@ -32,6 +33,15 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "box team": {
         "env": FIELD, "normalise_observations": True, "normalise_rewards": True,
         "params": FIELD_PARAMS | {"actions": "continuous"},
+    },
+    "drawn": {
+        "params": {"pole_mass": Uniform(0.05, 0.4), "gravity": "normal:9.8:1", "observe_params": ["pole_mass"]},
+        "normalise_observations": True,
+    },
+    "drawn team": {
+        "env": GRID,
+        "params": {"wall_hit_penalty": "choice:0:0.1:0.2", "observe_params": "wall_hit_penalty"},
+        "normalise_observations": True,
     },
     "bf16": {"precision": "bf16"},
     "a2c": {"algorithm": "a2c", "num_envs": 5},

@@ -11,6 +11,7 @@ import torch
 from gpu_envs.backend.arrays import dimensions, to_numpy
 from gpu_envs.documented import documented
 from gpu_envs.seeds import derived_seed
+from gpu_envs.specs.params import ARGUMENTS
 from gpu_envs.training.config import Config
 from gpu_envs.training.operations.ops import Ops
 from gpu_envs.training.policies.networks import Networks
@@ -138,7 +139,7 @@ def replicated(config: Config, count: int) -> Config:
         values = to_numpy(value)
         return values[np.arange(count) % len(values)]
 
-    params = {name: taken(value) for name, value in config.params.items()}
+    params = {name: value if name in ARGUMENTS else taken(value) for name, value in config.params.items()}
     return dataclasses.replace(config, params=params)
 
 

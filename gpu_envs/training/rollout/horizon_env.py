@@ -236,7 +236,7 @@ def simulated(config: Config, num_envs: int, device: str) -> SimulationConfig:
     options = Options(**given | {name: value for name, value in config.params.items() if name in known})
     own = {name: value for name, value in config.params.items() if name not in (*known, "render_mode")}
     found = config_of(spec, num_envs, options, own)
-    apart = any(splits_of(role.seen for role in roles_of(spec, found.params)))
+    apart = any(splits_of(role.seen for role in roles_of(found.spec, found.params)))
     return dataclasses.replace(found, apart=apart, active_heads=isinstance(spec, TeamSpec) and spec.active_heads)
 
 

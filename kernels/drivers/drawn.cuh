@@ -1,0 +1,31 @@
+// Parameters that each replica draws when an episode begins, of single-agent environments. They are kept in the arrays of
+// parameters, where a step reads them as it reads those that replicas were given.
+
+// Whether a rollout draws those of the episodes that come next for a whole tile, as it makes their first states.
+constexpr bool AHEAD = DRAWN_AHEAD;
+
+// Those of an episode that begins; they are kept.
+FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {
+    Drawn drawn;
+    params._draw(drawn, i, &key.seed, &key.episode, 0, 1);
+    params._keep(i, drawn);
+    return params.get(i, drawn);
+}
+
+// Those of episodes that will begin, lane by lane.
+struct SpareParams { real of[DRAWN][LANES]; };
+
+FN Params spare_params(SpareParams& spare, int k, const ParamBuffers& params, Index i, const Key& key) {
+    Drawn drawn;
+    params._draw(drawn, i, &key.seed, &key.episode, 0, 1);
+    UNROLL
+    for (int j = 0; j < DRAWN; ++j) spare.of[j][k] = drawn.of[j];
+    return params.get(i, drawn);
+}
+
+FN void keep_params(const ParamBuffers& params, Index i, const SpareParams& spare, int k) {
+    Drawn drawn;
+    UNROLL
+    for (int j = 0; j < DRAWN; ++j) drawn.of[j] = spare.of[j][k];
+    params._keep(i, drawn);
+}

@@ -1,0 +1,9 @@
+// Parameters of single-agent environments that stay as they are when an episode begins.
+
+constexpr bool AHEAD = true;
+
+struct SpareParams {};
+
+FN Params begin_params(const ParamBuffers& params, Index i, const Key&) { return params.get(i); }
+FN Params spare_params(SpareParams&, int, const ParamBuffers& params, Index i, const Key&) { return params.get(i); }
+FN void   keep_params(const ParamBuffers&, Index, const SpareParams&, int) {}

@@ -1,0 +1,366 @@
+"""Parameters that are drawn from distributions, for each replica when an episode begins."""
+
+import copy
+import json
+import math
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from harness import DEVICES, MODES, Place, assert_same_bits, numpy_of
+from small_envs import walk
+
+import gpu_envs
+from gpu_envs import Choice, Derived, LogUniform, Normal, Param, Uniform, VectorEnv
+from gpu_envs.cli import listing, parser
+from gpu_envs.specs.distributions import parse
+from gpu_envs.training.config import Config
+from gpu_envs.training.record.run_directory import RunDirectory
+
+MASS = Uniform(0.05, 0.4)
+TWO: dict[str, Any] = {"pole_mass": MASS, "gravity": "normal:9.8:0.2:9:10.6"}
+
+
+def cartpole(num_envs: int = 8, place: Place | None = None, **kwargs: Any) -> Any:
+    given = {"device": "cpu", "autoreset_mode": "SameStep"} if place is None else place._asdict()
+    env = gpu_envs.make("CartPole-v1", num_envs, **{**given, **(kwargs or TWO)})
+    env.reset(seed=3)
+    return env
+
+
+def steps(env: Any, count: int) -> list[Any]:
+    """What is seen, and which masses are in force, while always the same action is taken."""
+    found = []
+    for _ in range(count):
+        seen, *_ = env.step(np.ones(env.num_envs, np.int64))
+        found.append((np.array(numpy_of(seen)), np.array(numpy_of(env.params["pole_mass"]))))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (MASS, "uniform:0.05:0.4"),
+        (LogUniform(0.1, 10), "loguniform:0.1:10"),
+        (Normal(9.8, 0.2, low=9, high=10.6), "normal:9.8:0.2:9:10.6"),
+        (Normal(0, 1e-3), "normal:0:0.001"),
+        (Normal(0, 1, low=0), "normal:0:1:0:inf"),
+        (Choice(1, 2, 5), "choice:1:2:5"),
+        (Choice(-0.5), "choice:-0.5"),
+    ],
+)
+def test_an_object_and_its_text_are_the_same(made: Any, text: str) -> None:
+    assert str(made) == text
+    assert parse(text) == made == pickle.loads(pickle.dumps(made))
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("unifrom:0:1", "there is no distribution 'unifrom'. Did you mean 'uniform'?"),
+        ("uniform:1", "uniform has low, high, divided by colons"),
+        ("uniform:a:b", "could not convert"),
+        ("uniform:1:0", "low not above high"),
+        ("uniform:0:inf", "two finite numbers"),
+        ("loguniform:0:1", "a low above 0"),
+        ("normal:1:0", "a deviation above 0"),
+        ("normal:0:1:3:4", "within 3 to 4 for 0.0013 of its numbers"),
+        ("choice:", "could not convert"),
+    ],
+)
+def test_wrong_texts_are_refused(text: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=f"parameter 'pole_mass'.*{re.escape(wrong)}"):
+        cartpole(pole_mass=text)
+
+
+def test_replicas_draw_anew_with_each_episode(place: Place) -> None:
+    env = cartpole(64, place)
+    first = np.array(numpy_of(env.params["pole_mass"]))
+    assert len(np.unique(first)) == 64
+    assert 0.05 <= first.min() < 0.1 < 0.35 < first.max() <= 0.4
+    env.reset()
+    second = np.array(numpy_of(env.params["pole_mass"]))
+    assert (first != second).all()
+    env.reset(options={"reset_mask": np.arange(64) < 10})
+    third = numpy_of(env.params["pole_mass"])
+    assert (third[:10] != second[:10]).all()
+    assert_same_bits(third[10:], second[10:])
+    env.reset(seed=3)
+    assert_same_bits(numpy_of(env.params["pole_mass"]), first)
+    assert len(np.unique(numpy_of(env.params["gravity"]))) > 60
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_replica_is_the_same_in_any_batch(mode: str, device: str) -> None:
+    """And on every device; in Disabled mode episodes begin with a reset alone."""
+    whole = cartpole(5, Place(device, "numpy"), autoreset_mode=mode, **TWO)
+    single = [cartpole(1, autoreset_mode=mode, first_replica=i, **TWO) for i in range(5)]
+    for each in (whole, *single):
+        each.allow_frozen_steps()
+    rows = [steps(env, 40) for env in single]
+    for t, (seen, masses) in enumerate(steps(whole, 40)):
+        assert_same_bits(seen, np.concatenate([row[t][0] for row in rows]))
+        assert_same_bits(masses, np.concatenate([row[t][1] for row in rows]))
+
+
+def test_the_environment_s_own_numbers_stay(device: str) -> None:
+    drawn, plain = (cartpole(16, Place(device, "numpy"), **given) for given in (TWO, {"gravity": 9.8}))
+    for name in drawn.state:
+        assert_same_bits(numpy_of(drawn.state[name]), numpy_of(plain.state[name]))
+
+
+def test_rollouts_draw_as_steps_do(device: str) -> None:
+    """With single numbers, which are drawn ahead, in tiles that are full and not."""
+    stepped, rolled = (cartpole(70, Place(device, "numpy"), autoreset_mode="SameStep", **TWO) for _ in range(2))
+    for part in (33, 1, 50):
+        actions = np.random.default_rng(part).integers(0, 2, (part, 70))
+        result = rolled.rollout(part, actions, per_step=True)
+        for t in range(part):
+            assert_same_bits(stepped.step(actions[t])[0], result.observations[t])
+        for name in TWO:
+            assert_same_bits(numpy_of(stepped.params[name]), numpy_of(rolled.params[name]))
+        assert_same_bits(stepped.episode_return, rolled.episode_return)
+
+
+def test_snapshots_pickles_and_forks_go_on_alike(place: Place) -> None:
+    env = cartpole(6, place)
+    steps(env, 5)
+    kept = env.get_state()
+    others = [copy.deepcopy(env), pickle.loads(pickle.dumps(env)), env.fork(1)]
+    wanted = steps(env, 60)
+    assert len({masses[0] for _, masses in wanted}) > 3
+    env.set_state(kept)
+    for other in (env, *others):
+        assert_same_bits(steps(other, 60), wanted)
+    env.set_state(kept)
+    env.set_state(env.get_state(replicas=[2]), replicas=[4])
+    row = steps(env, 60)
+    assert_same_bits([masses[4] for _, masses in row], [masses[2] for _, masses in wanted])
+
+
+def test_a_snapshot_brings_the_rule_back() -> None:
+    env = cartpole()
+    kept = env.get_state()
+    wanted = steps(env, 40)
+    env.params["pole_mass"] = 0.1
+    env.set_state(kept)
+    assert_same_bits(steps(env, 40), wanted)
+
+
+def test_an_edit_holds_until_the_replica_s_next_episode(place: Place) -> None:
+    env = cartpole(4, place)
+    twin = cartpole(4, place)
+    env.params["pole_mass"][1] = 0.3
+    before = np.array(numpy_of(env.params["pole_mass"]))
+    assert before[1] == np.float32(0.3)
+    env.step(np.zeros(4, np.int64))
+    assert_same_bits(numpy_of(env.params["pole_mass"]), before)
+    for each in (env, twin):
+        each.reset(options={"reset_mask": np.array([True, True, False, False])})
+    assert_same_bits(numpy_of(env.params["pole_mass"]), numpy_of(twin.params["pole_mass"]))
+
+
+def test_a_bad_edit_is_told(place: Place) -> None:
+    env = cartpole(4, place)
+    env.params["pole_mass"][1] = math.nan
+    with pytest.raises(ValueError, match="parameter 'pole_mass' of replica 1 is"):
+        env.check()
+    env.reset()
+    env.check()
+
+
+def test_assigning_a_number_ends_it_and_a_distribution_begins_it(place: Place) -> None:
+    env = cartpole(4, place, pole_mass=MASS)
+    live = env.params["pole_mass"]
+    for value, wanted in ((0.1, [0.1] * 4), ([0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4])):
+        env.params["pole_mass"] = value
+        env.reset(seed=5)
+        assert numpy_of(env.params["pole_mass"]).tolist() == np.array(wanted, np.float32).tolist()
+        assert env.params["pole_mass"] is live
+    env.set_attr("pole_mass", "uniform:0.2:0.3")
+    env.params["length"] = Choice(0.5, 1.5)
+    assert numpy_of(live).tolist() == np.array(wanted, np.float32).tolist()
+    assert numpy_of(env.params["length"]).tolist() == [0.5] * 4
+    env.reset(seed=5)
+    fresh = cartpole(4, place, pole_mass=Uniform(0.2, 0.3), length=Choice(0.5, 1.5))
+    fresh.reset(seed=5)
+    for name in ("pole_mass", "length"):
+        assert_same_bits(numpy_of(env.params[name]), numpy_of(fresh.params[name]))
+    assert set(numpy_of(fresh.params["length"]).tolist()) == {0.5, 1.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"pole_mass": Uniform(-1, 1)}, "parameter 'pole_mass', drawn from uniform:-1:1, got -1.0; allowed: a finite"),
+        ({"pole_mass": Choice(0.1, 0)}, "drawn from choice:0.1:0, got 0.0"),
+        ({"pole_mass": Normal(0.1, 1, low=-1)}, "got -1.0"),
+        ({"pole_mass": Uniform(1e-60, 1)}, "float32 makes it"),
+        ({"kinematics_integrator": "uniform:0:1"}, "allowed: one of"),
+        ({"sutton_barto_reward": "choice:0:1"}, "is drawn from choice:0:1, and it is a switch"),
+        ({"low": Uniform(-0.1, 0)}, "'low' is a reset option, which is not drawn"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(given: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(wrong)):
+        cartpole(**given)
+    env = cartpole(4)
+    before = numpy_of(env.params["pole_mass"]).tolist()
+    for name, value in given.items():
+        with pytest.raises(ValueError, match=name):
+            env.params[name] = value
+    assert numpy_of(env.params["pole_mass"]).tolist() == before
+    env.reset()
+    assert numpy_of(env.params["pole_mass"]).tolist() != before
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Any:
+    """A walk that sees two elements of an array, and a number that is drawn by default."""
+    params = {
+        "wide": Param(3, fixed=True),
+        "gain": Param([1.0, 2.0]),
+        "pull": Param(1.0, shape=(2, "wide")),
+        "steps": Param(4, shape=(2,)),
+        "scale": Param(0.5),
+        "total": Derived(lambda p: p["scale"] * p["gain"].sum()),
+        "most": Param(2.0),
+        "least": Param("uniform:0:1", "what is drawn by default", minimum=0),
+        "pushes": Param(Normal(0, 1), shape=("wide",), positive=True),
+        "fast": Param(1.0, baked=True),
+    }
+    rules = {
+        "reset": "s.x = p.pull(1, 2);\n    s.pace = p.pushes[1];",
+        "step": "s.x += p.least;\n    return {p.pushes[2] + p.gain[action], s.x > real(7)};",
+        "observe": "observation[0] = float(s.x);\n    observation[1] = float(s.pace);",
+    }
+    return walk(tmp_path, more={"params": params, "ordered": (("least", "most"),)}, **rules)
+
+
+def test_arrays_are_drawn_element_by_element(spec: Any, place: Place) -> None:
+    """Of a spec's defaults, too; and rollouts draw them as steps do."""
+    given: Any = {"device": place.device, "output": place.output, "autoreset_mode": "SameStep"}
+    env, rolled = (VectorEnv(spec, 50, pull=Uniform(2, 6), max_episode_steps=9, **given) for _ in range(2))
+    seen, _ = env.reset(seed=0)
+    rolled.reset(seed=0)
+    pull, pushes = np.array(numpy_of(env.params["pull"])), numpy_of(env.params["pushes"])
+    assert pull.shape == (50, 2, 3)
+    assert len(np.unique(pull)) == 300
+    assert_same_bits(numpy_of(seen), np.stack([pull[:, 1, 2], pushes[:, 1]], 1))
+    assert 0 < pushes.min() < 0.1 < 2 < pushes.max()
+    result = rolled.rollout(30, np.ones((30, 50), np.int64), per_step=True)
+    for t in range(30):
+        assert_same_bits(numpy_of(env.step(np.ones(50, np.int64))[0]), numpy_of(result.observations[t]))
+    for name in ("pull", "pushes", "least"):
+        assert_same_bits(numpy_of(env.params[name]), numpy_of(rolled.params[name]))
+    assert not (numpy_of(env.params["pull"]) == pull).any()
+
+
+def test_what_others_follow_from_is_refused(spec: Any) -> None:
+    for given, wrong in (
+        ({"scale": MASS}, "'scale' cannot be drawn, because 'total' follows from it"),
+        ({"gain": MASS}, "'gain' cannot be drawn, because 'total' follows from it"),
+        ({"steps": "choice:1:2"}, "it is a whole number"),
+        ({"wide": "choice:1:2"}, "shapes depend on it"),
+        ({"fast": MASS}, "it is compiled in"),
+        ({"most": Uniform(0.5, 3)}, "'least' must not exceed 'most'"),
+        ({"most": 0.5}, "'least' must not exceed 'most'"),
+        ({"total": MASS}, "follows from other parameters"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(wrong)):
+            VectorEnv(spec, 4, device="cpu", **given)
+    env = VectorEnv(spec, 4, device="cpu", most=3.0)
+    for name, value in (("scale", MASS), ("most", 0.5)):
+        with pytest.raises(ValueError, match=name):
+            env.params[name] = value
+    assert env.params["most"] == 3.0
+
+
+def test_gymnasium_and_runs_take_the_text(tmp_path: Path) -> None:
+    made: Any = gymnasium.make_vec("gpu_envs/CartPole-v1", 8, device="cpu", pole_mass=str(MASS))
+    made.reset(seed=3)
+    direct = cartpole(pole_mass=MASS)
+    masses = direct.params["pole_mass"]
+    assert_same_bits(made.unwrapped.params["pole_mass"], masses)
+    config = Config(env="CartPole-v1", params={"pole_mass": MASS, "gravity": 9.0})
+    assert parser.value(str(MASS)) == str(MASS)  # of --param
+    assert config.params == {"pole_mass": "uniform:0.05:0.4", "gravity": 9.0}
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+    run = RunDirectory.create(tmp_path / "run", config)
+    assert run.config().params == config.params
+
+
+def test_lists_show_the_text_of_a_default(spec: Any) -> None:
+    assert listing.facts(spec)["params"]["pushes"]["default"] == "normal:0:1"
+    assert "uniform:0:1" in listing.parameters(spec)
+
+
+# --- the numbers ---
+
+SHARED = 100_000
+"""Replicas whose numbers are looked at, in each of two episodes."""
+
+
+def kolmogorov(values: np.ndarray, below: np.ndarray) -> float:
+    """The distance of a sample from a distribution, of which `below` is what lies below each value; times sqrt(n)."""
+    n = len(values)
+    order = np.sort(below)
+    return float(max((np.arange(1, n + 1) / n - order).max(), (order - np.arange(n) / n).max()) * math.sqrt(n))
+
+
+def share_of_normal(x: np.ndarray) -> np.ndarray:
+    return np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x.tolist()])
+
+
+@pytest.fixture(scope="module", params=[(d, p) for d in DEVICES for p in ("float32", "float64")], ids="-".join)
+def sample(request: pytest.FixtureRequest) -> dict[str, np.ndarray]:
+    """Two episodes of many replicas, ``[2, replicas]``."""
+    device, precision = request.param
+    given = {"gravity": Uniform(1, 3), "cart_mass": LogUniform(0.1, 10), "pole_mass": Normal(0.5, 0.4, 0.1, 0.8)}
+    more = {"length": Choice(1, 2, 5), "force_mag": Uniform(1, 3)}
+    env = gpu_envs.make("CartPole-v1", SHARED, device=device, precision=precision, **given, **more)
+    rows = []
+    for seed in (7, None):
+        env.reset(seed=seed)
+        rows.append({n: np.array(numpy_of(env.params[n]), np.float64) for n in (*given, *more)})
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def test_numbers_have_their_distributions(sample: dict[str, np.ndarray]) -> None:
+    """Kolmogorov and Smirnov: 1.95 is exceeded with a chance of 0.001."""
+    for values in sample["gravity"]:
+        assert kolmogorov(values, (values - 1) / 2) < 1.95
+    for values in sample["cart_mass"]:
+        assert kolmogorov(values, np.log(values / 0.1) / math.log(100)) < 1.95
+    low, high = share_of_normal(np.array([-1.0, 0.75]))
+    for values in sample["pole_mass"]:
+        assert kolmogorov(values, (share_of_normal((values - 0.5) / 0.4) - low) / (high - low)) < 1.95
+    for values in sample["length"]:
+        found, counts = np.unique(values, return_counts=True)
+        assert found.tolist() == [1, 2, 5]
+        chi_square = ((counts - SHARED / 3) ** 2 / (SHARED / 3)).sum()
+        assert chi_square < 13.8  # two degrees of freedom; likewise 0.001
+
+
+def test_numbers_are_independent(sample: dict[str, np.ndarray]) -> None:
+    """Of replicas side by side, of episodes, and of parameters: chi-square of pairs, 4 by 4 classes."""
+    first, second = (np.floor((sample["gravity"][e] - 1) * 2).clip(0, 3) for e in (0, 1))
+    other = np.floor((sample["force_mag"][0] - 1) * 2).clip(0, 3)
+    for a, b in ((first[:-1], first[1:]), (first, second), (first, other), (second[:-1], first[1:])):
+        counts = np.histogram2d(a, b, bins=4)[0]
+        wanted = len(a) / 16
+        assert ((counts - wanted) ** 2 / wanted).sum() < 37.7  # 15 degrees of freedom: 0.001
+
+
+def test_limits_are_never_passed() -> None:
+    """Also where rounding would: the numbers of a range that has two floats."""
+    low, high = 1.0, float(np.nextafter(np.float32(1), np.float32(2)))
+    for made in (Uniform(low, high), LogUniform(low, high), Normal(low, 1.0, low, high + 0.5)):
+        env = gpu_envs.make("CartPole-v1", 4096, device="cpu", gravity=made)
+        env.reset(seed=0)
+        values = env.params["gravity"]
+        assert low <= values.min() <= values.max() <= made.range[1]
