@@ -4,8 +4,9 @@ constexpr int MOST_ATTEMPTS = 4096;  // all of which fail with a chance of at mo
 
 FN real drawn_uniform(Random& random, real low, real high) { return minimum(random.uniform(low, high), high); }
 
-FN real drawn_loguniform(Random& random, real low, real high) {
-    return clip(low * exp(log(high / low) * random.uniform(0, 1)), low, high);
+// `ratio`: the logarithm of high / low.
+FN real drawn_loguniform(Random& random, real low, real high, real ratio) {
+    return clip(low * exp(ratio * random.uniform(0, 1)), low, high);
 }
 
 // Those outside are drawn again.

@@ -2,7 +2,7 @@
 // parameters, where a step reads them as it reads those that replicas were given.
 
 // Whether a rollout draws those of the episodes that come next for a whole tile, as it makes their first states.
-constexpr bool AHEAD = DRAWN_AHEAD;
+FN constexpr bool ahead() { return DRAWN_AHEAD; }
 
 // Those of an episode that begins; they are kept.
 FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {

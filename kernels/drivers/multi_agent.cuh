@@ -14,8 +14,7 @@ template <class Call> FN void observe_team(World& w, const Params& p, Team& team
 }
 
 // Begins the next episode of the replicas that take part.
-template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, const Call& call) {
-    const Buffers& buffers = call.buffers;
+FN void restart(World& w, const Params& p, Team& team, const Buffers& buffers) {
     FOR_EACH_AGENT(i, AGENTS) {
         w.in_game[i] = true;
         w.present[i] = true;
@@ -26,7 +25,6 @@ template <class Call> FN void restart(World& w, EpisodeParams& p, Team& team, co
             begin_totals(w);
         }
     }
-    begin_params(p, call.params, team);
     reset(w, p, team);
 }
 
@@ -158,7 +156,8 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
         const bool ending   = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
         if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
             team.active = team.here && pending;
-            restart(w, p, team, call);
+            begin_params(p, call.params, team);
+            restart(w, p, team, buffers);
             team.active = team.here;
         }
         // once for all, and where an episode ends in its own step, once more for the next
@@ -168,7 +167,8 @@ KERNEL_OF_BLOCKS(kernel_step, StepCall, THREADS, BLOCKS) {
             if (rows != LAST_ROWS) break;
             team.active = team.here && finished;
             conclude_metrics(w, p, team);
-            restart(w, p, team, call);
+            begin_params(p, call.params, team);
+            restart(w, p, team, buffers);
             rows = FIRST_ROWS;
         }
         if (METRICS > 0 && AUTORESET != SAME_STEP && team.any(team.here && finished)) {
@@ -253,7 +253,8 @@ KERNEL_OF_BLOCKS(kernel_reset, ResetCall, THREADS, BLOCKS) {
         }
         if (team.any(chosen)) {
             team.active = chosen;
-            restart(w, p, team, call);
+            begin_params(p, call.params, team);
+            restart(w, p, team, buffers);
             team.active = team.here;
         }
         observe_team(w, p, team, call, ALL_ROWS, local.at);

@@ -84,7 +84,7 @@ KERNEL(kernel_rollout, RolloutCall) {
             }
             if (!STAYS && any_lane(wanted != 0)) {
                 FOR_EACH_LANE(k, env) {
-                    if (spare.ready[k] || (!AHEAD && !finished_now[k])) continue;
+                    if (spare.ready[k] || (!ahead() && !finished_now[k])) continue;
                     const Key next = {keys[k].seed, keys[k].episode + 1};
                     spare.state.set(k, first_state(spare_params(spare.params, k, params, env.index(k), next), next));
                     if (call.actions == nullptr)

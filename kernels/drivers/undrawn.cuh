@@ -1,6 +1,6 @@
 // Parameters of single-agent environments that stay as they are when an episode begins.
 
-constexpr bool AHEAD = true;
+FN constexpr bool ahead() { return true; }
 
 struct SpareParams {};
 

@@ -112,7 +112,7 @@ HOOKS = {
     "spare_params(spare.params, k, params, env.index(k), next)": "params.get(env.index(k))",
     "keep_params(params, env.index(k), spare.params, k);": "",
     "SpareParams params;": "",
-    "spare.ready[k] || (!AHEAD && !finished_now[k])": "spare.ready[k]",
+    "spare.ready[k] || (!ahead() && !finished_now[k])": "spare.ready[k]",
     "begin_params(p, call.params, team);": "",
     "EpisodeParams": "const Params",
 }
