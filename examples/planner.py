@@ -79,7 +79,7 @@ class Planner:
             self.begin()
             self.graph = torch.cuda.CUDAGraph()
             self.graph.register_generator_state(self.generator)
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.device(self.device), torch.cuda.graph(self.graph):
                 self.action = self.decide()
         self.graph.replay()
         return self.action

@@ -105,10 +105,11 @@ class Form:
             (-(-size // _ALIGNED) * _ALIGNED for size in self.sizes), initial=0
         )
 
-    def rows(self, block: int) -> list[Rows]:
-        """Where the items' rows lie in a block at an address."""
+    @property
+    def rows(self) -> list[Rows]:
+        """Where the items' rows lie, from the beginning of a block."""
         return [
-            Rows(block + begin, self.bytes, np.dtype(item.dtype).itemsize)
+            Rows(begin, self.bytes, np.dtype(item.dtype).itemsize)
             for item, begin in zip(self.items, self.begins, strict=True)
         ]
 
@@ -192,7 +193,8 @@ class RowCopies:
         made = program(len(targets))
         if len(targets) not in sim.copying:
             sim.copying[len(targets)] = sim.backend.load(made)
-        self._sim, self._kernels, self._call = sim, sim.copying[len(targets)], made.calls["copy"]()
+        # the simulation keeps these, so that they must not keep it: its memory would wait for the garbage collector
+        self._arrays, self._kernels, self._call = sim.arrays, sim.copying[len(targets)], made.calls["copy"]()
         self._call.limit = sim.config.num_envs
         self._bound: tuple[int, Launch | None] = (0, None)
         for place, source, target, array in zip(self._call.rows, sources, targets, arrays, strict=True):
@@ -214,10 +216,10 @@ class RowCopies:
         if launch is None or bound != count:
             launch = self._kernels.bind("copy", call, count)
             self._bound = count, launch
-        launch(self._sim.arrays.stream())
+        launch(self._arrays.stream())
 
     def place(self, form: Form, block: Array, side: str) -> None:
         """Moves the ``source`` or the ``target`` to another block of that form."""
-        address = self._sim.arrays.address(block)
+        address = self._arrays.address(block)
         for rows, begin in zip(self._call.rows, form.begins, strict=True):
             setattr(rows, side, address + begin)

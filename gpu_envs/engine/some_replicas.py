@@ -99,14 +99,13 @@ class Table:
         self.common = {name: value for name, value in sim.params.items() if ("params", name) not in self.places}
         self.layout_seed = sim.buffers[sim.layout.episode[_OF_ALL]] if _OF_ALL in sim.layout.episode else None
         self.plain = not self.common.keys() & sim.param_arrays.keys()
-        within, arrays = self.form.rows(0), list(self.arrays.values())
+        within, arrays = self.form.rows, list(self.arrays.values())
         self.out, self.into = RowCopies(sim, self.own, within, arrays), RowCopies(sim, within, self.own, arrays)
 
-    def is_of(self, sim: Simulation, kept: Any) -> bool:
-        """Whether a snapshot lies in a block that can be copied in as it is, with nothing to look at."""
+    def takes(self, sim: Simulation, kept: Snapshot) -> bool:
+        """Whether a snapshot's block can be copied in as it is, with nothing to look at."""
         return (
-            isinstance(kept, Snapshot)
-            and not kept.opened
+            not kept.opened
             and kept.form is self.form
             and (kept.arrays.name, kept.arrays.device) == (sim.arrays.name, sim.arrays.device)
             and self.plain
@@ -177,7 +176,7 @@ def restore_some(sim: Simulation, kept: Mapping[str, Any], replicas: Any, random
     if randomness not in RANDOMNESS:
         raise ValueError(f"randomness is {randomness!r}; give one of {', '.join(map(repr, RANDOMNESS))}")
     table = _table(sim)
-    as_it_is = kept if isinstance(kept, Snapshot) and table.is_of(sim, kept) else None
+    as_it_is = kept if isinstance(kept, Snapshot) and table.takes(sim, kept) else None
     if as_it_is is None:
         kept = check_parts(sim, kept)
     chosen = None if replicas is None else Chosen(sim, replicas, once=True)

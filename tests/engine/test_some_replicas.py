@@ -345,3 +345,20 @@ def test_a_snapshot_is_pickled_as_a_dict(make: Make) -> None:
     assert_same_bits(again["state"], kept["state"])
     env.set_state(again, [0, 1])
     assert_same_bits(picked(env.get_state(), [0, 1]), picked(kept, slice(None)))
+
+
+def test_what_snapshots_keep_does_not_keep_the_environment() -> None:
+    """Else its memory would wait for the garbage collector."""
+    import gc
+    import weakref
+
+    env = gpu_envs.make("CartPole-v1", 3, device="cpu")
+    env.reset(seed=0)
+    env.set_state(env.get_state([1]), [2])
+    sim = weakref.ref(env._sim)
+    gc.disable()
+    try:
+        del env
+        assert sim() is None
+    finally:
+        gc.enable()
