@@ -104,7 +104,7 @@ FN Element passed_on(const PerturbCall& call, const Place& place, Element given)
     return arriving(call, place, at, sent);
 }
 
-KERNEL_OF_BLOCKS(kernel_perturb, PerturbCall, TEAM, 1) {
+KERNEL_OF_BLOCKS(kernel_perturb, PerturbCall, TEAM, 3) {
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);
         for (Index first = block.first; first < block.end; first += SLOTS) {
