@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import command, record
 from benchmarks.command import log
 from benchmarks.training import (
+    drawn,
     gpus,
     learning,
     off_policy,
@@ -43,6 +44,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "replay": replay.replay,
     "efficiency": off_policy.efficiency,
     "race": race.race,
+    "drawn": drawn.drawn,
     "planning": planning.planning,
     "plans": plans.plans,
     "gpus": gpus.several,

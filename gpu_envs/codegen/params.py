@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.shared import selection
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.distributions import Choice, LogUniform
+from gpu_envs.specs.distributions import Choice
 from gpu_envs.specs.names import camel
 from gpu_envs.specs.params import Param, ParamValue
 
@@ -103,9 +102,7 @@ def _drawing(layout: Layout, name: str, place: str) -> str:
     """Draws one parameter, or its elements from ``_first`` on, each with random numbers of its own."""
     param, number = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
     distribution = layout.drawn[name].within(*param.limits(layout.config.precision))
-    numbers = [f"real({each!r})" for each in distribution.numbers]
-    if isinstance(distribution, LogUniform):  # rounded correctly, so the same on every host
-        numbers.append(f"real({float((Decimal(distribution.high) / Decimal(distribution.low)).ln())!r})")
+    numbers = [f"real({each!r})" for each in (*distribution.numbers, *distribution.derived)]
     value = f"drawn_{distribution.name}(_random, {', '.join(numbers)})"
     element = f"Random _random(_seed, _episode, PARAMETER, {number}, u32(_e));"
     if isinstance(distribution, Choice):

@@ -7,6 +7,7 @@ import abc
 import dataclasses
 import math
 import numbers
+from decimal import Decimal, localcontext
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -15,7 +16,9 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 
 LEAST_SHARE = 0.01
-"""Of a normal distribution that must lie within its limits, since numbers outside are drawn again."""
+"""Of a normal distribution that must lie within its limits."""
+
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Distribution(abc.ABC):
     def start(self) -> float:
         """What replicas have before their first episode."""
         return self.range[0]
+
+    @property
+    def derived(self) -> tuple[float, ...]:
+        """What a draw takes besides, rounded correctly, so that it is the same on every host."""
+        return ()
 
     def within(self, least: float, greatest: float) -> "Distribution":
         """This distribution, which ends at these limits where it had none of its own."""
@@ -98,12 +106,17 @@ class LogUniform(_Between):
         if self.low <= 0:
             raise ValueError(f"{self!r} needs a low above 0")
 
+    @property
+    def derived(self) -> tuple[float, ...]:
+        """The logarithm of ``high / low``."""
+        return (float((Decimal(self.high) / Decimal(self.low)).ln()),)
+
 
 @final
 @documented
 @dataclasses.dataclass(frozen=True)
 class Normal(Distribution):
-    """A normal distribution, of which numbers outside ``low`` and ``high`` are drawn again: ``normal:9.8:0.2:9:10.6``.
+    """A normal distribution, cut off below ``low`` and above ``high``: ``normal:9.8:0.2:9:10.6``.
 
     Where there is no ``low`` or ``high``, the parameter's own limits hold.
     """
@@ -124,12 +137,18 @@ class Normal(Distribution):
         _keep_numbers(self)
         if not (math.isfinite(self.mean) and 0 < self.deviation < math.inf and self.low < self.high):
             raise ValueError(f"{self!r} needs a finite mean, a deviation above 0, and low below high")
-        below = [math.erf((end - self.mean) / self.deviation / math.sqrt(2)) for end in (self.low, self.high)]
-        if (share := (below[1] - below[0]) / 2) < LEAST_SHARE:
+        if (share := 1 - sum(self.derived)) < LEAST_SHARE:
             raise ValueError(
                 f"{self!r} lies within {self.low:g} to {self.high:g} for {share:.2g} of its numbers; at least "
-                f"{LEAST_SHARE:g} must, for the others are drawn again"
+                f"{LEAST_SHARE:g} must"
             )
+
+    @property
+    def derived(self) -> tuple[float, ...]:
+        """The shares of the distribution that lie below and above its limits."""
+        return _share_above((self.mean - self.low) / self.deviation), _share_above(
+            (self.high - self.mean) / self.deviation
+        )
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -186,6 +205,9 @@ class Choice(Distribution):
         return min(self.values), max(self.values)
 
 
+EXAMPLES = {"Uniform": "0.05, 0.4", "LogUniform": "0.1, 10", "Normal": "9.8, 0.2", "Choice": "1, 2, 5"}
+"""What each is given, in messages."""
+
 KINDS: dict[str, type[Distribution]] = {kind.name: kind for kind in (Uniform, LogUniform, Normal, Choice)}
 """By the word that begins their text."""
 
@@ -219,6 +241,19 @@ def stored(value: Any) -> Any:
     return str(value) if isinstance(value, Distribution) else value
 
 
+def _share_above(x: float) -> float:
+    """Of the standard normal distribution; below 1e-23 it is zero."""
+    if abs(x) > 10:
+        return 0.0 if x > 0 else 1.0
+    with localcontext(prec=60):
+        square = Decimal(x) ** 2
+        term, total, n = Decimal(x), Decimal(0), 1
+        while abs(term) > Decimal("1e-50"):
+            total, n = total + term, n + 2
+            term *= square / n
+        return float(Decimal("0.5") - total * (-square / 2).exp() / (2 * PI).sqrt())
+
+
 def _keep_numbers(made: Distribution) -> None:
     """Turns what a distribution was made with into Python's floats, or raises what is wrong with it."""
     for field in dataclasses.fields(made):
@@ -226,7 +261,8 @@ def _keep_numbers(made: Distribution) -> None:
         several = given if isinstance(given, tuple) else (given,)
         wrong = [x for x in several if isinstance(x, bool | np.bool_) or not isinstance(x, numbers.Real)]
         if wrong:
-            raise TypeError(f"{type(made).__name__} got {wrong[0]!r}; give numbers")
+            kind = type(made).__name__
+            raise TypeError(f"{kind} got {wrong[0]!r}; give numbers one by one, such as {kind}({EXAMPLES[kind]})")
         kept = tuple(float(x) for x in several)
         object.__setattr__(made, field.name, kept if isinstance(given, tuple) else kept[0])
 

@@ -190,6 +190,12 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "CartPole-v0": {"default": {**_CARTPOLE, "target_return": 195.0}},
     "CartPole-v1": {
         "default": _CARTPOLE,
+        "drawn": {  # a policy for poles of a quarter to four times the mass and length
+            **_CARTPOLE,
+            "params": {"pole_mass": "loguniform:0.025:0.4", "length": "loguniform:0.125:2"},
+            "total_steps": 20_000_000,
+            "target_return": None,
+        },
         "pqn": {
             **_PQN,
             "num_envs": 512,

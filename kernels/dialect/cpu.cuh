@@ -107,6 +107,7 @@ FN void   lower(u64* word, u64 value) {
 }
 
 template <class T> FN T    take_in(const T* at)         { return *at; }
+FN void fetch_ahead(const void*)                        {}
 template <class T> FN void hand_out(T* at, T value)     { *at = value; }
 
 // A number that threads count together.

@@ -19,7 +19,20 @@ struct Sums {
 // there a replica stays where its episode ended.
 constexpr bool STAYS = AUTORESET == DISABLED;
 
-KERNEL(kernel_rollout, RolloutCall) {
+// Threads that a multiprocessor should hold: what they wait for is hidden behind one another's work, and compilers take
+// more registers than pay.
+constexpr int ROLLOUT_THREADS = sizeof(real) == 4 ? 768 : 256;
+
+// The actions of a step to come, which arrive while this one is computed.
+constexpr int STEPS_AHEAD = 2;
+template <class Env> FN void fetch_actions_ahead(const RolloutCall& call, int t, const Env& env) {
+    if (!ON_GPU || t + STEPS_AHEAD >= call.steps) return;
+    const Index row   = Index(t + STEPS_AHEAD) * call.buffers.count + env.index(0);
+    const int   bytes = call.action_kind == UINT8 ? 1 : call.action_kind == INT64 || call.action_kind == FLOAT64 ? 8 : 4;
+    fetch_ahead(static_cast<const char*>(call.actions) + row * (Actions::SIZE * bytes));
+}
+
+KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
     const Buffers& buffers = call.buffers;
     const Index    count   = buffers.count;
     FOR_EACH_ENV(env, count) {
@@ -49,6 +62,7 @@ KERNEL(kernel_rollout, RolloutCall) {
         for (int t = 0; t < call.steps; ++t) {
             const Index base = Index(t) * count;
             if (call.actions != nullptr) {
+                fetch_actions_ahead(call, t, env);
                 const bool clean = tile.action.load(call.actions, call.action_kind, base, env);
                 if (!clean) report_all(tile, buffers, call.actions, call.action_kind, base, call.launch, false, env);
             } else {

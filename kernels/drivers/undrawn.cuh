@@ -1,5 +1,7 @@
 // Parameters of single-agent environments that stay as they are when an episode begins.
 
+#define STEP_KERNEL(name, Call) KERNEL(name, Call)
+
 FN constexpr bool ahead() { return true; }
 
 struct SpareParams {};

@@ -19,7 +19,7 @@ FN Record concluded(const StepCall& call, const Tile& tile, int k, Index i) {
     return record;
 }
 
-KERNEL(kernel_step, StepCall) {
+STEP_KERNEL(kernel_step, StepCall) {
     const Buffers& buffers = call.buffers;
     FOR_EACH_ENV_IN_TURN(env, buffers.count, call.launch) {
         Tile tile;

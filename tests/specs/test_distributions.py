@@ -6,6 +6,7 @@ import math
 import pickle
 import re
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from harness import DEVICES, MODES, Place, assert_same_bits, numpy_of
 from small_envs import walk
+from small_kernels import compiled
 
 import gpu_envs
 from gpu_envs import Choice, Derived, LogUniform, Normal, Param, Uniform, VectorEnv
@@ -56,6 +58,13 @@ def steps(env: Any, count: int) -> list[Any]:
 def test_an_object_and_its_text_are_the_same(made: Any, text: str) -> None:
     assert str(made) == text
     assert parse(text) == made == pickle.loads(pickle.dumps(made))
+
+
+def test_a_list_is_refused_with_an_example() -> None:
+    with pytest.raises(
+        TypeError, match=re.escape("Choice got [1, 2]; give numbers one by one, such as Choice(1, 2, 5)")
+    ):
+        Choice([1, 2])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -344,6 +353,25 @@ def test_numbers_have_their_distributions(sample: dict[str, np.ndarray]) -> None
         assert found.tolist() == [1, 2, 5]
         chi_square = ((counts - SHARED / 3) ** 2 / (SHARED / 3)).sum()
         assert chi_square < 13.8  # two degrees of freedom; likewise 0.001
+
+
+def test_a_normal_number_follows_from_the_share_below_it(device: str) -> None:
+    tails = np.geomspace(2.0**-33 / 100, 0.5, 100_000)
+    for real, wrong in (("float64", 2e-6), ("float32", 3e-6)):
+        given = tails.astype(real)
+        body, more = "out0[i] = normal_below(in0[i]);", ["dialect/distributions.cuh"]
+        (found,) = compiled(real, [real], [real], body, device, more=more)(given)
+        exact = np.array([NormalDist().inv_cdf(tail) for tail in given.tolist()])
+        assert (abs(found - exact) <= wrong * abs(exact) + np.finfo(real).eps).all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(12.2, 20), (1, 7.8)])
+def test_a_normal_distribution_may_be_a_tail(low: float, high: float, device: str) -> None:
+    env = gpu_envs.make("CartPole-v1", SHARED, device=device, gravity=Normal(10, 1, low, high))
+    env.reset(seed=0)
+    below = share_of_normal(np.array(numpy_of(env.params["gravity"]), np.float64) - 10)
+    first, last = share_of_normal(np.array([low, high]) - 10)
+    assert kolmogorov(np.array(below), (below - first) / (last - first)) < 1.95
 
 
 def test_numbers_are_independent(sample: dict[str, np.ndarray]) -> None:

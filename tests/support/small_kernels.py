@@ -18,7 +18,7 @@ Function = Callable[..., list[Array]]
 C_TYPES = {"float32": "float", "float64": "double", "uint32": "u32", "uint64": "u64", "int32": "int"}
 
 
-def source(real: str, inputs: Sequence[str], outputs: Sequence[str], body: str) -> str:
+def source(real: str, inputs: Sequence[str], outputs: Sequence[str], body: str, more: Sequence[str] = ()) -> str:
     """A kernel that reads `in0[i]`, `in1[i]`... and writes `out0[i]`... for every i; dtypes are NumPy's."""
     fields = [f"const {C_TYPES[kind]}* in{j};" for j, kind in enumerate(inputs)]
     fields += [f"{C_TYPES[kind]}* out{j};" for j, kind in enumerate(outputs)]
@@ -36,18 +36,23 @@ KERNEL(kernel_apply, Call) {{
     }}
 }}
 """
-    headers = [*map(header_text, PORTABLE), f"using real = {C_TYPES[real]};", *map(header_text, (*NUMBERS, ELEMENTARY))]
+    headers = [
+        *map(header_text, PORTABLE),
+        f"using real = {C_TYPES[real]};",
+        *map(header_text, (*NUMBERS, ELEMENTARY, *more)),
+    ]
     return "\n".join(["namespace gpu_envs {", *headers, text, "}"])
 
 
 def compiled(
-    real: str, inputs: Sequence[str], outputs: Sequence[str], body: str, device: str = "cpu", flush: bool | None = None
-) -> Function:
+    real: str, inputs: Sequence[str], outputs: Sequence[str], body: str, device: str = "cpu",
+    flush: bool | None = None, more: Sequence[str] = (),
+) -> Function:  # fmt: skip
     """The kernel as a function of NumPy arrays, all of one length or `[n, width]`; it returns a list of arrays.
 
-    `flush`: whether denormals count as zero; None: as the backends do it, in float32 only.
+    `more`: further headers. `flush`: whether denormals count as zero; None: as the backends do it, in float32 only.
     """
-    text = source(real, inputs, outputs, body)
+    text = source(real, inputs, outputs, body, more)
     pointers = [(f"in{j}", ctypes.c_void_p) for j in range(len(inputs))]
     pointers += [(f"out{j}", ctypes.c_void_p) for j in range(len(outputs))]
     call_type = type("Call", (ctypes.Structure,), {"_fields_": [("count", ctypes.c_longlong), *pointers]})
