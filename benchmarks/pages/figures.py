@@ -264,6 +264,35 @@ def _lasts(env: str) -> tuple[str, ...]:
     return env, *cells
 
 
+def drawn(_page: Path) -> str:
+    """What a drawn parameter leaves of the rate of steps."""
+    documents = {
+        "H200": results("training_cuda", "drawn")["rates"],
+        "one core": results("training_cpu", "drawn")["rates"],
+    }
+    heads = [
+        f"{where}, {of['num_envs']:,} replicas, {words}"
+        for where, of in documents.items()
+        for words in ("a step a launch", f"{of['rollout_steps']} steps a launch")
+    ]
+    kinds = [kind for kind in documents["H200"]["kinds"] if kind != "none"]
+    rows = [
+        (f"`{kind}`", *(percent(share) for of in documents.values() for share in of["kinds"][kind].values()))
+        for kind in kinds
+    ]
+    return table(("`pole_mass`", *heads), rows)
+
+
+def drawn_worlds(_page: Path) -> str:
+    """How many drawn worlds presets solve."""
+    found, rows = results("training_cuda", "drawn")["worlds"], []
+    for name, of in found["presets"].items():
+        shares = sorted(run["solved"] for run in of["runs"])
+        seconds = statistics.median(run["seconds"] for run in of["runs"])
+        rows.append((f"`{name}`", f"{percent(shares[0], 1)}, {percent(shares[-1], 1)}", f"{seconds:.2f}"))
+    return table(("preset", "worlds solved, by the worst and the best seed", "seconds of training"), rows)
+
+
 def gpus(_page: Path) -> str:
     """Two GPUs together."""
     found = results("training_cuda", "gpus")
@@ -358,6 +387,8 @@ MADE: Mapping[str, Callable[[Path], str]] = {
     "presets": presets,
     "tag-learning": tag_learning,
     "worlds": worlds,
+    "drawn": drawn,
+    "drawn-worlds": drawn_worlds,
     "gpus": gpus,
     "sums": sums,
     "measured": measured,
