@@ -17,12 +17,12 @@ from benchmarks.training import (
     off_policy,
     particles,
     planning,
-    plans,
     profile,
     race,
     replay,
     solving,
     speed,
+    trials,
     worlds,
 )
 from benchmarks.training.plan import TrainingPlan
@@ -44,7 +44,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "efficiency": off_policy.efficiency,
     "race": race.race,
     "planning": planning.planning,
-    "plans": plans.plans,
+    "trials": trials.trials,
     "gpus": gpus.several,
     "profile": profile.profile,
 }
