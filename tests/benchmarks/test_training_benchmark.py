@@ -121,7 +121,7 @@ def test_the_jax_peer_plays_the_same_game() -> None:
 def test_the_jax_peer_stops_by_the_same_rule() -> None:
     """The most recent whole steps in which at least 100 episodes ended."""
     pytest.importorskip("jax")
-    from benchmarks.peers.jax_learner import mean_of_last
+    from benchmarks.peers.jax_ppo import mean_of_last
 
     assert mean_of_last(np.array([[60, 600.0], [39, 390.0]])) == -math.inf
     assert mean_of_last(np.array([[1000, 0.0], [60, 600.0], [0, 0.0], [50, 1600.0]])) == pytest.approx(2200 / 110)
