@@ -1,5 +1,6 @@
 """Tables of ours beside others: peers, rules from outside, other libraries' loops."""
 
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,31 @@ def libraries(_page: Path) -> str:
     return table(("loop", "around our environment", "around constants", "more than both, the bare step included"), rows)
 
 
+def particles(_page: Path) -> str:
+    """What is learnt in the particle environments, beside JaxMARL."""
+    rows = []
+    for env_id, ours in results("training_cuda", "particles").items():
+        for who, of in {"ours": ours, "JaxMARL's IPPO": ours.get("jaxmarl", {"skipped": "not measured"})}.items():
+            if "skipped" in of:
+                continue
+            runs = of["runs"]
+            ends = sorted(run["evaluated"] for run in runs)
+            first = [run["reached_s"] for run in runs if run.get("reached_s") is not None]
+            rows.append((
+                f"{env_id}, {ours['metric']}", who, f"{of['random']:.2f}", f"{ends[0]:.2f}, {ends[-1]:.2f}",
+                f"{of['reached']} of {len(runs)}", digits(statistics.median(run["seconds"] for run in runs)),
+                digits(statistics.median(first)) if first else "",
+            ))  # fmt: skip
+    head = ("what", "who", "random", "least and most", "seeds that reach the aim", "seconds of training")
+    return table((*head, "until it is first reached"), rows)
+
+
 MADE: Mapping[str, Callable[[Path], str]] = {
     "peers-cuda": peers_cuda,
     "peers-cpu": peers_cpu,
     "custom": custom,
     "sb3": sb3,
     "libraries": libraries,
+    "particles": particles,
 }
 """By the name in the pages."""

@@ -1,19 +1,16 @@
-"""PPO in JAX, in the manner of PureJaxRL: environment, rollout, update and loop are one compiled function.
+"""PPO in JAX, in the manner of PureJaxRL: environment, rollout and update are one compiled function.
 
 As there, the time limit counts as an end (nothing is bootstrapped), advantages are normalised in each minibatch, and
-values are clipped like ratios. Ours alone: the loop ends by itself once the task is solved.
+values are clipped like ratios.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks.peers import jax_cartpole
-from benchmarks.peers.jax_cartpole import TIME_LIMIT, CartPoles
-
-LAST_EPISODES = 100
 MATMUL = {"float32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16"}
 
 
@@ -31,7 +28,9 @@ class Settings:
     minibatches: int = 4
     """Parts of a pass."""
     learning_rate: float = 8e-3
-    """Of Adam (epsilon 1e-5), constant."""
+    """Of Adam (epsilon 1e-5)."""
+    anneal: float = 0.0
+    """The share of it that is lost by the last update, evenly."""
     gamma: float = 0.98
     """Discount."""
     gae_lambda: float = 0.95
@@ -53,11 +52,22 @@ class Settings:
     updates: int = 500
     """Stop after so many updates in any case."""
 
-    @property
-    def window(self) -> int:
-        """Steps to look back: whole horizons in which 100 episodes are sure to have ended, once they last."""
-        steps = TIME_LIMIT + -(-LAST_EPISODES // self.num_envs) * TIME_LIMIT
-        return -(-steps // self.horizon) * self.horizon
+
+class Game(NamedTuple):
+    """What is learnt. Its actors are the agents that learn, of all replicas: N of them."""
+
+    observed: int
+    """Numbers that an actor observes."""
+    actions: int
+    """Among which it chooses."""
+    start: Callable[[Any], Any]
+    """From a key to the world."""
+    look: Callable[[Any], Any]
+    """From the world to [N, observed] observations."""
+    step: Callable[[Any, Any, Any], tuple[Any, Any, Any]]
+    """From a world, [N] actions and a key to the world a step later, [N] whether that ended an episode, and a note."""
+    rewards: Callable[[Any], Any]
+    """From the notes of T steps to their rewards: [T, N], or one for all."""
 
 
 class LearnerState(NamedTuple):
@@ -68,16 +78,14 @@ class LearnerState(NamedTuple):
     squares: Any
     count: Any
     """Steps of Adam."""
-    world: CartPoles
+    world: Any
     key: Any
-    ended: Any
-    """[window, 2] float32: for each of the last steps, how many episodes ended, and the sum of their returns."""
     update: Any
 
 
-def layers(key: Any, last: int, gain: float, hidden: int) -> list[tuple[Any, Any]]:
-    """Weights and biases of 4 -> hidden -> hidden -> last, orthogonal."""
-    sizes = ((4, hidden, 2**0.5), (hidden, hidden, 2**0.5), (hidden, last, gain))
+def layers(key: Any, first: int, last: int, gain: float, hidden: int) -> list[tuple[Any, Any]]:
+    """Weights and biases of first -> hidden -> hidden -> last, orthogonal."""
+    sizes = ((first, hidden, 2**0.5), (hidden, hidden, 2**0.5), (hidden, last, gain))
     keys = jax.random.split(key, 3)
     return [
         (jax.nn.initializers.orthogonal(scale)(k, (rows, columns), jnp.float32), jnp.zeros(columns))
@@ -97,57 +105,69 @@ def forward(settings: Settings, weights: Any, observations: Any) -> Any:
 
 
 def act(settings: Settings, weights: Any, observations: Any) -> tuple[Any, Any]:
-    """[N, 2] log-probabilities of the actions, and [N] values."""
+    """[N, actions] log-probabilities, and [N] values."""
     actor, critic = weights
     logits = jax.nn.log_softmax(forward(settings, actor, observations))
     return logits, forward(settings, critic, observations)[:, 0]
 
 
+def drawn(key: Any, log_probs: Any) -> Any:
+    """[N] actions: one uniform number decides among all."""
+    number, at_least = jax.random.uniform(key, log_probs.shape[:1]), 0.0
+    actions = jnp.zeros(log_probs.shape[:1], jnp.int32)
+    for action in reversed(range(1, log_probs.shape[1])):
+        at_least += jnp.exp(log_probs[:, action])
+        actions += number < at_least
+    return actions
+
+
 def chosen(log_probs: Any, actions: Any) -> Any:
     """[N] the log-probability of each action."""
-    return jnp.where(actions == 1, log_probs[:, 1], log_probs[:, 0])
+    found = log_probs[:, 0]
+    for action in range(1, log_probs.shape[1]):
+        found = jnp.where(actions == action, log_probs[:, action], found)
+    return found
 
 
-def begin(settings: Settings, key: Any) -> LearnerState:
+def begin(settings: Settings, game: Game, key: Any) -> LearnerState:
     """New weights and new episodes."""
     actor_key, critic_key, world_key, key = jax.random.split(key, 4)
-    weights = (layers(actor_key, 2, 0.01, settings.hidden), layers(critic_key, 1, 1.0, settings.hidden))
+    weights = (
+        layers(actor_key, game.observed, game.actions, 0.01, settings.hidden),
+        layers(critic_key, game.observed, 1, 1.0, settings.hidden),
+    )
     zeros = jax.tree_util.tree_map(jnp.zeros_like, weights)
-    world = CartPoles(jax_cartpole.start(world_key, settings.num_envs), jnp.zeros(settings.num_envs, jnp.int32))
-    ended = jnp.zeros((settings.window, 2))
-    return LearnerState(weights, zeros, zeros, jnp.int32(0), world, key, ended, jnp.int32(0))
+    return LearnerState(weights, zeros, zeros, jnp.int32(0), game.start(world_key), key, jnp.int32(0))
 
 
-def rollout(settings: Settings, learner: LearnerState) -> tuple[CartPoles, Any, dict[str, Any]]:
-    """The replicas a horizon later, [T, 2] the episodes ended, and what was seen and done, each [T, N, ...]."""
+def rollout(settings: Settings, game: Game, learner: LearnerState) -> tuple[Any, Any, dict[str, Any]]:
+    """The world a horizon later, notes of the steps, and what was seen and done, each [T, N, ...]."""
 
-    def one(world: CartPoles, key: Any) -> tuple[CartPoles, Any]:
+    def one(world: Any, key: Any) -> tuple[Any, Any]:
         act_key, step_key = jax.random.split(key)
-        log_probs, values = act(settings, learner.weights, world.state)
-        # with two choices, one uniform number decides
-        actions = (jax.random.uniform(act_key, values.shape) < jnp.exp(log_probs[:, 1])).astype(jnp.int32)
-        after, done, steps = jax_cartpole.step(world, actions, step_key)
-        ended = jnp.stack((done.sum(), jnp.where(done, steps, 0).sum())).astype(jnp.float32)
-        seen = {"observation": world.state, "action": actions, "log_prob": chosen(log_probs, actions)}
-        return after, (seen | {"value": values, "done": done}, ended)
+        observations = game.look(world)
+        log_probs, values = act(settings, learner.weights, observations)
+        actions = drawn(act_key, log_probs)
+        after, done, note = game.step(world, actions, step_key)
+        seen = {"observation": observations, "action": actions, "log_prob": chosen(log_probs, actions)}
+        return after, (seen | {"value": values, "done": done}, note)
 
-    world, (seen, ended) = jax.lax.scan(one, learner.world, jax.random.split(learner.key, settings.horizon))
-    return world, ended, seen
+    world, (seen, notes) = jax.lax.scan(one, learner.world, jax.random.split(learner.key, settings.horizon))
+    return world, notes, seen
 
 
-def advantages(settings: Settings, seen: dict[str, Any], last_value: Any) -> Any:
-    """[T, N] generalised advantages; the reward is 1 a step."""
+def advantages(settings: Settings, seen: dict[str, Any], rewards: Any, last_value: Any) -> Any:
+    """[T, N] generalised advantages."""
+    values, on = seen["value"], jnp.where(seen["done"], 0.0, settings.gamma)
+    surprises = rewards + on * jnp.concatenate((values[1:], last_value[None])) - values
 
-    def back(carry: tuple[Any, Any], now: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
-        later, next_value = carry
-        value, done = now
-        on = jnp.where(done, 0.0, settings.gamma)
-        advantage = 1.0 + on * next_value - value + on * settings.gae_lambda * later
-        return (advantage, value), advantage
+    def back(later: Any, now: tuple[Any, Any]) -> tuple[Any, Any]:
+        surprise, kept = now
+        advantage = surprise + kept * later
+        return advantage, advantage
 
-    zeros = jnp.zeros_like(last_value)
-    _, found = jax.lax.scan(back, (zeros, last_value), (seen["value"], seen["done"]), reverse=True)
-    return found
+    steps = surprises, on * settings.gae_lambda
+    return jax.lax.scan(back, jnp.zeros_like(last_value), steps, reverse=True)[1]
 
 
 def loss(settings: Settings, weights: Any, batch: dict[str, Any]) -> Any:
@@ -174,8 +194,11 @@ def adam(settings: Settings, learner: LearnerState, gradients: Any) -> LearnerSt
     moments = tree_map(lambda m, g: 0.9 * m + 0.1 * scale * g, learner.moments, gradients)
     squares = tree_map(lambda v, g: 0.999 * v + 0.001 * (scale * g) ** 2, learner.squares, gradients)
     first, second = 1 - 0.9**count, 1 - 0.999**count
+    rate: Any = settings.learning_rate
+    if settings.anneal:
+        rate *= 1 - settings.anneal * learner.update / settings.updates
     weights = tree_map(
-        lambda w, m, v: w - settings.learning_rate * (m / first) / (jnp.sqrt(v / second) + 1e-5),
+        lambda w, m, v: w - rate * (m / first) / (jnp.sqrt(v / second) + 1e-5),
         learner.weights,
         moments,
         squares,
@@ -183,13 +206,14 @@ def adam(settings: Settings, learner: LearnerState, gradients: Any) -> LearnerSt
     return learner._replace(weights=weights, moments=moments, squares=squares, count=count)
 
 
-def improve(settings: Settings, learner: LearnerState) -> LearnerState:
-    """One update: a rollout, and some epochs of minibatches."""
+def improve(settings: Settings, game: Game, learner: LearnerState) -> tuple[LearnerState, Any]:
+    """One update, a rollout and some epochs of minibatches; and the notes of its steps."""
     act_key, shuffle_key, key = jax.random.split(learner.key, 3)
-    world, ended, seen = rollout(settings, learner._replace(key=act_key))
-    gain = advantages(settings, seen, act(settings, learner.weights, world.state)[1])
-    samples = settings.horizon * settings.num_envs
-    flat = {k: v.reshape(samples, *v.shape[2:]) for k, v in (seen | {"advantage": gain}).items() if k != "done"}
+    world, notes, seen = rollout(settings, game, learner._replace(key=act_key))
+    last_value = act(settings, learner.weights, game.look(world))[1]
+    seen["advantage"] = advantages(settings, seen, game.rewards(notes), last_value)
+    samples = seen["value"].size
+    flat = {k: v.reshape(samples, *v.shape[2:]) for k, v in seen.items() if k != "done"}
 
     def minibatch(learner: LearnerState, rows: Any) -> tuple[LearnerState, None]:
         batch = {k: v[rows] for k, v in flat.items()}
@@ -200,39 +224,4 @@ def improve(settings: Settings, learner: LearnerState) -> LearnerState:
         return jax.lax.scan(minibatch, learner, order.reshape(settings.minibatches, -1))
 
     learner, _ = jax.lax.scan(epoch, learner, jax.random.split(shuffle_key, settings.epochs))
-    ended = jnp.concatenate((learner.ended[settings.horizon :], ended))
-    return learner._replace(world=world, key=key, ended=ended, update=learner.update + 1)
-
-
-def mean_of_last(ended: Any) -> Any:
-    """The mean return of the most recent whole steps in which at least 100 episodes ended; minus infinity before."""
-    counts, sums = jnp.cumsum(ended[::-1], 0).T
-    enough = counts >= LAST_EPISODES
-    at = jnp.argmax(enough)
-    return jnp.where(enough[at], sums[at] / counts[at], -jnp.inf)
-
-
-def train(settings: Settings, learner: LearnerState) -> Any:
-    """The learner after updates until the target is reached, or there have been enough."""
-
-    def unsolved(learner: LearnerState) -> Any:
-        return (mean_of_last(learner.ended) < settings.target) & (learner.update < settings.updates)
-
-    return jax.lax.while_loop(unsolved, lambda learner: improve(settings, learner), learner)
-
-
-def evaluation(settings: Settings, weights: Any, key: Any) -> Any:
-    """The mean return of 1,000 new episodes of the policy, which chooses at random as it did in training."""
-    key, start_key = jax.random.split(key)
-    world = CartPoles(jax_cartpole.start(start_key, 1000), jnp.zeros(1000, jnp.int32))
-
-    def one(carry: tuple[CartPoles, Any], key: Any) -> tuple[tuple[CartPoles, Any], None]:
-        world, alive = carry
-        log_probs, _ = act(settings, weights, world.state)
-        actions = jax.random.uniform(key, (1000,)) < jnp.exp(log_probs[:, 1])
-        state, fallen = jax_cartpole.move(world.state, actions)
-        return (CartPoles(state, world.elapsed + alive), alive & ~fallen), None
-
-    alive = jnp.ones(1000, bool)
-    (world, _), _ = jax.lax.scan(one, (world, alive), jax.random.split(key, TIME_LIMIT))
-    return world.elapsed.mean()
+    return learner._replace(world=world, key=key, update=learner.update + 1), notes

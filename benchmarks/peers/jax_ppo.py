@@ -12,12 +12,82 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from benchmarks.peers import jax_learner
-from benchmarks.peers.jax_learner import LearnerState, Settings
+from benchmarks.peers import jax_cartpole, jax_learner
+from benchmarks.peers.jax_cartpole import TIME_LIMIT, CartPoles
+from benchmarks.peers.jax_learner import Game, LearnerState, Settings
+
+LAST_EPISODES = 100
+
+
+class Run(NamedTuple):
+    """Training until the target, on the way."""
+
+    learner: LearnerState
+    ended: Any
+    """[window, 2] float32: for each of the last steps, how many episodes ended, and the sum of their returns."""
+
+
+def cartpole(num_envs: int) -> Game:
+    """So many cart-poles; the note of a step says how many episodes ended, and the sum of their returns."""
+
+    def start(key: Any) -> CartPoles:
+        return CartPoles(jax_cartpole.start(key, num_envs), jnp.zeros(num_envs, jnp.int32))
+
+    def step(world: CartPoles, actions: Any, key: Any) -> tuple[CartPoles, Any, Any]:
+        after, done, steps = jax_cartpole.step(world, actions, key)
+        return after, done, jnp.stack((done.sum(), jnp.where(done, steps, 0).sum())).astype(jnp.float32)
+
+    return Game(4, 2, start, lambda world: world.state, step, lambda _: 1.0)
+
+
+def begin(settings: Settings, key: Any) -> Run:
+    """New weights and new episodes. The steps to look back at are whole horizons in which enough are sure to end."""
+    steps = TIME_LIMIT + -(-LAST_EPISODES // settings.num_envs) * TIME_LIMIT
+    window = -(-steps // settings.horizon) * settings.horizon
+    return Run(jax_learner.begin(settings, cartpole(settings.num_envs), key), jnp.zeros((window, 2)))
+
+
+def mean_of_last(ended: Any) -> Any:
+    """The mean return of the most recent whole steps in which at least 100 episodes ended; minus infinity before."""
+    counts, sums = jnp.cumsum(ended[::-1], 0).T
+    enough = counts >= LAST_EPISODES
+    at = jnp.argmax(enough)
+    return jnp.where(enough[at], sums[at] / counts[at], -jnp.inf)
+
+
+def improve(settings: Settings, run: Run) -> Run:
+    """One update."""
+    learner, ended = jax_learner.improve(settings, cartpole(settings.num_envs), run.learner)
+    return Run(learner, jnp.concatenate((run.ended[settings.horizon :], ended)))
+
+
+def train(settings: Settings, run: Run) -> Any:
+    """The run after updates until the target is reached, or there have been enough."""
+
+    def unsolved(run: Run) -> Any:
+        return (mean_of_last(run.ended) < settings.target) & (run.learner.update < settings.updates)
+
+    return jax.lax.while_loop(unsolved, partial(improve, settings), run)
+
+
+def evaluation(settings: Settings, weights: Any, key: Any) -> Any:
+    """The mean return of 1,000 new episodes of the policy, which chooses at random as it did in training."""
+    key, start_key = jax.random.split(key)
+
+    def one(carry: tuple[CartPoles, Any], key: Any) -> tuple[tuple[CartPoles, Any], None]:
+        world, alive = carry
+        actions = jax_learner.drawn(key, jax_learner.act(settings, weights, world.state)[0])
+        state, fallen = jax_cartpole.move(world.state, actions)
+        return (CartPoles(state, world.elapsed + alive), alive & ~fallen), None
+
+    fresh = cartpole(1000).start(start_key), jnp.ones(1000, bool)
+    (world, _), _ = jax.lax.scan(one, fresh, jax.random.split(key, TIME_LIMIT))
+    return world.elapsed.mean()
 
 
 def compiled(function: Callable[..., Any], *examples: Any) -> tuple[Any, float]:
@@ -36,24 +106,24 @@ def seconds_of(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def solve(settings: Settings, seeds: int) -> dict[str, Any]:
     """From new weights and new episodes to the target: each seed's seconds, and its return in 1,000 new episodes."""
-    begin, begin_s = compiled(partial(jax_learner.begin, settings), jax.random.key(0))
-    train, train_s = compiled(partial(jax_learner.train, settings), begin(jax.random.key(0)))
-    weights = begin(jax.random.key(0)).weights
-    evaluate, _ = compiled(partial(jax_learner.evaluation, settings), weights, jax.random.key(0))
-    jax.block_until_ready(train(begin(jax.random.key(1_000_000))))  # warm: a seed that is not measured
+    started, begin_s = compiled(partial(begin, settings), jax.random.key(0))
+    trained, train_s = compiled(partial(train, settings), started(jax.random.key(0)))
+    weights = started(jax.random.key(0)).learner.weights
+    evaluate, _ = compiled(partial(evaluation, settings), weights, jax.random.key(0))
+    jax.block_until_ready(trained(started(jax.random.key(1_000_000))))  # warm: a seed that is not measured
     runs = []
     for seed in range(seeds):
-        learner = jax.block_until_ready(begin(jax.random.key(seed)))
-        learner, seconds = seconds_of(partial(train, learner))
-        updates = int(learner.update)
+        run = jax.block_until_ready(started(jax.random.key(seed)))
+        run, seconds = seconds_of(partial(trained, run))
+        updates = int(run.learner.update)
         runs.append(
             {
                 "seed": seed,
                 "seconds": seconds,
                 "steps": updates * settings.num_envs * settings.horizon,
                 "updates": updates,
-                "last_100": float(jax_learner.mean_of_last(learner.ended)),
-                "evaluated": float(evaluate(learner.weights, jax.random.key(seed + 2_000_000))),
+                "last_100": float(mean_of_last(run.ended)),
+                "evaluated": float(evaluate(run.learner.weights, jax.random.key(seed + 2_000_000))),
             }
         )
     return {"compile_s": begin_s + train_s, "runs": runs}
@@ -61,25 +131,25 @@ def solve(settings: Settings, seeds: int) -> dict[str, Any]:
 
 def once(settings: Settings, seed: int) -> dict[str, Any]:
     """The same, not warmed up and not evaluated: what a process that does nothing else would do."""
-    learner = jax.jit(partial(jax_learner.begin, settings))(jax.random.key(seed))
-    learner, seconds = seconds_of(partial(jax.jit(partial(jax_learner.train, settings)), learner))
-    last_100 = float(jax_learner.mean_of_last(learner.ended))
-    return {"runs": [{"seed": seed, "seconds": seconds, "updates": int(learner.update), "last_100": last_100}]}
+    run = jax.jit(partial(begin, settings))(jax.random.key(seed))
+    run, seconds = seconds_of(partial(jax.jit(partial(train, settings)), run))
+    last_100 = float(mean_of_last(run.ended))
+    return {"runs": [{"seed": seed, "seconds": seconds, "updates": int(run.learner.update), "last_100": last_100}]}
 
 
 def throughput(settings: Settings, updates: int, repeats: int = 5) -> dict[str, Any]:
     """Steps per second of whole training, rollouts and updates: the median of some runs of some updates each."""
 
-    def several(learner: LearnerState) -> Any:
-        after, _ = jax.lax.scan(lambda now, _: (jax_learner.improve(settings, now), None), learner, length=updates)
+    def several(run: Run) -> Any:
+        after, _ = jax.lax.scan(lambda now, _: (improve(settings, now), None), run, length=updates)
         return after
 
-    learner = jax.jit(partial(jax_learner.begin, settings))(jax.random.key(0))
-    run, compile_s = compiled(several, learner)
-    learner = jax.block_until_ready(run(learner))
+    run = jax.jit(partial(begin, settings))(jax.random.key(0))
+    ready, compile_s = compiled(several, run)
+    run = jax.block_until_ready(ready(run))
     times = []
     for _ in range(repeats):
-        learner, seconds = seconds_of(partial(run, learner))
+        run, seconds = seconds_of(partial(ready, run))
         times.append(seconds)
     steps = settings.num_envs * settings.horizon * updates
     return {"compile_s": compile_s, "steps_per_s": steps / statistics.median(times)}

@@ -68,13 +68,13 @@ PICTURES: Mapping[str, Plot] = {
         lambda found: training.survival(found["training_cuda"]),
     ),
     "planning_trials.png": Plot(
-        {"training_cpu": ("plans",)},
-        "training --device cpu --only plans",
+        {"training_cpu": ("trials",)},
+        "training --device cpu --only trials",
         lambda found: planning.trials(found["training_cpu"]),
     ),
     "planning_returns.png": Plot(
-        {"training_cpu": ("plans",)},
-        "training --device cpu --only plans",
+        {"training_cpu": ("trials",)},
+        "training --device cpu --only trials",
         lambda found: planning.returns(found["training_cpu"]),
     ),
 }

@@ -17,7 +17,7 @@ PANELS = (0, 3)
 
 def trials(document: Document) -> Figure:
     """Angles of some trials' pendulums; the darker, the greater the return. On the last panel what was chosen."""
-    section = document["sections"]["plans"]
+    section = document["sections"]["trials"]
     found = section["results"]["fan"]
     figure = style.figure_of(2.2, 0.05)
     shade = LinearSegmentedColormap.from_list("returns", ["#dfe3e8", style.OURS])
@@ -45,7 +45,7 @@ def trials(document: Document) -> Figure:
 
 def returns(document: Document) -> Figure:
     """The mean return of episodes by the number of trials, for each method and number of iterations."""
-    section = document["sections"]["plans"]
+    section = document["sections"]["trials"]
     figure = style.figure_of(2.8, 0.04)
     axes = figure.subplots()
     lines: dict[tuple[str, int], list[Mapping[str, Any]]] = {}

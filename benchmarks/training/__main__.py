@@ -18,12 +18,12 @@ from benchmarks.training import (
     off_policy,
     particles,
     planning,
-    plans,
     profile,
     race,
     replay,
     solving,
     speed,
+    trials,
     worlds,
 )
 from benchmarks.training.plan import TrainingPlan
@@ -46,7 +46,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "race": race.race,
     "drawn": drawn.drawn,
     "planning": planning.planning,
-    "plans": plans.plans,
+    "trials": trials.trials,
     "gpus": gpus.several,
     "profile": profile.profile,
 }

@@ -1,8 +1,9 @@
-"""What presets of the particle environments learn, beside random actions."""
+"""What presets of the particle environments learn, beside random actions and JaxMARL's IPPO on its own environments."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from benchmarks.peers import process
 from benchmarks.training.learning import figures, play_at_random
 from benchmarks.training.plan import TrainingPlan, preset, trained
 from gpu_envs.registry.known import team_spec
@@ -18,6 +19,10 @@ class Learnt(NamedTuple):
     share: float
     """Of what random actions have: at most where that is less than 1, and otherwise at least."""
 
+    def reached(self, value: float, at_random: float) -> bool:
+        """Whether this is enough."""
+        return (value <= self.share * at_random) == (self.share < 1)
+
 
 EXPECTED: Mapping[str, Learnt] = {
     "SimpleSpread-v3": Learnt("default", "distance", 0.4),
@@ -28,7 +33,8 @@ EXPECTED: Mapping[str, Learnt] = {
 def particles(plan: TrainingPlan) -> dict[str, Any]:
     """Trains each with several seeds, and evaluates with the likeliest actions."""
     found = {}
-    for env_id, (name, metric, share) in EXPECTED.items():
+    for env_id, expected in EXPECTED.items():
+        name, metric, share = expected
         roles = [role.name for role in team_spec(env_id).roles]
         at_random = _mean(play_at_random(plan, env_id, roles, {}), metric)
         runs = []
@@ -36,7 +42,7 @@ def particles(plan: TrainingPlan) -> dict[str, Any]:
             trainer, run = trained(plan, env_id, name, seed)
             run["evaluated"] = _mean(figures(trainer.evaluate(episodes=EPISODES)), metric)
             runs.append(run)
-        reached = [(run["evaluated"] <= share * at_random) == (share < 1) for run in runs]
+        reached = [expected.reached(run["evaluated"], at_random) for run in runs]
         found[env_id] = {
             "preset": name,
             "metric": metric,
@@ -48,6 +54,36 @@ def particles(plan: TrainingPlan) -> dict[str, Any]:
         }
         ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in runs)
         plan.log(f"{env_id}, {metric}: {at_random:.3g} at random; {ends}; {sum(reached)} of {len(runs)} seeds suffice")
+        found[env_id]["jaxmarl"] = jaxmarl(plan, env_id)
+    return found
+
+
+def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]:
+    """IPPO with JaxMARL's settings: what it comes to, and the seconds of training until it first suffices.
+
+    Args:
+        plan: Where; fewer seeds where one takes long.
+        env_id: Ours.
+        options: More of the peer's command line.
+    """
+    given = ("--env-id", env_id, "--seeds", min(SEEDS, plan.seeds), "--device", plan.device, *options)
+    try:
+        found = process.figures(
+            plan.jax_python, "jaxmarl", "jaxmarl_ippo", "--episodes", EPISODES, *given, environment=plan.jax_environment
+        )
+    except RuntimeError as error:
+        plan.log(str(error))
+        found = {"skipped": [line for line in str(error).splitlines() if "Error" in line or "failed" in line][-1]}
+    if "skipped" in found:
+        plan.log(f"  JaxMARL's IPPO: skipped: {found['skipped']}")
+        return found
+    for run in found["runs"]:
+        sufficed = (s for s, value in run["evaluated"] if EXPECTED[env_id].reached(value, found["random"]))
+        run["reached_s"], run["evaluated"] = next(sufficed, None), run["evaluated"][-1][1]
+    found["reached"] = sum(EXPECTED[env_id].reached(run["evaluated"], found["random"]) for run in found["runs"])
+    ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in found["runs"])
+    first = ", ".join(f"{run['reached_s']:.1f} s" for run in found["runs"] if run["reached_s"] is not None) or "never"
+    plan.log(f"  JaxMARL's IPPO: {found['random']:.3g} at random; {ends}; {found['reached']} suffice, first: {first}")
     return found
 
 

@@ -28,7 +28,7 @@ class TrainingPlan:
     seconds: float
     """Of such a round."""
     jax_python: str
-    """A Python that has jax."""
+    """A Python that has jax, and jaxmarl where that is to be beside."""
     sb3_python: str
     """A Python that has stable-baselines3."""
     log: Callable[[str], None]
@@ -38,6 +38,11 @@ class TrainingPlan:
     def on_gpu(self) -> bool:
         """Whether it is a CUDA device."""
         return self.device == "cuda"
+
+    @property
+    def jax_environment(self) -> dict[str, str]:
+        """JAX would take three quarters of a device's memory at once, and another device where it finds none."""
+        return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": self.device}
 
 
 def preset(env_id: str, name: str = "default") -> Mapping[str, Any]:

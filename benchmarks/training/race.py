@@ -113,14 +113,12 @@ def _ours(plan: TrainingPlan, seed: int, rule: Rule) -> dict[str, Any]:
 
 def _peer(plan: TrainingPlan, peer: Peer, rule: Rule) -> dict[str, Any]:
     python = plan.jax_python if peer.package == "rejax" else plan.sb3_python
-    # JAX would take three quarters of a device's memory at once, and without a word another device where it finds none
-    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": plan.device}
     runs: list[dict[str, Any]] = []
     for seed in range(min(plan.seeds, PEER_SEEDS)):
         given = ("--seed", seed, "--device", plan.device, "--rule", json.dumps(dataclasses.asdict(rule)))
         try:
             run = process.figures(
-                python, peer.package, peer.module, *peer.arguments, *given, environment=environment
+                python, peer.package, peer.module, *peer.arguments, *given, environment=plan.jax_environment
             )  # fmt: skip
         except RuntimeError as error:
             plan.log(str(error))

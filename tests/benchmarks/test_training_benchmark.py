@@ -11,8 +11,9 @@ import pytest
 
 import gpu_envs
 from benchmarks import record
+from benchmarks.pages import comparisons
 from benchmarks.peers import process
-from benchmarks.training import plan, race, worlds
+from benchmarks.training import particles, plan, race, worlds
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_the_jax_peer_plays_the_same_game() -> None:
 def test_the_jax_peer_stops_by_the_same_rule() -> None:
     """The most recent whole steps in which at least 100 episodes ended."""
     pytest.importorskip("jax")
-    from benchmarks.peers.jax_learner import mean_of_last
+    from benchmarks.peers.jax_ppo import mean_of_last
 
     assert mean_of_last(np.array([[60, 600.0], [39, 390.0]])) == -math.inf
     assert mean_of_last(np.array([[1000, 0.0], [60, 600.0], [0, 0.0], [50, 1600.0]])) == pytest.approx(2200 / 110)
@@ -174,3 +175,38 @@ def test_a_race_ends_at_its_limit() -> None:
     found = rule.race(lambda _: next(steps), lambda: next(returns))
     assert (found["steps"], found["reached"]) == (20, True)
     assert race.outcome([{"seed": 0, "failed": "no device"}])["median_s"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "at_random"), [("SimpleSpread-v3", 2.27), ("SimpleTag-v3", 0.45)])
+def test_jaxmarl_is_trained_beside_the_particles(env_id: str, at_random: float) -> None:
+    """Random play comes to what it does in ours, and a few updates to more; who is not there costs nothing."""
+    python = sys.executable
+    here = plan.TrainingPlan(
+        "cpu", seeds=1, rounds=1, seconds=1.0, jax_python=python, sb3_python="", log=lambda _: None
+    )
+    found = particles.jaxmarl(here, env_id, "--updates", 60, "--every", 40, "--episodes", 2000)
+    if process.lacking(python, ["jaxmarl"]):
+        assert found == {"skipped": f"{python} has no jaxmarl"}
+        return
+    assert found["random"] == pytest.approx(at_random, abs=0.15)
+    (run,) = found["runs"]
+    assert run["steps"] == 60 * 128 * 16
+    assert run["seconds"] > 0
+    assert (run["evaluated"] < 0.8 * at_random) if env_id == "SimpleSpread-v3" else (run["evaluated"] > 1.5 * at_random)
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_particles_table_has_who_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JaxMARL has a row where it ran, with the median of the seeds that sufficed; otherwise none."""
+    ours = {"metric": "distance", "random": 2.0, "reached": 1, "runs": [{"evaluated": 0.5, "seconds": 0.6}]}
+    runs = [{"evaluated": value, "seconds": 60.0, "reached_s": s} for value, s in ((0.7, 12.0), (0.9, None))]
+    theirs = {"random": 2.1, "reached": 1, "runs": runs}
+    beside = {"A": {**ours, "jaxmarl": theirs}, "B": {**ours, "jaxmarl": {"skipped": "no device"}}, "C": ours}
+    monkeypatch.setattr(comparisons, "results", lambda *_: beside)
+    assert comparisons.particles(Path()).splitlines()[2:] == [
+        "| A, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
+        "| A, distance | JaxMARL's IPPO | 2.10 | 0.70, 0.90 | 1 of 2 | 60 | 12 |",
+        "| B, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
+        "| C, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
+    ]

@@ -1,4 +1,4 @@
-"""What a plan looks like while it gets better, and what more trials are good for, with the example that plans."""
+"""What trials look like while a plan gets better, and what more of them are good for, with the example that plans."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ class _Watched:
         return self.tried[-1]._replace(rewards=self.tried[-1].rewards.sum(0))
 
 
-def plans(plan: TrainingPlan) -> dict[str, Any]:
+def trials(plan: TrainingPlan) -> dict[str, Any]:
     """Paths of trials by iteration, from one moment of Pendulum; and returns of episodes by the number of trials."""
     return {"fan": _fan(plan), "returns": _returns(plan)}
 
