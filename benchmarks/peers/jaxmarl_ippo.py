@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=SETTINGS.updates)
     parser.add_argument("--every", type=int, default=100, help="updates between evaluations")
     parser.add_argument("--episodes", type=int, default=10_000, help="of an evaluation")
-    parser.add_argument("--limit-s", type=float, default=100.0, help="of training: then no other seed begins")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="of training: then no other seed begins")
     options = parser.parse_args()
     settings = dataclasses.replace(SETTINGS, updates=options.updates)
     with jax.default_device(jax.devices(options.device)[0]):
