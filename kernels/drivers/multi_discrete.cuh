@@ -7,6 +7,7 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
         FN int operator[](int j) const { return value[j]; }
     };
     using Drawn = i64;
+    static constexpr int SIZE      = ELEMENTS;
     static constexpr u32 PER_BLOCK = ELEMENTS >= 4 ? 1 : 4 / ELEMENTS;  // further words of an action: further blocks
 
     int value[ELEMENTS][LANES];
