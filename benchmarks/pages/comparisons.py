@@ -110,9 +110,9 @@ def libraries(_page: Path) -> str:
 
 def particles(_page: Path) -> str:
     """What is learnt in the particle environments, beside JaxMARL."""
-    rows = []
+    rows, theirs = [], results("training_cuda", "ippo")
     for env_id, ours in results("training_cuda", "particles").items():
-        for who, of in {"ours": ours, "JaxMARL's IPPO": ours.get("jaxmarl", {"skipped": "not measured"})}.items():
+        for who, of in {"ours": ours, "JaxMARL's IPPO": theirs[env_id]}.items():
             if "skipped" in of:
                 continue
             runs = of["runs"]

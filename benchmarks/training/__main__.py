@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "tag_learning": learning.tag,
     "worlds": worlds.worlds,
     "particles": particles.particles,
+    "ippo": particles.ippo,
     "updates": off_policy.updates,
     "replay": replay.replay,
     "efficiency": off_policy.efficiency,

@@ -1,4 +1,4 @@
-"""What presets of the particle environments learn, beside random actions and JaxMARL's IPPO on its own environments."""
+"""What presets of the particle environments learn, beside random actions, and JaxMARL's IPPO on its own environments."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -54,12 +54,16 @@ def particles(plan: TrainingPlan) -> dict[str, Any]:
         }
         ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in runs)
         plan.log(f"{env_id}, {metric}: {at_random:.3g} at random; {ends}; {sum(reached)} of {len(runs)} seeds suffice")
-        found[env_id]["jaxmarl"] = jaxmarl(plan, env_id)
     return found
 
 
+def ippo(plan: TrainingPlan) -> dict[str, Any]:
+    """The same of JaxMARL's IPPO, in its own environments; a seed takes minutes."""
+    return {env_id: jaxmarl(plan, env_id) for env_id in EXPECTED}
+
+
 def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]:
-    """IPPO with JaxMARL's settings: what it comes to, and the seconds of training until it first suffices.
+    """In one environment: what it comes to, and the seconds of training until it first suffices.
 
     Args:
         plan: Where; fewer seeds where one takes long.
@@ -75,7 +79,7 @@ def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]
         plan.log(str(error))
         found = {"skipped": [line for line in str(error).splitlines() if "Error" in line or "failed" in line][-1]}
     if "skipped" in found:
-        plan.log(f"  JaxMARL's IPPO: skipped: {found['skipped']}")
+        plan.log(f"JaxMARL's IPPO in {env_id}: skipped: {found['skipped']}")
         return found
     for run in found["runs"]:
         sufficed = (s for s, value in run["evaluated"] if EXPECTED[env_id].reached(value, found["random"]))
@@ -83,7 +87,10 @@ def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]
     found["reached"] = sum(EXPECTED[env_id].reached(run["evaluated"], found["random"]) for run in found["runs"])
     ends = ", ".join(f"{run['evaluated']:.3g} in {run['seconds']:.1f} s" for run in found["runs"])
     first = ", ".join(f"{run['reached_s']:.1f} s" for run in found["runs"] if run["reached_s"] is not None) or "never"
-    plan.log(f"  JaxMARL's IPPO: {found['random']:.3g} at random; {ends}; {found['reached']} suffice, first: {first}")
+    plan.log(
+        f"JaxMARL's IPPO in {env_id}: {found['random']:.3g} at random; {ends}; {found['reached']} suffice, "
+        f"first: {first}"
+    )
     return found
 
 

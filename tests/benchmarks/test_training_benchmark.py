@@ -202,11 +202,10 @@ def test_the_particles_table_has_who_was_measured(monkeypatch: pytest.MonkeyPatc
     ours = {"metric": "distance", "random": 2.0, "reached": 1, "runs": [{"evaluated": 0.5, "seconds": 0.6}]}
     runs = [{"evaluated": value, "seconds": 60.0, "reached_s": s} for value, s in ((0.7, 12.0), (0.9, None))]
     theirs = {"random": 2.1, "reached": 1, "runs": runs}
-    beside = {"A": {**ours, "jaxmarl": theirs}, "B": {**ours, "jaxmarl": {"skipped": "no device"}}, "C": ours}
-    monkeypatch.setattr(comparisons, "results", lambda *_: beside)
+    sections = {"particles": {"A": ours, "B": ours}, "ippo": {"A": theirs, "B": {"skipped": "no device"}}}
+    monkeypatch.setattr(comparisons, "results", lambda _, section: sections[section])
     assert comparisons.particles(Path()).splitlines()[2:] == [
         "| A, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
         "| A, distance | JaxMARL's IPPO | 2.10 | 0.70, 0.90 | 1 of 2 | 60 | 12 |",
         "| B, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
-        "| C, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
     ]
