@@ -1,4 +1,4 @@
-"""What presets of the particle environments learn, beside random actions, and JaxMARL's IPPO on its own environments."""
+"""What presets of the particle environments learn, beside random play, and JaxMARL's IPPO on its own environments."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
