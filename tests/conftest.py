@@ -63,6 +63,7 @@ AS_SHIPPED = [
         HERE / "kernels" / f"test_{name}.py"
         for name in ("compilers", "determinism", "elementary", "math", "parity", "philox")
     ),
+    HERE / "training" / "test_sampler.py",
 ]
 """Tests of compilers and of arithmetic compile as users do; others do not optimise, which takes a quarter of the time
 and gives the same bits, as ``test_compilers.py`` makes sure."""
