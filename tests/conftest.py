@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, Tab, found
-from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, Make, Place, forgotten
+from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, UNOPTIMISED, Make, Place, forgotten
 from registered import Variant
 from replay_pages import READY, STILL, Open
 
@@ -55,22 +55,28 @@ class NamesFailures:
             terminal.write_line(f"failed: {report.nodeid}: {why[0][:200] if why else report.when}", red=True)
 
 
-AS_SHIPPED = ("backend", "kernels")
-"""Folders whose tests compile as users do; those of others do not optimise, and take a quarter of the time."""
-
 HERE = Path(__file__).parent
 
-QUICK = HERE / "support" / "unoptimised-c++"
+AS_SHIPPED = [
+    HERE / "backend",
+    *(
+        HERE / "kernels" / f"test_{name}.py"
+        for name in ("compilers", "determinism", "elementary", "math", "parity", "philox")
+    ),
+    HERE / "training" / "test_sampler.py",
+]
+"""Tests of compilers and of arithmetic compile as users do; others do not optimise, which takes a quarter of the time
+and gives the same bits, as ``test_compilers.py`` makes sure."""
 
 
 @pytest.fixture(autouse=True)
 def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """Most compilations are of environments that take a few steps."""
-    shipped = any(request.path.is_relative_to(HERE / folder) for folder in AS_SHIPPED)
+    shipped = any(request.path.is_relative_to(path) for path in AS_SHIPPED)
     timed = request.node.get_closest_marker("timing") is not None
     with pytest.MonkeyPatch.context() as own:  # a test's own monkeypatch is undone when the test asks for it, not first
         if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
-            own.setenv("CXX", str(QUICK))
+            own.setenv("CXX", UNOPTIMISED)
         yield
 
 

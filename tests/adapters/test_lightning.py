@@ -1,10 +1,12 @@
 """The example with Lightning: it learns, its processes train as one, and its checkpoints are gone on with."""
 
+import functools
 import json
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,23 +98,34 @@ def kept(folder: Path, name: str, devices: int, updates: int, **settings: Any) -
     return [torch.load(folder / f"{name}-{rank}", weights_only=True) for rank in range(devices)]
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Sequence[Any]]]:
+    """By a run's name, the folder of five updates of two processes, and what these keep; they are started once."""
+
+    @functools.cache
+    def run_of(name: str) -> tuple[Path, Sequence[Any]]:
+        folder = tmp_path_factory.mktemp("two")
+        return folder, kept(folder, name, 2, 5)
+
+    return run_of
+
+
 @pytest.fixture(scope="module", params=RUNS)
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
-    """The name of a run, its folder, and what two processes keep of five updates."""
-    folder = tmp_path_factory.mktemp("two")
-    return request.param, folder, kept(folder, request.param, 2, 5)
+def both(request: pytest.FixtureRequest, two: Any) -> tuple[str, Sequence[Any]]:
+    """The name of a run, and what two processes keep of five updates."""
+    return request.param, two(request.param)[1]
 
 
-def test_all_have_the_same_weights(both: Sequence[Any]) -> None:
-    _, _, (first, second) = both
+def test_all_have_the_same_weights(both: Any) -> None:
+    _, (first, second) = both
     assert first["epochs"] == second["epochs"] == 5
     assert_same_bits(first["before"], second["before"])
     assert_same_bits(first["after"], second["after"])
     assert any((first["before"][name] != first["after"][name]).any() for name in first["after"])
 
 
-def test_each_has_replicas_of_its_own(both: Sequence[Any]) -> None:
-    name, _, ranks = both
+def test_each_has_replicas_of_its_own(both: Any) -> None:
+    name, ranks = both
     given = RUNS[name]
     role, params = given.get("role"), json.loads(given.get("params", "{}"))
     env = gpu_envs.make(given["env"], 2 * given.get("num_envs", EACH), device="cpu", **params)
@@ -122,9 +135,9 @@ def test_each_has_replicas_of_its_own(both: Sequence[Any]) -> None:
     assert len(np.unique(whole[:, 0], axis=0)) == len(whole)
 
 
-def test_updates_are_those_of_one_process(both: Sequence[Any], tmp_path: Path) -> None:
+def test_updates_are_those_of_one_process(both: Any, tmp_path: Path) -> None:
     """Gradients and the moments of advantages are about the samples of all."""
-    name, _, ranks = both
+    name, ranks = both
     if name == "runners":
         assert ranks[0]["alive"] != ranks[1]["alive"]
     (alone,) = kept(tmp_path, name, 1, 5, num_envs=2 * RUNS[name].get("num_envs", EACH))
@@ -133,9 +146,10 @@ def test_updates_are_those_of_one_process(both: Sequence[Any], tmp_path: Path) -
         torch.testing.assert_close(ranks[0]["after"][tensor], value, rtol=1e-3, atol=2e-5)
 
 
-def test_a_checkpoint_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_checkpoint_is_gone_on_with(two: Any, tmp_path: Path) -> None:
     """By as many processes, from the same weights and in new episodes."""
-    (first, _), again = kept(tmp_path, "cartpole", 2, 5), {"ckpt_path": LAST}
+    (folder, (first, _)), again = two("cartpole"), {"ckpt_path": LAST}
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     checkpoint = torch.load(tmp_path / LAST, weights_only=True)
     assert (checkpoint["epoch"], checkpoint["global_step"]) == (4, 5)
     assert_same_bits({f"policy.{name}": value for name, value in first["after"].items()}, checkpoint["state_dict"])

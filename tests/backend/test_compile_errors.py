@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import IDS, TEAM_IDS
-from nvrtc import compile_with_nvrtc, nvrtc_missing
+from nvrtc import nvrtc_missing, ptx_of
 
 import gpu_envs
 from gpu_envs import EnvSpec, Field, Param, Role, Rules, Spec, Table, TeamSpec
@@ -113,7 +113,7 @@ def with_nvrtc(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program(spec, on_gpu=True)
     messages.check_library(made, "NVRTC")
     try:
-        compile_with_nvrtc(made.source)
+        ptx_of(made.source)
     except CompileError as error:
         raise messages.compile_error(made, error.output, "NVRTC") from error
 

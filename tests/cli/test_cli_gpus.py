@@ -91,7 +91,7 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
 
 
 @pytest.mark.parametrize("place", DEVICES)
-@pytest.mark.parametrize(("rank", "gpus"), [(0, 2), (1, 2), (2, 3)])
+@pytest.mark.parametrize(("rank", "gpus"), [(0, 2), (2, 3)])
 def test_one_is_killed(rank: int, gpus: int, place: str, tmp_path: Path) -> None:
     if place != "cpu" and gpus > device_count():
         pytest.skip("more GPUs than there are")
@@ -211,9 +211,10 @@ def test_what_fails_in_the_midst(error: str, code: int, said: str, tmp_path: Pat
     assert stderr.count(said) == 1 + helps
     assert stderr.count(f"goes on from update 20 of {run} (restart 1 of 1)\n") == helps
     assert stderr.endswith(f"; gpu-envs train --resume {run} goes on from update 20\n") == helps
-    found, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "6400"))
-    assert (found, stderr) == (OK, "")
-    assert "6,400 in 25 updates" in stdout
+    if error == "OverflowError":  # what all of them leave is gone on with
+        found, stdout, stderr = ended(started("--resume", str(run), "--total-steps", "6400"))
+        assert (found, stderr) == (OK, "")
+        assert "6,400 in 25 updates" in stdout
 
 
 def test_numbers_that_become_nan(tmp_path: Path) -> None:

@@ -63,10 +63,11 @@ def test_the_next_three_commands(options: tuple[str, ...], tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", KINDS, ids=lambda options: " ".join(options) or "plain")
-def test_all_of_its_own_tests(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--python", "--multi-agent"])
+def test_all_of_its_own_tests(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both files of tests, on rules in both languages, which are the same rules."""
     pytest.importorskip("torch")
-    said(capsys, "new", "envs/a_boat", *options)
+    said(capsys, "new", "envs/a_boat", option)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "envs/a_boat"]
     done = subprocess.run(words, env=with_package(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

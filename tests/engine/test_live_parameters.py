@@ -158,7 +158,7 @@ def test_a_direct_step_follows_the_parameters(make: Make, env_id: str) -> None:
 
 def test_threads_take_turns(make: Make, variant: Variant) -> None:
     """Two threads that step one environment get what one thread would: each step's results whole, none lost."""
-    count, steps = 3000 if variant.env_id != COVID else 100, 25
+    count, steps = 1000 if variant.env_id != COVID else 100, 25
     env, alone = (made(make, variant, count, autoreset_mode="SameStep", threads=1) for _ in range(2))
     for each in (env, alone):
         each.reset(seed=0)

@@ -1,5 +1,6 @@
 """NVRTC compiles every kernel of every environment, with no GPU needed: to machine code, without surprises in it."""
 
+import itertools
 import os
 import re
 
@@ -33,13 +34,12 @@ def _nvrtc() -> None:
         pytest.skip(f"{missing}; pip install 'gpu_envs[cuda13]' brings it")
 
 
-@pytest.mark.parametrize(
-    ("architecture", "precision"), [*((each, "float32") for each in ARCHITECTURES), ("sm_90a", "float64")]
-)
+@pytest.mark.parametrize(("architecture", "mode"), [*zip(ARCHITECTURES, AUTORESET_MODES, strict=True)])
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles(env_id: str, architecture: str, precision: str) -> None:
-    for program in programs(env_id, "SameStep", precision):
-        check(program, architecture, precision)
+def test_compiles(env_id: str, architecture: str, mode: str) -> None:
+    """For every architecture and in every mode, though not in every mode for each."""
+    for program in programs(env_id, mode, "float32"):
+        check(program, architecture, "float32")
 
 
 def test_copies_of_rows_compile() -> None:
@@ -58,15 +58,6 @@ def test_particles_compile(env_id: str, continuous: bool) -> None:
         check(program, "sm_90a", "float32")
 
 
-@pytest.mark.parametrize(
-    ("mode", "precision"), [("NextStep", "float32"), ("NextStep", "float64"), ("Disabled", "float32")]
-)
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles_in_every_autoreset_mode(env_id: str, mode: str, precision: str) -> None:
-    for program in programs(env_id, mode, precision):
-        check(program, "sm_90a", precision)
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_compiles_with_parameters_per_replica(env_id: str, precision: str) -> None:
@@ -83,10 +74,9 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
     return arrays | dict(zip((name for name in free if name not in arrays), kinds, strict=False))
 
 
-@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles_with_drawn_parameters(env_id: str, mode: str) -> None:
-    for program in programs(env_id, mode, "float32", drawn=drawn_params(env_id)):
+def test_compiles_with_drawn_parameters(env_id: str) -> None:
+    for program in programs(env_id, "SameStep", "float32", drawn=drawn_params(env_id)):
         check(program, "sm_90a", "float32")
 
 
@@ -135,17 +125,11 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
     assert found == set(HOOKS)
 
 
-@pytest.mark.parametrize("mode", AUTORESET_MODES)
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
+@pytest.mark.parametrize(("env_id", "mode"), [*zip([*IDS, *TEAM_IDS], itertools.cycle(AUTORESET_MODES))])
 def test_compiles_without_statistics(env_id: str, mode: str) -> None:
+    """Each in one mode, and in every mode some of one agent and some with a team."""
     for program in programs(env_id, mode, "float32", statistics=False):
         check(program, "sm_90", "float32")
-
-
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_a_checked_build_compiles_without_statistics(env_id: str) -> None:
-    for program in programs(env_id, "SameStep", "float32", checked=True, statistics=False):
-        ptx_of(program.source)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -172,9 +156,9 @@ def strings(ptx: str) -> set[bytes]:
     return {bytes(map(int, codes.split(","))).rstrip(b"\0") for codes in found}
 
 
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_a_build_that_looks_at_every_index_compiles(env_id: str) -> None:
-    for program in programs(env_id, "SameStep", "float32", checked=True):
+@pytest.mark.parametrize(("env_id", "statistics"), [*zip([*IDS, *TEAM_IDS], itertools.cycle([True, False]))])
+def test_a_build_that_looks_at_every_index_compiles(env_id: str, statistics: bool) -> None:
+    for program in programs(env_id, "SameStep", "float32", checked=True, statistics=statistics):
         ptx_of(program.source)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 from small_envs import chase, wrong
 from translation_cases import HEADER, module, rules_of
 
@@ -167,4 +167,4 @@ def test_the_checker_takes_them_for_phases(spec: TeamSpec) -> None:
 @pytest.mark.parametrize("checked", [False, True])
 def test_nvrtc_compiles(spec: TeamSpec, many: int, checked: bool) -> None:
     for program in programs(spec, "SameStep", "float32", checked=checked, many=many):
-        compile_with_nvrtc(program.source)
+        ptx_of(program.source)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
 from harness import HAS_TORCH, Place, forgotten, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing
+from nvrtc import nvrtc_missing, ptx_of
 from small_envs import chase
 
 import gpu_envs
@@ -167,7 +167,7 @@ def test_it_compiles_for_every_schedule(spec: TeamSpec, pairs: int) -> None:
     config = SimulationConfig(many, 8, "SameStep", "float32", 6, many.check_params({}, 1), active_heads=True)
     layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), frozenset())
     (module,) = layout.modules
-    compile_with_nvrtc(generate(layout, module).source)
+    ptx_of(generate(layout, module).source)
 
 
 def test_what_is_wrong_is_told(spec: TeamSpec) -> None:

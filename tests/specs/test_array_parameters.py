@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from harness import Place, assert_same_bits, moved, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing, programs
+from nvrtc import nvrtc_missing, programs, ptx_of
 from small_envs import walk, wrong
 
 import gpu_envs
@@ -191,4 +191,4 @@ def test_an_index_outside_is_found(tmp_path: Path) -> None:
 def test_nvrtc_compiles(spec: Any, checked: bool) -> None:
     for per_replica in (False, True):
         for program in programs(spec, "SameStep", "float32", per_replica, checked):
-            compile_with_nvrtc(program.source)
+            ptx_of(program.source)

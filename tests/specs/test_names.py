@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
-from nvrtc import H200, compile_with_nvrtc, nvrtc_missing
+from nvrtc import H200, nvrtc_missing, ptx_of
 from small_envs import CHASE, chase, walk
 
 from gpu_envs import Field, Metric, MultiAgentEnv, Param, Uniform, VectorEnv
@@ -145,7 +145,7 @@ def test_a_team_may_have_names_that_only_one_agent_may_not(tmp_path: Path, devic
     assert env.state["i"].tolist() == [[2.0] * 4] * 2
     if not nvrtc_missing():
         config = SimulationConfig(spec, 4, "SameStep", "float32", 20, spec.check_params({}, 4))
-        compile_with_nvrtc(generate(layout_of(config, H200), "multi_agent").source)
+        ptx_of(generate(layout_of(config, H200), "multi_agent").source)
 
 
 def programs(spec: Spec) -> Iterator[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 from harness import HAS_TORCH, MODES, Place, numpy_of
-from nvrtc import compile_with_nvrtc, nvrtc_missing
+from nvrtc import nvrtc_missing, ptx_of
 from sharing import joined, sharing
 
 import gpu_envs
@@ -161,7 +161,7 @@ def test_it_compiles_for_every_schedule(spec: TeamSpec, hunters: int, apart: boo
     config = SimulationConfig(spec, 8, "SameStep", "float32", 40, params, apart=apart)
     layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), frozenset())
     (module,) = layout.modules
-    compile_with_nvrtc(generate(layout, module).source)
+    ptx_of(generate(layout, module).source)
 
 
 def test_what_is_wrong_is_told(spec: TeamSpec, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ SMALLER: dict[str, dict[str, Any]] = {"RiceN-v0": {"num_regions": 3}}
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
+UNOPTIMISED = str(Path(__file__).with_name("unoptimised-c++"))
+"""A compiler that does not optimise, for ``CXX``."""
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_CUDA = device_count() > 0 and importlib.util.find_spec("cupy") is not None
 DEVICES = ("cpu", "cuda") if HAS_CUDA else ("cpu",)

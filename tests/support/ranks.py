@@ -20,7 +20,9 @@ def together(size: int, work: Callable[..., Any], folder: Path, *given: Any, dev
     Devices are ``cpu``, ``cuda``, and ``nccl``: CUDA where all goes through NCCL, as it does from host to host.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
+    # forks of a process that has imported torch and does nothing else; one that has used CUDA could not be forked
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "gpu_envs.training"])
     ranks = [context.Process(target=_rank, args=(r, size, work, folder, given, device)) for r in range(size)]
     for rank in ranks:
         rank.start()

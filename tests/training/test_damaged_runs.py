@@ -20,7 +20,7 @@ from gpu_envs.training import Config, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-DAMAGES = int(os.environ.get("DAMAGES", "500"))
+DAMAGES = int(os.environ.get("DAMAGES", "200"))
 KILLS = int(os.environ.get("KILLS", "5"))
 BATCHES = 10
 
