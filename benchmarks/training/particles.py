@@ -58,7 +58,7 @@ def particles(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def ippo(plan: TrainingPlan) -> dict[str, Any]:
-    """The same of JaxMARL's IPPO, in its own environments; a seed takes minutes."""
+    """The same of JaxMARL's IPPO, in its own environments; a seed takes about a minute."""
     return {env_id: jaxmarl(plan, env_id) for env_id in EXPECTED}
 
 

@@ -41,7 +41,7 @@ class TrainingPlan:
 
     @property
     def jax_environment(self) -> dict[str, str]:
-        """JAX would take three quarters of a device's memory at once, and another device where it finds none."""
+        """Variables for JAX, which would take most of a device's memory, or another device where it finds none."""
         return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": self.device}
 
 

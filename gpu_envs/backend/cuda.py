@@ -65,7 +65,7 @@ class CudaKernels(Kernels):
     """Functions of a module on one device."""
 
     def __init__(self, functions: dict[str, int], device: int, program: Program, block: int) -> None:
-        """Keeps the functions' handles, and the shape of their launches: as many threads a block as registers allow."""
+        """Keeps the functions' handles, and how many threads each lets a block have."""
         driver = import_cuda().driver
         most = driver.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         self._functions = functions

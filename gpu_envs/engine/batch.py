@@ -88,7 +88,7 @@ class Batch(Saving, Generic[SpecT, ResultT]):
             statistics: Give ``infos["episode"]`` where an episode ends. None: not for NumPy; Gymnasium has a wrapper.
                 False: keep no returns, lengths and metrics at all, so that steps need not read and write them.
             threads: On the CPU: the most threads to use; None: one for each core.
-            block_size: On CUDA: threads per block, with a team the most; None: the default.
+            block_size: On CUDA: threads per block, at most; None: the default.
             checking: Look at every number after every call, and raise a NotFiniteError for what is NaN or infinite. It
                 waits for the device, so it is for finding mistakes, and never within a CUDA graph.
             first_replica: The number of the first in a larger batch, as part of which these are seeded and named.

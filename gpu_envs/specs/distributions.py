@@ -16,7 +16,8 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 
 LEAST_SHARE = 0.01
-"""Of a normal distribution that must lie within its limits."""
+"""Of a normal distribution that must lie within its limits: with less, shares that are drawn would be too small for
+``normal_below`` in ``kernels/dialect/distributions.cuh``."""
 
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 

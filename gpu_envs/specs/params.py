@@ -227,6 +227,8 @@ class Param:
             limited = found.within(*self.limits(precision))
         except ValueError as error:
             raise ValueError(f"parameter {name!r} {error}") from None
+        if not all(math.isfinite(_rounded(number, precision)) for number in found.numbers if math.isfinite(number)):
+            raise ValueError(f"parameter {name!r} is drawn from {found}, of which {precision} makes a number infinite")
         for number in limited.range:
             self.check_one(f"parameter {name!r}, drawn from {found},", number, precision)
         return found

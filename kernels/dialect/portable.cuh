@@ -4,7 +4,7 @@
 //   FN                       a function of the simulation
 //   SELDOM                   one that is seldom called, and kept out of the way
 //   KERNEL(name, Call)       an entry point; its one argument is named `call`
-//   KERNEL_OF_BLOCKS(name, Call, threads, blocks)    one whose blocks have so many threads, so many of them at a time
+//   KERNEL_OF_BLOCKS(name, Call, threads, blocks)    one whose blocks have at most so many threads, so many of them at a time
 //   FOR_EACH_ENV(env, n)     runs over replicas 0 to n-1 in tiles of at most LANES
 //   FOR_EACH_ENV_IN_TURN(env, n, turn)    the same; on a GPU in odd turns backwards, so that it begins with those whose
 //                            memory the turn before has left in the second-level cache

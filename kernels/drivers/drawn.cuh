@@ -1,7 +1,8 @@
 // Parameters that each replica draws when an episode begins, of single-agent environments. They are kept in the arrays of
 // parameters, where a step reads them as it reads those that replicas were given.
 
-// What draws would take registers, and hold half as many threads, which wait for memory most of the time.
+// Left alone, a step that draws takes so many registers that half as many threads fit, too few to hide the wait for
+// memory. (A multiprocessor that holds fewer than 2,048 leaves it alone.)
 #define STEP_KERNEL(name, Call) KERNEL_OF_BLOCKS(name, Call, sizeof(real) == 4 ? 1024 : 256, sizeof(real) == 4 ? 2 : 1)
 
 // Whether a rollout draws those of the episodes that come next for a whole tile, as it makes their first states.

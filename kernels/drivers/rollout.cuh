@@ -27,9 +27,10 @@ constexpr int ROLLOUT_THREADS = sizeof(real) == 4 ? 768 : 256;
 constexpr int STEPS_AHEAD = 2;
 template <class Env> FN void fetch_actions_ahead(const RolloutCall& call, int t, const Env& env) {
     if (!ON_GPU || t + STEPS_AHEAD >= call.steps) return;
-    const Index row   = Index(t + STEPS_AHEAD) * call.buffers.count + env.index(0);
+    const Index base  = Index(t + STEPS_AHEAD) * call.buffers.count;
     const int   bytes = call.action_kind == UINT8 ? 1 : call.action_kind == INT64 || call.action_kind == FLOAT64 ? 8 : 4;
-    fetch_ahead(static_cast<const char*>(call.actions) + row * (Actions::SIZE * bytes));
+    FOR_EACH_LANE(k, env)
+        fetch_ahead(static_cast<const char*>(call.actions) + (base + env.index(k)) * (Actions::SIZE * bytes));
 }
 
 KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {

@@ -13,7 +13,7 @@ import gpu_envs
 from benchmarks import record
 from benchmarks.pages import comparisons
 from benchmarks.peers import process
-from benchmarks.training import particles, plan, race, worlds
+from benchmarks.training import drawn, particles, plan, race, worlds
 
 
 @pytest.fixture
@@ -178,6 +178,20 @@ def test_a_race_ends_at_its_limit() -> None:
 
 
 @pytest.mark.slow
+def test_policies_are_judged_in_the_same_drawn_worlds(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from gpu_envs.training import Config, train
+
+    config = Config(env="CartPole-v1", device="cpu", num_envs=64, total_steps=20_000, run_dir=str(tmp_path / "run"))
+    train(config, progress=False)
+    here = plan.TrainingPlan("cpu", 1, 1, 1.0, jax_python="", sb3_python="", log=lambda _: None)
+    params = plan.preset("CartPole-v1", "drawn")["params"]
+    first, again = (drawn.returns(here, tmp_path / "run", params, worlds=20) for _ in range(2))
+    assert (first == again).all()
+    assert len(np.unique(first)) > 10
+    assert 8 <= first.min() < first.max() <= 500
+
+
 @pytest.mark.parametrize(("env_id", "at_random"), [("SimpleSpread-v3", 2.27), ("SimpleTag-v3", 0.45)])
 def test_jaxmarl_is_trained_beside_the_particles(env_id: str, at_random: float) -> None:
     """Random play comes to what it does in ours, and a few updates to more; who is not there costs nothing."""

@@ -90,9 +90,12 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
     return sorted(map(int, listed.stdout.split()))
 
 
-@pytest.mark.parametrize("place", DEVICES)
-@pytest.mark.parametrize(("rank", "gpus"), [(0, 2), (2, 3)])
-def test_one_is_killed(rank: int, gpus: int, place: str, tmp_path: Path) -> None:
+KILLED = {"cpu": [(0, 2), (2, 3)], "cuda": [(0, 2), (1, 2), (2, 3)]}
+"""Which process of how many."""
+
+
+@pytest.mark.parametrize(("place", "rank", "gpus"), [(p, *each) for p in DEVICES for each in KILLED[p]])
+def test_one_is_killed(place: str, rank: int, gpus: int, tmp_path: Path) -> None:
     if place != "cpu" and gpus > device_count():
         pytest.skip("more GPUs than there are")
     run = tmp_path / "run"

@@ -103,13 +103,14 @@ def test_thread_count_changes_nothing(make: Make, variant: Variant, mode: str) -
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-@pytest.mark.parametrize("block_size", [32, 256, 1024])
-def test_block_size_changes_nothing(make: Make, env_id: str, block_size: int) -> None:
+@pytest.mark.parametrize(("block_size", "precision"), [(32, "float32"), (256, "float32"), (1024, "float64")])
+def test_block_size_changes_nothing(make: Make, env_id: str, block_size: int, precision: str) -> None:
     """Launches of other shapes give the same, also where the last block is not full."""
     count = 5_001
     actions, results = random_actions(env_id, 12, count), []
     for size in (None, block_size):
-        env = make(env_id, count, device="cuda", block_size=size, autoreset_mode="SameStep", max_episode_steps=SHORT)
+        more: dict[str, Any] = {"autoreset_mode": "SameStep", "max_episode_steps": SHORT, "precision": precision}
+        env = make(env_id, count, device="cuda", block_size=size, **more)
         first = env.reset(seed=5)[0]
         results.append((first, record_alone(env, actions), env.rollout(10, per_step=True), progress(env)))
     assert_all_same(results)

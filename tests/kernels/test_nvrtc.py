@@ -58,10 +58,11 @@ def test_particles_compile(env_id: str, continuous: bool) -> None:
         check(program, "sm_90a", "float32")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("precision", "per_replica"), [("float32", True), ("float64", True), ("float64", False)])
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles_with_parameters_per_replica(env_id: str, precision: str) -> None:
-    for program in programs(env_id, "SameStep", precision, per_replica=True):
+def test_compiles_with_parameters_per_replica(env_id: str, precision: str, per_replica: bool) -> None:
+    """And in float64 with those that all share."""
+    for program in programs(env_id, "SameStep", precision, per_replica=per_replica):
         check(program, "sm_90a", precision)
 
 
@@ -74,10 +75,13 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
     return arrays | dict(zip((name for name in free if name not in arrays), kinds, strict=False))
 
 
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles_with_drawn_parameters(env_id: str) -> None:
-    for program in programs(env_id, "SameStep", "float32", drawn=drawn_params(env_id)):
-        check(program, "sm_90a", "float32")
+WAYS = itertools.cycle(itertools.product(AUTORESET_MODES, PRECISIONS))
+
+
+@pytest.mark.parametrize(("env_id", "way"), [*zip([*IDS, "CartPole-v1", *TEAM_IDS], WAYS, strict=False)])
+def test_compiles_with_drawn_parameters(env_id: str, way: tuple[str, str]) -> None:
+    for program in programs(env_id, *way, drawn=drawn_params(env_id)):
+        check(program, "sm_90a", way[1])
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])

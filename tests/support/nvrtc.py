@@ -111,9 +111,11 @@ def check(program: Program, architecture: str, precision: str) -> None:
     }
     # Teams' drivers, rollouts, and steps that draw parameters give a thread fewer registers for more threads at a time,
     # at the price of a few spilled words.
-    few_registers = "multi_agent" in program.name or "rollout" in program.name or "struct Drawn {" in program.source
-    spilled = 80 if few_registers else 0
-    assert [(name, value) for name, kind, value in found if kind == "local" and value > spilled] == []
+    all_may = "multi_agent" in program.name or "rollout" in program.name
+    steps_may = "struct Drawn {" in program.source
+    spilled = {name: value for name, kind, value in found if kind == "local" and value}
+    may = {name for name in spilled if all_may or (steps_may and (name == "kernel_step" or "_slowpath" in name))}
+    assert {name: value for name, value in spilled.items() if value > 80 or name not in may} == {}
     crowded = [(name, value) for name, kind, value in found if kind == "registers" and value > REGISTERS[precision]]
     assert crowded == []
     if precision == "float32":
