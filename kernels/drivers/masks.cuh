@@ -30,10 +30,10 @@ template <class Call, class Env> FN void mask_all(const Call& call, const Tile& 
 }
 
 // Draws random actions among those that are possible.
-template <class Env> FN void draw_all(Tile& tile, const ParamBuffers& params, const Words (&bits)[LANES], const Key (&keys)[LANES], const Env& env) {
+template <class Env> FN void draw_all(Tile& tile, const ParamBuffers& params, const Words (&bits)[LANES], const u64 (&seeds)[LANES], const u32 (&episodes)[LANES], const Env& env) {
     FOR_EACH_LANE(k, env) {
         bool possible[CHOICES];
         mask_choices(tile.state.get(k), params.get(env.index(k)), possible);
-        tile.action.draw_possible(k, bits[k], u32(tile.elapsed[k]), keys[k].seed, keys[k].episode, possible);
+        tile.action.draw_possible(k, bits[k], u32(tile.elapsed[k]), seeds[k], episodes[k], possible);
     }
 }

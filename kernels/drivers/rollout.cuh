@@ -10,6 +10,17 @@ struct Spare {
     SpareParams params;
 };
 
+// Functions, since compilers do not vectorise a loop with structs of its own; of actions for all lanes, since none stores
+// every fourth word under a mask: what a lane has already is made again, the same.
+FN void prepare(Spare& spare, int k, const ParamBuffers& params, Index i, u64 seed, u32 episode) {
+    const Key key = {seed, episode};
+    spare.state.set(k, first_state(spare_params(spare.params, k, params, i, key), key));
+    spare.ready[k] = 1;
+}
+FN void prepare_actions(Spare& spare, int k, u64 seed, u32 episode) {
+    spare.action_bits[k] = random_words(seed, RANDOM_ACTION, 0, episode, 0, 0);
+}
+
 struct Sums {
     real rewards[LANES], returns[LANES], episode_return[LANES];
     int  episodes[LANES], terminated[LANES], truncated[LANES], lengths[LANES], episode_length[LANES];
@@ -41,13 +52,15 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
         Spare spare;
         Sums  sums;
         Words action_bits[LANES];
-        Key   keys[LANES];
+        u64   seeds[LANES];
+        u32   episodes[LANES];
         int   limits[LANES];
         const ParamBuffers params = call.params;  // a copy: no store can change it
         load(tile, buffers, env);
         const u32 staggered = now(buffers.staggered);
         FOR_EACH_LANE(k, env) {
-            keys[k]        = {buffers.seeds[env.index(k)], buffers.episodes[env.index(k)]};
+            seeds[k]       = buffers.seeds[env.index(k)];
+            episodes[k]    = buffers.episodes[env.index(k)];
             spare.ready[k] = 0;
             sums.rewards[k] = sums.returns[k] = sums.episode_return[k] = 0;
             sums.episodes[k] = sums.terminated[k] = sums.truncated[k] = sums.lengths[k] = sums.episode_length[k] = 0;
@@ -56,8 +69,9 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
         FOR_EACH_LANE(k, env) limits[k] = limit_of(buffers, staggered, env.index(k), call.limit);
         if (!STAYS) {
             FOR_EACH_MARKED(k, tile.ended, env) {
-                keys[k].episode += 1;
-                restart(tile, k, begin_params(params, env.index(k), keys[k]), keys[k]);
+                episodes[k] += 1;
+                const Key key = {seeds[k], episodes[k]};
+                restart(tile, k, begin_params(params, env.index(k), key), key);
             }
         }
         for (int t = 0; t < call.steps; ++t) {
@@ -70,15 +84,15 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
                 FOR_EACH_LANE(k, env) {
                     const u32 elapsed = u32(tile.elapsed[k]);
                     if (t == 0 || (elapsed % Actions::PER_BLOCK == 0 && elapsed != 0))
-                        action_bits[k] = random_words(keys[k].seed, RANDOM_ACTION, 0, keys[k].episode,
+                        action_bits[k] = random_words(seeds[k], RANDOM_ACTION, 0, episodes[k],
                                                       elapsed / Actions::PER_BLOCK, 0);
                 }
-                draw_all(tile, params, action_bits, keys, env);
+                draw_all(tile, params, action_bits, seeds, episodes, env);
                 if (call.random_actions != nullptr)
                     FOR_EACH_LANE(k, env) tile.action.record(call.random_actions, base + env.index(k), k);
             }
             FOR_EACH_LANE(k, env) {
-                advance_lane(tile, k, keys[k], params.get(env.index(k)), limits[k], STAYS ? tile.ended[k] : 0);
+                advance_lane(tile, k, {seeds[k], episodes[k]}, params.get(env.index(k)), limits[k], STAYS ? tile.ended[k] : 0);
             }
             add_to_totals(tile, params, tile.ended, env);
 
@@ -100,12 +114,9 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
             if (!STAYS && any_lane(wanted != 0)) {
                 FOR_EACH_LANE(k, env) {
                     if (spare.ready[k] || (!ahead() && !finished_now[k])) continue;
-                    const Key next = {keys[k].seed, keys[k].episode + 1};
-                    spare.state.set(k, first_state(spare_params(spare.params, k, params, env.index(k), next), next));
-                    if (call.actions == nullptr)
-                        spare.action_bits[k] = random_words(next.seed, RANDOM_ACTION, 0, next.episode, 0, 0);
-                    spare.ready[k] = 1;
+                    prepare(spare, k, params, env.index(k), seeds[k], episodes[k] + 1);
                 }
+                if (call.actions == nullptr) FOR_EACH_LANE(k, env) prepare_actions(spare, k, seeds[k], episodes[k] + 1);
             }
             const auto& marks = STAYS ? finished_now : tile.flags;
             FOR_EACH_MARKED(k, marks, env) {
@@ -122,7 +133,7 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
                 tile.elapsed[k]        = 0;
                 tile.running_return[k] = 0;
                 limits[k]              = call.limit;
-                keys[k].episode += 1;
+                episodes[k] += 1;
             }
             if (call.per_step) {
                 observe_all(tile, call.params, env);
@@ -139,7 +150,7 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
         if (!STAYS) forget_offsets(buffers, staggered, sums.episodes, env);
         FOR_EACH_LANE(k, env) {
             const Index i         = env.index(k);
-            buffers.episodes[i]   = keys[k].episode;
+            buffers.episodes[i]   = episodes[k];
             call.reward_sum[i]    = sums.rewards[k];
             call.episodes[i]      = sums.episodes[k];
             call.terminated[i]    = sums.terminated[k];

@@ -102,8 +102,8 @@ def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:
 HOOKS = {
     "begin_params(params, i, key)": "params.get(i)",
     "begin_params(call.params, i, key)": "call.params.get(i)",
-    "begin_params(params, env.index(k), keys[k])": "params.get(env.index(k))",
-    "spare_params(spare.params, k, params, env.index(k), next)": "params.get(env.index(k))",
+    "begin_params(params, env.index(k), key)": "params.get(env.index(k))",
+    "spare_params(spare.params, k, params, i, key)": "params.get(i)",
     "keep_params(params, env.index(k), spare.params, k);": "",
     "SpareParams params;": "",
     "spare.ready[k] || (!ahead() && !finished_now[k])": "spare.ready[k]",
