@@ -61,7 +61,7 @@ endif
 
 test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name" chooses among them
 	@$(BIN)/python -c 'import os; n = os.cpu_count() or 1; \
-	  print(f"All tests take about {40 // n + 1} minutes on {n} cores; failures are named as they come.")'
+	  print(f"All tests take about {48 // n + 1} minutes on {n} cores; failures are named as they come.")'
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(DEV_STAMP)  ## formatting, lint and types, and the Dockerfile
