@@ -77,7 +77,8 @@ def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]
         )
     except RuntimeError as error:
         plan.log(str(error))
-        found = {"skipped": [line for line in str(error).splitlines() if "Error" in line or "failed" in line][-1]}
+        lines = str(error).splitlines()
+        found = {"skipped": ([line for line in lines if "Error" in line or "failed" in line] or lines)[-1]}
     if "skipped" in found:
         plan.log(f"JaxMARL's IPPO in {env_id}: skipped: {found['skipped']}")
         return found

@@ -103,9 +103,11 @@ FN u64  nanoseconds() {
 
 FN int minimum_of(int a, int b) { return b < a ? b : a; }
 
+// What will be read soon is on its way into the first-level cache.
+FN void fetch_ahead(const void* at) { asm volatile("prefetch.global.L1 [%0];" :: "l"(at)); }
+
 // Reads and stores what a step does not come back to: it need not stay in the second-level cache.
 template <class T> FN T take_in(const T* at)        { return __ldcs(at); }
-FN void fetch_ahead(const void* at)                 { asm volatile("prefetch.global.L1 [%0];" :: "l"(at)); }
 FN void hand_out(float* at, float value)            { __stcs(at, value); }
 FN void hand_out(double* at, double value)          { __stcs(at, value); }
 FN void hand_out(u8* at, u8 value)                  { __stcs(at, value); }

@@ -110,12 +110,15 @@ def check(program: Program, architecture: str, precision: str) -> None:
         f"kernel_{name}" for name in program.calls
     }
     # Teams' drivers, rollouts, and steps that draw parameters give a thread fewer registers for more threads at a time,
-    # at the price of a few spilled words.
-    all_may = "multi_agent" in program.name or "rollout" in program.name
-    steps_may = "struct Drawn {" in program.source
-    spilled = {name: value for name, kind, value in found if kind == "local" and value}
-    may = {name for name in spilled if all_may or (steps_may and (name == "kernel_step" or "_slowpath" in name))}
-    assert {name: value for name, value in spilled.items() if value > 80 or name not in may} == {}
+    # at the price of a few spilled words; the compiler's own functions are counted with who calls them.
+    if "multi_agent" in program.name:
+        may = {"kernel_": 64, "$": 64}
+    elif "rollout" in program.name:
+        may = {"kernel_rollout": 32, "$": 32}
+    else:
+        may = {"kernel_step": 72, "$": 72} if "struct Drawn {" in program.source else {}
+    spilled = [(name, value) for name, kind, value in found if kind == "local" and value]
+    assert [each for each in spilled if each[1] > max((may[n] for n in may if each[0].startswith(n)), default=0)] == []
     crowded = [(name, value) for name, kind, value in found if kind == "registers" and value > REGISTERS[precision]]
     assert crowded == []
     if precision == "float32":
