@@ -90,7 +90,7 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
     return sorted(map(int, listed.stdout.split()))
 
 
-KILLED = {"cpu": [(0, 2), (2, 3)], "cuda": [(0, 2), (1, 2), (2, 3)]}
+KILLED = {"cpu": [(0, 2), (2, 3)], "cuda": [(0, 2), (1, 2), (2, 3)], "nccl": [(0, 2), (1, 2)]}
 """Which process of how many."""
 
 
