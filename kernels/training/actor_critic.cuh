@@ -28,8 +28,9 @@ KERNEL(kernel_choose, ChooseCall) {
     }
 }
 
-// The derivatives of half the squared difference of what critics say and should say.
-KERNEL(kernel_judge, JudgeCall) {
+// What critics should say. The derivatives of half the squared difference are what they say times `curvatures`, and
+// `by_said` added.
+KERNEL(kernel_aim, AimCall) {
     FOR_EACH_ENV(env, call.rows) {
         const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
         FOR_EACH_LANE(k, env) {
@@ -38,14 +39,28 @@ KERNEL(kernel_judge, JudgeCall) {
             UNROLL
             for (int net = 1; net < NETS; ++net) least = minimum(least, call.targets[row * NETS + net]);
             if constexpr (STOCHASTIC) least -= weight * call.log_probs[row];
-            const float aim = call.returns[row] + call.discounts[row] * least;
+            const float aim   = call.returns[row] + call.discounts[row] * least;
             const bool  found = call.found[row] != 0;
-            float       loss = 0;
             UNROLL
             for (int net = 0; net < NETS; ++net) {
-                const float off = found ? call.said[row * NETS + net] - aim : 0.0f;
+                call.by_said[row * NETS + net]    = found ? -aim : 0.0f;
+                call.curvatures[row * NETS + net] = found ? 1.0f : 0.0f;
+            }
+        }
+    }
+}
+
+// The losses of what they say.
+KERNEL(kernel_judge, JudgeCall) {
+    FOR_EACH_ENV(env, call.rows) {
+        FOR_EACH_LANE(k, env) {
+            const Index row   = env.index(k);
+            const bool  found = call.found[row] != 0;
+            float       loss  = 0;
+            UNROLL
+            for (int net = 0; net < NETS; ++net) {
+                const float off = found ? call.said[row * NETS + net] + call.by_said[row * NETS + net] : 0.0f;
                 loss += 0.5f * off * off;
-                call.by_said[row * NETS + net] = off;
             }
             call.sums[VALUE_LOSS * call.rows + row] = loss;
             call.sums[ALIVE * call.rows + row]      = found ? 1.0f : 0.0f;
@@ -53,40 +68,31 @@ KERNEL(kernel_judge, JudgeCall) {
     }
 }
 
-// The derivatives of the actor's loss by what critics say: of a squashed Gaussian's the one that says least counts, else
-// the first.
-KERNEL(kernel_ask, AskCall) {
-    FOR_EACH_ENV(env, call.rows) {
-        FOR_EACH_LANE(k, env) {
-            const Index row   = env.index(k);
-            const bool  found = call.found[row] != 0;
-            int         which = 0;
-            if constexpr (STOCHASTIC) {
-                UNROLL
-                for (int net = 1; net < NETS; ++net) {
-                    which = call.said[row * NETS + net] < call.said[row * NETS + which] ? net : which;
-                }
-            }
-            UNROLL
-            for (int net = 0; net < NETS; ++net) call.by_said[row * NETS + net] = found && net == which ? -1.0f : 0.0f;
-            call.sums[POLICY_LOSS * call.rows + row] = found ? -call.said[row * NETS + which] : 0.0f;
-            call.sums[ALIVE * call.rows + row]       = found ? 1.0f : 0.0f;
-        }
-    }
-}
-
-// The derivatives of the actor's loss by its outputs, and that of the temperature's loss by its logarithm.
+// The derivatives of the actor's loss by its outputs, and that of the temperature's loss by its logarithm, from those of
+// critics by actions: of a squashed Gaussian's the one that says least counts, else the first.
 KERNEL(kernel_steer, SteerCall) {
     FOR_EACH_ENV(env, call.rows) {
         const float weight = STOCHASTIC ? exp(*call.log_temperature) : 0.0f;
+        int         which[LANES];
+        FOR_EACH_LANE(k, env) {
+            const Index row   = env.index(k);
+            const bool  found = call.found[row] != 0;
+            which[k]          = 0;
+            if constexpr (STOCHASTIC) {
+                UNROLL
+                for (int net = 1; net < NETS; ++net) {
+                    which[k] = call.said[row * NETS + net] < call.said[row * NETS + which[k]] ? net : which[k];
+                }
+            }
+            call.sums[POLICY_LOSS * call.rows + row] = found ? -call.said[row * NETS + which[k]] : 0.0f;
+            call.sums[ALIVE * call.rows + row]       = found ? 1.0f : 0.0f;
+        }
         for (int d = 0; d < WIDTH; ++d) {
             FOR_EACH_LANE(k, env) {
                 const Index row    = env.index(k);
                 const bool  found  = call.found[row] != 0;
                 const float action = call.inputs[row * INPUTS + FEATURES + d];
-                float       by     = 0;
-                UNROLL
-                for (int net = 0; net < NETS; ++net) by += call.by_actions[(row * NETS + net) * WIDTH + d];
+                const float by     = -call.by_actions[(row * NETS + which[k]) * WIDTH + d];
                 steer(call.by_outputs, call.outputs, call.normal, action, by, weight, row, d);
                 if (!found) {
                     call.by_outputs[row * OUTPUTS + d] = 0.0f;

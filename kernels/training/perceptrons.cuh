@@ -108,8 +108,15 @@ KERNEL(kernel_back, BackCall) {
         const float* const kept = call.kept + tile_of(env) * (LINES * LANES);
         float* const       slopes = call.slopes + tile_of(env) * (LINES * LANES);
         for (int net = 0; net < NETS; ++net) {
-            to_lines(slopes + line_of(net, LAYERS - 1) * LANES, call.by_outputs + net * OUTPUTS, OUTPUTS, NETS * OUTPUTS,
-                     env);
+            float* const last = slopes + line_of(net, LAYERS - 1) * LANES;
+            to_lines(last, call.by_outputs + net * OUTPUTS, OUTPUTS, NETS * OUTPUTS, env);
+            for (int j = 0; call.curvatures != nullptr && j < OUTPUTS; ++j) {
+                FOR_EACH_LANE_ALONE(k, env) {
+                    const Index place = (env.index(k) * NETS + net) * OUTPUTS + j;
+                    const float curvature = call.curvatures[place];  // (where it is zero the output may be no number)
+                    if (curvature != 0) last[j * LANES + k] += curvature * call.outputs[place];
+                }
+            }
             for (int l = LAYERS - 1; l > 0; --l) {
                 float* const       to = slopes + line_of(net, l - 1) * LANES;
                 const float* const gave = kept + line_of(net, l - 1) * LANES;

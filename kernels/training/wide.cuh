@@ -8,21 +8,30 @@
 // each net n and layer l in_of(n, l), out_of(n, l), rows_of(n, l) (of the weights, padding included), weight_at(n, l),
 // bias_at(n, l) and workers_of(n, l); NORM (hidden sums are normalised, row by row) and gain_at(n, l), shift_at(n, l);
 // BY_INPUTS (of so many features from INPUTS_FROM on the gradient is wanted); LOG_STD_AT, LOG_STD_LOW and _HIGH, LOG_STDS,
-// MEANS, STAGES, SHARED_TRUNK (the first net has the value beside the means; otherwise net 1 is the critic),
-// OUTPUTS_BYTES, ROW_BYTES, SHARED_BYTES.
+// MEANS, LINE, STAGES, STAGES_OF_TILE (the most that the weights of a tile take), SHARED_TRUNK (the first net has the value
+// beside the means; otherwise net 1 is the critic), OUTPUTS_BYTES, ROW_BYTES, SHARED_BYTES.
 
 constexpr int GROUPS = WARPS / 4, GROUP_TILE = GROUPS * GROUP_ROWS;
-constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored)), STAGE = 256 * PIECE;
+constexpr int PIECE = 128, EACH = PIECE / int(sizeof(Stored));  // of activations
+constexpr int CHUNK = 256;
 
-FN constexpr int outs_of(int net, int l)     { return padded(out_of(net, l), 16); }
-FN constexpr int pieces_of(int depth)        { return (depth + EACH - 1) / EACH; }
+// Weights come in pieces of lines of LINE bytes; a stage has as many pieces as its bytes allow.
+constexpr int LINE_EACH = LINE / int(sizeof(Stored)), STAGE = 256 * LINE;
+FN constexpr int pieces_of(int depth) { return (depth + LINE_EACH - 1) / LINE_EACH; }
+FN constexpr int pieces_of_stage(int lines) {  // (a chunk of inputs ends with a stage)
+    int pieces = 1;
+    while (2 * pieces * lines * LINE <= STAGE && 2 * pieces * LINE_EACH <= CHUNK) pieces *= 2;
+    return pieces;
+}
+
+FN constexpr int outs_of(int net, int l) { return padded(out_of(net, l), 16); }
 FN constexpr int bias_of(int net, int l) {  // where a layer's lie
     int sum = 0;
     for (int k = 0; k < l; ++k) sum += outs_of(net, k);
     return sum;
 }
 constexpr int MOST_BIAS = maximum(bias_of(0, LAYERS), bias_of(NETS - 1, LAYERS)), NORMED = NORM ? bias_of(0, LAYERS - 1) : 0;
-constexpr int INPUTS = padded(FEATURES, DEPTH), CHUNK = 256;
+constexpr int INPUTS = padded(FEATURES, DEPTH);
 
 // On the way forth all layers are steps, then back those from the last to the second, or to the first where the
 // gradient by inputs is wanted.
@@ -37,7 +46,7 @@ FN constexpr int depth_of(int net, int step) {
 }
 FN constexpr u32 packed_bytes(int net, int steps) {  // of the weights of so many
     u32 bytes = 0;
-    for (int s = 0; s < steps; ++s) bytes += u32(pieces_of(depth_of(net, s)) * lines_of(net, s) * PIECE);
+    for (int s = 0; s < steps; ++s) bytes += u32(pieces_of(depth_of(net, s)) * lines_of(net, s) * LINE);
     return bytes;
 }
 FN constexpr u32 packed_place(int net, int step) {
@@ -72,6 +81,7 @@ struct WideMemory {
     Ring<STAGES, STAGE, GROUPS> ring;
     alignas(16) float bias[MOST_BIAS], gains[NORMED + 1], shifts[NORMED + 1];
     float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
+    struct { u32 from, bytes; } pieces[STAGES_OF_TILE];  // what each stage has of the packed weights
     u32   zero;
 
     FN static WideMemory& of_block() {
@@ -80,9 +90,15 @@ struct WideMemory {
     }
 };
 
-// How the tensor cores are told of lines of 128 bytes from an address on.
+// How the tensor cores are told of lines of 128 bytes from an address on, and of those of weights.
 FN u64 lines_from(u32 address) {
-    return u64(1) << 62 | u64(1024 / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
+    return u64(1) << 62 | u64(8 * PIECE / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
+}
+FN u64 weights_from(u32 address) {
+    return u64(LINE == 128 ? 1 : 2) << 62 | u64(8 * LINE / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
+}
+FN constexpr int within_line(int line, int depth) {  // where a depth lies, for reads to meet in no bank
+    return depth ^ line * LINE / PIECE % (LINE / 16) * (16 / int(sizeof(Stored)));
 }
 
 // Where a number of a warpgroup's rows lies in shared memory.
@@ -95,25 +111,43 @@ FN constexpr u32 row_place(u32 row, u32 column) {
 template <int NET, int STEPS_OF_TILE> struct Weights {
     WideMemory&          memory;
     const unsigned char* packed;
-    u32                  end;  // pieces of all tiles
+    u32                  end;  // stages of all tiles
 
-    FN static constexpr u32 pieces() {
+    FN static constexpr int stages_of(int step) {
+        const int each = pieces_of_stage(lines_of(NET, step));
+        return (pieces_of(depth_of(NET, step)) + each - 1) / each;
+    }
+    FN static constexpr u32 stages() {
         int sum = 0;
-        for (int step = 0; step < STEPS_OF_TILE; ++step) sum += pieces_of(depth_of(NET, step));
+        for (int step = 0; step < STEPS_OF_TILE; ++step) sum += stages_of(step);
         return u32(sum);
+    }
+    // By all threads of the block.
+    FN void begin() const {
+        static_assert(stages() <= STAGES_OF_TILE);
+        for (u32 stage = u32(thread_rank()); stage < stages(); stage += THREADS) find(stage);
+        block_barrier();
+        if (thread_rank() == 0) memory.ring.begin(*this);
     }
     FN void operator()(u32 number) const {
         if (number >= end) return;
-        u32 piece = number % pieces(), from = packed_place(NET, 0);
+        const auto& piece = memory.pieces[number % stages()];
+        memory.ring.open(number, piece.bytes);
+        memory.ring.copy(number, 0, packed + piece.from, piece.bytes);
+    }
+    FN void find(u32 of) const {
+        u32 stage = of, from = packed_place(NET, 0);
         for (int step = 0; step < STEPS_OF_TILE; ++step) {
-            const u32 own = u32(pieces_of(depth_of(NET, step))), bytes = u32(lines_of(NET, step)) * PIECE;
-            if (piece < own) {
-                memory.ring.open(number, bytes);
-                memory.ring.copy(number, 0, packed + from + piece * bytes, bytes);
+            const u32 own = u32(stages_of(step)), of_piece = u32(lines_of(NET, step) * LINE);
+            const u32 all = u32(pieces_of(depth_of(NET, step))) * of_piece;
+            if (stage < own) {
+                const u32 first = stage * u32(pieces_of_stage(lines_of(NET, step))) * of_piece;
+                const u32 bytes = minimum(u32(pieces_of_stage(lines_of(NET, step))) * of_piece, all - first);
+                memory.pieces[of] = {from + first, bytes};
                 return;
             }
-            piece -= own;
-            from += own * bytes;
+            stage -= own;
+            from += all;
         }
     }
 };
@@ -139,9 +173,9 @@ FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& cal
         memory.mean[j]    = scaled ? scale.mean[j] : 0.0f;
         memory.inverse[j] = scaled ? scale.inverse[j] : 1.0f;
     }
-    const Weights<NET, STEPS_OF_TILE> weights = {memory, call.packed, Weights<NET, STEPS_OF_TILE>::pieces() * tiles};
-    if (thread_rank() == 0) memory.ring.begin(weights);
+    const Weights<NET, STEPS_OF_TILE> weights = {memory, call.packed, Weights<NET, STEPS_OF_TILE>::stages() * tiles};
     if (thread_rank() == 0) memory.zero = 0;
+    weights.begin();
     block_barrier();
     return weights;
 }
@@ -150,7 +184,7 @@ FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& cal
 struct Largest { u32* magnitude; int counts; };
 
 // What a warp's rows are made of: observations, `place` being that of the row of each of its first 16 threads, below 0
-// none. They are normalised, and for updates kept in `kept`, with a line of ones behind them.
+// none. They are normalised, and for updates kept in `kept`, unless that is null, with a line of ones behind them.
 template <class Tile> struct Inputs {
     const float* observations;
     int          place;
@@ -173,28 +207,32 @@ template <class Source> struct Rowwise {
 
     // Adds the product with what the ring brings next: DEPTHS numbers of each row, from `aside` on, for N columns.
     template <int DEPTHS, int N> FN void multiply(float (&c)[N][4], u32 aside = 0) {
-        constexpr int whole = DEPTHS / EACH, rest = DEPTHS % EACH / DEPTH;
-        u32           left  = u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside;
+        constexpr int parts = pieces_of_stage(8 * N) * OF_LINE;
+        constexpr int whole = DEPTHS / DEPTH / parts, rest = DEPTHS / DEPTH % parts;
+        const u32     left  = u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside;
+        const u32     right = u32(from_lane(int(shared_address(memory.ring.stages) + nothing()), 0));
         settle(c);
-        for (int piece = 0; piece < whole; ++piece, left += GROUP_ROWS * PIECE) {
-            multiply_piece<EACH / DEPTH>(c, left);
-            if (piece > 0) leave(number - 2);
+        for (int stage = 0; stage < whole; ++stage) {
+            multiply_stage<parts>(c, left + part_of_row(stage * parts), right + number % STAGES * STAGE);
+            if (stage > 0) leave(number - 2);
         }
         if constexpr (rest > 0) {
-            multiply_piece<rest>(c, left);
+            multiply_stage<rest>(c, left + part_of_row(whole * parts), right + number % STAGES * STAGE);
             if (whole > 0) leave(number - 2);
         }
         finish<0>();
         settle(c);
         leave(number - 1);
     }
-    template <int PARTS, int N> FN void multiply_piece(float (&c)[N][4], u32 left) {
+    static constexpr int PART = DEPTH * int(sizeof(Stored)), OF_LINE = LINE / PART;  // bytes of a product's depth
+    FN static u32 part_of_row(int part) { return u32(part * PART / PIECE * (GROUP_ROWS * PIECE) + part * PART % PIECE); }
+    template <int PARTS, int N> FN void multiply_stage(float (&c)[N][4], u32 left, u32 right) {
         memory.ring.await(number);
-        const u32 right = u32(from_lane(int(shared_address(memory.ring.stages[number % STAGES])), 0));
         begin_products();
         UNROLL
         for (int part = 0; part < PARTS; ++part) {
-            Product<8 * N>::add(c, lines_from(left + u32(part * 32)), lines_from(right + u32(part * 32)), true);
+            const u32 place = u32(part / OF_LINE * 8 * N * LINE + part % OF_LINE * PART);
+            Product<8 * N>::add(c, lines_from(left + part_of_row(part)), weights_from(right + place), true);
         }
         commit_products();
         finish<1>();
@@ -271,7 +309,7 @@ template <class Source> struct Rowwise {
             }
         }
         if constexpr (KEPT) {
-            if (column >= Tile::LINES_OF) return;
+            if (column >= Tile::LINES_OF || inputs.kept == nullptr) return;
             const float one = column == FEATURES ? 1.0f : 0.0f;
             u32         words[WARP_ROWS * sizeof(Stored) / 4];
             UNROLL

@@ -1,6 +1,9 @@
-// Derivatives by the outputs of functions that others found: what wide_update.cuh goes back from.
+// A loss of the outputs of functions whose derivatives by them are linear, each in its own output: what wide_update.cuh
+// goes back from. The outputs are told where they are wanted.
 
 struct FunctionRow { int place; u8 alive; };
+
+FN bool keeps_of(const UpdateCall& call) { return call.weights != 0; }  // for the gradient of the weights
 
 FN int place_of(const UpdateCall& call, Index number) { return number < call.rows ? int(number) : -1; }
 
@@ -15,10 +18,16 @@ template <int NET> struct LossOfRows {
     template <class Own, class Tile>
     FN void take_back(Own& own, const UpdateCall& call, const FunctionRow&, Index unit, float (&c)[OUTS / 8][4], Tile& kept) {
         for_accumulators<NET, OUTS / 8, out_of(NET, LAYERS - 1)>(own, call.rows, unit, [&](int j, int q, Index place) {
-            c[j][q] = place < 0 ? 0.0f : call.by_outputs[place];
+            const float output = c[j][q];
+            c[j][q]            = place < 0 ? 0.0f : call.by_outputs[place];
+            if (place >= 0 && call.outputs != nullptr) call.outputs[place] = output;
+            if (place >= 0 && call.curvatures != nullptr) {  // (an output that counts for nothing may be no number)
+                const float curvature = call.curvatures[place];
+                if (curvature != 0) c[j][q] = fma(curvature, output, c[j][q]);
+            }
         });
         own.store(c);
-        kept.store_rows(c);
+        if (keeps_of(call)) kept.store_rows(c);
     }
     template <class Own> FN void write(const Own&, float*) {}
 };

@@ -2,10 +2,10 @@
 //
 // What all blocks find is added up by wide_reduce.cuh, in an order that depends on nothing but their number.
 
-constexpr int LEFT_BYTES = SLICE * PIECE, DEEP = 4;
+constexpr int LEFT_BYTES = SLICE * PIECE, RIGHT_BYTES = 256 * PIECE, DEEP = 4;
 
 struct GradientMemory {
-    Ring<DEEP, LEFT_BYTES + STAGE, GROUPS> ring;
+    Ring<DEEP, LEFT_BYTES + RIGHT_BYTES, GROUPS> ring;
     alignas(1024) unsigned char ones[GROUP_ROWS * PIECE];
 
     FN static GradientMemory& of_block() {
@@ -18,7 +18,7 @@ static_assert(sizeof(GradientMemory) + 1024 <= SHARED_BYTES);
 // What a worker reads of one layer, piece by piece of each of its units.
 template <int NET, int L> struct Units {
     using Of = Layer<NET, L>;
-    static constexpr int PIECES = pieces_of(GROUP_ROWS);
+    static constexpr int PIECES = GROUP_ROWS / EACH;
     const GradientCall& call;
     GradientMemory&     memory;
     int                 slice, worker, workers;
@@ -40,7 +40,6 @@ template <int NET, int L>
 FN void find_gradient(const GradientCall& call, float* partial, int slice, int worker, int workers) {
     using Of              = Layer<NET, L>;
     auto&         memory  = GradientMemory::of_block();
-    constexpr int pieces  = pieces_of(GROUP_ROWS);
     const int     group   = group_of_block();
     const Units<NET, L> units = {call, memory, slice, worker, workers};
     for (int e = thread_rank(); e < GROUP_ROWS * EACH; e += THREADS) {
@@ -53,7 +52,7 @@ FN void find_gradient(const GradientCall& call, float* partial, int slice, int w
     const u32 ones = u32(from_lane(int(shared_address(memory.ones)), 0));
     u32       number = 0;
     for (Index unit = worker; unit < call.units; unit += workers) {
-        for (int piece = 0; piece < pieces; ++piece, ++number) {
+        for (int piece = 0; piece < units.PIECES; ++piece, ++number) {
             memory.ring.await(number);
             const u32 stage = u32(from_lane(int(shared_address(memory.ring.stages[number % DEEP])), 0));
             const u32 left = stage + u32(group * GROUP_ROWS * PIECE), right = stage + LEFT_BYTES;

@@ -1,7 +1,7 @@
-// Weights as wide.cuh streams them: pieces of lines of 128 bytes, in the order in which they are used.
+// Weights as wide.cuh streams them: pieces of lines of LINE bytes, in the order in which they are used.
 
 template <int NET, int STEP> FN void pack(const PackCall& call, int first, int every) {
-    constexpr int l = layer_of(STEP), lines = lines_of(NET, STEP), depths = pieces_of(depth_of(NET, STEP)) * EACH;
+    constexpr int l = layer_of(STEP), lines = lines_of(NET, STEP), depths = pieces_of(depth_of(NET, STEP)) * LINE_EACH;
     constexpr int columns = l == 0 ? COLUMNS_1 : in_of(NET, l);
     Stored* const to = reinterpret_cast<Stored*>(call.packed + packed_place(NET, STEP));
     for (int e = first; e < lines * depths; e += every) {
@@ -9,7 +9,7 @@ template <int NET, int STEP> FN void pack(const PackCall& call, int first, int e
         const int  out = STEP < LAYERS ? line : depth, in = STEP < LAYERS ? depth : line + (l == 0 ? INPUTS_FROM : 0);
         const bool there = out < out_of(NET, l) && in < in_of(NET, l);
         const float weight = there ? call.flat[weight_at(NET, l) + out * columns + in] : 0.0f;
-        const int   place  = (depth / EACH * lines + line) * EACH + (depth % EACH ^ line % 8 * (16 / int(sizeof(Stored))));
+        const int   place  = (depth / LINE_EACH * lines + line) * LINE_EACH + within_line(line, depth % LINE_EACH);
         to[place]          = Arithmetic::stored(weight);
     }
     if constexpr (STEP + 1 < STEPS) pack<NET, STEP + 1>(call, first, every);

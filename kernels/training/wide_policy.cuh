@@ -1,5 +1,7 @@
 // The loss of policies and values: what wide_update.cuh makes derivatives of.
 
+FN constexpr bool keeps_of(const UpdateCall&) { return true; }  // for the gradient of the weights
+
 template <int NET> struct LossOfRows {
     static constexpr bool ACTOR = NET == 0, CRITIC = SHARED_TRUNK || NET == 1;
     static constexpr bool BOXES = ACTOR && !DISCRETE;

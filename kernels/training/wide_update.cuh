@@ -1,7 +1,11 @@
 // The derivatives of a minibatch's loss by the sums of all layers of wide perceptrons, in one launch.
 //
 // What the weights' gradients are the products of is kept, transposed, for wide_gradient.cuh: of each 64 samples the
-// inputs, the activations of hidden layers, and the derivatives by all layers' sums.
+// inputs, the activations of hidden layers, and the derivatives by all layers' sums. Where those gradients are not wanted
+// no more is kept than the way back needs: relu's slopes, a bit each, find room in registers.
+
+constexpr bool SLOPE_IS_BIT = ACTIVATION == RELU && !NORM;
+constexpr int  SLOPE_WORDS  = SLOPE_IS_BIT ? 4 : 1;  // of a thread's part of a layer's slopes
 
 template <int NET, int NUMBER> using KeptTile = GroupTile<kept_lines(NET, NUMBER), GROUP_ROWS>;
 template <int NET, int NUMBER, class Call> FN KeptTile<NET, NUMBER>& kept_tile(const Call& call, Index unit) {
@@ -14,6 +18,7 @@ template <int NET, class Call> struct Keeping {
     Index                        unit;
     const Inputs<KeptTile<NET, 0>>& inputs;
     float (&inverses)[LAYERS][2];
+    u32 (&slopes)[LAYERS][SLOPE_WORDS];
 
     template <int FROM, class Own> FN void load(Own& own) const { own.template load_inputs<true, FROM>(inputs); }
     template <int L, int N> FN void sums(const float (&c)[N][4], const float (&inverse)[2]) const {
@@ -24,7 +29,20 @@ template <int NET, class Call> struct Keeping {
         inverses[L][1] = inverse[1];
     }
     template <int L, int N> FN void activations(const float (&c)[N][4]) const {
-        kept_tile<NET, 1 + L>(call, unit).store_rows(c);
+        if constexpr (SLOPE_IS_BIT) {
+            UNROLL
+            for (int word = 0; word < SLOPE_WORDS; ++word) {
+                u32 bits = 0;  // of 64 columns, the first one's the highest
+                UNROLL
+                for (int j = 8 * word; 8 * word < N && j < 8 * word + 8; ++j) {
+                    UNROLL
+                    for (int q = 0; q < 4; ++q) bits = __funnelshift_l(bits_of(0.0f - c[j][q]), bits, 1);
+                }
+                asm volatile("" : "+r"(bits));  // now, and not where they are used
+                slopes[L][word] = bits;
+            }
+        }
+        if (keeps_of(call) || (SLOPE_BY_VALUE && !NORM && !SLOPE_IS_BIT)) kept_tile<NET, 1 + L>(call, unit).store_rows(c);
     }
 };
 
@@ -168,6 +186,15 @@ template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const
     if constexpr (NORM) {
         own.template multiply<outs_of(NET, L)>(c, aside);
         chain_norm(c, kept, forth.inverses[L - 1], own.memory.gains + FIRST, own.memory.shifts + FIRST, norm_sums(call) + FIRST);
+    } else if constexpr (SLOPE_IS_BIT) {
+        own.template multiply<outs_of(NET, L)>(c, aside);
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                if ((forth.slopes[L - 1][j / 8] >> (31 - (j % 8 * 4 + q)) & 1) == 0) c[j][q] = 0;
+            }
+        }
     } else {
         const auto&   slopes = kept_tile<NET, NUMBER>(call, forth.unit);
         Recalled<FEW> some;  // so many words find room beside the sums
@@ -181,7 +208,7 @@ template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const
             some.chain_with(c, from);
         }
     }
-    kept.store_rows(c);
+    if (keeps_of(call)) kept.store_rows(c);
     group_barrier();  // all products with the rows are done
     if constexpr (L > 1 || BY_INPUTS > 0) {
         if constexpr (L == 1) {
@@ -213,10 +240,12 @@ template <int NET> struct WideLearner {
     FN void learn(Own& own, const UpdateCall& call, const Scale& scale, Index unit, Index unit_after_next) {
         const auto now = loss.sample;
         float      inverses[LAYERS][2];
+        u32        slopes[LAYERS][SLOPE_WORDS];
         // (What the dead saw may be no number: it must not meet even a zero.)
         const Inputs<KeptTile<NET, 0>> inputs = {
-            call.observations, now.alive ? now.place : -1, scale, &kept_tile<NET, 0>(call, unit), {nullptr, 0}};
-        const Keeping<NET, UpdateCall> tile = {call, unit, inputs, inverses};
+            call.observations, now.alive ? now.place : -1, scale,
+            keeps_of(call) ? &kept_tile<NET, 0>(call, unit) : nullptr, {nullptr, 0}};
+        const Keeping<NET, UpdateCall> tile = {call, unit, inputs, inverses, slopes};
         own.template load_inputs<true, 0>(inputs);
         loss.fetch(call, after_next);
         after_next = place_at(call, unit_after_next);

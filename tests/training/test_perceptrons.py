@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from both_ways import check_both_ways  # noqa: E402
 from torch import nn  # noqa: E402
 
 from gpu_envs.training.operations.perceptrons import ACTIVATIONS, Form, Perceptrons  # noqa: E402
@@ -55,6 +56,7 @@ def test_outputs_and_gradients_are_torchs(activation: str, nets: int, sizes: tup
         assert (part.double() - wanted.flatten()).abs().max() <= 1e-5 * wanted.abs().max()
     wanted = torch.stack([each[:, 1:3] for each in found[len(parameters) :]], 1)
     torch.testing.assert_close(of_inputs.double(), wanted, rtol=1e-5, atol=1e-5)
+    check_both_ways(functions, gradient, inputs, by_outputs, outputs, of_inputs)
 
 
 def test_threads_change_no_bit() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from both_ways import check_both_ways  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 from heads import box, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
@@ -519,6 +520,10 @@ def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.Mon
         found.append((outputs, by_mine, adam.gradient.clone()))
         functions.back(by.cuda())  # and without what was asked for before
         assert torch.equal(adam.gradient, found[-1][2])
+        check_both_ways(
+            functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, by_mine if case.by_inputs else None
+        )
+        adam.gradient.copy_(found[-1][2])
         check_flat(
             [name for name, _ in modules.named_parameters()], adam.gradient.cpu().double(),
             [parameter.grad for parameter in parameters], [sizes[id(parameter)] for parameter in parameters],

@@ -17,11 +17,10 @@ CHOOSE_CALL = Struct.of(
     ("float*", "log_probs", ("rows",)),
 )
 
-JUDGE_CALL = Struct.of(
-    "JudgeCall",
+AIM_CALL = Struct.of(
+    "AimCall",
     "float",
     ("Index", "rows"),
-    ("const float*", "said", ("rows", "nets", 1)),
     ("const float*", "targets", ("rows", "nets", 1)),
     ("const float*", "returns", ("rows",)),
     ("const float*", "discounts", ("rows",)),
@@ -29,16 +28,16 @@ JUDGE_CALL = Struct.of(
     ("const float*", "log_probs", ("rows",)),
     ("const float*", "log_temperature", (1,)),
     ("float*", "by_said", ("rows", "nets", 1)),
-    ("float*", "sums", (len(SUMS), "rows")),
+    ("float*", "curvatures", ("rows", "nets", 1)),
 )
 
-ASK_CALL = Struct.of(
-    "AskCall",
+JUDGE_CALL = Struct.of(
+    "JudgeCall",
     "float",
     ("Index", "rows"),
     ("const float*", "said", ("rows", "nets", 1)),
+    ("const float*", "by_said", ("rows", "nets", 1)),
     ("const u8*", "found", ("rows",)),
-    ("float*", "by_said", ("rows", "nets", 1)),
     ("float*", "sums", (len(SUMS), "rows")),
 )
 
@@ -51,6 +50,7 @@ STEER_CALL = Struct.of(
     ("const float*", "normal", ("rows", "width")),
     ("const float*", "log_probs", ("rows",)),
     ("const u8*", "found", ("rows",)),
+    ("const float*", "said", ("rows", "nets", 1)),
     ("const float*", "by_actions", ("rows", "nets", "width")),
     ("const float*", "log_temperature", (1,)),
     ("float", "target_entropy"),
@@ -59,7 +59,7 @@ STEER_CALL = Struct.of(
     ("float*", "sums", (len(SUMS), "rows")),
 )
 
-_CALLS = {"choose": CHOOSE_CALL, "judge": JUDGE_CALL, "ask": ASK_CALL, "steer": STEER_CALL}
+_CALLS = {"choose": CHOOSE_CALL, "aim": AIM_CALL, "judge": JUDGE_CALL, "steer": STEER_CALL}
 
 
 def program(features: int, width: int, nets: int, *, stochastic: bool) -> Program:

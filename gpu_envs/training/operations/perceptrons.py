@@ -44,6 +44,8 @@ BACK_CALL = Struct.of(
     ("float*", "slopes", ("tiles", "lines", TILE)),
     ("const float*", "by_outputs", ("rows", "nets", "width")),
     ("float*?", "by_inputs", ("rows", "nets", "by")),
+    ("const float*?", "outputs", ("rows", "nets", "width")),
+    ("const float*?", "curvatures", ("rows", "nets", "width")),
 )
 
 GRADIENT_CALL = Struct.of(
@@ -161,14 +163,31 @@ class Perceptrons:
             by_inputs: Receives the derivatives by the inputs that the form names, ``[rows, nets, inputs]``.
             weights: Whether the gradient by the weights, summed over the rows, is wanted.
         """
+        self._go_back(by_outputs, None, None, by_inputs, weights)
+
+    def forth_and_back(
+        self, inputs: torch.Tensor, outputs: torch.Tensor, by_outputs: torch.Tensor,
+        curvatures: torch.Tensor | None = None, *, by_inputs: torch.Tensor | None = None, weights: bool = True,
+    ) -> None:  # fmt: skip
+        """Does both, where the derivatives are ``by_outputs + curvatures * outputs``."""
+        self.outputs(inputs, outputs)
+        self._go_back(by_outputs, outputs, curvatures, by_inputs, weights)
+
+    def _go_back(
+        self, by_outputs: torch.Tensor, outputs: torch.Tensor | None, curvatures: torch.Tensor | None,
+        by_inputs: torch.Tensor | None, weights: bool,
+    ) -> None:  # fmt: skip
         _, found, by = self._shapes
-        self._back(_address(by_outputs, found), None if by_inputs is None else _address(by_inputs, by))
+        shapes = (found, by, found, found)
+        self._back(*map(_address, (by_outputs, by_inputs, outputs, curvatures), shapes))
         if weights:
             self._gradient()
 
 
-def _address(tensor: torch.Tensor, shape: torch.Size) -> int:
+def _address(tensor: torch.Tensor | None, shape: torch.Size) -> int | None:
     """Where it lies, or says that it is not what is wanted: in less time than the launcher's checks take."""
+    if tensor is None:
+        return None
     if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
         raise ValueError(f"the tensor is {tensor.dtype} {list(tensor.shape)}; give contiguous float32 of {list(shape)}")
     return tensor.data_ptr()

@@ -26,11 +26,14 @@ REDUCE_THREADS = 256
 WARPS = 8
 """Of a block: two warpgroups."""
 _PIECE = 128
+"""Bytes of a line of activations."""
+_LINE = {"tf32": 64, "bf16": 128}
+"""Bytes of a line of weights: where rows take much of shared memory, more and smaller stages find room beside them."""
 _CHUNK = 256
 """Features that are multiplied at a time."""
 NORM_EPSILON = 1e-5
 """Added to a row's variance, as torch does."""
-_STAGE = 256 * _PIECE
+_MOST_RING = 128 * 1024
 MOST_SHARED = 227 * 1024
 _GRADIENT_STAGES = 4
 _PACK_THREADS = 256
@@ -62,10 +65,12 @@ UPDATE_CALL = Struct.of(
 OUTPUTS_CALL = Struct.of("OutputsCall", "float", *_FUNCTION_MEMBERS, ("float*", "outputs", ("rows", "nets", "outputs")))
 BACK_CALL = Struct.of(
     "UpdateCall", "float", *_FUNCTION_MEMBERS, ("int", "actors"), *_KEPT_MEMBERS,
+    ("int", "weights"), ("float*?", "outputs", ("rows", "nets", "outputs")),
     ("const float*", "by_outputs", ("rows", "nets", "outputs")),
+    ("const float*?", "curvatures", ("rows", "nets", "outputs")),
     ("float*?", "by_inputs", ("rows", "nets", "by_inputs")),
 )  # fmt: skip
-"""Of functions: what goes back begins with derivatives that others know."""
+"""Of functions: what goes back begins with derivatives that are linear in the outputs."""
 GRADIENT_CALL = Struct.of(
     "GradientCall", "float", ("Index", "units"), ("const u8*", "kept", ("kept_bytes",)),
     ("float*", "partials", ("partials_size",)),
@@ -180,11 +185,28 @@ class WideNetwork:
             for number, (ins, outs) in enumerate(self._shapes(net)):
                 lines = _padded(outs, 16)
                 back = ins if number else _padded(self.by_inputs, 16)
-                total += self._tile(lines, ins) + self._tile(back, lines)
+                total += self._tile(lines, ins, self._line) + self._tile(back, lines, self._line)
         return total
 
-    def _tile(self, lines: int, depth: int) -> int:
-        return lines * _padded(depth * self._size, _PIECE)
+    @property
+    def _line(self) -> int:
+        return _LINE[self.precision]
+
+    @property
+    def _stage(self) -> int:
+        return 256 * self._line
+
+    @property
+    def _stages_of_tile(self) -> int:
+        """In which the weights of a tile come, forth and back, if none has those of several pieces."""
+        most = 0
+        for net in range(len(self.nets)):
+            depths = [depth for shape in self._shapes(net) for depth in (shape[0], _padded(shape[1], 16))]
+            most = max(most, sum(-(-depth * self._size // self._line) for depth in depths))
+        return most
+
+    def _tile(self, lines: int, depth: int, of_line: int = _PIECE) -> int:
+        return lines * _padded(depth * self._size, of_line)
 
     @property
     def kept_of_unit(self) -> int:
@@ -217,7 +239,7 @@ class WideNetwork:
     def _fixed_bytes(self) -> int:
         biases = max(sum(_padded(outs, 16) for _, outs in self._shapes(net)) for net in range(len(self.nets)))
         numbers = biases + 2 * self._normed + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
-        return 2 * self._row_bytes + 4 * numbers + 3 * 1024
+        return 2 * self._row_bytes + 4 * numbers + 8 * self._stages_of_tile + 3 * 1024
 
     @property
     def _sums_and_more(self) -> int:
@@ -226,7 +248,7 @@ class WideNetwork:
     @property
     def stages(self) -> int:
         """Of the ring; fewer than two do not work."""
-        return min(4, (MOST_SHARED - self._fixed_bytes) // _STAGE)
+        return min(_MOST_RING, MOST_SHARED - self._fixed_bytes) // self._stage
 
     def workers(self, net: int, number: int) -> int:
         """Blocks that share the samples of a slice of a layer's gradient: by the bytes that they read."""
@@ -280,7 +302,7 @@ class WideNetwork:
 
     def gradient_program(self) -> Program:
         """The gradient, part by part."""
-        shared = _GRADIENT_STAGES * (_STAGE + ROWS * _PIECE) + UNIT * _PIECE + 2 * 1024
+        shared = _GRADIENT_STAGES * (256 + ROWS) * _PIECE + UNIT * _PIECE + 2 * 1024
         return self._program("", None, ["wide_slices", "wide_gradient"], {"gradient": GRADIENT_CALL}, shared=shared)
 
     def reduce_program(self) -> Program:
@@ -298,7 +320,7 @@ class WideNetwork:
         threads: int = WARPS * 32, shared: int | None = None,
     ) -> Program:  # fmt: skip
         head = head_settings(self.head, quick=True)
-        bytes_ = self._fixed_bytes + self.stages * _STAGE if shared is None else shared
+        bytes_ = self._fixed_bytes + self.stages * self._stage if shared is None else shared
         settings = KernelSettings(
             prologue=head.prologue,
             structs=[call] if call is not None else [],
@@ -339,7 +361,8 @@ class WideNetwork:
         lines = [
             f"constexpr int WARPS = {threads // 32}, FEATURES = {self.features};",
             f"constexpr int LAYERS = {layers}, NETS = {len(nets)};",
-            f"constexpr int COLUMNS_1 = {self.nets[0][0].columns}, MEANS = {self.means}, STAGES = {self.stages};",
+            f"constexpr int COLUMNS_1 = {self.nets[0][0].columns}, MEANS = {self.means};",
+            f"constexpr int LINE = {self._line}, STAGES = {self.stages}, STAGES_OF_TILE = {self._stages_of_tile};",
             f"constexpr int LOG_STDS = {deviations}, LOG_STD_AT = {self.log_std};",
             f"constexpr int SUMS_OF_LOSS = {self.losses}, VALUE_LOSS_SUM = {SUMS.index('value_loss')};",
             f"constexpr int SUMS_OF_BLOCK = {self.sums_of_block}, SUMS_AND_MORE = {self._sums_and_more};",

@@ -26,6 +26,12 @@ class Functions(Protocol):
     def back(self, by_outputs: torch.Tensor, *, by_inputs: torch.Tensor | None = None, weights: bool = True) -> None:
         """As of ``Perceptrons``."""
 
+    def forth_and_back(
+        self, inputs: torch.Tensor, outputs: torch.Tensor, by_outputs: torch.Tensor,
+        curvatures: torch.Tensor | None = None, *, by_inputs: torch.Tensor | None = None, weights: bool = True,
+    ) -> None:  # fmt: skip
+        """As of ``Perceptrons``."""
+
 
 def functions_of(
     form: Form, weights: torch.Tensor, gradient: torch.Tensor | None, rows: int, config: Config, device: str

@@ -96,25 +96,26 @@ class FunctionsUpdate(KernelUpdate):
             return torch.zeros(shape, device=device)
 
         self._inputs, self._acting = made(rows, features + width), made(rows, features + width)
-        self._said, self._targeted, self._by_said = (made(rows, nets, 1) for _ in range(3))
+        self._said, self._targeted, self._by_said, self._curvatures = (made(rows, nets, 1) for _ in range(4))
+        self._ones = made(rows, nets, 1).fill_(1.0)
         self._outputs, self._by_outputs = (made(rows, 1, self._of_actor.sizes[-1]) for _ in range(2))
         self._log_probs, self._by_actions = made(rows), made(rows, nets, width)
         program = actor_critic.program(features, width, nets, stochastic=actor.stochastic)
-        choose, judge, ask, steer = load_kernels(open_backend(device, threads), program)
+        choose, aim, judge, steer = load_kernels(open_backend(device, threads), program)
         log_temperature = self.log_temperature.detach()
         choose.fill(rows=rows, outputs=self._outputs, log_probs=self._log_probs, most=config.target_noise_clip)
-        judge.fill(
-            rows=rows, said=self._said, targets=self._targeted, log_probs=self._log_probs,
-            log_temperature=log_temperature, by_said=self._by_said, sums=self._sums[0],
+        aim.fill(
+            rows=rows, targets=self._targeted, log_probs=self._log_probs, log_temperature=log_temperature,
+            by_said=self._by_said, curvatures=self._curvatures,
         )  # fmt: skip
-        ask.fill(rows=rows, said=self._said, by_said=self._by_said, sums=self._sums[1])
+        judge.fill(rows=rows, said=self._said, by_said=self._by_said, sums=self._sums[0])
         steer.fill(
-            rows=rows, inputs=self._acting, outputs=self._outputs, log_probs=self._log_probs,
+            rows=rows, inputs=self._acting, outputs=self._outputs, log_probs=self._log_probs, said=self._said,
             by_actions=self._by_actions, log_temperature=log_temperature, target_entropy=target_entropy,
             by_outputs=self._by_outputs, by_temperature=self._by_temperature, sums=self._sums[1],
         )  # fmt: skip
         self._choose = choose.fill(inputs=self._acting).bind(rows)  # what is left is of the learner's own batch
-        self._judge, self._ask, self._steer = (kernel.bind(rows) for kernel in (judge, ask, steer))
+        self._aim, self._judge, self._steer = (kernel.bind(rows) for kernel in (aim, judge, steer))
 
     def _learn_critics(
         self, batch: Transitions, seen: torch.Tensor, then: torch.Tensor, normal: torch.Tensor, *, follow: bool
@@ -125,17 +126,15 @@ class FunctionsUpdate(KernelUpdate):
         self._choose(then.data_ptr(), normal.data_ptr(), self._noise)
         self._target_critics.outputs(self._acting, self._targeted)
         torch.cat((seen, batch.actions), 1, out=self._inputs)
-        self._critics.outputs(self._inputs, self._said)
-        self._judge(batch.returns.data_ptr(), batch.discounts.data_ptr(), batch.found.data_ptr())
-        self._critics.back(self._by_said)
+        self._aim(batch.returns.data_ptr(), batch.discounts.data_ptr(), batch.found.data_ptr())
+        self._critics.forth_and_back(self._inputs, self._said, self._by_said, self._curvatures)
+        self._judge(batch.found.data_ptr())
         torch.sum(self._sums[0], 1, out=critics.totals)
 
     def _learn_actor(self, batch: Transitions, seen: torch.Tensor, normal: torch.Tensor) -> None:
         self._actors.outputs(seen, self._outputs)
         self._choose(seen.data_ptr(), normal.data_ptr(), 0.0)
-        self._critics.outputs(self._acting, self._said)
-        self._ask(batch.found.data_ptr())
-        self._critics.back(self._by_said, by_inputs=self._by_actions, weights=False)
+        self._critics.forth_and_back(self._acting, self._said, self._ones, by_inputs=self._by_actions, weights=False)
         self._steer(normal.data_ptr(), batch.found.data_ptr())
         self._actors.back(self._by_outputs)
         _, acting, *temperature = self.optimisers

@@ -61,7 +61,7 @@ class WideFunctions(WideKernels):
         rows, self._inputs = len(inputs), inputs
         if rows == 0:
             return
-        self._pack.launch(self._blocks)
+        self._pack_weights()
         blocks = self._blocks_for(rows * len(self.network.nets))
         self._forward[0].launch(max(blocks, len(self.network.nets)), **self._common(inputs), rows=rows, outputs=outputs)
 
@@ -73,6 +73,20 @@ class WideFunctions(WideKernels):
             by_inputs: Receives the derivatives by the inputs that the network was made for, ``[rows, nets, inputs]``.
             weights: Whether the gradient by the parameters, summed over the rows, is wanted.
         """
+        self._go_through(None, by_outputs, None, by_inputs, weights)
+
+    def forth_and_back(
+        self, inputs: torch.Tensor, outputs: torch.Tensor, by_outputs: torch.Tensor,
+        curvatures: torch.Tensor | None = None, *, by_inputs: torch.Tensor | None = None, weights: bool = True,
+    ) -> None:  # fmt: skip
+        """Does both in one launch, where the derivatives are ``by_outputs + curvatures * outputs``."""
+        self._inputs = inputs
+        self._go_through(outputs, by_outputs, curvatures, by_inputs, weights)
+
+    def _go_through(
+        self, outputs: torch.Tensor | None, by_outputs: torch.Tensor, curvatures: torch.Tensor | None,
+        by_inputs: torch.Tensor | None, weights: bool,
+    ) -> None:  # fmt: skip
         inputs = self._inputs
         if by_inputs is not None and not self.network.by_inputs:
             raise ValueError("by_inputs is given, and the network was made without; give function_network by_inputs")
@@ -83,8 +97,10 @@ class WideFunctions(WideKernels):
         self._go_back(
             len(inputs),
             lambda piece: {
-                **self._common(inputs[piece]), "rows": piece.stop - piece.start, "by_outputs": by_outputs[piece],
+                **self._common(inputs[piece]), "rows": piece.stop - piece.start, "weights": int(weights),
+                "outputs": None if outputs is None else outputs[piece], "by_outputs": by_outputs[piece],
+                "curvatures": None if curvatures is None else curvatures[piece],
                 "by_inputs": None if by_inputs is None else by_inputs[piece],
             },
-            None, weights=weights, packed=True,
+            None, weights=weights, packed=outputs is None,
         )  # fmt: skip

@@ -13,6 +13,8 @@ from gpu_envs.training.operations.wide_programs import REDUCE_THREADS, ROWS, UNI
 
 MOST_KEPT = 2**30
 """Bytes that are kept on the way to a gradient; larger minibatches go in pieces."""
+_PACK_BLOCKS = 4
+"""Of each multiprocessor where weights are packed."""
 
 
 class WideKernels:
@@ -91,7 +93,7 @@ class WideKernels:
         most = max(1, MOST_KEPT // (2 * self.network.kept_of_unit)) * ROWS
         actors = self._blocks // len(self.network.nets)
         if not packed:
-            self._pack.launch(self._blocks)
+            self._pack_weights()
         for first in range(0, count, most):
             piece = slice(first, min(first + most, count))
             units = -(-(piece.stop - piece.start) // ROWS) * (ROWS // UNIT)
@@ -107,6 +109,9 @@ class WideKernels:
                 -(-(self.network.parameters + self.network.losses) // REDUCE_THREADS), actors=actors,
                 more=int(first > 0), last=int(piece.stop == count), gradient=self._gradient, totals=totals,
             )  # fmt: skip
+
+    def _pack_weights(self) -> None:
+        self._pack.launch(_PACK_BLOCKS * self._blocks)
 
     def _room(self, count: int) -> torch.Tensor:
         """Memory for what a piece keeps: that of the largest so far."""

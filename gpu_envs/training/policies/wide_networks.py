@@ -127,7 +127,7 @@ class WideNetworks(WideKernels, PolicyNetworks):
         alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         rows = observations.shape[0]
-        self._pack.launch(self._blocks)
+        self._pack_weights()
         self._forward[0].launch(
             self._blocks_for(rows), **self._common(_whole(observations)), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
@@ -141,7 +141,7 @@ class WideNetworks(WideKernels, PolicyNetworks):
     ) -> None:  # fmt: skip
         del action_mask  # it does not change what they are worth
         rows = len(values)
-        self._pack.launch(self._blocks)
+        self._pack_weights()
         self._forward[1].launch(
             self._blocks_for(rows), **self._common(_whole(observations)), rows=rows,
             samples=observations.shape[0], values=values, places=places, largest=largest, alive=alive,
