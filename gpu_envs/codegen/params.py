@@ -79,6 +79,7 @@ def params_members(layout: Layout) -> list[str]:
     return [
         _getter(layout),
         _getter(layout, drawn),
+        "template <bool AT_ONCE = false>",
         "FN void _draw(Drawn& _drawn, Index _replica, const u64* _seed, const u32* _episode, int _first, int _step)",
         "    const {",
         *(f"    {_drawing(layout, name, drawn.get(name, ''))}" for name in layout.drawn),
@@ -103,15 +104,23 @@ def _drawing(layout: Layout, name: str, place: str) -> str:
     param, number = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
     distribution = layout.drawn[name].within(*param.limits(layout.config.precision))
     numbers = [f"real({each!r})" for each in (*distribution.numbers, *distribution.derived)]
-    value = f"drawn_{distribution.name}(_random, {', '.join(numbers)})"
     element = f"Random _random(_seed, _episode, PARAMETER, {number}, u32(_e));"
-    if isinstance(distribution, Choice):
-        element, value = f"{element} const int _k = _random.integer({len(numbers)});", selection(numbers, "_k")
+
+    def written(target: str) -> str:
+        if not isinstance(distribution, Choice):
+            return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
+        # A CPU that chooses for one replica at a time foretells none of the comparisons.
+        return (
+            f"const int _k = _random.integer({len(numbers)}); "
+            f"if constexpr (ON_GPU || AT_ONCE) {target} = {selection(numbers, '_k')}; "
+            f"else {{ constexpr real _values[] = {{{', '.join(numbers)}}}; {target} = _values[_k]; }}"
+        )
+
     if not param.rank:
-        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {place} = {value}; }}"
+        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {written(place)} }}"
     length = math.prod(_sizes(layout.config, name, param))
-    target = f"this->{name}[_replica * {length} + _e]"
-    return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} = {value}; }}"
+    target = written(f"this->{name}[_replica * {length} + _e]")
+    return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} }}"
 
 
 def observed_params(layout: Layout, place: str) -> list[str]:

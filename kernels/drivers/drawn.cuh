@@ -21,7 +21,7 @@ struct SpareParams { real of[DRAWN][LANES]; };
 
 FN Params spare_params(SpareParams& spare, int k, const ParamBuffers& params, Index i, const Key& key) {
     Drawn drawn;
-    params._draw(drawn, i, &key.seed, &key.episode, 0, 1);
+    params._draw<true>(drawn, i, &key.seed, &key.episode, 0, 1);
     UNROLL
     for (int j = 0; j < DRAWN; ++j) spare.of[j][k] = drawn.of[j];
     return params.get(i, drawn);
