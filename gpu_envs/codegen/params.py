@@ -113,7 +113,7 @@ def _drawing(layout: Layout, name: str, place: str) -> str:
         return (
             f"const int _k = _random.integer({len(numbers)}); "
             f"if constexpr (ON_GPU || AT_ONCE) {target} = {selection(numbers, '_k')}; "
-            f"else {{ constexpr real _values[] = {{{', '.join(numbers)}}}; {target} = _values[_k]; }}"
+            f"else {{ static constexpr real _values[] = {{{', '.join(numbers)}}}; {target} = _values[_k]; }}"
         )
 
     if not param.rank:

@@ -113,8 +113,7 @@ KERNEL(kernel_back, BackCall) {
             for (int j = 0; call.curvatures != nullptr && j < OUTPUTS; ++j) {
                 FOR_EACH_LANE_ALONE(k, env) {
                     const Index place = (env.index(k) * NETS + net) * OUTPUTS + j;
-                    const float curvature = call.curvatures[place];  // (where it is zero the output may be no number)
-                    if (curvature != 0) last[j * LANES + k] += curvature * call.outputs[place];
+                    last[j * LANES + k] += call.curvatures[place] * call.outputs[place];
                 }
             }
             for (int l = LAYERS - 1; l > 0; --l) {

@@ -81,7 +81,7 @@ struct WideMemory {
     Ring<STAGES, STAGE, GROUPS> ring;
     alignas(16) float bias[MOST_BIAS], gains[NORMED + 1], shifts[NORMED + 1];
     float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
-    struct { u32 from, bytes; } pieces[STAGES_OF_TILE];  // what each stage has of the packed weights
+    struct { u32 from, bytes; } of_stage[STAGES_OF_TILE];  // where its weights lie among the packed ones
     u32   zero;
 
     FN static WideMemory& of_block() {
@@ -90,12 +90,9 @@ struct WideMemory {
     }
 };
 
-// How the tensor cores are told of lines of 128 bytes from an address on, and of those of weights.
-FN u64 lines_from(u32 address) {
-    return u64(1) << 62 | u64(8 * PIECE / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
-}
-FN u64 weights_from(u32 address) {
-    return u64(LINE == 128 ? 1 : 2) << 62 | u64(8 * LINE / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
+// How the tensor cores are told of lines of 128 or 64 bytes from an address on.
+template <int BYTES = PIECE> FN u64 lines_from(u32 address) {
+    return u64(BYTES == 128 ? 1 : 2) << 62 | u64(8 * BYTES / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
 }
 FN constexpr int within_line(int line, int depth) {  // where a depth lies, for reads to meet in no bank
     return depth ^ line * LINE / PIECE % (LINE / 16) * (16 / int(sizeof(Stored)));
@@ -111,7 +108,7 @@ FN constexpr u32 row_place(u32 row, u32 column) {
 template <int NET, int STEPS_OF_TILE> struct Weights {
     WideMemory&          memory;
     const unsigned char* packed;
-    u32                  end;  // stages of all tiles
+    u32                  of_tile, end;  // stages of a tile, and of all
 
     FN static constexpr int stages_of(int step) {
         const int each = pieces_of_stage(lines_of(NET, step));
@@ -125,25 +122,25 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
     // By all threads of the block.
     FN void begin() const {
         static_assert(stages() <= STAGES_OF_TILE);
-        for (u32 stage = u32(thread_rank()); stage < stages(); stage += THREADS) find(stage);
+        for (u32 number = u32(thread_rank()); number < stages(); number += THREADS) find(number);
         block_barrier();
         if (thread_rank() == 0) memory.ring.begin(*this);
     }
     FN void operator()(u32 number) const {
         if (number >= end) return;
-        const auto& piece = memory.pieces[number % stages()];
-        memory.ring.open(number, piece.bytes);
-        memory.ring.copy(number, 0, packed + piece.from, piece.bytes);
+        const auto& stage = memory.of_stage[number % of_tile];
+        memory.ring.open(number, stage.bytes);
+        memory.ring.copy(number, 0, packed + stage.from, stage.bytes);
     }
-    FN void find(u32 of) const {
-        u32 stage = of, from = packed_place(NET, 0);
+    FN void find(u32 number) const {
+        u32 stage = number, from = packed_place(NET, 0);
         for (int step = 0; step < STEPS_OF_TILE; ++step) {
             const u32 own = u32(stages_of(step)), of_piece = u32(lines_of(NET, step) * LINE);
             const u32 all = u32(pieces_of(depth_of(NET, step))) * of_piece;
             if (stage < own) {
                 const u32 first = stage * u32(pieces_of_stage(lines_of(NET, step))) * of_piece;
                 const u32 bytes = minimum(u32(pieces_of_stage(lines_of(NET, step))) * of_piece, all - first);
-                memory.pieces[of] = {from + first, bytes};
+                memory.of_stage[number] = {from + first, bytes};
                 return;
             }
             stage -= own;
@@ -155,9 +152,10 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
 // How many tiles one of several workers takes.
 FN u32 turns_of(int worker, int workers, Index tiles) { return u32(tiles - worker + workers - 1) / u32(workers); }
 
-// Begins with a network: its biases, and the ring for so many tiles.
+// Begins with a network: its biases, and the ring for so many tiles, which take all steps or all but the last.
 template <int NET, int STEPS_OF_TILE, class Call>
-FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& call, const Scale& scale, u32 tiles) {
+FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& call, const Scale& scale, u32 tiles,
+                                             bool last = true) {
     static_assert(sizeof(WideMemory) + 1024 <= (NET < 0 ? 0 : SHARED_BYTES));
     for (int l = 0; l < LAYERS; ++l) {
         for (int j = thread_rank(); j < outs_of(NET, l); j += THREADS) {
@@ -173,7 +171,9 @@ FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& cal
         memory.mean[j]    = scaled ? scale.mean[j] : 0.0f;
         memory.inverse[j] = scaled ? scale.inverse[j] : 1.0f;
     }
-    const Weights<NET, STEPS_OF_TILE> weights = {memory, call.packed, Weights<NET, STEPS_OF_TILE>::stages() * tiles};
+    using Streamed = Weights<NET, STEPS_OF_TILE>;
+    const u32      of_tile = Streamed::stages() - (last ? 0 : u32(Streamed::stages_of(STEPS_OF_TILE - 1)));
+    const Streamed weights = {memory, call.packed, of_tile, of_tile * tiles};
     if (thread_rank() == 0) memory.zero = 0;
     weights.begin();
     block_barrier();
@@ -232,7 +232,7 @@ template <class Source> struct Rowwise {
         UNROLL
         for (int part = 0; part < PARTS; ++part) {
             const u32 place = u32(part / OF_LINE * 8 * N * LINE + part % OF_LINE * PART);
-            Product<8 * N>::add(c, lines_from(left + part_of_row(part)), weights_from(right + place), true);
+            Product<8 * N>::add(c, lines_from(left + part_of_row(part)), lines_from<LINE>(right + place), true);
         }
         commit_products();
         finish<1>();

@@ -3,7 +3,8 @@
 
 struct FunctionRow { int place; u8 alive; };
 
-FN bool keeps_of(const UpdateCall& call) { return call.weights != 0; }  // for the gradient of the weights
+FN bool keeps_of(const UpdateCall& call)       { return call.weights != 0; }          // for the gradient of the weights
+FN bool reaches_inputs(const UpdateCall& call) { return call.by_inputs != nullptr; }  // on the way back
 
 FN int place_of(const UpdateCall& call, Index number) { return number < call.rows ? int(number) : -1; }
 
@@ -19,12 +20,11 @@ template <int NET> struct LossOfRows {
     FN void take_back(Own& own, const UpdateCall& call, const FunctionRow&, Index unit, float (&c)[OUTS / 8][4], Tile& kept) {
         for_accumulators<NET, OUTS / 8, out_of(NET, LAYERS - 1)>(own, call.rows, unit, [&](int j, int q, Index place) {
             const float output = c[j][q];
-            c[j][q]            = place < 0 ? 0.0f : call.by_outputs[place];
-            if (place >= 0 && call.outputs != nullptr) call.outputs[place] = output;
-            if (place >= 0 && call.curvatures != nullptr) {  // (an output that counts for nothing may be no number)
-                const float curvature = call.curvatures[place];
-                if (curvature != 0) c[j][q] = fma(curvature, output, c[j][q]);
-            }
+            c[j][q]            = 0;
+            if (place < 0) return;
+            if (call.outputs != nullptr) call.outputs[place] = output;
+            c[j][q] = call.by_outputs[place];
+            if (call.curvatures != nullptr) c[j][q] = fma(call.curvatures[place], output, c[j][q]);
         });
         own.store(c);
         if (keeps_of(call)) kept.store_rows(c);

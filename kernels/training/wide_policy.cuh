@@ -1,6 +1,7 @@
 // The loss of policies and values: what wide_update.cuh makes derivatives of.
 
-FN constexpr bool keeps_of(const UpdateCall&) { return true; }  // for the gradient of the weights
+FN constexpr bool keeps_of(const UpdateCall&)       { return true; }   // for the gradient of the weights
+FN constexpr bool reaches_inputs(const UpdateCall&) { return false; }  // on the way back
 
 template <int NET> struct LossOfRows {
     static constexpr bool ACTOR = NET == 0, CRITIC = SHARED_TRUNK || NET == 1;

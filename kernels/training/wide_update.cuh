@@ -212,7 +212,7 @@ template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const
     group_barrier();  // all products with the rows are done
     if constexpr (L > 1 || BY_INPUTS > 0) {
         if constexpr (L == 1) {
-            if (call.by_inputs == nullptr) return;  // this time it is not asked for
+            if (!reaches_inputs(call)) return;
         }
         own.store(c);
         publish();
@@ -264,7 +264,8 @@ template <int NET> FN void update(const UpdateCall& call, int worker, int worker
     auto&            memory = WideMemory::of_block();
     const Scale      scale  = {call.mean, call.inverse, call.limit};
     const Index      tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
-    const auto       weights = begin_network<NET, STEPS>(memory, call, scale, turns_of(worker, workers, tiles));
+    const bool       last   = BY_INPUTS == 0 || reaches_inputs(call);
+    const auto       weights = begin_network<NET, STEPS>(memory, call, scale, turns_of(worker, workers, tiles), last);
     WideLearner<NET> learner(call);
     Rowwise<Weights<NET, STEPS>> own(memory, weights);
     const Index group = own.group, step = workers * GROUPS;

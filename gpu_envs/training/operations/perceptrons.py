@@ -169,7 +169,7 @@ class Perceptrons:
         self, inputs: torch.Tensor, outputs: torch.Tensor, by_outputs: torch.Tensor,
         curvatures: torch.Tensor | None = None, *, by_inputs: torch.Tensor | None = None, weights: bool = True,
     ) -> None:  # fmt: skip
-        """Does both, where the derivatives are ``by_outputs + curvatures * outputs``."""
+        """Does both, where the derivatives are ``by_outputs``, plus ``curvatures * outputs`` if given."""
         self.outputs(inputs, outputs)
         self._go_back(by_outputs, outputs, curvatures, by_inputs, weights)
 

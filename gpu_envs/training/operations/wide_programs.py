@@ -34,6 +34,7 @@ _CHUNK = 256
 NORM_EPSILON = 1e-5
 """Added to a row's variance, as torch does."""
 _MOST_RING = 128 * 1024
+"""Bytes: as many as a layer of 256 x 256 in bf16 has."""
 MOST_SHARED = 227 * 1024
 _GRADIENT_STAGES = 4
 _PACK_THREADS = 256
@@ -179,7 +180,7 @@ class WideNetwork:
 
     @property
     def packed_bytes(self) -> int:
-        """Of the weights as they are streamed: forth, and but for the first layer back."""
+        """Of the weights as they are streamed: forth and back, of the first layer back what ``by_inputs`` takes."""
         total = 0
         for net in range(len(self.nets)):
             for number, (ins, outs) in enumerate(self._shapes(net)):
@@ -201,7 +202,9 @@ class WideNetwork:
         """In which the weights of a tile come, forth and back, if none has those of several pieces."""
         most = 0
         for net in range(len(self.nets)):
-            depths = [depth for shape in self._shapes(net) for depth in (shape[0], _padded(shape[1], 16))]
+            shapes = self._shapes(net)
+            back = shapes if self.by_inputs else shapes[1:]
+            depths = [ins for ins, _ in shapes] + [_padded(outs, 16) for _, outs in back]
             most = max(most, sum(-(-depth * self._size // self._line) for depth in depths))
         return most
 
@@ -238,7 +241,7 @@ class WideNetwork:
     @property
     def _fixed_bytes(self) -> int:
         biases = max(sum(_padded(outs, 16) for _, outs in self._shapes(net)) for net in range(len(self.nets)))
-        numbers = biases + 2 * self._normed + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
+        numbers = biases + 2 * self._normed + 3 + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
         return 2 * self._row_bytes + 4 * numbers + 8 * self._stages_of_tile + 3 * 1024
 
     @property

@@ -79,7 +79,7 @@ class WideFunctions(WideKernels):
         self, inputs: torch.Tensor, outputs: torch.Tensor, by_outputs: torch.Tensor,
         curvatures: torch.Tensor | None = None, *, by_inputs: torch.Tensor | None = None, weights: bool = True,
     ) -> None:  # fmt: skip
-        """Does both in one launch, where the derivatives are ``by_outputs + curvatures * outputs``."""
+        """Does both in one launch, where the derivatives are ``by_outputs``, plus ``curvatures * outputs`` if given."""
         self._inputs = inputs
         self._go_through(outputs, by_outputs, curvatures, by_inputs, weights)
 
