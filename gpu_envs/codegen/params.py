@@ -14,6 +14,7 @@ from gpu_envs.specs.base import Spec
 from gpu_envs.specs.distributions import Choice
 from gpu_envs.specs.names import camel
 from gpu_envs.specs.params import Param, ParamValue
+from gpu_envs.specs.single import EnvSpec
 
 
 def _cpp_param(name: str, param: Param) -> str:
@@ -79,7 +80,7 @@ def params_members(layout: Layout) -> list[str]:
     return [
         _getter(layout),
         _getter(layout, drawn),
-        "template <bool AT_ONCE = false>",
+        *(["template <bool AT_ONCE = false>"] if isinstance(layout.config.spec, EnvSpec) else []),
         "FN void _draw(Drawn& _drawn, Index _replica, const u64* _seed, const u32* _episode, int _first, int _step)",
         "    const {",
         *(f"    {_drawing(layout, name, drawn.get(name, ''))}" for name in layout.drawn),
@@ -109,12 +110,13 @@ def _drawing(layout: Layout, name: str, place: str) -> str:
     def written(target: str) -> str:
         if not isinstance(distribution, Choice):
             return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
-        # A CPU that chooses for one replica at a time foretells none of the comparisons.
-        return (
-            f"const int _k = _random.integer({len(numbers)}); "
-            f"if constexpr (ON_GPU || AT_ONCE) {target} = {selection(numbers, '_k')}; "
-            f"else {{ static constexpr real _values[] = {{{', '.join(numbers)}}}; {target} = _values[_k]; }}"
-        )
+        chosen = f"{target} = {selection(numbers, '_k')};"
+        if isinstance(
+            layout.config.spec, EnvSpec
+        ):  # a CPU that chooses for one alone foretells none of the comparisons
+            table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
+            chosen = f"if constexpr (ON_GPU || AT_ONCE) {chosen} else {{ {table} {target} = _values[_k]; }}"
+        return f"const int _k = _random.integer({len(numbers)}); {chosen}"
 
     if not param.rank:
         return f"if (_first == 0) {{ constexpr int _e = 0; {element} {written(place)} }}"
