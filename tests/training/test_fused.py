@@ -64,8 +64,12 @@ class Case:
     def network(self, precision: str) -> Network:
         return Network(self.head, self.features, self.hidden, self.activation, precision, *self.places())
 
-    def fused(self, precision: str, flat: Any, gradient: Any = None, scale: Any = None) -> FusedNetworks:
-        return FusedNetworks(self.network(precision), "cuda", flat, gradient, scale)
+    def fused(self, precision: str, flat: Any, gradient: Any = None, scale: Any = None, few: bool = False) -> Any:
+        """The kernels; where they are few, each block has many tiles of some thousand rows, the last not full."""
+        fused: Any = FusedNetworks(self.network(precision), "cuda", flat, gradient, scale)
+        if few:
+            fused._processors, fused._update_blocks = 2, 4
+        return fused
 
 
 CASES = {
@@ -299,6 +303,9 @@ def test_values(name: str, rows: int, precision: str) -> None:
     given = data(case, rows)
     values = torch.empty(rows, device="cuda")
     case.fused(precision, given.flat).values(given.observations, values)
+    again = torch.empty(rows, device="cuda")
+    case.fused(precision, given.flat, few=True).values(given.observations, again)
+    assert torch.equal(values, again)
     weights = parameters_of(case, given.flat.cpu().double().requires_grad_())["critic"]
     wanted = forward(case, weights, given.observations.cpu().double()).outputs[:, 0]
     outputs_within(values, wanted, case, weights[4], precision)
@@ -370,7 +377,8 @@ def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> No
         return torch.zeros(rows, head.width, dtype=kind, device="cuda"), torch.zeros(rows, device="cuda"), acted
 
     mine, theirs = made(), made()
-    case.fused(precision, given.flat).act(given.observations, *mine[:2], None, mine[2], stream, 3, greedy=greedy)
+    fused = case.fused(precision, given.flat, few=greedy)
+    fused.act(given.observations, *mine[:2], None, mine[2], stream, 3, greedy=greedy)
     logits = wanted.float().cuda().contiguous()
     Ops(head, "cuda").sample(logits, *theirs[:2], stream=stream, turn=3, acted=theirs[2], greedy=greedy)
     most = weights[4].detach().abs().sum(1).max() * (4 if case.activation == "relu" else 1)
@@ -390,21 +398,22 @@ def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> No
 def check_gradients(case: Case, given: Data, indices: Any, settings: LossSettings, precision: str) -> tuple[Any, Any]:
     gradient = torch.full_like(given.flat, torch.nan)
     totals = torch.full((6,), torch.nan, device="cuda")
-    again = torch.zeros_like(gradient), torch.zeros_like(totals)
-    for one, sums in ((gradient, totals), again):
-        fused = case.fused(precision, given.flat, one, given.scale)
+    again, by_few = ((torch.zeros_like(gradient), torch.zeros_like(totals)) for _ in range(2))
+    for one, sums in ((gradient, totals), again, by_few):
+        fused = case.fused(precision, given.flat, one, given.scale, few=one is by_few[0])
         fused.gradient(given.observations, given.batch, indices, settings, given.scalars, sums)
     assert torch.equal(gradient, again[0])
     assert torch.equal(totals, again[1])
     grads, magnitudes, wanted = reference(case, given, indices, settings)
-    found = [part for parts in parameters_of(case, gradient.cpu().double()).values() for part in parts]
-    found.append(gradient.cpu().double()[: log_stds(case.head)])
     off = ROUNDINGS * ROUNDING[precision]
-    for number, (one, other, size) in enumerate(zip(found, grads, magnitudes, strict=False)):
-        error, allowed = torch.linalg.norm(one - other), off * torch.linalg.norm(size) + 1e-6
-        assert error <= allowed, f"parameter {number}: off by {error:.3g}, allowed {allowed:.3g}"
     scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
-    assert ((totals.cpu().double() - wanted).abs() <= off * scale).all(), (totals, wanted)
+    for mine, sums in (again, by_few):
+        found = [part for parts in parameters_of(case, mine.cpu().double()).values() for part in parts]
+        found.append(mine.cpu().double()[: log_stds(case.head)])
+        for number, (one, other, size) in enumerate(zip(found, grads, magnitudes, strict=False)):
+            error, allowed = torch.linalg.norm(one - other), off * torch.linalg.norm(size) + 1e-6
+            assert error <= allowed, f"parameter {number}: off by {error:.3g}, allowed {allowed:.3g}"
+        assert ((sums.cpu().double() - wanted).abs() <= off * scale).all(), (sums, wanted)
     return gradient, totals
 
 

@@ -84,7 +84,7 @@ class FusedNetworks(PolicyNetworks):
         self._backend: Final = open_backend(resolve_device(device))
         self._processors: Final = self._backend.traits.processors
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
-        workers, columns = self._workers(2**62)[0], self.network.parameters + len(SUMS)
+        workers, columns = max(self._workers(2**62)), self.network.parameters + len(SUMS)
         self._partials: Final = torch.empty(workers, columns, device=self._backend.device)
 
     @functools.cached_property
