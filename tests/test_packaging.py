@@ -195,7 +195,6 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 
 def test_a_wheel_from_the_source_distribution_is_the_same(sdist: Path, wheel: Path, tmp_path: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "-xf", str(sdist), "-C", str(tmp_path)], check=True)  # (Python 3.11.2 takes no filter)
     (tree,) = tmp_path.iterdir()
     assert contents(build("wheel", tree, tmp_path / "made")) == contents(wheel)
