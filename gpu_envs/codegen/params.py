@@ -111,9 +111,7 @@ def _drawing(layout: Layout, name: str, place: str) -> str:
         if not isinstance(distribution, Choice):
             return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
         chosen = f"{target} = {selection(numbers, '_k')};"
-        if isinstance(
-            layout.config.spec, EnvSpec
-        ):  # a CPU that chooses for one alone foretells none of the comparisons
+        if isinstance(layout.config.spec, EnvSpec):  # of one replica alone a CPU foretells no comparison
             table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
             chosen = f"if constexpr (ON_GPU || AT_ONCE) {chosen} else {{ {table} {target} = _values[_k]; }}"
         return f"const int _k = _random.integer({len(numbers)}); {chosen}"
