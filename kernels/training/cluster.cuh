@@ -2,9 +2,8 @@
 
 constexpr int CLUSTER = 8;  // blocks: the most that every such device has
 
-// A loop that remains one, and a function that does: code that is run once is best short, for it has to be fetched.
-#define ROLLED _Pragma("unroll 1")
-#define APART  static __device__ __noinline__
+// A function that remains one: code that is run once is best short, for it has to be fetched.
+#define APART static __device__ __noinline__
 
 #define KERNEL_OF_CLUSTERS(name, Call, threads, blocks)                                \
     extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(threads, blocks) name( \

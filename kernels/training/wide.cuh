@@ -70,10 +70,22 @@ FN constexpr u64 kept_bytes(int net, int numbers) {
     for (int number = 0; number < numbers; ++number) bytes += u64(kept_lines(net, number)) * GROUP_ROWS * sizeof(Stored);
     return bytes;
 }
-template <int NET, class Call> FN unsigned char* kept_of(const Call& call, int number, Index unit) {
+template <int NET, class Call> FN unsigned char* kept_of(const Call& call, int number, Index unit, int ahead = 0) {
     const u64 before = (NET == 0 ? 0 : kept_bytes(0, 2 * LAYERS)) + kept_bytes(NET, number);
-    const u64 each   = u64(kept_lines(NET, number)) * GROUP_ROWS * sizeof(Stored);
-    return const_cast<unsigned char*>(call.kept) + before * u64(call.units) + each * u64(unit);
+    const u64 each   = u64(kept_lines(NET, number)) * GROUP_ROWS * sizeof(Stored);  // as of so many behind it, too
+    return const_cast<unsigned char*>(call.kept) + (before + each * u64(ahead)) * u64(call.units) + each * u64(unit);
+}
+
+// Hidden layers side by side that are equally wide share their instructions, which are many: those from `l` on end before
+// the first of these, and those from `l` back begin with the second.
+FN constexpr int alike_until(int net, int l) {
+    int end = l + 1;
+    while (end < LAYERS - 1 && out_of(net, end) == out_of(net, l)) ++end;
+    return end;
+}
+FN constexpr int alike_from(int net, int l) {
+    while (l > 0 && out_of(net, l - 1) == out_of(net, l)) --l;
+    return l;
 }
 
 struct WideMemory {
@@ -406,28 +418,37 @@ template <int FROM, class Own, class Tile, int N> FN void multiply_inputs(Own& o
     }
 }
 
-// All layers from `L` on. Of hidden layer l `tile.sums<l>(c, inverse)` is given the sums, normalised if they are to be, and
-// `tile.activations<l>(c)` the activations before they become the rows; `use(c)` is given the outputs.
+// All layers from `L` on. Of hidden layer l = L + ahead `tile.sums<L>(c, inverse, ahead)` is given the sums, normalised if
+// they are to be, and `tile.activations<L>(c, ahead)` the activations before they become the rows; `use(c)` is given the
+// outputs.
 template <int NET, int L, class Own, class Tile, class Use>
 FN void go_forth(Own& own, const Tile& tile, const Use& use) {
-    constexpr int N = outs_of(NET, L) / 8, FIRST = bias_of(NET, L);
-    float         c[N][4];
-    begin(c, own.memory.bias + FIRST, own.lane);
-    if constexpr (L == 0) multiply_inputs<0>(own, tile, c);
-    else own.template multiply<in_of(NET, L)>(c);
+    constexpr int N = outs_of(NET, L) / 8;
     if constexpr (L + 1 < LAYERS) {
-        float inverse[2] = {};
-        if (NORM) normalise(c, inverse);
-        tile.template sums<L>(c, inverse);
-        if (NORM) stretch(c, own.memory.gains + FIRST, own.memory.shifts + FIRST);
-        activate(c);
-        group_barrier();  // all products with the rows are done
-        tile.template activations<L>(c);
-        own.store(c);
-        publish();
-        group_barrier();
-        go_forth<NET, L + 1>(own, tile, use);
+        constexpr int END = Tile::SHARES ? alike_until(NET, L) : L + 1;
+        ROLLED
+        for (int ahead = 0; ahead < END - L; ++ahead) {
+            const int first = bias_of(NET, L) + ahead * 8 * N;
+            float     c[N][4], inverse[2] = {};
+            begin(c, own.memory.bias + first, own.lane);
+            if (ahead > 0) own.template multiply<8 * N>(c);
+            else if constexpr (L == 0) multiply_inputs<0>(own, tile, c);
+            else own.template multiply<in_of(NET, L)>(c);
+            if (NORM) normalise(c, inverse);
+            tile.template sums<L>(c, inverse, ahead);
+            if (NORM) stretch(c, own.memory.gains + first, own.memory.shifts + first);
+            activate(c);
+            group_barrier();  // all products with the rows are done
+            tile.template activations<L>(c, ahead);
+            own.store(c);
+            publish();
+            group_barrier();
+        }
+        go_forth<NET, END>(own, tile, use);
     } else {
+        float c[N][4];
+        begin(c, own.memory.bias + bias_of(NET, L), own.lane);
+        own.template multiply<in_of(NET, L)>(c);
         group_barrier();
         use(c);
     }
@@ -435,8 +456,9 @@ FN void go_forth(Own& own, const Tile& tile, const Use& use) {
 
 // Rows of which nothing is kept.
 struct Passing {
+    static constexpr bool SHARES = sizeof(Stored) == 2;  // (in TF32 acting is 7 % slower so, where updates are quicker)
     const Inputs<GroupTile<8, DEPTH>>& inputs;
     template <int FROM, class Own> FN void load(Own& own) const { own.template load_inputs<false, FROM>(inputs); }
-    template <int L, int N> FN void sums(const float (&)[N][4], const float (&)[2]) const {}
-    template <int L, int N> FN void activations(const float (&)[N][4]) const {}
+    template <int L, int N> FN void sums(const float (&)[N][4], const float (&)[2], int) const {}
+    template <int L, int N> FN void activations(const float (&)[N][4], int) const {}
 };

@@ -8,12 +8,30 @@ constexpr bool SLOPE_IS_BIT = ACTIVATION == RELU && !NORM;
 constexpr int  SLOPE_WORDS  = SLOPE_IS_BIT ? 4 : 1;  // of a thread's part of a layer's slopes
 
 template <int NET, int NUMBER> using KeptTile = GroupTile<kept_lines(NET, NUMBER), GROUP_ROWS>;
-template <int NET, int NUMBER, class Call> FN KeptTile<NET, NUMBER>& kept_tile(const Call& call, Index unit) {
-    return *reinterpret_cast<KeptTile<NET, NUMBER>*>(kept_of<NET>(call, NUMBER, unit));
+template <int NET, int NUMBER, class Call>
+FN KeptTile<NET, NUMBER>& kept_tile(const Call& call, Index unit, int ahead = 0) {
+    return *reinterpret_cast<KeptTile<NET, NUMBER>*>(kept_of<NET>(call, NUMBER, unit, ahead));
+}
+
+// What a thread knows of each layer, at a place that is worked out and in registers all the same.
+template <class T, int N> FN void note(T (&all)[LAYERS][N], int layer, const T (&of_layer)[N]) {
+    UNROLL
+    for (int l = 0; l < LAYERS; ++l) {
+        UNROLL
+        for (int i = 0; i < N; ++i) all[l][i] = l == layer ? of_layer[i] : all[l][i];
+    }
+}
+template <class T, int N> FN void recall(T (&of_layer)[N], const T (&all)[LAYERS][N], int layer) {
+    UNROLL
+    for (int l = 0; l < LAYERS; ++l) {
+        UNROLL
+        for (int i = 0; i < N; ++i) of_layer[i] = l == layer ? all[l][i] : of_layer[i];
+    }
 }
 
 // A tile of samples: what is kept on its way forth.
 template <int NET, class Call> struct Keeping {
+    static constexpr bool        SHARES = true;
     const Call&                  call;
     Index                        unit;
     const Inputs<KeptTile<NET, 0>>& inputs;
@@ -21,28 +39,28 @@ template <int NET, class Call> struct Keeping {
     u32 (&slopes)[LAYERS][SLOPE_WORDS];
 
     template <int FROM, class Own> FN void load(Own& own) const { own.template load_inputs<true, FROM>(inputs); }
-    template <int L, int N> FN void sums(const float (&c)[N][4], const float (&inverse)[2]) const {
+    template <int L, int N> FN void sums(const float (&c)[N][4], const float (&inverse)[2], int ahead) const {
         if (NORM || !SLOPE_BY_VALUE) {
-            kept_tile<NET, LAYERS + L>(call, unit).store_rows(c, [](float x) { return NORM ? x : slope_at(x); });
+            auto& kept = kept_tile<NET, LAYERS + L>(call, unit, ahead);
+            kept.store_rows(c, [](float x) { return NORM ? x : slope_at(x); });
         }
-        inverses[L][0] = inverse[0];
-        inverses[L][1] = inverse[1];
+        if (NORM) note(inverses, L + ahead, inverse);
     }
-    template <int L, int N> FN void activations(const float (&c)[N][4]) const {
+    template <int L, int N> FN void activations(const float (&c)[N][4], int ahead) const {
         if constexpr (SLOPE_IS_BIT) {
+            u32 words[SLOPE_WORDS] = {};  // each of 64 columns, the first one's the highest
             UNROLL
             for (int word = 0; word < SLOPE_WORDS; ++word) {
-                u32 bits = 0;  // of 64 columns, the first one's the highest
                 UNROLL
                 for (int j = 8 * word; 8 * word < N && j < 8 * word + 8; ++j) {
                     UNROLL
-                    for (int q = 0; q < 4; ++q) bits = __funnelshift_l(bits_of(0.0f - c[j][q]), bits, 1);
+                    for (int q = 0; q < 4; ++q) words[word] = __funnelshift_l(bits_of(0.0f - c[j][q]), words[word], 1);
                 }
-                asm volatile("" : "+r"(bits));  // now, and not where they are used
-                slopes[L][word] = bits;
+                asm volatile("" : "+r"(words[word]));  // now, and not where they are used
             }
+            note(slopes, L + ahead, words);
         }
-        if (keeps_of(call) || (SLOPE_BY_VALUE && !NORM && !SLOPE_IS_BIT)) kept_tile<NET, 1 + L>(call, unit).store_rows(c);
+        if (keeps_of(call) || (SLOPE_BY_VALUE && !NORM && !SLOPE_IS_BIT)) kept_tile<NET, 1 + L>(call, unit, ahead).store_rows(c);
     }
 };
 
@@ -177,49 +195,57 @@ template <int NET, class Own, class Call> FN void find_by_inputs(Own& own, const
 }
 
 // From the derivatives by a layer's sums, which are the rows, to those by the sums of the layer before, and so on.
-template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const Tile& forth, u32 aside) {
-    constexpr int N = in_of(NET, L) / 8, FEW = N / int(sizeof(Stored)), FIRST = bias_of(NET, L - 1);
-    constexpr int NUMBER = SLOPE_BY_VALUE ? L : LAYERS + L - 1;  // of what slopes follow from
-    const auto&   call   = forth.call;
-    auto&         kept   = kept_tile<NET, LAYERS + L - 1>(call, forth.unit);
-    float         c[N][4] = {};
-    if constexpr (NORM) {
-        own.template multiply<outs_of(NET, L)>(c, aside);
-        chain_norm(c, kept, forth.inverses[L - 1], own.memory.gains + FIRST, own.memory.shifts + FIRST, norm_sums(call) + FIRST);
-    } else if constexpr (SLOPE_IS_BIT) {
-        own.template multiply<outs_of(NET, L)>(c, aside);
-        UNROLL
-        for (int j = 0; j < N; ++j) {
+template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const Tile& forth) {
+    constexpr int N = in_of(NET, L) / 8, FEW = N / int(sizeof(Stored)), FIRST = alike_from(NET, L - 1);
+    constexpr u32 ASIDE = L == LAYERS - 1 ? LossOfRows<NET>::ASIDE : 0;
+    const auto&   call  = forth.call;
+    ROLLED
+    for (int ahead = L - 1 - FIRST; ahead >= 0; --ahead) {  // to layer FIRST + ahead
+        const auto multiply = [&](float (&c)[N][4]) {
+            if (ahead < L - 1 - FIRST) own.template multiply<8 * N>(c);
+            else own.template multiply<outs_of(NET, L)>(c, ASIDE);
+        };
+        const int at   = bias_of(NET, FIRST) + ahead * 8 * N;
+        auto&     kept = kept_tile<NET, LAYERS + FIRST>(call, forth.unit, ahead);
+        float     c[N][4] = {};
+        if constexpr (NORM) {
+            float inverse[2] = {};
+            recall(inverse, forth.inverses, FIRST + ahead);
+            multiply(c);
+            chain_norm(c, kept, inverse, own.memory.gains + at, own.memory.shifts + at, norm_sums(call) + at);
+        } else if constexpr (SLOPE_IS_BIT) {
+            u32 slopes[SLOPE_WORDS] = {};
+            multiply(c);
+            recall(slopes, forth.slopes, FIRST + ahead);
             UNROLL
-            for (int q = 0; q < 4; ++q) {
-                if ((forth.slopes[L - 1][j / 8] >> (31 - (j % 8 * 4 + q)) & 1) == 0) c[j][q] = 0;
+            for (int j = 0; j < N; ++j) {
+                UNROLL
+                for (int q = 0; q < 4; ++q) {
+                    if ((slopes[j / 8] >> (31 - (j % 8 * 4 + q)) & 1) == 0) c[j][q] = 0;
+                }
+            }
+        } else {
+            const auto&   slopes = kept_tile<NET, FIRST + (SLOPE_BY_VALUE ? 1 : LAYERS)>(call, forth.unit, ahead);
+            Recalled<FEW> some;  // so many words find room beside the sums
+            some.fetch(slopes, 0);
+            multiply(c);
+            some.chain_with(c, 0);
+            UNROLL
+            for (int from = FEW; from < N; from += FEW) {
+                asm volatile("" ::: "memory");
+                some.fetch(slopes, from);
+                some.chain_with(c, from);
             }
         }
-    } else {
-        const auto&   slopes = kept_tile<NET, NUMBER>(call, forth.unit);
-        Recalled<FEW> some;  // so many words find room beside the sums
-        some.fetch(slopes, 0);
-        own.template multiply<outs_of(NET, L)>(c, aside);
-        some.chain_with(c, 0);
-        UNROLL
-        for (int from = FEW; from < N; from += FEW) {
-            asm volatile("" ::: "memory");
-            some.fetch(slopes, from);
-            some.chain_with(c, from);
-        }
-    }
-    if (keeps_of(call)) kept.store_rows(c);
-    group_barrier();  // all products with the rows are done
-    if constexpr (L > 1 || BY_INPUTS > 0) {
-        if constexpr (L == 1) {
-            if (!reaches_inputs(call)) return;
-        }
+        if (keeps_of(call)) kept.store_rows(c);
+        group_barrier();  // all products with the rows are done
+        if (FIRST + ahead == 0 && (BY_INPUTS == 0 || !reaches_inputs(call))) return;
         own.store(c);
         publish();
         group_barrier();
-        if constexpr (L > 1) go_back<NET, L - 1>(own, forth, 0);
-        else find_by_inputs<NET>(own, call, forth.unit);
     }
+    if constexpr (FIRST > 0) go_back<NET, FIRST>(own, forth);
+    else if constexpr (BY_INPUTS > 0) find_by_inputs<NET>(own, call, forth.unit);
 }
 
 // A tile's samples are known a tile ahead, and their places two.
@@ -239,8 +265,8 @@ template <int NET> struct WideLearner {
     template <class Own>
     FN void learn(Own& own, const UpdateCall& call, const Scale& scale, Index unit, Index unit_after_next) {
         const auto now = loss.sample;
-        float      inverses[LAYERS][2];
-        u32        slopes[LAYERS][SLOPE_WORDS];
+        float      inverses[LAYERS][2] = {};
+        u32        slopes[LAYERS][SLOPE_WORDS] = {};
         // (What the dead saw may be no number: it must not meet even a zero.)
         const Inputs<KeptTile<NET, 0>> inputs = {
             call.observations, now.alive ? now.place : -1, scale,
@@ -256,7 +282,7 @@ template <int NET> struct WideLearner {
         });
         publish();
         group_barrier();
-        go_back<NET, LAYERS - 1>(own, tile, LossOfRows<NET>::ASIDE);
+        go_back<NET, LAYERS - 1>(own, tile);
     }
 };
 

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.learners.off_policy import OffPolicyLearner  # noqa: E402
+from gpu_envs.training.operations import small_batch  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.policies.kernel_update import FunctionsUpdate, KernelUpdate, SmallBatchUpdate  # noqa: E402
 
@@ -375,3 +376,35 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
                 assert (one - another).abs().max() <= off * another.abs().max()
         for one, another in zip(mine.optimisers, other.optimisers, strict=True):
             torch.testing.assert_close(one.totals, another.totals, rtol=off, atol=off)
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("settings", [{"algorithm": "sac"}, {"algorithm": "td3", "policy_delay": 2}])
+def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clipped, by few blocks that each take rows and weights several times, and followed by the targets."""
+    given: dict[str, Any] = {
+        "precision": "tf32", "slots": 1000, "warm_up": 10**6, "batch": 200, "updates": 4, "max_grad_norm": 1e-3
+    }  # fmt: skip
+    monkeypatch.setattr(small_batch, "blocks_of", lambda *_: small_batch.CLUSTER)
+    within, apart = (Trainer(off_policy("cuda", "Pendulum-v1", graphs=False, **given, **settings)) for _ in range(2))
+    update = apart.learners["agent"]._update
+    assert isinstance(update, SmallBatchUpdate)
+    assert update._steps_too
+    update._steps_too = False
+    for kernel in (update._for_critics, update._for_actor):
+        kernel.fill(alone=0)
+    begun = within.learners["agent"]._update.state()
+    for trainer in (within, apart):
+        trainer.iterate(4)  # warming up: nothing is learnt
+        trainer.learners["agent"].waits = 0
+        trainer.learners["agent"].update()
+    one, another = (trainer.learners["agent"]._update for trainer in (within, apart))
+    for mine, other in zip(one.optimisers, another.optimisers, strict=True):
+        torch.testing.assert_close(mine.flat, other.flat, rtol=1e-6, atol=1e-8)
+        for name, kept in mine.state().items():
+            torch.testing.assert_close(kept, other.state()[name], rtol=1e-5, atol=1e-12)
+    for name, kept in one.state()["targets"].items():
+        torch.testing.assert_close(kept, another.state()["targets"][name], rtol=1e-6, atol=1e-8)
+        assert not torch.equal(kept, begun["targets"][name])
+    torch.testing.assert_close(one.norm, another.norm, rtol=1e-5, atol=0)
+    assert one.norm > 10 * given["max_grad_norm"]  # so that it was clipped

@@ -12,7 +12,7 @@ MOST = 256
 
 _MOST_OUTPUTS = 64
 
-_CLUSTER = 8
+CLUSTER = 8
 """Blocks that go with the same rows."""
 
 _THREADS, _ROWS = 256, 16
@@ -81,7 +81,7 @@ def fits(features: int, width: int) -> bool:
 
 def blocks_of(actor: Form, critics: Form) -> int:
     """The blocks of a launch: such that all are there at once."""
-    return _CLUSTER * (16 if _shared_bytes(actor, critics) <= _HALF else 8)
+    return CLUSTER * (16 if _shared_bytes(actor, critics) <= _HALF else 8)
 
 
 def _shared_bytes(actor: Form, critics: Form) -> int:
@@ -90,7 +90,7 @@ def _shared_bytes(actor: Form, critics: Form) -> int:
     of_net = max(1, hidden - 1)
     wholes = max(2 * nets * of_net, (1 + nets) * of_net + (nets if hidden > 2 else 0))
     small = 3 * outputs + 5 * nets + 2 * (inputs - actor.sizes[0])
-    row = 2 * (-(-inputs // 8) * 8 + 4) + wholes * (MOST + 20) + (2 * nets + 1) * (MOST // _CLUSTER + 4)
+    row = 2 * (-(-inputs // 8) * 8 + 4) + wholes * (MOST + 20) + (2 * nets + 1) * (MOST // CLUSTER + 4)
     row += (1 + nets) * 8 * 8 + small
     return 4 * max(_STAGED, _ROWS * row)
 
