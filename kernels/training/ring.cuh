@@ -48,9 +48,11 @@ template <int STAGES, int BYTES, int READERS> struct Ring {
     // By a warpgroup whose products with the stage are finished.
     template <class Fill> FN void leave(u32 number, const Fill& fill) {
         if (thread_rank() % GROUP != 0) return;
-        __threadfence_block();
-        const bool last = atomicAdd(left + number % STAGES, 1u) % READERS == READERS - 1;
-        __threadfence_block();
-        if (last) fill(number + STAGES);
+        u32 before;
+        asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "r"(shared_address(left + number % STAGES))
+                     : "memory");
+        if (before % READERS == READERS - 1) fill(number + STAGES);
     }
 };

@@ -12,7 +12,8 @@
 // Each has Stored (how a number lies in shared memory) and: stored, store_pair, gather (Left from accumulators), weight
 // (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from (from
 // rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have depth_slot (where a depth comes in the order of
-// gather), load_pair, write_pair (into words), read_words and pair_of (a pair on its way, in as few words as it takes).
+// gather), load_pair, write_pair (into words), read_words and pair_of (a pair on its way, in as few words as it takes), and
+// for numbers that are stored more than once rounded_once and store_rounded.
 
 constexpr int WARP_ROWS = 16;
 
@@ -39,9 +40,9 @@ struct Tf32 {
     // The tensor core cuts a number off after ten bits: half a unit of the last of them makes that rounding.
     FN static u32    rounded(float x) { return bits_of(x) + 0x1000u; }
     FN static Stored stored(float x)  { return from_bits(rounded(x)); }
-    FN static void   store_pair(Stored* at, float x, float y) {
-        *reinterpret_cast<Wide<2>*>(at) = {{stored(x), stored(y)}};
-    }
+    FN static void   store_pair(Stored* at, float x, float y) { store_rounded(at, stored(x), stored(y)); }
+    FN static void   store_rounded(Stored* at, float x, float y) { *reinterpret_cast<Wide<2>*>(at) = {{x, y}}; }
+    FN static float  rounded_once(float x) { return stored(x); }
     FN static Wide<2> load_pair(const Stored* at) { return *reinterpret_cast<const Wide<2>*>(at); }
     FN static void    read_words(u32 (&words)[2], const Stored* at) {
         const Wide<2> pair = load_pair(at);
@@ -145,7 +146,9 @@ struct Bf16 {
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
         return y;
     }
-    FN static void store_pair(Stored* at, float x, float y) { *reinterpret_cast<u32*>(at) = pair(x, y); }
+    FN static void  store_pair(Stored* at, float x, float y) { *reinterpret_cast<u32*>(at) = pair(x, y); }
+    FN static void  store_rounded(Stored* at, float x, float y) { store_pair(at, x, y); }
+    FN static float rounded_once(float x) { return x; }  // (two are rounded together)
     // Thread t has depths 2t, 2t+1 and 2t+8, 2t+9 of a product: side by side where weights are packed.
     FN static constexpr int slot(int k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
     FN static constexpr int depth_slot(int k) { return k; }

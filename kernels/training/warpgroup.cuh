@@ -25,6 +25,15 @@ template <int N> FN void settle(float (&c)[N][4]) {
     }
 }
 
+// Before it is stored more than once.
+template <int N> FN void round_once(float (&c)[N][4]) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) c[j][q] = Arithmetic::rounded_once(c[j][q]);
+    }
+}
+
 // Where some tiles lie, in units of 16 bytes, and which tiles of the same form stand for them when places within them
 // are worked out. It is read from shared memory for each tile of rows: what follows from it would take registers else.
 struct Root {
@@ -62,14 +71,17 @@ template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
     // The transpose of 16 rows of each warp: lines are columns, the depth goes along rows. Rows g and g + 8 of a warp
     // come side by side, as in all tiles whose depth is a tile's rows.
     template <int N> FN void store_rows(const float (&c)[N][4]) {
-        store_rows(c, [](float x) { return x; });
+        store_pairs(c, [](Stored* at, float x, float y) { Arithmetic::store_pair(at, x, y); });
     }
-    template <int N, class Map> FN void store_rows(const float (&c)[N][4], const Map& map) {
+    template <int N> FN void store_rounded(const float (&c)[N][4]) {
+        store_pairs(c, [](Stored* at, float x, float y) { Arithmetic::store_rounded(at, x, y); });
+    }
+    template <int N, class Store> FN void store_pairs(const float (&c)[N][4], const Store& store) {
         UNROLL
         for (int p = 0; p < 2; ++p) {
             Stored* const first = of_thread(p);
             UNROLL
-            for (int j = 0; j < N; ++j) Arithmetic::store_pair(first + j * 8 * EACH, map(c[j][p]), map(c[j][2 + p]));
+            for (int j = 0; j < N; ++j) store(first + j * 8 * EACH, c[j][p], c[j][2 + p]);
         }
     }
     template <int N> FN void load_rows(float (&c)[N][4], int from = 0) const {  // `from`: columns of 8 to leave out

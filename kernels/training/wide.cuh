@@ -102,10 +102,13 @@ struct WideMemory {
     }
 };
 
-// How the tensor cores are told of lines of 128 or 64 bytes from an address on.
-template <int BYTES = PIECE> FN u64 lines_from(u32 address) {
-    return u64(BYTES == 128 ? 1 : 2) << 62 | u64(8 * BYTES / 16) << 32 | u64(1) << 16 | (address & 0x3FFFF) / 16;
-}
+// How the tensor cores are told of lines of 128 or 64 bytes from an address on. All but the address is known before.
+template <int BYTES = PIECE> struct Lines {
+    u32 low;
+    FN explicit Lines(u32 address) : low(1u << 16 | (address & 0x3FFFF) / 16) {}
+    FN void ahead(u32 bytes)     { low += bytes / 16; }
+    FN u64  at(u32 bytes) const  { return u64((BYTES == 128 ? 1u : 2u) << 30 | 8 * BYTES / 16) << 32 | (low + bytes / 16); }
+};
 FN constexpr int within_line(int line, int depth) {  // where a depth lies, for reads to meet in no bank
     return depth ^ line * LINE / PIECE % (LINE / 16) * (16 / int(sizeof(Stored)));
 }
@@ -120,7 +123,8 @@ FN constexpr u32 row_place(u32 row, u32 column) {
 template <int NET, int STEPS_OF_TILE> struct Weights {
     WideMemory&          memory;
     const unsigned char* packed;
-    u32                  of_tile, end;  // stages of a tile, and of all
+    bool                 last;  // whether tiles take the last step, too
+    u32                  end;   // stages of all tiles
 
     FN static constexpr int stages_of(int step) {
         const int each = pieces_of_stage(lines_of(NET, step));
@@ -131,6 +135,8 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
         for (int step = 0; step < STEPS_OF_TILE; ++step) sum += stages_of(step);
         return u32(sum);
     }
+    FN static constexpr u32 of_tile(bool last) { return stages() - (last ? 0 : u32(stages_of(STEPS_OF_TILE - 1))); }
+
     // By all threads of the block.
     FN void begin() const {
         static_assert(stages() <= STAGES_OF_TILE);
@@ -140,7 +146,7 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
     }
     FN void operator()(u32 number) const {
         if (number >= end) return;
-        const auto& stage = memory.of_stage[number % of_tile];
+        const auto& stage = memory.of_stage[last ? number % of_tile(true) : number % of_tile(false)];  // of what is known
         memory.ring.open(number, stage.bytes);
         memory.ring.copy(number, 0, packed + stage.from, stage.bytes);
     }
@@ -183,9 +189,8 @@ FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& cal
         memory.mean[j]    = scaled ? scale.mean[j] : 0.0f;
         memory.inverse[j] = scaled ? scale.inverse[j] : 1.0f;
     }
-    using Streamed = Weights<NET, STEPS_OF_TILE>;
-    const u32      of_tile = Streamed::stages() - (last ? 0 : u32(Streamed::stages_of(STEPS_OF_TILE - 1)));
-    const Streamed weights = {memory, call.packed, of_tile, of_tile * tiles};
+    using Streamed         = Weights<NET, STEPS_OF_TILE>;
+    const Streamed weights = {memory, call.packed, last, Streamed::of_tile(last) * tiles};
     if (thread_rank() == 0) memory.zero = 0;
     weights.begin();
     block_barrier();
@@ -221,15 +226,15 @@ template <class Source> struct Rowwise {
     template <int DEPTHS, int N> FN void multiply(float (&c)[N][4], u32 aside = 0) {
         constexpr int parts = pieces_of_stage(8 * N) * OF_LINE;
         constexpr int whole = DEPTHS / DEPTH / parts, rest = DEPTHS / DEPTH % parts;
-        const u32     left  = u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside;
-        const u32     right = u32(from_lane(int(shared_address(memory.ring.stages) + nothing()), 0));
+        const Lines<> left(u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside);
+        const u32     ring = shared_address(memory.ring.stages) + nothing();
         settle(c);
         for (int stage = 0; stage < whole; ++stage) {
-            multiply_stage<parts>(c, left + part_of_row(stage * parts), right + number % STAGES * STAGE);
+            multiply_stage<parts>(c, left, part_of_row(stage * parts), ring);
             if (stage > 0) leave(number - 2);
         }
         if constexpr (rest > 0) {
-            multiply_stage<rest>(c, left + part_of_row(whole * parts), right + number % STAGES * STAGE);
+            multiply_stage<rest>(c, left, part_of_row(whole * parts), ring);
             if (whole > 0) leave(number - 2);
         }
         finish<0>();
@@ -238,13 +243,15 @@ template <class Source> struct Rowwise {
     }
     static constexpr int PART = DEPTH * int(sizeof(Stored)), OF_LINE = LINE / PART;  // bytes of a product's depth
     FN static u32 part_of_row(int part) { return u32(part * PART / PIECE * (GROUP_ROWS * PIECE) + part * PART % PIECE); }
-    template <int PARTS, int N> FN void multiply_stage(float (&c)[N][4], u32 left, u32 right) {
+    template <int PARTS, int N> FN void multiply_stage(float (&c)[N][4], Lines<> left, u32 from, u32 ring) {
+        const Lines<LINE> right(u32(from_lane(int(ring + number % STAGES * STAGE), 0)));
+        left.ahead(from);
         memory.ring.await(number);
         begin_products();
         UNROLL
         for (int part = 0; part < PARTS; ++part) {
             const u32 place = u32(part / OF_LINE * 8 * N * LINE + part % OF_LINE * PART);
-            Product<8 * N>::add(c, lines_from(left + part_of_row(part)), lines_from<LINE>(right + place), true);
+            Product<8 * N>::add(c, left.at(part_of_row(part)), right.at(place), true);
         }
         commit_products();
         finish<1>();
@@ -260,15 +267,24 @@ template <class Source> struct Rowwise {
         return found;
     }
 
-    // Makes them the rows.
+    // Makes them, which are rounded, the rows.
     template <int N> FN void store(const float (&c)[N][4]) {
         const u32            above = threadIdx.x % WARP / 4, aside = threadIdx.x % 4 * 2;
         unsigned char* const own   = rows + u32(warp * WARP_ROWS * PIECE) + nothing();
         UNROLL
         for (int j = 0; j < N; ++j) {
             unsigned char* const at = own + row_place(above, u32(8 * j) + aside);
-            Arithmetic::store_pair(reinterpret_cast<Stored*>(at), c[j][0], c[j][1]);
-            Arithmetic::store_pair(reinterpret_cast<Stored*>(at + 8 * PIECE), c[j][2], c[j][3]);
+            Arithmetic::store_rounded(reinterpret_cast<Stored*>(at), c[j][0], c[j][1]);
+            Arithmetic::store_rounded(reinterpret_cast<Stored*>(at + 8 * PIECE), c[j][2], c[j][3]);
+        }
+    }
+
+    // Has rows that come next brought near: of two threads each one, whose observation is at `place`.
+    FN void expect_inputs(const float* observations, int place) const {
+        if (place < 0) return;
+        const char* const from = reinterpret_cast<const char*>(observations + Index(place) * FEATURES);
+        for (int at = lane / WARP_ROWS * 128; at < FEATURES * int(sizeof(float)); at += 256) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
         }
     }
 
@@ -438,6 +454,7 @@ FN void go_forth(Own& own, const Tile& tile, const Use& use) {
             tile.template sums<L>(c, inverse, ahead);
             if (NORM) stretch(c, own.memory.gains + first, own.memory.shifts + first);
             activate(c);
+            round_once(c);
             group_barrier();  // all products with the rows are done
             tile.template activations<L>(c, ahead);
             own.store(c);

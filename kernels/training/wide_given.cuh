@@ -26,8 +26,9 @@ template <int NET> struct LossOfRows {
             c[j][q] = call.by_outputs[place];
             if (call.curvatures != nullptr) c[j][q] = fma(call.curvatures[place], output, c[j][q]);
         });
+        round_once(c);
         own.store(c);
-        if (keeps_of(call)) kept.store_rows(c);
+        if (keeps_of(call)) kept.store_rounded(c);
     }
     template <class Own> FN void write(const Own&, float*) {}
 };

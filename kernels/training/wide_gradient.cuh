@@ -49,20 +49,21 @@ FN void find_gradient(const GradientCall& call, float* partial, int slice, int w
     publish();
     if (thread_rank() == 0) memory.ring.begin(units);
     block_barrier();
-    float     c[Of::COLUMNS / 8][4] = {}, bias[Of::BIASES / 8][4] = {};
-    const u32 ones = u32(from_lane(int(shared_address(memory.ones)), 0));
-    u32       number = 0;
+    float         c[Of::COLUMNS / 8][4] = {}, bias[Of::BIASES / 8][4] = {};
+    const Lines<> ones(u32(from_lane(int(shared_address(memory.ones)), 0)));
+    u32           number = 0;
     for (Index turn = worker; turn < call.units; turn += workers) {
         for (int piece = 0; piece < units.PIECES; ++piece, ++number) {
             memory.ring.await(number);
-            const u32 stage = u32(from_lane(int(shared_address(memory.ring.stages[number % DEEP])), 0));
-            const u32 left = stage + u32(group * GROUP_ROWS * PIECE), right = stage + LEFT_BYTES;
+            const u32     stage = u32(from_lane(int(shared_address(memory.ring.stages[number % DEEP])), 0));
+            const Lines<> left(stage + u32(group * GROUP_ROWS * PIECE)), right(stage + LEFT_BYTES);
             begin_products();
             UNROLL
             for (int step = 0; step < EACH / DEPTH; ++step) {
-                Product<Of::COLUMNS>::add(c, lines_from(left + u32(step * 32)), lines_from(right + u32(step * 32)), true);
-                if (Of::LAST) Product<Of::BIASES>::add(bias, lines_from(ones), lines_from(right + u32(step * 32)), true);
-                else if (Of::ONES) Product<Of::BIASES>::add(bias, lines_from(left + u32(step * 32)), lines_from(ones), true);
+                const u32 bytes = u32(step * DEPTH * int(sizeof(Stored)));
+                Product<Of::COLUMNS>::add(c, left.at(bytes), right.at(bytes), true);
+                if (Of::LAST) Product<Of::BIASES>::add(bias, ones.at(0), right.at(bytes), true);
+                else if (Of::ONES) Product<Of::BIASES>::add(bias, left.at(bytes), ones.at(0), true);
             }
             commit_products();
             finish<1>();

@@ -26,8 +26,9 @@ template <int NET> struct LossOfRows {
         if constexpr (!BOXES) {
             if (ACTOR) forbid(c, call.action_mask, of_row.place);
             judge_choices(judge, of_row, c, value_at);
+            round_once(c);
             own.store(c);
-            kept.store_rows(c);
+            kept.store_rounded(c);
         } else {
             if (CRITIC) own.store_values(c, value_at);
             store_means(own, c, call.flat);

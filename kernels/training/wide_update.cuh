@@ -42,7 +42,9 @@ template <int NET, class Call> struct Keeping {
     template <int L, int N> FN void sums(const float (&c)[N][4], const float (&inverse)[2], int ahead) const {
         if (NORM || !SLOPE_BY_VALUE) {
             auto& kept = kept_tile<NET, LAYERS + L>(call, unit, ahead);
-            kept.store_rows(c, [](float x) { return NORM ? x : slope_at(x); });
+            kept.store_pairs(c, [](Stored* at, float x, float y) {
+                Arithmetic::store_pair(at, NORM ? x : slope_at(x), NORM ? y : slope_at(y));
+            });
         }
         if (NORM) note(inverses, L + ahead, inverse);
     }
@@ -60,7 +62,7 @@ template <int NET, class Call> struct Keeping {
             }
             note(slopes, L + ahead, words);
         }
-        if (keeps_of(call) || (SLOPE_BY_VALUE && !NORM && !SLOPE_IS_BIT)) kept_tile<NET, 1 + L>(call, unit, ahead).store_rows(c);
+        if (keeps_of(call) || (SLOPE_BY_VALUE && !NORM && !SLOPE_IS_BIT)) kept_tile<NET, 1 + L>(call, unit, ahead).store_rounded(c);
     }
 };
 
@@ -237,7 +239,8 @@ template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const
                 some.chain_with(c, from);
             }
         }
-        if (keeps_of(call)) kept.store_rows(c);
+        round_once(c);
+        if (keeps_of(call)) kept.store_rounded(c);
         group_barrier();  // all products with the rows are done
         if (FIRST + ahead == 0 && (BY_INPUTS == 0 || !reaches_inputs(call))) return;
         own.store(c);
@@ -275,6 +278,7 @@ template <int NET> struct WideLearner {
         own.template load_inputs<true, 0>(inputs);
         loss.fetch(call, after_next);
         after_next = place_at(call, unit_after_next);
+        own.expect_inputs(call.observations, loss.sample.place);
         publish();
         group_barrier();
         go_forth<NET, 0>(own, tile, [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
