@@ -126,9 +126,16 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
     bool                 last;  // whether tiles take the last step, too
     u32                  end;   // stages of all tiles
 
-    FN static constexpr int stages_of(int step) {
+    FN static constexpr int stages_of(int step, int most = 1 << 20) {  // so deep
         const int each = pieces_of_stage(lines_of(NET, step));
-        return (pieces_of(depth_of(NET, step)) + each - 1) / each;
+        return (pieces_of(minimum(depth_of(NET, step), most)) + each - 1) / each;
+    }
+    // Whether warpgroups multiply one after another, each while the other makes rows of what its products found: in bf16,
+    // if the ring holds all weights of a product, for the first takes them before the second does.
+    FN static constexpr bool in_turn() {
+        bool found = sizeof(Stored) == 2;
+        for (int step = 0; step < STEPS_OF_TILE; ++step) found = found && stages_of(step, CHUNK) <= STAGES;
+        return found;
     }
     FN static constexpr u32 stages() {
         int sum = 0;
@@ -220,7 +227,12 @@ template <class Source> struct Rowwise {
 
     FN Rowwise(WideMemory& memory_, const Source& source_)
         : memory(memory_), source(source_), rows(memory_.rows[group_of_block()]), group(group_of_block()),
-          warp(thread_rank() / WARP % 4), lane(warp_lane()) {}
+          warp(thread_rank() / WARP % 4), lane(warp_lane()) {
+        if (group == GROUPS - 1) pass_turn();
+    }
+    FN ~Rowwise() {
+        if (group == 0) await_turn();
+    }
 
     // Adds the product with what the ring brings next: DEPTHS numbers of each row, from `aside` on, for N columns.
     template <int DEPTHS, int N> FN void multiply(float (&c)[N][4], u32 aside = 0) {
@@ -229,6 +241,7 @@ template <class Source> struct Rowwise {
         const Lines<> left(u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside);
         const u32     ring = shared_address(memory.ring.stages) + nothing();
         settle(c);
+        await_turn();
         for (int stage = 0; stage < whole; ++stage) {
             multiply_stage<parts>(c, left, part_of_row(stage * parts), ring);
             if (stage > 0) leave(number - 2);
@@ -237,9 +250,18 @@ template <class Source> struct Rowwise {
             multiply_stage<rest>(c, left, part_of_row(whole * parts), ring);
             if (whole > 0) leave(number - 2);
         }
+        pass_turn();
         finish<0>();
         settle(c);
         leave(number - 1);
+    }
+    FN void await_turn() const {
+        if constexpr (!Source::in_turn()) return;
+        asm volatile("bar.sync %0, %1;" ::"r"(GROUPS + 1 + group), "n"(2 * GROUP) : "memory");
+    }
+    FN void pass_turn() const {
+        if constexpr (!Source::in_turn()) return;
+        asm volatile("bar.arrive %0, %1;" ::"r"(GROUPS + 1 + (group + 1) % GROUPS), "n"(2 * GROUP) : "memory");
     }
     static constexpr int PART = DEPTH * int(sizeof(Stored)), OF_LINE = LINE / PART;  // bytes of a product's depth
     FN static u32 part_of_row(int part) { return u32(part * PART / PIECE * (GROUP_ROWS * PIECE) + part * PART % PIECE); }
@@ -276,15 +298,6 @@ template <class Source> struct Rowwise {
             unsigned char* const at = own + row_place(above, u32(8 * j) + aside);
             Arithmetic::store_rounded(reinterpret_cast<Stored*>(at), c[j][0], c[j][1]);
             Arithmetic::store_rounded(reinterpret_cast<Stored*>(at + 8 * PIECE), c[j][2], c[j][3]);
-        }
-    }
-
-    // Has rows that come next brought near: of two threads each one, whose observation is at `place`.
-    FN void expect_inputs(const float* observations, int place) const {
-        if (place < 0) return;
-        const char* const from = reinterpret_cast<const char*>(observations + Index(place) * FEATURES);
-        for (int at = lane / WARP_ROWS * 128; at < FEATURES * int(sizeof(float)); at += 256) {
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
         }
     }
 

@@ -18,7 +18,6 @@ FN void run_wide(const Call& call, int worker, int workers, const Find& find, u3
         const Inputs<GroupTile<8, DEPTH>> inputs = {call.observations, now, scale, nullptr, {largest, counts}};
         own.template load_inputs<false, 0>(inputs);
         place = place_of(row + workers * Index(GROUP_TILE));
-        own.expect_inputs(call.observations, place);
         publish();
         group_barrier();
         go_forth<NET, 0>(own, Passing{inputs}, [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {

@@ -278,7 +278,6 @@ template <int NET> struct WideLearner {
         own.template load_inputs<true, 0>(inputs);
         loss.fetch(call, after_next);
         after_next = place_at(call, unit_after_next);
-        own.expect_inputs(call.observations, loss.sample.place);
         publish();
         group_barrier();
         go_forth<NET, 0>(own, tile, [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {

@@ -253,27 +253,34 @@ class WideNetwork:
         """Of the ring; fewer than two do not work."""
         return min(_MOST_RING, MOST_SHARED - self._fixed_bytes) // self._stage
 
-    def workers(self, net: int, number: int) -> int:
-        """Blocks that share the samples of a slice of a layer's gradient: by the bytes that they read."""
-        costs = {}
-        for one in range(len(self.nets)):
-            shapes = self._shapes(one)
-            for layer, (ins, outs) in enumerate(shapes):
-                rows, columns = (ins, _padded(outs, 16)) if layer == len(shapes) - 1 else (outs, ins)
-                parts = len(self._input_parts) if layer == 0 else 1
-                costs[one, layer] = (-(-rows // ROWS) * parts, min(rows, ROWS) + columns // parts)
-        whole = sum(slices * cost for slices, cost in costs.values())
-        return max(1, self.processors * costs[net, number][1] // whole)
+    def workers(self) -> dict[tuple[int, int], int]:
+        """Blocks that share the samples of a slice of a layer's gradient, by net and layer: by the bytes they read."""
+        bytes_of = {}
+        for net, number, slices, _ in self._slices():
+            ins, outs = self._shapes(net)[number]
+            last = number == len(self._shapes(net)) - 1
+            columns = _padded(outs, 16) if last else ins if number else self._input_parts[0]
+            bytes_of[net, number] = slices, min(ins if last else outs, ROWS) + columns
+        whole = sum(slices * cost for slices, cost in bytes_of.values())
+        found = {layer: max(1, self.processors * cost // whole) for layer, (_, cost) in bytes_of.items()}
+        while True:  # those left go where most is to be read
+            left = self.processors - sum(found[layer] * slices for layer, (slices, _) in bytes_of.items())
+            slowest = max(bytes_of, key=lambda layer: bytes_of[layer][1] / found[layer])
+            if bytes_of[slowest][0] > left:
+                return found
+            found[slowest] += 1
 
     @property
     def gradient_blocks(self) -> int:
         """Blocks of the gradient's launch."""
-        return sum(self.workers(net, number) * slices for net, number, slices, _ in self._slices())
+        workers = self.workers()
+        return sum(workers[net, number] * slices for net, number, slices, _ in self._slices())
 
     @property
     def partials_size(self) -> int:
         """Floats that they write."""
-        return sum(self.workers(net, number) * slices * size for net, number, slices, size in self._slices())
+        workers = self.workers()
+        return sum(workers[net, number] * slices * size for net, number, slices, size in self._slices())
 
     def _slices(self) -> list[tuple[int, int, int, int]]:
         """Of each layer of each net: into how many slices its gradient is cut, and a slice's size."""
@@ -349,7 +356,7 @@ class WideNetwork:
 
     def _shape(self, threads: int, shared: int) -> str:
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
-        layers, nets = len(self.nets[0]), range(len(self.nets))
+        layers, nets, workers = len(self.nets[0]), range(len(self.nets)), self.workers()
         deviations = self._log_stds
         tables = {
             "in_of": [[ins for ins, _ in self._shapes(net)] for net in nets],
@@ -359,7 +366,7 @@ class WideNetwork:
             "bias_at": [[layer.bias for layer in self.nets[net]] for net in nets],
             "gain_at": [[layer.gain for layer in self.nets[net]] for net in nets],
             "shift_at": [[layer.shift for layer in self.nets[net]] for net in nets],
-            "workers_of": [[self.workers(net, number) for number in range(layers)] for net in nets],
+            "workers_of": [[workers[net, number] for number in range(layers)] for net in nets],
         }
         lines = [
             f"constexpr int WARPS = {threads // 32}, FEATURES = {self.features};",
