@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -84,6 +85,8 @@ CASES = {
     "normalised apart": Case(box(3), 30, (128, 64, 128), shared=False, activation="silu", normalised=True),
     "long": Case(discrete(6), 475, (256, 128), shared=True),  # fills its kilobytes of shared memory
     "two parts": Case(discrete(3), 256, (64,), shared=False),
+    "alike": Case(box(2), 12, (128, 128, 128), shared=False, activation="silu"),
+    "two alike": Case(discrete(3), 20, (128, 64, 64), shared=True, normalised=True),
 }
 
 
@@ -453,6 +456,8 @@ FUNCTIONS = {
     "one": Function(300, (128,), 40, normalised=True),
     "actor": Function(17, (256, 128, 64), 12, activation="tanh", by_inputs=range(17)),
     "silu": Function(9, (64, 128), 3, nets=2, activation="silu", by_inputs=range(2, 5)),
+    "alike": Function(6, (128, 128, 128), 2, nets=2, activation="relu", by_inputs=range(2, 6)),
+    "two alike": Function(5, (64, 64, 256), 1, activation="relu", by_inputs=range(5)),
 }
 
 
@@ -463,6 +468,21 @@ def test_functions_compile() -> None:
     network = case.network(case.modules(), "bf16")
     for program in (network.act_program(), network.update_program(), network.reduce_program()):
         assert list(resources(compile_with_nvrtc(program.source).cubin))
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+def test_shared_memory_is_as_large_as_it_has_to_be() -> None:
+    """What is told to the launch, and what the kernels make of it: of shapes of all kinds."""
+    drawn = np.random.default_rng(0)
+    for _ in range(40):
+        hidden = tuple(64 * int(width) for width in drawn.integers(1, 5, drawn.integers(1, 4)))
+        features, outputs, nets = int(drawn.integers(1, 513)), int(drawn.integers(1, 89)), int(drawn.integers(1, 3))
+        case = Function(features, hidden, outputs, nets, normalised=bool(drawn.integers(2)))
+        network = case.network(case.modules(), "tf32" if drawn.integers(2) else "bf16")
+        begun = network.act_program().source.partition('#line 1 "wide_rows.cuh"')[0]
+        numbers = network._fixed_bytes - 2 * network._row_bytes - 3 * 1024
+        found = "__builtin_offsetof(WideMemory, zero) + sizeof(u32) - __builtin_offsetof(WideMemory, bias)"
+        compile_with_nvrtc(f"{begun}static_assert({found} <= {numbers} && {numbers} < {found} + 128);\n}}\n")
 
 
 @no_other_gpu

@@ -241,7 +241,8 @@ class WideNetwork:
     @property
     def _fixed_bytes(self) -> int:
         biases = max(sum(_padded(outs, 16) for _, outs in self._shapes(net)) for net in range(len(self.nets)))
-        numbers = biases + 2 * self._normed + 3 + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
+        normed = 2 * _padded(self._normed + 1, 4)  # gains and shifts
+        numbers = biases + normed + 1 + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
         return 2 * self._row_bytes + 4 * numbers + 8 * self._stages_of_tile + 3 * 1024
 
     @property
