@@ -386,25 +386,30 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
         "precision": "tf32", "slots": 1000, "warm_up": 10**6, "batch": 200, "updates": 4, "max_grad_norm": 1e-3
     }  # fmt: skip
     monkeypatch.setattr(small_batch, "blocks_of", lambda *_: small_batch.CLUSTER)
-    within, apart = (Trainer(off_policy("cuda", "Pendulum-v1", graphs=False, **given, **settings)) for _ in range(2))
-    update = apart.learners["agent"]._update
-    assert isinstance(update, SmallBatchUpdate)
-    assert update._steps_too
-    update._steps_too = False
-    for kernel in (update._for_critics, update._for_actor):
-        kernel.fill(alone=0)
-    begun = within.learners["agent"]._update.state()
-    for trainer in (within, apart):
+    learners = []
+    for _ in range(2):
+        trainer = Trainer(off_policy("cuda", "Pendulum-v1", graphs=False, **given, **settings))
         trainer.iterate(4)  # warming up: nothing is learnt
-        trainer.learners["agent"].waits = 0
-        trainer.learners["agent"].update()
-    one, another = (trainer.learners["agent"]._update for trainer in (within, apart))
-    for mine, other in zip(one.optimisers, another.optimisers, strict=True):
+        learner = trainer.learners["agent"]
+        assert isinstance(learner, OffPolicyLearner)
+        learners.append(learner)
+    within, apart = (learner._update for learner in learners)
+    assert isinstance(within, SmallBatchUpdate)
+    assert isinstance(apart, SmallBatchUpdate)
+    assert apart._steps_too
+    apart._steps_too = False
+    for kernel in (apart._for_critics, apart._for_actor):
+        kernel.fill(alone=0)
+    begun = within.state()["targets"]
+    for learner in learners:
+        learner.waits = 0
+        learner.update()
+    for mine, other in zip(within.optimisers, apart.optimisers, strict=True):
         torch.testing.assert_close(mine.flat, other.flat, rtol=1e-6, atol=1e-8)
         for name, kept in mine.state().items():
             torch.testing.assert_close(kept, other.state()[name], rtol=1e-5, atol=1e-12)
-    for name, kept in one.state()["targets"].items():
-        torch.testing.assert_close(kept, another.state()["targets"][name], rtol=1e-6, atol=1e-8)
-        assert not torch.equal(kept, begun["targets"][name])
-    torch.testing.assert_close(one.norm, another.norm, rtol=1e-5, atol=0)
-    assert one.norm > 10 * given["max_grad_norm"]  # so that it was clipped
+    for name, kept in within.state()["targets"].items():
+        torch.testing.assert_close(kept, apart.state()["targets"][name], rtol=1e-6, atol=1e-8)
+        assert not torch.equal(kept, begun[name])
+    torch.testing.assert_close(within.norm, apart.norm, rtol=1e-5, atol=0)
+    assert within.norm > 10 * given["max_grad_norm"]  # so that it was clipped
