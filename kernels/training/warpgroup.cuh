@@ -34,13 +34,13 @@ template <int N> FN void round_once(float (&c)[N][4]) {
     }
 }
 
-// Where some tiles lie, in units of 16 bytes, and which tiles of the same form stand for them when places within them
-// are worked out. It is read from shared memory for each tile of rows: what follows from it would take registers else.
+// Where some tiles lie, as the tensor cores are told it, in units of 16 bytes, and which tiles of the same form stand for
+// them when places within them are worked out. It is read from shared memory for each tile of rows: what follows from it would take registers else.
 struct Root {
     const unsigned char* at;
     u32                  place;
     FN Root(const void* form, const void* tiles, u32* kept) : at(static_cast<const unsigned char*>(form)) {
-        *kept = (u32(__cvta_generic_to_shared(tiles)) & 0x3FFFF) / 16;
+        *kept = 1u << 16 | (u32(__cvta_generic_to_shared(tiles)) & 0x3FFFF) / 16;
     }
     FN void recall(const u32* kept) {
         u32 found;
@@ -64,7 +64,7 @@ template <int LINES, int DEPTHS> struct alignas(1024) GroupTile {
 
     // A product's part, as the tensor cores are told of it: its place, and that 8 lines take 1,024 bytes.
     FN u64 part(const Root& root, int step) const {
-        constexpr u64 form = u64(1) << 62 | u64(1024 / 16) << 32 | u64(1) << 16;
+        constexpr u64 form = u64(1) << 62 | u64(1024 / 16) << 32;
         return form | (root.place + u32(bytes - root.at + place(0, step * DEPTH)) / 16);
     }
 
