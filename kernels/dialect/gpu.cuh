@@ -17,7 +17,7 @@
 #define FOR_EACH_BLOCK(block)    if (const Index block = Index(blockIdx.x); true)
 #define FOR_EACH_OF_BLOCK(i, block, size, count) if (const Index i = (block) * (size) + threadIdx.x; i < (count))
 #define UNROLL                   _Pragma("unroll")
-#define ROLLED                   _Pragma("unroll 1")  // where instructions are many, and have to be fetched
+#define ROLLED                   _Pragma("unroll 1")  // a loop that remains one: long code takes time to fetch
 
 constexpr bool ON_GPU = true;
 

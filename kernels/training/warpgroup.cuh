@@ -35,7 +35,8 @@ template <int N> FN void round_once(float (&c)[N][4]) {
 }
 
 // Where some tiles lie, as the tensor cores are told it, in units of 16 bytes, and which tiles of the same form stand for
-// them when places within them are worked out. It is read from shared memory for each tile of rows: what follows from it would take registers else.
+// them when places within them are worked out. It is read from shared memory for each tile of rows: what follows from it
+// would take registers else.
 struct Root {
     const unsigned char* at;
     u32                  place;

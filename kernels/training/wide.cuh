@@ -72,12 +72,12 @@ FN constexpr u64 kept_bytes(int net, int numbers) {
 }
 template <int NET, class Call> FN unsigned char* kept_of(const Call& call, int number, Index unit, int ahead = 0) {
     const u64 before = (NET == 0 ? 0 : kept_bytes(0, 2 * LAYERS)) + kept_bytes(NET, number);
-    const u64 each   = u64(kept_lines(NET, number)) * GROUP_ROWS * sizeof(Stored);  // as of so many behind it, too
+    const u64 each   = u64(kept_lines(NET, number)) * GROUP_ROWS * sizeof(Stored);  // the same for those `ahead`
     return const_cast<unsigned char*>(call.kept) + (before + each * u64(ahead)) * u64(call.units) + each * u64(unit);
 }
 
-// Hidden layers side by side that are equally wide share their instructions, which are many: those from `l` on end before
-// the first of these, and those from `l` back begin with the second.
+// Hidden layers side by side that are equally wide share their instructions, which are many: alike_until(net, l) is one
+// past the last that is as wide as `l`, and alike_from(net, l) the first.
 FN constexpr int alike_until(int net, int l) {
     int end = l + 1;
     while (end < LAYERS - 1 && out_of(net, end) == out_of(net, l)) ++end;
@@ -106,7 +106,7 @@ struct WideMemory {
 template <int BYTES = PIECE> struct Lines {
     u32 low;
     FN explicit Lines(u32 address) : low(1u << 16 | (address & 0x3FFFF) / 16) {}
-    FN void ahead(u32 bytes)     { low += bytes / 16; }
+    FN void move(u32 bytes)      { low += bytes / 16; }
     FN u64  at(u32 bytes) const  { return u64((BYTES == 128 ? 1u : 2u) << 30 | 8 * BYTES / 16) << 32 | (low + bytes / 16); }
 };
 FN constexpr int within_line(int line, int depth) {  // where a depth lies, for reads to meet in no bank
@@ -153,7 +153,7 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
     }
     FN void operator()(u32 number) const {
         if (number >= end) return;
-        const auto& stage = memory.of_stage[last ? number % of_tile(true) : number % of_tile(false)];  // of what is known
+        const auto& stage = memory.of_stage[last ? number % of_tile(true) : number % of_tile(false)];  // by constants
         memory.ring.open(number, stage.bytes);
         memory.ring.copy(number, 0, packed + stage.from, stage.bytes);
     }
@@ -228,10 +228,10 @@ template <class Source> struct Rowwise {
     FN Rowwise(WideMemory& memory_, const Source& source_)
         : memory(memory_), source(source_), rows(memory_.rows[group_of_block()]), group(group_of_block()),
           warp(thread_rank() / WARP % 4), lane(warp_lane()) {
-        if (group == GROUPS - 1) pass_turn();
+        if (group == GROUPS - 1) pass_turn();  // the first turn is the first group's
     }
     FN ~Rowwise() {
-        if (group == 0) await_turn();
+        if (group == 0) await_turn();  // and so is the last, which nobody takes
     }
 
     // Adds the product with what the ring brings next: DEPTHS numbers of each row, from `aside` on, for N columns.
@@ -265,9 +265,9 @@ template <class Source> struct Rowwise {
     }
     static constexpr int PART = DEPTH * int(sizeof(Stored)), OF_LINE = LINE / PART;  // bytes of a product's depth
     FN static u32 part_of_row(int part) { return u32(part * PART / PIECE * (GROUP_ROWS * PIECE) + part * PART % PIECE); }
-    template <int PARTS, int N> FN void multiply_stage(float (&c)[N][4], Lines<> left, u32 from, u32 ring) {
+    template <int PARTS, int N> FN void multiply_stage(float (&c)[N][4], Lines<> left, u32 first, u32 ring) {
         const Lines<LINE> right(u32(from_lane(int(ring + number % STAGES * STAGE), 0)));
-        left.ahead(from);
+        left.move(first);
         memory.ring.await(number);
         begin_products();
         UNROLL
@@ -467,7 +467,7 @@ FN void go_forth(Own& own, const Tile& tile, const Use& use) {
             tile.template sums<L>(c, inverse, ahead);
             if (NORM) stretch(c, own.memory.gains + first, own.memory.shifts + first);
             activate(c);
-            round_once(c);
+            round_once(c);  // (of what relu made zero a denormal, which is zero to all that follows)
             group_barrier();  // all products with the rows are done
             tile.template activations<L>(c, ahead);
             own.store(c);

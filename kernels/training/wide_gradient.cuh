@@ -25,10 +25,10 @@ template <int NET, int L> struct Units {
     int                 slice, worker, workers;
 
     FN void operator()(u32 number) const {
-        const Index turn = worker + Index(number / PIECES) * workers, unit = call.units - 1 - turn;
+        const Index before = worker + Index(number / PIECES) * workers, unit = call.units - 1 - before;
         const int   first = slice / Of::PARTS * SLICE, part = slice % Of::PARTS;
         const u32   piece = number % PIECES, lines = u32(minimum_of(SLICE, Of::ROWS - first));
-        if (turn >= call.units) return;
+        if (before >= call.units) return;
         const unsigned char* const left  = kept_of<NET>(call, Of::LEFT, unit) + first * PIECE;
         const unsigned char* const right = kept_of<NET>(call, Of::RIGHT, unit) + part * Of::COLUMNS * PIECE;
         memory.ring.open(number, (lines + Of::COLUMNS) * PIECE);
@@ -52,7 +52,7 @@ FN void find_gradient(const GradientCall& call, float* partial, int slice, int w
     float         c[Of::COLUMNS / 8][4] = {}, bias[Of::BIASES / 8][4] = {};
     const Lines<> ones(u32(from_lane(int(shared_address(memory.ones)), 0)));
     u32           number = 0;
-    for (Index turn = worker; turn < call.units; turn += workers) {
+    for (Index before = worker; before < call.units; before += workers) {
         for (int piece = 0; piece < units.PIECES; ++piece, ++number) {
             memory.ring.await(number);
             const u32     stage = u32(from_lane(int(shared_address(memory.ring.stages[number % DEEP])), 0));

@@ -256,20 +256,20 @@ class WideNetwork:
 
     def workers(self) -> dict[tuple[int, int], int]:
         """Blocks that share the samples of a slice of a layer's gradient, by net and layer: by the bytes they read."""
-        bytes_of = {}
-        for net, number, slices, _ in self._slices():
+        slices, costs = {}, {}
+        for net, number, count, _ in self._slices():
             ins, outs = self._shapes(net)[number]
             last = number == len(self._shapes(net)) - 1
             columns = _padded(outs, 16) if last else ins if number else self._input_parts[0]
-            bytes_of[net, number] = slices, min(ins if last else outs, ROWS) + columns
-        whole = sum(slices * cost for slices, cost in bytes_of.values())
-        found = {layer: max(1, self.processors * cost // whole) for layer, (_, cost) in bytes_of.items()}
+            slices[net, number], costs[net, number] = count, min(ins if last else outs, ROWS) + columns
+        whole = sum(slices[layer] * cost for layer, cost in costs.items())
+        found = {layer: max(1, self.processors * cost // whole) for layer, cost in costs.items()}
         while True:  # those left go where most is to be read
-            left = self.processors - sum(found[layer] * slices for layer, (slices, _) in bytes_of.items())
-            slowest = max(bytes_of, key=lambda layer: bytes_of[layer][1] / found[layer])
-            if bytes_of[slowest][0] > left:
+            left = self.processors - sum(slices[layer] * count for layer, count in found.items())
+            fitting = [layer for layer in found if slices[layer] <= left]
+            if not fitting:
                 return found
-            found[slowest] += 1
+            found[max(fitting, key=lambda layer: costs[layer] / found[layer])] += 1
 
     @property
     def gradient_blocks(self) -> int:
