@@ -234,21 +234,22 @@ template <class Source> struct Rowwise {
         if (group == 0) await_turn();  // and so is the last, which nobody takes
     }
 
-    // Adds the product with what the ring brings next: DEPTHS numbers of each row, from `aside` on, for N columns.
-    template <int DEPTHS, int N> FN void multiply(float (&c)[N][4], u32 aside = 0) {
-        constexpr int parts = pieces_of_stage(8 * N) * OF_LINE;
-        constexpr int whole = DEPTHS / DEPTH / parts, rest = DEPTHS / DEPTH % parts;
+    // Adds the product with what the ring brings next: so many numbers of each row, from `aside` on, for N columns. They
+    // are FIRST or, if known to be `whole`, as many as there are columns: one place in the code is quicker than two.
+    template <int FIRST, int N> FN void multiply(float (&c)[N][4], bool whole = false, u32 aside = 0) {
+        constexpr int parts = pieces_of_stage(8 * N) * OF_LINE, rest = FIRST / DEPTH % parts, rest_of_whole = 8 * N / DEPTH % parts;
+        const int     all   = (whole ? 8 * N : FIRST) / DEPTH;
         const Lines<> left(u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside);
         const u32     ring = shared_address(memory.ring.stages) + nothing();
         settle(c);
         await_turn();
-        for (int stage = 0; stage < whole; ++stage) {
-            multiply_stage<parts>(c, left, part_of_row(stage * parts), ring);
-            if (stage > 0) leave(number - 2);
-        }
-        if constexpr (rest > 0) {
-            multiply_stage<rest>(c, left, part_of_row(whole * parts), ring);
-            if (whole > 0) leave(number - 2);
+        ROLLED
+        for (int done = 0; done < all; done += parts) {
+            const u32 from = part_of_row(done);
+            if (all - done >= parts) multiply_stage<parts>(c, left, from, ring);
+            else if (rest_of_whole > 0 && whole) multiply_stage<rest_of_whole>(c, left, from, ring);
+            else if (rest > 0) multiply_stage<rest>(c, left, from, ring);
+            if (done > 0) leave(number - 2);
         }
         pass_turn();
         finish<0>();
@@ -460,9 +461,9 @@ FN void go_forth(Own& own, const Tile& tile, const Use& use) {
             const int first = bias_of(NET, L) + ahead * 8 * N;
             float     c[N][4], inverse[2] = {};
             begin(c, own.memory.bias + first, own.lane);
-            if (ahead > 0) own.template multiply<8 * N>(c);
-            else if constexpr (L == 0) multiply_inputs<0>(own, tile, c);
-            else own.template multiply<in_of(NET, L)>(c);
+            if constexpr (L > 0 || INPUTS <= CHUNK) own.template multiply<(L > 0 ? in_of(NET, L) : INPUTS)>(c, ahead > 0);
+            else if (ahead > 0) own.template multiply<8 * N>(c);
+            else multiply_inputs<0>(own, tile, c);
             if (NORM) normalise(c, inverse);
             tile.template sums<L>(c, inverse, ahead);
             if (NORM) stretch(c, own.memory.gains + first, own.memory.shifts + first);

@@ -204,8 +204,8 @@ template <int NET, int L, class Own, class Tile> FN void go_back(Own& own, const
     ROLLED
     for (int ahead = L - 1 - FIRST; ahead >= 0; --ahead) {  // to layer FIRST + ahead
         const auto multiply = [&](float (&c)[N][4]) {
-            if (ahead < L - 1 - FIRST) own.template multiply<8 * N>(c);
-            else own.template multiply<outs_of(NET, L)>(c, ASIDE);
+            const bool first = ahead == L - 1 - FIRST;
+            own.template multiply<outs_of(NET, L)>(c, !first, first ? ASIDE : 0);
         };
         const int at   = bias_of(NET, FIRST) + ahead * 8 * N;
         auto&     kept = kept_tile<NET, LAYERS + FIRST>(call, forth.unit, ahead);
