@@ -338,11 +338,8 @@ template <class Source> struct Rowwise {
         if (scale.mean != nullptr) {
             const float mean = column < INPUTS ? memory.mean[column] : 0.0f;
             const float inverse = column < INPUTS ? memory.inverse[column] : 0.0f;
-            UNROLL
-            for (int r = 0; r < WARP_ROWS; ++r) {
-                const bool there = from_lane(inputs.place, r) >= 0;
-                x[r] = there ? clip((x[r] - mean) * inverse, -scale.limit, scale.limit) : 0.0f;
-            }
+            UNROLL  // (rows that are not there may be any numbers)
+            for (int r = 0; r < WARP_ROWS; ++r) x[r] = clip((x[r] - mean) * inverse, -scale.limit, scale.limit);
         }
         if (column < minimum_of(INPUTS, FROM + CHUNK)) {
             UNROLL
