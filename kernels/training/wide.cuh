@@ -217,6 +217,12 @@ template <class Tile> struct Inputs {
     Largest      seen;
 };
 
+// A number cut off at a limit on either side; what is none stays so.
+FN float within(float x, float limit) {
+    asm("max.NaN.f32 %0, %0, %1;\nmin.NaN.f32 %0, %0, %2;" : "+f"(x) : "f"(-limit), "f"(limit));
+    return x;
+}
+
 // A warpgroup at work on its rows.
 template <class Source> struct Rowwise {
     WideMemory&          memory;
@@ -339,7 +345,7 @@ template <class Source> struct Rowwise {
             const float mean = column < INPUTS ? memory.mean[column] : 0.0f;
             const float inverse = column < INPUTS ? memory.inverse[column] : 0.0f;
             UNROLL  // (rows that are not there may be any numbers)
-            for (int r = 0; r < WARP_ROWS; ++r) x[r] = clip((x[r] - mean) * inverse, -scale.limit, scale.limit);
+            for (int r = 0; r < WARP_ROWS; ++r) x[r] = within((x[r] - mean) * inverse, scale.limit);
         }
         if (column < minimum_of(INPUTS, FROM + CHUNK)) {
             UNROLL

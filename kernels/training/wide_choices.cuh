@@ -4,8 +4,8 @@
 constexpr int CHOICE_ENDS = DISCRETE ? PARAMETERS : 0;
 
 FN float over_row_most(float x) {
-    x = maximum(x, from_lane_across(x, 1));
-    return maximum(x, from_lane_across(x, 2));
+    x = greater(x, from_lane_across(x, 1));
+    return greater(x, from_lane_across(x, 2));
 }
 
 // Calls `each(j, p, column, in)` for the columns, of 8 N, among which those of element d are, in their order. (Loops of
@@ -38,7 +38,7 @@ template <int N> FN void most_of(float (&most)[2], const float (&c)[N][4], int d
     most[0] = most[1] = -3.4e38f;
     for_columns<N>(d, [&](int j, int p, int, bool in) {
         UNROLL
-        for (int h = 0; h < 2; ++h) most[h] = in ? maximum(most[h], c[j][2 * h + p]) : most[h];
+        for (int h = 0; h < 2; ++h) most[h] = in ? greater(most[h], c[j][2 * h + p]) : most[h];
     });
     UNROLL
     for (int h = 0; h < 2; ++h) most[h] = over_row_most(most[h]);
