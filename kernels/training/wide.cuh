@@ -240,8 +240,8 @@ template <class Source> struct Rowwise {
         if (group == 0) await_turn();  // and so is the last, which nobody takes
     }
 
-    // Adds the product with what the ring brings next: so many numbers of each row, from `aside` on, for N columns. They
-    // are FIRST or, if known to be `whole`, as many as there are columns: one place in the code is quicker than two.
+    // Adds the product with what the ring brings next: FIRST numbers of each row, from `aside` on, for N columns, or if
+    // `whole` as many as there are columns. One place in the code for both is quicker than two.
     template <int FIRST, int N> FN void multiply(float (&c)[N][4], bool whole = false, u32 aside = 0) {
         constexpr int parts = pieces_of_stage(8 * N) * OF_LINE, rest = FIRST / DEPTH % parts, rest_of_whole = 8 * N / DEPTH % parts;
         const int     all   = (whole ? 8 * N : FIRST) / DEPTH;

@@ -87,7 +87,7 @@ CASES = {
     "normalised apart": Case(box(3), 30, (128, 64, 128), shared=False, activation="silu", normalised=True),
     "long": Case(discrete(6), 475, (256, 128), shared=True),  # fills its kilobytes of shared memory
     "two parts": Case(discrete(3), 256, (64,), shared=False),
-    "many choices": Case(discrete(8, 80), 20, (256, 256), shared=True, activation="relu"),  # the ring has three stages
+    "many choices": Case(discrete(8, 80), 20, (256, 256), shared=True, activation="relu"),  # in bf16 the ring is short
     "alike": Case(box(2), 12, (128, 128, 128), shared=False, activation="silu"),
     "two alike": Case(discrete(3), 20, (128, 64, 64), shared=True, normalised=True),
 }
@@ -493,6 +493,18 @@ def test_functions_compile() -> None:
     network = case.network(case.modules(), "bf16")
     for program in (network.act_program(), network.update_program(), network.reduce_program()):
         assert list(resources(compile_with_nvrtc(program.source).cubin))
+
+
+@no_other_gpu
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("processors", [132, 78])
+def test_gradients_are_found_by_all_processors(name: str, processors: int) -> None:
+    """As far as a layer's slices, which have as many each, let them."""
+    case = CASES[name]
+    network = wide_network(case.module(), case.head, case.features, case.activation, "tf32", processors)
+    fewest = min(slices for _, slices, _ in network._slices())
+    assert min(network._workers.values()) >= 1
+    assert processors - fewest < network.gradient_blocks <= processors
 
 
 @no_other_gpu

@@ -1,6 +1,7 @@
 """The source of wide perceptrons' kernels on Hopper: what is compiled in, their structs, the memory they need."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import final
 
@@ -254,46 +255,45 @@ class WideNetwork:
         """Of the ring; fewer than two do not work."""
         return min(_MOST_RING, MOST_SHARED - self._fixed_bytes) // self._stage
 
-    def workers(self) -> dict[tuple[int, int], int]:
-        """Blocks that share the samples of a slice of a layer's gradient, by net and layer: by the bytes they read."""
-        slices, costs = {}, {}
-        for net, number, count, _ in self._slices():
-            ins, outs = self._shapes(net)[number]
-            last = number == len(self._shapes(net)) - 1
-            columns = _padded(outs, 16) if last else ins if number else self._input_parts[0]
-            slices[net, number], costs[net, number] = count, min(ins if last else outs, ROWS) + columns
-        whole = sum(slices[layer] * cost for layer, cost in costs.items())
-        found = {layer: max(1, self.processors * cost // whole) for layer, cost in costs.items()}
+    @functools.cached_property
+    def _workers(self) -> dict[tuple[int, int], int]:
+        """Blocks that share the samples of a slice of a layer's gradient, by net and layer: by the lines they read."""
+        slices = {layer: count for layer, count, _ in self._slices()}
+        lines = {layer: rows + columns for layer, _, (rows, columns) in self._slices()}
+        whole = sum(slices[layer] * lines[layer] for layer in slices)
+        found = {layer: max(1, self.processors * lines[layer] // whole) for layer in slices}
         while True:  # those left go where most is to be read
             left = self.processors - sum(slices[layer] * count for layer, count in found.items())
             fitting = [layer for layer in found if slices[layer] <= left]
             if not fitting:
                 return found
-            found[max(fitting, key=lambda layer: costs[layer] / found[layer])] += 1
+            found[max(fitting, key=lambda layer: lines[layer] / found[layer])] += 1
 
-    @property
+    @functools.cached_property
     def gradient_blocks(self) -> int:
         """Blocks of the gradient's launch."""
-        workers = self.workers()
-        return sum(workers[net, number] * slices for net, number, slices, _ in self._slices())
+        return sum(self._workers[layer] * slices for layer, slices, _ in self._slices())
 
     @property
     def partials_size(self) -> int:
-        """Floats that they write."""
-        workers = self.workers()
-        return sum(workers[net, number] * slices * size for net, number, slices, size in self._slices())
+        """Floats that they write: each a slice's, and as many as it has of biases."""
+        return sum(
+            self._workers[net, number] * slices * (ROWS * columns + (columns if self._is_last(net, number) else ROWS))
+            for (net, number), slices, (_, columns) in self._slices()
+        )
 
-    def _slices(self) -> list[tuple[int, int, int, int]]:
-        """Of each layer of each net: into how many slices its gradient is cut, and a slice's size."""
+    def _slices(self) -> list[tuple[tuple[int, int], int, tuple[int, int]]]:
+        """Of each layer of each net: into how many slices its gradient is cut, and a slice's rows and columns."""
         found = []
         for net in range(len(self.nets)):
-            shapes = self._shapes(net)
-            for number, (ins, outs) in enumerate(shapes):
-                last = number == len(shapes) - 1
-                columns = _padded(outs, 16) if last else ins if number else self._input_parts[0]
-                slices = -(-(ins if last else outs) // ROWS) * (1 if number else len(self._input_parts))
-                found.append((net, number, slices, ROWS * columns + (columns if last else ROWS)))
+            for number, (ins, outs) in enumerate(self._shapes(net)):
+                parts = self._input_parts if number == 0 else [ins]
+                rows, columns = (ins, _padded(outs, 16)) if self._is_last(net, number) else (outs, parts[0])
+                found.append(((net, number), -(-rows // ROWS) * len(parts), (min(rows, ROWS), columns)))
         return found
+
+    def _is_last(self, net: int, number: int) -> bool:
+        return number == len(self.nets[net]) - 1
 
     def act_program(self) -> Program:
         """Acting and valuing, or the outputs of functions."""
@@ -357,7 +357,7 @@ class WideNetwork:
 
     def _shape(self, threads: int, shared: int) -> str:
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
-        layers, nets, workers = len(self.nets[0]), range(len(self.nets)), self.workers()
+        layers, nets = len(self.nets[0]), range(len(self.nets))
         deviations = self._log_stds
         tables = {
             "in_of": [[ins for ins, _ in self._shapes(net)] for net in nets],
@@ -367,7 +367,7 @@ class WideNetwork:
             "bias_at": [[layer.bias for layer in self.nets[net]] for net in nets],
             "gain_at": [[layer.gain for layer in self.nets[net]] for net in nets],
             "shift_at": [[layer.shift for layer in self.nets[net]] for net in nets],
-            "workers_of": [[workers[net, number] for number in range(layers)] for net in nets],
+            "workers_of": [[self._workers[net, number] for number in range(layers)] for net in nets],
         }
         lines = [
             f"constexpr int WARPS = {threads // 32}, FEATURES = {self.features};",
