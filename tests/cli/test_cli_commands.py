@@ -157,7 +157,7 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     assert "default settings\nagent: " in there
     assert "kernel_act of network_act.cuh" in there
     assert "kernel_outputs of wide_outputs" in said(
-        capsys, *"show MountainCar-v0 --training --device cuda --preset pqn".split()
+        capsys, *"show Acrobot-v1 --training --device cuda --preset pqn".split()
     )
     shared = said(capsys, "show", "RiceN-v0", "--training", "--device", "cuda")
     assert "action masks (for small networks' kernels), and " in shared

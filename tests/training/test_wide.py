@@ -1,50 +1,41 @@
-"""The kernels of wide perceptrons, as policies and as functions, against torch in float64.
+"""The kernels of wide perceptrons as policies, against torch in float64.
 
 Tolerances are counted as in ``test_fused.py``.
 """
 
 import copy
 import dataclasses
-import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from both_ways import check_both_ways  # noqa: E402
 from harness import HAS_CUDA  # noqa: E402
 from heads import box, discrete  # noqa: E402
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
-from torch import nn  # noqa: E402
+from wide_tools import (  # noqa: E402
+    FEW,
+    HOPPER,
+    OTHER_ORDER,
+    ROUNDING,
+    ROUNDINGS,
+    check_flat,
+    hopper,
+    no_other_gpu,
+    off_by,
+    sizes_of,
+    split_like,
+    watched,
+)
 
 from gpu_envs.training import Config  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
-from gpu_envs.training.operations.perceptrons import Form  # noqa: E402
 from gpu_envs.training.policies import wide_kernels  # noqa: E402
 from gpu_envs.training.policies.modules import default_policy  # noqa: E402
-from gpu_envs.training.policies.wide_functions import WideFunctions, function_network  # noqa: E402
-from gpu_envs.training.policies.wide_networks import (  # noqa: E402
-    Places,
-    WideNetworks,
-    kept_of_row,
-    layers_of,
-    why_not_wide,
-    wide_network,
-)
-
-HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
-hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
-no_other_gpu = pytest.mark.skipif(HAS_CUDA and not HOPPER, reason="needs a Hopper GPU or none")
-
-ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
-ROUNDINGS = 20
-"""There are about as many on the way from an observation through three hidden layers and back."""
-OTHER_ORDER = 1e-3
-"""By how much sums differ that are added up in another order; a unit of 64 samples among 3,000 counts for 0.15."""
+from gpu_envs.training.policies.wide_networks import WideNetworks, kept_of_row, why_not_wide, wide_network  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +123,6 @@ def test_what_is_kept_of_a_row_is_known_beforehand(name: str) -> None:
     assert kept * 64 == network.kept_of_unit
 
 
-# --- with one ---
-
-
 @dataclasses.dataclass
 class Given:
     module: Any
@@ -197,10 +185,6 @@ def log_prob_and_entropy(head: Head, outputs: Any, actions: Any, mask: Any) -> t
     return log_prob, sum(part.entropy() for part in parts)
 
 
-FEW = 4
-"""Blocks to which some thousand rows give many tiles each, of which the last is not full."""
-
-
 def wide_of(case: Case, given: Given, precision: str, blocks: int | None = None) -> tuple[WideNetworks, Adam]:
     module = copy.deepcopy(given.module).cuda()
     adam = Adam(list(module.parameters()), device="cuda")
@@ -208,37 +192,6 @@ def wide_of(case: Case, given: Given, precision: str, blocks: int | None = None)
     network = wide_network(module, case.head, case.features, case.activation, precision, blocks)
     scale = None if given.scale is None else tuple(part.cuda() for part in given.scale)
     return WideNetworks(network, "cuda", adam, scale), adam
-
-
-def watched(module: nn.Module) -> dict[nn.Module, tuple[Any, Any]]:
-    """Inputs and outputs of its layers, once it has run."""
-    kept: dict[nn.Module, tuple[Any, Any]] = {}
-
-    def keep(layer: nn.Module, inputs: Any, output: Any) -> None:
-        output.retain_grad()
-        kept[layer] = inputs[0].detach(), output
-
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.LayerNorm):
-            layer.register_forward_hook(keep)
-    return kept
-
-
-def sizes_of(kept: dict[nn.Module, tuple[Any, Any]]) -> dict[int, Any]:
-    """Of the gradient by each parameter: the root of the sum of the squares of what it is the sum of.
-
-    Roundings of many samples cancel as samples do: what is allowed grows no faster.
-    """
-    sizes: dict[int, Any] = {}
-    for layer, (inputs, output) in kept.items():
-        by = output.grad.square()
-        if isinstance(layer, nn.LayerNorm):
-            normalised = nn.functional.layer_norm(inputs, layer.normalized_shape)
-            sizes[id(layer.weight)] = (by * normalised.square()).sum(0).sqrt()
-        else:
-            sizes[id(layer.weight)] = (by.T @ inputs.square()).sqrt()
-        sizes[id(layer.bias)] = by.sum(0).sqrt()
-    return sizes
 
 
 def reference(case: Case, given: Given, indices: Any, settings: LossSettings) -> tuple[list[Any], list[Any], Any]:
@@ -281,30 +234,6 @@ def reference(case: Case, given: Given, indices: Any, settings: LossSettings) ->
     clipped = ((ratio - 1).abs() > clip).double().sum() if settings.clipped else torch.zeros(()).double()
     totals = [policy.sum(), loss.sum(), entropy.sum(), (ratio - 1 - change).sum(), clipped]
     return grads, magnitudes, torch.stack([*totals, torch.tensor(float(len(chosen))).double()]).detach()
-
-
-def off_by(precision: str, activation: str) -> float:
-    """How far gradients by many samples may be off, as a share of their sizes.
-
-    Where a rounding takes a sum beyond relu's corner, a slope is wrong altogether: of so many, not by so much.
-    """
-    off = ROUNDINGS * ROUNDING[precision]
-    return 0.5 * off**0.5 if activation == "relu" else off
-
-
-def check_flat(names: list[str], gradient: Any, grads: list[Any], magnitudes: list[Any], off: float) -> None:
-    at = 0
-    for name, grad, size in zip(names, grads, magnitudes, strict=True):
-        one = gradient[at : at + grad.numel()].view(grad.shape)
-        at += grad.numel()
-        error, allowed = torch.linalg.norm(one - grad), off * torch.linalg.norm(size) + 1e-6
-        assert error <= allowed, f"{name}: off by {error:.3g}, allowed {allowed:.3g}"
-
-
-def split_like(flat: Any, parts: list[Any]) -> list[Any]:
-    """A buffer's numbers in the shapes of parameters."""
-    sizes = [part.numel() for part in parts]
-    return [one.view(part.shape) for one, part in zip(flat[: sum(sizes)].split(sizes), parts, strict=True)]
 
 
 def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettings, precision: str) -> None:
@@ -439,62 +368,6 @@ def test_a_graph_of_it_can_be_replayed() -> None:
     assert torch.equal(totals[0], totals[1])
 
 
-# --- functions ---
-
-
-@dataclasses.dataclass(frozen=True)
-class Function:
-    features: int
-    hidden: tuple[int, ...]
-    outputs: int
-    nets: int = 1
-    activation: str = "elu"
-    normalised: bool = False
-    by_inputs: range = range(0)
-
-    def modules(self) -> Any:
-        """Critics, say: the weights as torch draws them."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            return nn.ModuleList(self._module() for _ in range(self.nets))
-
-    def _module(self) -> nn.Sequential:
-        kinds = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh, "silu": nn.SiLU}
-        layers: list[nn.Module] = []
-        for ins, outs in itertools.pairwise((self.features, *self.hidden)):
-            layers += [
-                nn.Linear(ins, outs),
-                *([nn.LayerNorm(outs)] if self.normalised else []),
-                kinds[self.activation](),
-            ]
-        return nn.Sequential(*layers, nn.Linear(self.hidden[-1], self.outputs))
-
-    def network(self, modules: Any, precision: str, processors: int = 132) -> Any:
-        places = Places(modules.parameters())
-        nets = tuple(layers_of(module, places) for module in modules)
-        return function_network(Form(nets, places.end, self.activation, self.by_inputs), precision, processors)
-
-
-FUNCTIONS = {
-    "critics": Function(23, (256, 256), 1, nets=2, activation="relu", by_inputs=range(17, 23)),
-    "normalised critics": Function(23, (256, 256), 1, nets=2, normalised=True, by_inputs=range(17, 23)),
-    "one": Function(300, (128,), 40, normalised=True),
-    "actor": Function(17, (256, 128, 64), 12, activation="tanh", by_inputs=range(17)),
-    "silu": Function(9, (64, 128), 3, nets=2, activation="silu", by_inputs=range(2, 5)),
-    "alike": Function(6, (128, 128, 128), 2, nets=2, activation="relu", by_inputs=range(2, 6)),
-    "two alike": Function(5, (64, 64, 256), 1, activation="relu", by_inputs=range(5)),
-}
-
-
-@no_other_gpu
-@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
-def test_functions_compile() -> None:
-    case = FUNCTIONS["normalised critics"]
-    network = case.network(case.modules(), "bf16")
-    for program in (network.act_program(), network.update_program(), network.reduce_program()):
-        assert list(resources(compile_with_nvrtc(program.source).cubin))
-
-
 @no_other_gpu
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("processors", [132, 78])
@@ -505,97 +378,3 @@ def test_gradients_are_found_by_all_processors(name: str, processors: int) -> No
     fewest = min(slices for _, slices, _ in network._slices())
     assert min(network._workers.values()) >= 1
     assert processors - fewest < network.gradient_blocks <= processors
-
-
-@no_other_gpu
-@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
-def test_shared_memory_is_as_large_as_it_has_to_be() -> None:
-    """What is told to the launch, and what the kernels make of it: of shapes of all kinds."""
-    drawn = np.random.default_rng(0)
-    for _ in range(40):
-        hidden = tuple(64 * int(width) for width in drawn.integers(1, 5, drawn.integers(1, 4)))
-        features, outputs, nets = int(drawn.integers(1, 513)), int(drawn.integers(1, 89)), int(drawn.integers(1, 3))
-        case = Function(features, hidden, outputs, nets, normalised=bool(drawn.integers(2)))
-        network = case.network(case.modules(), "tf32" if drawn.integers(2) else "bf16")
-        begun = network.act_program().source.partition('#line 1 "wide_rows.cuh"')[0]
-        numbers = network._fixed_bytes - 2 * network._row_bytes - 3 * 1024
-        found = "__builtin_offsetof(WideMemory, zero) + sizeof(u32) - __builtin_offsetof(WideMemory, bias)"
-        compile_with_nvrtc(f"{begun}static_assert({found} <= {numbers} && {numbers} < {found} + 128);\n}}\n")
-
-
-@no_other_gpu
-def test_functions_that_do_not_fit_are_refused() -> None:
-    critics = FUNCTIONS["critics"]
-    for wrong, message in (
-        ({"hidden": (100,)}, "cannot run the functions: hidden layers are"),
-        ({"outputs": 89}, "more than 88"),
-        ({"by_inputs": range(20, 24)}, "of the 23 inputs"),
-        ({"by_inputs": range(0, 10, 2)}, "side by side"),
-    ):
-        case = dataclasses.replace(critics, **wrong)
-        with pytest.raises(ValueError, match=message):
-            case.network(case.modules(), "bf16")
-
-
-@no_other_gpu
-def test_a_gradient_by_inputs_knows_no_scale() -> None:
-    case, nothing = FUNCTIONS["critics"], torch.zeros(0)
-    with pytest.raises(ValueError, match="scale the inputs before"):
-        WideFunctions(case.network(case.modules(), "bf16"), "cuda", nothing, nothing, (nothing, nothing))
-
-
-@hopper
-@pytest.mark.parametrize("rows", [1, 3001])
-@pytest.mark.parametrize("precision", ROUNDING)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = FUNCTIONS[name]
-    modules, g = case.modules(), torch.Generator().manual_seed(4)
-    inputs, by = torch.randn(rows, case.features, generator=g), torch.randn(rows, case.nets, case.outputs, generator=g)
-    exact = copy.deepcopy(modules).double()
-    kept, given = watched(exact), inputs.double().requires_grad_()
-    wanted: Any = torch.stack([module(given) for module in exact], 1)
-    by_inputs = torch.stack(
-        [
-            torch.autograd.grad(wanted[:, net], given, by[:, net].double(), retain_graph=True)[0][
-                :, case.by_inputs.start : case.by_inputs.stop
-            ]
-            for net in range(case.nets)
-        ],
-        1,
-    )
-    wanted.backward(by.double())
-    sizes = sizes_of(kept)
-    wanted, parameters = wanted.detach(), list(exact.parameters())
-    off, found = ROUNDINGS * ROUNDING[precision], []
-    off_of_row = off**0.5 if case.activation == "relu" else off
-    for most, blocks in ((2**30, None), (1, None), (2**30, FEW)):  # all at once, in pieces, and by few blocks
-        monkeypatch.setattr(wide_kernels, "MOST_KEPT", most)
-        mine = copy.deepcopy(modules).cuda()
-        adam = Adam(list(mine.parameters()), device="cuda")
-        blocks = blocks or torch.cuda.get_device_properties(0).multi_processor_count
-        network = case.network(mine, precision, blocks)
-        functions = WideFunctions(network, "cuda", adam.flat, adam.gradient)
-        outputs = torch.full((rows, case.nets, case.outputs), torch.nan, device="cuda")
-        functions.outputs(inputs.cuda(), outputs)
-        by_mine = torch.full_like(by_inputs, torch.nan, dtype=torch.float32, device="cuda")
-        adam.gradient.fill_(torch.nan)
-        functions.back(by.cuda(), by_inputs=by_mine if case.by_inputs else None)
-        found.append((outputs, by_mine, adam.gradient.clone()))
-        functions.back(by.cuda())  # and without what was asked for before
-        assert torch.equal(adam.gradient, found[-1][2])
-        check_both_ways(
-            functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, by_mine if case.by_inputs else None
-        )
-        adam.gradient.copy_(found[-1][2])
-        names, of = [name for name, _ in modules.named_parameters()], [sizes[id(each)] for each in parameters]
-        flat, grads = adam.gradient.cpu().double(), [parameter.grad for parameter in parameters]
-        check_flat(names, flat, grads, of, off_by(precision, case.activation) if rows > 1 else off_of_row)
-        check_flat(names, flat, split_like(found[0][2].cpu().double(), grads), of, OTHER_ORDER)
-    for outputs, by_mine, _ in found[1:]:
-        assert torch.equal(found[0][0], outputs)
-        assert torch.equal(found[0][1], by_mine)
-    assert (found[0][0].cpu() - wanted).abs().max() <= off * max(1.0, float(wanted.abs().max()))
-    if case.by_inputs:
-        error = torch.linalg.norm(found[0][1].cpu() - by_inputs)
-        assert error <= off_of_row * torch.linalg.norm(by_inputs)

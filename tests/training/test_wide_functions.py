@@ -1,0 +1,184 @@
+"""The kernels of wide functions, such as critics, against torch in float64.
+
+Tolerances are counted as in ``test_fused.py``.
+"""
+
+import copy
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from both_ways import check_both_ways  # noqa: E402
+from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+from torch import nn  # noqa: E402
+from wide_tools import (  # noqa: E402
+    FEW,
+    OTHER_ORDER,
+    ROUNDING,
+    ROUNDINGS,
+    check_flat,
+    hopper,
+    no_other_gpu,
+    off_by,
+    sizes_of,
+    split_like,
+    watched,
+)
+
+from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
+from gpu_envs.training.operations.perceptrons import Form  # noqa: E402
+from gpu_envs.training.policies import wide_kernels  # noqa: E402
+from gpu_envs.training.policies.wide_functions import WideFunctions, function_network  # noqa: E402
+from gpu_envs.training.policies.wide_networks import Places, layers_of  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    features: int
+    hidden: tuple[int, ...]
+    outputs: int
+    nets: int = 1
+    activation: str = "elu"
+    normalised: bool = False
+    by_inputs: range = range(0)
+
+    def modules(self) -> Any:
+        """Critics, say: the weights as torch draws them."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return nn.ModuleList(self._module() for _ in range(self.nets))
+
+    def _module(self) -> nn.Sequential:
+        kinds = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh, "silu": nn.SiLU}
+        layers: list[nn.Module] = []
+        for ins, outs in itertools.pairwise((self.features, *self.hidden)):
+            layers += [
+                nn.Linear(ins, outs),
+                *([nn.LayerNorm(outs)] if self.normalised else []),
+                kinds[self.activation](),
+            ]
+        return nn.Sequential(*layers, nn.Linear(self.hidden[-1], self.outputs))
+
+    def network(self, modules: Any, precision: str, processors: int = 132) -> Any:
+        places = Places(modules.parameters())
+        nets = tuple(layers_of(module, places) for module in modules)
+        return function_network(Form(nets, places.end, self.activation, self.by_inputs), precision, processors)
+
+
+FUNCTIONS = {
+    "critics": Function(23, (256, 256), 1, nets=2, activation="relu", by_inputs=range(17, 23)),
+    "normalised critics": Function(23, (256, 256), 1, nets=2, normalised=True, by_inputs=range(17, 23)),
+    "one": Function(300, (128,), 40, normalised=True),
+    "actor": Function(17, (256, 128, 64), 12, activation="tanh", by_inputs=range(17)),
+    "silu": Function(9, (64, 128), 3, nets=2, activation="silu", by_inputs=range(2, 5)),
+    "alike": Function(6, (128, 128, 128), 2, nets=2, activation="relu", by_inputs=range(2, 6)),
+    "two alike": Function(5, (64, 64, 256), 1, activation="relu", by_inputs=range(5)),
+}
+
+
+@no_other_gpu
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+def test_functions_compile() -> None:
+    case = FUNCTIONS["normalised critics"]
+    network = case.network(case.modules(), "bf16")
+    for program in (network.act_program(), network.update_program(), network.reduce_program()):
+        assert list(resources(compile_with_nvrtc(program.source).cubin))
+
+
+@no_other_gpu
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+def test_shared_memory_is_as_large_as_it_has_to_be() -> None:
+    """What is told to the launch, and what the kernels make of it: of shapes of all kinds."""
+    drawn = np.random.default_rng(0)
+    for _ in range(40):
+        hidden = tuple(64 * int(width) for width in drawn.integers(1, 5, drawn.integers(1, 4)))
+        features, outputs, nets = int(drawn.integers(1, 513)), int(drawn.integers(1, 89)), int(drawn.integers(1, 3))
+        case = Function(features, hidden, outputs, nets, normalised=bool(drawn.integers(2)))
+        network = case.network(case.modules(), "tf32" if drawn.integers(2) else "bf16")
+        begun = network.act_program().source.partition('#line 1 "wide_rows.cuh"')[0]
+        numbers = network._fixed_bytes - 2 * network._row_bytes - 3 * 1024
+        found = "__builtin_offsetof(WideMemory, zero) + sizeof(u32) - __builtin_offsetof(WideMemory, bias)"
+        compile_with_nvrtc(f"{begun}static_assert({found} <= {numbers} && {numbers} < {found} + 128);\n}}\n")
+
+
+@no_other_gpu
+def test_functions_that_do_not_fit_are_refused() -> None:
+    critics = FUNCTIONS["critics"]
+    for wrong, message in (
+        ({"hidden": (100,)}, "cannot run the functions: hidden layers are"),
+        ({"outputs": 89}, "more than 88"),
+        ({"by_inputs": range(20, 24)}, "of the 23 inputs"),
+        ({"by_inputs": range(0, 10, 2)}, "side by side"),
+    ):
+        case = dataclasses.replace(critics, **wrong)
+        with pytest.raises(ValueError, match=message):
+            case.network(case.modules(), "bf16")
+
+
+@no_other_gpu
+def test_a_gradient_by_inputs_knows_no_scale() -> None:
+    case, nothing = FUNCTIONS["critics"], torch.zeros(0)
+    with pytest.raises(ValueError, match="scale the inputs before"):
+        WideFunctions(case.network(case.modules(), "bf16"), "cuda", nothing, nothing, (nothing, nothing))
+
+
+@hopper
+@pytest.mark.parametrize("rows", [1, 3001])
+@pytest.mark.parametrize("precision", ROUNDING)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, precision: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = FUNCTIONS[name]
+    modules, g = case.modules(), torch.Generator().manual_seed(4)
+    inputs, by = torch.randn(rows, case.features, generator=g), torch.randn(rows, case.nets, case.outputs, generator=g)
+    exact = copy.deepcopy(modules).double()
+    kept, given = watched(exact), inputs.double().requires_grad_()
+    wanted: Any = torch.stack([module(given) for module in exact], 1)
+    by_inputs = torch.stack(
+        [
+            torch.autograd.grad(wanted[:, net], given, by[:, net].double(), retain_graph=True)[0][
+                :, case.by_inputs.start : case.by_inputs.stop
+            ]
+            for net in range(case.nets)
+        ],
+        1,
+    )
+    wanted.backward(by.double())
+    sizes = sizes_of(kept)
+    wanted, parameters = wanted.detach(), list(exact.parameters())
+    off, found = ROUNDINGS * ROUNDING[precision], []
+    off_of_row = off**0.5 if case.activation == "relu" else off
+    for most, blocks in ((2**30, None), (1, None), (2**30, FEW)):  # all at once, in pieces, and by few blocks
+        monkeypatch.setattr(wide_kernels, "MOST_KEPT", most)
+        mine = copy.deepcopy(modules).cuda()
+        adam = Adam(list(mine.parameters()), device="cuda")
+        blocks = blocks or torch.cuda.get_device_properties(0).multi_processor_count
+        network = case.network(mine, precision, blocks)
+        functions = WideFunctions(network, "cuda", adam.flat, adam.gradient)
+        outputs = torch.full((rows, case.nets, case.outputs), torch.nan, device="cuda")
+        functions.outputs(inputs.cuda(), outputs)
+        by_mine = torch.full_like(by_inputs, torch.nan, dtype=torch.float32, device="cuda")
+        adam.gradient.fill_(torch.nan)
+        functions.back(by.cuda(), by_inputs=by_mine if case.by_inputs else None)
+        found.append((outputs, by_mine, adam.gradient.clone()))
+        functions.back(by.cuda())  # and without what was asked for before
+        assert torch.equal(adam.gradient, found[-1][2])
+        check_both_ways(
+            functions, adam.gradient, inputs.cuda(), by.cuda(), outputs, by_mine if case.by_inputs else None
+        )
+        adam.gradient.copy_(found[-1][2])
+        names, of = [name for name, _ in modules.named_parameters()], [sizes[id(each)] for each in parameters]
+        flat, grads = adam.gradient.cpu().double(), [parameter.grad for parameter in parameters]
+        check_flat(names, flat, grads, of, off_by(precision, case.activation) if rows > 1 else off_of_row)
+        check_flat(names, flat, split_like(found[0][2].cpu().double(), grads), of, OTHER_ORDER)
+    for outputs, by_mine, _ in found[1:]:
+        assert torch.equal(found[0][0], outputs)
+        assert torch.equal(found[0][1], by_mine)
+    assert (found[0][0].cpu() - wanted).abs().max() <= off * max(1.0, float(wanted.abs().max()))
+    if case.by_inputs:
+        error = torch.linalg.norm(found[0][1].cpu() - by_inputs)
+        assert error <= off_of_row * torch.linalg.norm(by_inputs)
