@@ -38,7 +38,7 @@ class Backend(ABC):
 
     @abstractmethod
     def begin(self, program: Program) -> None:
-        """Begins to compile what will be loaded later, beside what this process does, where that helps."""
+        """Begins to compile what will be loaded later, beside what this process does."""
 
     @abstractmethod
     def memory(self) -> int:

@@ -12,7 +12,7 @@ from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import compile_error
 from gpu_envs.backend.program import Device, Program
-from gpu_envs.backend.toolchain import build, find_compiler
+from gpu_envs.backend.toolchain import begin, build, find_compiler
 from gpu_envs.errors import CompileError
 
 LEAST_PER_THREAD = 8192
@@ -101,7 +101,7 @@ class HostBackend(Backend):
         return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile)
 
     def begin(self, program: Program) -> None:
-        """Leaves it to ``load``."""
+        begin(program.source, program.name, self._extra_flags)
 
     def memory(self) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

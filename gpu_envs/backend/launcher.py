@@ -1,5 +1,6 @@
 """Launches kernels that need no spec: numbers and arrays go into a struct, checked by what the struct says of them."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
@@ -26,7 +27,7 @@ class Kernel:
     What stays the same is filled in once; the rest is given with each launch.
     """
 
-    def __init__(self, kernels: Kernels, name: str, program: Program, arrays: Arrays) -> None:
+    def __init__(self, kernels: Callable[[], Kernels], name: str, program: Program, arrays: Arrays) -> None:
         """Begins with nothing filled in. It is launched on the current stream of the arrays' library."""
         self._kernels, self._name, self._arrays = kernels, name, arrays
         self._members = program.structs[name].members
@@ -55,7 +56,7 @@ class Kernel:
 
         What is left of the struct is given by position, in the struct's order: of arrays the addresses.
         """
-        call, left, launch = self._call, self._left, self._kernels.bind(self._name, self._call, count)
+        call, left, launch = self._call, self._left, self._kernels().bind(self._name, self._call, count)
 
         def run(*values: int | float | None) -> None:
             for name, value in zip(left, values, strict=True):
@@ -79,7 +80,7 @@ class Kernel:
         if prepared is None:
             if len(self._prepared) == _MOST_PREPARED:
                 self._prepared.clear()
-            launch = self._kernels.bind(self._name, self._call, count) if count else None
+            launch = self._kernels().bind(self._name, self._call, count) if count else None
             prepared = self._prepared[key] = self._fits(self._checked, self._filled | values), launch
         fits, launch = prepared
         self._write(values, fits, self._unchecked)
@@ -121,6 +122,11 @@ class Kernel:
 
 
 def load_kernels(backend: Backend, program: Program, library: str = "torch") -> list[Kernel]:
-    """Compiles a program of ``program_of``; returns its kernels, in the order of ``program.calls``."""
-    kernels = backend.load(program)
+    """Begins to compile a program of ``program_of``, which the first launch waits for.
+
+    Returns:
+        Its kernels, in the order of ``program.calls``.
+    """
+    backend.begin(program)
+    kernels = functools.cache(lambda: backend.load(program))
     return [Kernel(kernels, name, program, backend.arrays(library)) for name in program.calls]

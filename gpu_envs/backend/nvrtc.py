@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from typing import Any, NamedTuple
 
-from gpu_envs.backend.cupy import import_cuda, import_cupy
+from gpu_envs.backend.cupy import import_cuda
 from gpu_envs.backend.toolchain import ELSEWHERE, cache_folder, digest, keep, prepare, whole
 from gpu_envs.errors import CompileError
 
@@ -66,10 +66,12 @@ def machine_code(source: str, name: str, architecture: str) -> bytes:
 def begin(source: str, name: str, architecture: str) -> None:
     """Begins to make what ``machine_code`` will be asked for, in a process: threads wait for one another in NVRTC.
 
-    What goes wrong there is left to whoever asks.
+    There are as many of these as cores; of more nothing is begun. What goes wrong there is left to whoever asks.
     """
     path = cache_folder() / _file(source, name, architecture, _installed() or _loaded())
-    if path.exists() or (source, architecture) in _UNDER_WAY or not sys.executable:
+    at_work = sum(process.poll() is None for process in _UNDER_WAY.values())
+    known = path.exists() or (source, architecture) in _UNDER_WAY
+    if known or at_work >= (os.cpu_count() or 1) or not sys.executable:
         return
     with contextlib.suppress(OSError), tempfile.TemporaryFile("w+") as given:
         prepare(path.parent)
@@ -154,4 +156,4 @@ def _loaded() -> str:
 
 
 def _nvrtc() -> Any:
-    return import_cupy().cuda.nvrtc
+    return import_cuda().nvrtc

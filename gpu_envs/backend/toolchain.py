@@ -1,6 +1,7 @@
 """Finds the machine's C++ compiler, and compiles once: what it made is kept by a digest of all that went in."""
 
 import atexit
+import contextlib
 import ctypes
 import errno
 import functools
@@ -16,10 +17,11 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, final
 
 from gpu_envs.errors import CompileError, NoCompilerError
 
@@ -131,6 +133,9 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
         CompileError: The compiler refuses it.
         OSError: No folder will do; the message says why.
     """
+    under_way = _AHEAD.threads.pop((source, *extra_flags), None)
+    if under_way is not None:
+        under_way.join()
 
     def load(folder: Path) -> ctypes.CDLL:
         library = _compiled(source, name, extra_flags, folder)
@@ -142,6 +147,43 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
             raise
 
     return _in_a_folder(load)
+
+
+def begin(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
+    """Begins to make what ``build`` will be asked for, in a thread: as many compilers work as there are cores.
+
+    What goes wrong there is left to whoever asks.
+    """
+
+    def make() -> None:
+        folder = cache_folder()
+        with _AHEAD.compilers, contextlib.suppress(OSError, CompileError, NoCompilerError):
+            prepare(folder)
+            _compiled(source, name, extra_flags, folder)
+
+    key = (source, *extra_flags)
+    if key not in _AHEAD.threads:
+        thread = threading.Thread(target=make, name=f"compile {name}")
+        thread.start()
+        _AHEAD.threads[key] = thread  # another thread that begins the same meanwhile compiles it, too
+
+
+@final
+class _Ahead:
+    """Threads that compile, by source and flags; ``compilers`` lets as many work as there are cores."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins with none, as a process does that was forked: threads stay behind."""
+        self.threads: dict[tuple[str, ...], threading.Thread] = {}
+        self.compilers = threading.Semaphore(os.cpu_count() or 1)
+
+
+_AHEAD = _Ahead()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_AHEAD.forget)
 
 
 def compile_library(source: str, name: str, extra_flags: Sequence[str] = ()) -> Path:

@@ -314,7 +314,7 @@ def _fused(
         raise ValueError(f"fused=True, and {reason}; leave it out")
     if reason:
         return None, reason
-    scaled, backend = None if scale is None else (scale.offset, scale.inverse), open_backend(device)
+    scaled = None if scale is None else (scale.offset, scale.inverse)
     if kind == "functions":
         assert isinstance(module, ActionValues)
         form = actor_form(module.actor, config.activation)
@@ -325,10 +325,8 @@ def _fused(
         assert isinstance(module, Perceptron | SharedPerceptron)
         wide = wide_network(
             module, policy_rows.head, policy_rows.features, config.activation, config.precision,
-            backend.traits.processors,
+            open_backend(device).traits.processors,
         )  # fmt: skip
-        for program in (wide.update_program(), wide.act_program()):  # the longest, and needed last
-            backend.begin(program)
         return WideNetworks(wide, device, optimiser, scaled), ""
     starts: dict[str, int] = {}
     start = 0
@@ -341,10 +339,7 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    fused = FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser)
-    for program in (fused.network.update_program(), fused.network.act_program()):  # the longest, and needed last
-        backend.begin(program)
-    return fused, ""
+    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser), ""
 
 
 def _run_by_torch(
@@ -356,8 +351,11 @@ def _run_by_torch(
     device: str,
 ) -> TorchPolicyNetworks:
     ops = Ops(policy_rows.head, device, config.cpu_threads)
-    kind = TorchValues if config.algorithm == "pqn" else TorchPolicy
-    return kind(module, policy_rows.head, ops, optimiser, scale, config.precision, device)
+    if config.algorithm == "pqn":
+        return TorchValues(module, policy_rows.head, ops, optimiser, scale, config.precision, device)
+    if optimiser is not None:
+        ops.begin()
+    return TorchPolicy(module, policy_rows.head, ops, optimiser, scale, config.precision, device)
 
 
 def _actor(

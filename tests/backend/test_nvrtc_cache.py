@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
+    monkeypatch.setattr(nvrtc, "_UNDER_WAY", {})  # what others began and nobody waited for
     return folder
 
 
@@ -218,6 +219,16 @@ def test_one_that_is_killed_leaves_the_work_to_others() -> None:
     (process,) = nvrtc._UNDER_WAY.values()
     process.kill()
     assert made(10).startswith(b"\x7fELF")
+
+
+def test_no_more_is_begun_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    for number in (13, 14):
+        nvrtc.begin(SOURCE.replace("ANSWER", str(number)), "answer", "sm_90a")
+    assert len(nvrtc._UNDER_WAY) == 1
+    for number in (13, 14):
+        assert made(number).startswith(b"\x7fELF")
+    assert not nvrtc._UNDER_WAY
 
 
 def test_nothing_is_begun_where_it_could_not_be_kept(cache: Path) -> None:

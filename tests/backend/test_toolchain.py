@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,6 +31,7 @@ SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() { retur
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
+    monkeypatch.setattr(toolchain._AHEAD, "threads", {})  # what others began and nobody waited for
     return folder
 
 
@@ -125,6 +127,75 @@ def run_python(script: str, **settings: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+# --- in a thread of its own ---
+
+
+def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (31, 32, 31):
+        toolchain.begin(SOURCE.replace("ANSWER", str(number)), "answer")
+    assert len(toolchain._AHEAD.threads) == 2
+    threads = list(toolchain._AHEAD.threads.values())
+    answers = [answer_of(number) for number in (31, 32)]
+    assert not any(thread.is_alive() for thread in threads)
+    assert (answers, toolchain._AHEAD.threads, len(list(cache.iterdir()))) == ([31, 32], {}, 2)
+    monkeypatch.setattr(subprocess, "run", refuse_to_compile)
+    toolchain.begin(SOURCE.replace("ANSWER", "31"), "answer")
+    assert answer_of(31) == 31  # it was there
+
+
+@pytest.mark.usefixtures("cache")
+def test_threads_begin_and_build_the_same_at_once() -> None:
+    answers: list[int] = []
+
+    def run() -> None:
+        for number in range(36, 56):
+            toolchain.begin(SOURCE.replace("ANSWER", str(number)), "answer")
+            answers.append(answer_of(number) - number)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == [0] * 80
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_goes_wrong_there_is_told_here(capfd: pytest.CaptureFixture[str]) -> None:
+    toolchain.begin(SOURCE, "answer")
+    with pytest.raises(CompileError, match="ANSWER"):
+        toolchain.build(SOURCE, "answer")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_that_will_not_do_is_told_once(cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    toolchain.begin(SOURCE.replace("ANSWER", "33"), "answer")
+    with pytest.warns(UserWarning, match="others can write to it") as told:
+        assert answer_of(33) == 33
+    assert len(told) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that threads are at work
+def test_a_forked_process_waits_for_no_thread_of_its_parent(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain._AHEAD, "compilers", threading.Semaphore(1))
+    with toolchain._AHEAD.compilers:  # so that the thread does not get further
+        toolchain.begin(SOURCE.replace("ANSWER", "34"), "answer")
+        worker = multiprocessing.get_context("fork").Process(target=_begin_and_build)
+        worker.start()
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert answer_of(34) == 34
+    assert len(list(cache.iterdir())) == 2
+
+
+def _begin_and_build() -> None:
+    toolchain.begin(SOURCE.replace("ANSWER", "35"), "answer")
+    assert [answer_of(number) for number in (34, 35)] == [34, 35]
 
 
 # --- errors ---

@@ -1,7 +1,8 @@
 """Schedules that a device follows by itself."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, final
 
 import torch
@@ -61,7 +62,11 @@ class DeviceSchedules:
             points=torch.tensor(padded, dtype=torch.float64, device=device),
             targets=torch.tensor([target.data_ptr() for target in self._targets], device=device),
         )
-        self._write: Final = kernel.bind(1)
+        self._kernel: Final = kernel
+
+    @functools.cached_property
+    def _write(self) -> Callable[..., None]:
+        return self._kernel.bind(1)
 
     def write(self) -> None:
         """Writes the values for the update that ``clock`` counts up to, and counts it."""

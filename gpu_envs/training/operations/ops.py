@@ -192,6 +192,11 @@ class Ops:
         self.backend: Final = open_backend(resolve_device(device), threads)
         self._shares: Final = shares_of(head) if self.backend.device != "cpu" else 1
 
+    def begin(self) -> None:
+        """Begins to compile the kernels of a policy that acts and learns."""
+        for kernel in ("sample", "loss"):
+            self.backend.begin(program(self.head, kernel))
+
     @functools.cached_property
     def _sample(self) -> Kernel:
         return load_kernels(self.backend, program(self.head, "sample"))[0]

@@ -1,8 +1,9 @@
 """Adam over one flat buffer that a policy's parameters are views of, with everything that changes on the device."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 import torch
@@ -171,8 +172,12 @@ class Adam:
         collect.fill(**sums, factors=factors)
         self._collect: Final = collect.fill(block_squares=made(self._blocks), arrived=made(1, dtype=torch.int32))
         adam.fill(count=count, words=len(self.message), factors=factors, message=self.message, **moments)
-        self._adam: Final = adam.bind(blocks_of(count))
+        self._kernel: Final = adam
         self.members: Final = {**sums, **moments, "arrivals": made(1, dtype=torch.int32)}
+
+    @functools.cached_property
+    def _adam(self) -> Callable[..., None]:
+        return self._kernel.bind(blocks_of(self.flat.numel()))
 
     def keeps(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter lies in this buffer."""

@@ -8,6 +8,7 @@ import torch
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
+from gpu_envs.backend.program import Program
 from gpu_envs.training.operations.fused_programs import (
     ACT_ROWS,
     ARITHMETIC,
@@ -65,7 +66,7 @@ class FusedNetworks(PolicyNetworks):
         self, network: Network, device: str, flat: torch.Tensor, gradient: torch.Tensor,
         scale: tuple[torch.Tensor, torch.Tensor] | None = None, optimiser: Adam | None = None,
     ) -> None:  # fmt: skip
-        """Checks that they fit; the kernels are compiled when first needed.
+        """Checks that they fit, and begins to compile the kernels.
 
         Args:
             network: What is compiled in.
@@ -86,6 +87,12 @@ class FusedNetworks(PolicyNetworks):
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
         workers, columns = max(self._workers(2**62)), self.network.parameters + len(SUMS)
         self._partials: Final = torch.empty(workers, columns, device=self._backend.device)
+        for program in (self.network.update_program(), self.network.act_program(), self._step_program):
+            self._backend.begin(program)
+
+    @property
+    def _step_program(self) -> Program:
+        return reduce_program(1 if self.optimiser is None else self.optimiser.processes)
 
     @functools.cached_property
     def _forward(self) -> list[Kernel]:
@@ -99,8 +106,7 @@ class FusedNetworks(PolicyNetworks):
     @functools.cached_property
     def _sums(self) -> list[Kernel]:
         """Adding up what the blocks of an update found: alone, and with a step."""
-        processes = 1 if self.optimiser is None else self.optimiser.processes
-        kernels = load_kernels(self._backend, reduce_program(processes))
+        kernels = load_kernels(self._backend, self._step_program)
         for kernel in kernels:
             kernel.fill(**self._sizes, **self._columns, partials=self._partials, flat=self._flat)
         if self.optimiser is not None:

@@ -24,7 +24,7 @@ class WideKernels:
         self, network: WideNetwork, device: str, flat: torch.Tensor, gradient: torch.Tensor,
         scale: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
-        """The kernels are compiled when first needed.
+        """Begins to compile the kernels.
 
         Args:
             network: What is compiled in.
@@ -44,6 +44,11 @@ class WideKernels:
         self._blocks: Final = network.processors
         self._packed: Final = torch.empty(network.packed_bytes, dtype=torch.uint8, device=self._backend.device)
         self._kept: torch.Tensor | None = None
+        for program in (
+            network.update_program(), network.act_program(), network.gradient_program(), network.reduce_program(),
+            network.pack_program(),
+        ):  # fmt: skip
+            self._backend.begin(program)
 
     @functools.cached_property
     def _pack(self) -> Kernel:
