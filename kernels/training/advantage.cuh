@@ -2,7 +2,8 @@
 // returns that rewards are normalised by. A thread for each row; all arrays are [steps, rows], the values [steps + 1,
 // rows].
 
-constexpr int CHUNK = 8;  // steps that are read before any is worked on: reads that wait for one another take longest
+// Steps that are read before any is worked on: on a GPU, reads that wait for one another take longest.
+constexpr int CHUNK = ON_GPU ? 8 : 4;
 
 // Backward over the steps: advantage = delta + gamma lambda (the next step's), delta = reward + gamma (next value) - value.
 // Past a termination there is nothing, past a truncation the value of the final observation; neither lets through the
