@@ -3,7 +3,11 @@
 
 #if !_for_gpu
 
+#ifdef __OPTIMIZE__
 #define FN                  inline __attribute__((always_inline))
+#else
+#define FN                  inline  // compiled in haste
+#endif
 #define SELDOM              static __attribute__((noinline))
 #define KERNEL(name, Call)  \
     extern "C" __attribute__((visibility("default"))) void name(const Call& call, Index range_first, Index range_end)

@@ -15,7 +15,7 @@ from gpu_envs import Param, Role, TeamSpec
 from gpu_envs.envs import particles
 from gpu_envs.testing import check_environment
 
-STATES = 20_000
+STATES = 5000
 
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("SimpleTag-v3", {"num_good": 3, "num_adversaries": 5, "num_obstacles": 0}),
