@@ -205,7 +205,7 @@ def _loaded(source: str, name: str, index: int) -> int:
     Raises:
         CompileError: The compiler refuses it.
     """
-    cuda = import_cuda()
+    driver, runtime = import_cuda()
     code = machine_code(source, name, _architecture(index))
-    cuda.runtime.free(0)  # there is a context from now on
-    return int(cuda.driver.moduleLoadData(code))
+    runtime.free(0)  # there is a context from now on
+    return int(driver.moduleLoadData(code))

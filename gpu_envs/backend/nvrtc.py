@@ -11,8 +11,8 @@ import tempfile
 import warnings
 from typing import Any, NamedTuple
 
-from gpu_envs.backend.cupy import import_cuda
-from gpu_envs.backend.toolchain import ELSEWHERE, cache_folder, digest, keep, prepare, whole
+from gpu_envs.backend.cupy import import_cuda, import_cupy
+from gpu_envs.backend.toolchain import ELSEWHERE, available_threads, cache_folder, digest, keep, prepare, whole
 from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--ftz=true", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
@@ -69,9 +69,9 @@ def begin(source: str, name: str, architecture: str) -> None:
     There are as many of these as cores; of more nothing is begun. What goes wrong there is left to whoever asks.
     """
     path = cache_folder() / _file(source, name, architecture, _installed() or _loaded())
-    at_work = sum(process.poll() is None for process in _UNDER_WAY.values())
+    at_work = sum(process.poll() is None for process in list(_UNDER_WAY.values()))
     known = path.exists() or (source, architecture) in _UNDER_WAY
-    if known or at_work >= (os.cpu_count() or 1) or not sys.executable:
+    if known or at_work >= available_threads() or not sys.executable:
         return
     with contextlib.suppress(OSError), tempfile.TemporaryFile("w+") as given:
         prepare(path.parent)
@@ -156,4 +156,9 @@ def _loaded() -> str:
 
 
 def _nvrtc() -> Any:
-    return import_cuda().nvrtc
+    """CuPy's ``cupy.cuda.nvrtc``, in a fifth of the time that all of CuPy takes."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+    except ImportError:
+        return import_cupy().cuda.nvrtc
+    return nvrtc

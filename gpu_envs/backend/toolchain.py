@@ -54,6 +54,11 @@ FLAGS = (
 ZIG_OPTIONS = ("c++", "-nostdlib++", "-fno-exceptions")
 
 
+def available_threads() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cache_folder() -> Path:
     """Where compiled kernels are kept: ``GPU_ENVS_CACHE_DIR``, or the user's cache folder."""
     caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -156,16 +161,18 @@ def begin(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
     """
 
     def make() -> None:
-        folder = cache_folder()
-        with _AHEAD.compilers, contextlib.suppress(OSError, CompileError, NoCompilerError):
-            prepare(folder)
-            _compiled(source, name, extra_flags, folder)
+        with _AHEAD.compilers, contextlib.suppress(Exception):
+            if threading.main_thread().is_alive():  # else the process is ending, and waits for this thread
+                folder = cache_folder()
+                prepare(folder)
+                _compiled(source, name, extra_flags, folder)
 
     key = (source, *extra_flags)
     if key not in _AHEAD.threads:
         thread = threading.Thread(target=make, name=f"compile {name}")
-        thread.start()
-        _AHEAD.threads[key] = thread  # another thread that begins the same meanwhile compiles it, too
+        with contextlib.suppress(RuntimeError):  # there are as many threads as there may be
+            thread.start()
+            _AHEAD.threads[key] = thread  # another thread that begins the same meanwhile compiles it, too
 
 
 @final
@@ -178,7 +185,7 @@ class _Ahead:
     def forget(self) -> None:
         """Begins with none, as a process does that was forked: threads stay behind."""
         self.threads: dict[tuple[str, ...], threading.Thread] = {}
-        self.compilers = threading.Semaphore(os.cpu_count() or 1)
+        self.compilers = threading.Semaphore(available_threads())
 
 
 _AHEAD = _Ahead()

@@ -60,7 +60,7 @@ class Told:
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     made = Told()
     for module in (cuda, cupy):
-        monkeypatch.setattr(module, "import_cuda", lambda: Cuda(made.driver, made.runtime, None))
+        monkeypatch.setattr(module, "import_cuda", lambda: Cuda(made.driver, made.runtime))
     monkeypatch.setattr(cuda, "device_count", lambda: 2)
     monkeypatch.setattr(cuda, "machine_code", lambda _, name, architecture: f"{name} for {architecture}".encode())
     cuda._loaded.cache_clear()
@@ -116,7 +116,7 @@ def test_what_is_begun_is_for_this_device(told: Told, monkeypatch: pytest.Monkey
     assert told.said == []
 
 
-def test_a_first_launch_waits_for_the_compiler_and_nothing_before(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_binds_waits_for_the_compiler_and_nobody_before(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(cuda, "begin", lambda _, name, architecture: begun.append(f"{name} for {architecture}"))
     one, two = load_kernels(cuda.CudaBackend(1), program())
@@ -132,7 +132,7 @@ def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
     script = """
         import sys
         from gpu_envs.backend.cupy import import_cuda
-        driver, runtime, nvrtc = import_cuda()
+        driver, runtime = import_cuda()
         for part, names in ((driver, "moduleLoadData moduleGetFunction launchKernel funcGetAttribute funcSetAttribute "
                 "CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"),
                 (runtime, "getDevice setDevice free deviceGetAttribute memGetInfo deviceSynchronize "
@@ -141,7 +141,7 @@ def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
                 getattr(part, name)
         assert "cupy" not in sys.modules
         import cupy
-        assert (cupy.cuda.driver, cupy.cuda.runtime, cupy.cuda.nvrtc) == (driver, runtime, nvrtc)
+        assert (cupy.cuda.driver, cupy.cuda.runtime) == (driver, runtime)
     """
     lines = "\n".join(line[8:] for line in script.splitlines())
     done = subprocess.run(

@@ -222,7 +222,7 @@ def test_one_that_is_killed_leaves_the_work_to_others() -> None:
 
 
 def test_no_more_is_begun_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(nvrtc, "available_threads", lambda: 1)
     for number in (13, 14):
         nvrtc.begin(SOURCE.replace("ANSWER", str(number)), "answer", "sm_90a")
     assert len(nvrtc._UNDER_WAY) == 1

@@ -179,6 +179,22 @@ def test_a_folder_that_will_not_do_is_told_once(cache: Path) -> None:
     assert len(told) == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
+def test_a_process_that_ends_begins_nothing_more(cache: Path, tmp_path: Path) -> None:
+    slow = tmp_path / "slow-c++"
+    slow.write_text('#!/bin/sh\nsleep 0.5\nexec c++ "$@"\n')
+    slow.chmod(0o755)
+    script = f"""
+        import os
+        os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+        from gpu_envs.backend import toolchain
+        for number in range(8):
+            toolchain.begin({SOURCE!r}.replace("ANSWER", str(number)), "answer")
+    """
+    run_python(script, CXX=str(slow))
+    assert len([path for path in cache.iterdir() if path.suffix == ".so"]) <= 1
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that threads are at work
 def test_a_forked_process_waits_for_no_thread_of_its_parent(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

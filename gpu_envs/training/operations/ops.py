@@ -185,7 +185,7 @@ def flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:
 
 @final
 class Ops:
-    """The kernels of one head on one device, compiled when first needed."""
+    """The kernels of one head on one device, compiled when first needed, or from ``begin`` on."""
 
     def __init__(self, head: Head, device: str, threads: int | None = None) -> None:
         self.head: Final = head
