@@ -243,7 +243,8 @@ template <class Source> struct Rowwise {
     // Adds the product with what the ring brings next: FIRST numbers of each row, from `aside` on, for N columns, or if
     // `whole` as many as there are columns. One place in the code for both is quicker than two.
     template <int FIRST, int N> FN void multiply(float (&c)[N][4], bool whole = false, u32 aside = 0) {
-        constexpr int parts = pieces_of_stage(8 * N) * OF_LINE, rest = FIRST / DEPTH % parts, rest_of_whole = 8 * N / DEPTH % parts;
+        constexpr int parts = pieces_of_stage(8 * N) * OF_LINE;
+        constexpr int rest = FIRST / DEPTH % parts, rest_of_whole = 8 * N / DEPTH % parts;
         const int     all   = (whole ? 8 * N : FIRST) / DEPTH;
         const Lines<> left(u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside);
         const u32     ring = shared_address(memory.ring.stages) + nothing();

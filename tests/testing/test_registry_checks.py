@@ -3,7 +3,7 @@
 import pytest
 from harness import DEVICES, IDS, SMALLER, TEAM_IDS
 
-from gpu_envs.testing import check_environment
+from gpu_envs.testing import builds, check_environment
 
 SANITIZED = ("CartPole-v1", "TagGridWorld-v0")
 """Of the others every index is looked at too; sanitizers are slow to compile."""
@@ -20,5 +20,5 @@ def test_it_passes(env_id: str) -> None:
     outcomes = [line.outcome for line in report.lines]
     assert set(outcomes) <= {"passed", "skipped"}
     assert outcomes.count("passed") > 10 * len(DEVICES)
-    undefined = [line.outcome for line in report.lines if "nothing undefined" in line.title]
-    assert undefined == ["passed"] * (env_id in SANITIZED)
+    if env_id in SANITIZED and builds.sanitizer("asan"):
+        assert [line.outcome for line in report.lines if "nothing undefined" in line.title] == ["passed"]
