@@ -14,7 +14,7 @@ from registered import Variant
 from replay_pages import READY, STILL, Open
 
 import gpu_envs
-from gpu_envs.backend import toolchain
+from gpu_envs.backend import ahead
 from gpu_envs.envs import ALL
 from gpu_envs.registry import known as registry
 
@@ -79,7 +79,7 @@ def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
         if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
             own.setenv("CXX", UNOPTIMISED)
         yield
-        for thread in list(toolchain._AHEAD.threads.values()):  # what nobody asked for is compiled as the test says
+        for thread in list(ahead._AHEAD.threads.values()):  # what nobody asked for is compiled as the test says
             thread.join()
 
 

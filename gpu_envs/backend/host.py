@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Sequence
 from typing import final
 
+from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import compile_error
 from gpu_envs.backend.program import Device, Program
-from gpu_envs.backend.toolchain import available_threads, begin, build, find_compiler
+from gpu_envs.backend.toolchain import begin, build, find_compiler
 from gpu_envs.errors import CompileError
 
 LEAST_PER_THREAD = 8192

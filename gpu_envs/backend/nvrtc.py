@@ -1,18 +1,13 @@
 """Compiles with NVRTC, NVIDIA's compiler as a library; what it made lies beside what the CPU's compiler made."""
 
-import contextlib
 import functools
-import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
 import warnings
 from typing import Any, NamedTuple
 
+from gpu_envs.backend import ahead
 from gpu_envs.backend.cupy import import_cuda, import_cupy
-from gpu_envs.backend.toolchain import ELSEWHERE, available_threads, cache_folder, digest, keep, prepare, whole
+from gpu_envs.backend.toolchain import ELSEWHERE, cache_folder, digest, keep, prepare, whole
 from gpu_envs.errors import CompileError
 
 OPTIONS = ("--std=c++17", "--ftz=true", "--fmad=false", "--prec-div=true", "--prec-sqrt=true")
@@ -43,9 +38,7 @@ def machine_code(source: str, name: str, architecture: str) -> bytes:
     """
     made = functools.cache(lambda: _for_device(source, name, architecture))
     folder = cache_folder()
-    under_way = _UNDER_WAY.pop((source, architecture), None)
-    if under_way is not None:
-        under_way.wait()
+    ahead.wait((source, architecture))
     try:
         prepare(folder)
         for version in (_installed, _loaded):
@@ -64,37 +57,15 @@ def machine_code(source: str, name: str, architecture: str) -> bytes:
 
 
 def begin(source: str, name: str, architecture: str) -> None:
-    """Begins to make what ``machine_code`` will be asked for, in a process: threads wait for one another in NVRTC.
-
-    There are as many of these as cores; of more nothing is begun. What goes wrong there is left to whoever asks.
-    """
+    """Begins to make what ``machine_code`` will be asked for, where it is not there."""
     path = cache_folder() / _file(source, name, architecture, _installed() or _loaded())
-    at_work = sum(process.poll() is None for process in list(_UNDER_WAY.values()))
-    known = path.exists() or (source, architecture) in _UNDER_WAY
-    if known or at_work >= available_threads() or not sys.executable:
-        return
-    with contextlib.suppress(OSError), tempfile.TemporaryFile("w+") as given:
+
+    def make() -> None:
         prepare(path.parent)
-        json.dump((source, name, architecture), given)
-        given.seek(0)
-        _UNDER_WAY[source, architecture] = subprocess.Popen(
-            [sys.executable, "-P", "-c", _MAKE],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdin=given,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        keep(path, _for_device(source, name, architecture))
 
-
-_UNDER_WAY: dict[tuple[str, str], "subprocess.Popen[bytes]"] = {}
-"""Processes that compile, by source and architecture."""
-
-_MAKE = """
-import json, sys
-given = json.load(sys.stdin)
-from gpu_envs.backend.nvrtc import machine_code
-machine_code(*given)
-"""
+    if not path.exists():
+        ahead.begin((source, architecture), name, make)
 
 
 def _file(source: str, name: str, architecture: str, version: str) -> str:

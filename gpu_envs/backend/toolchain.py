@@ -1,7 +1,6 @@
 """Finds the machine's C++ compiler, and compiles once: what it made is kept by a digest of all that went in."""
 
 import atexit
-import contextlib
 import ctypes
 import errno
 import functools
@@ -17,12 +16,12 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar, final
+from typing import TypeVar
 
+from gpu_envs.backend import ahead
 from gpu_envs.errors import CompileError, NoCompilerError
 
 NO_COMPILER = """no C++ compiler was found. The CPU backend compiles its kernels when first used; any of these will do:
@@ -52,11 +51,6 @@ FLAGS = (
 
 # It would compile C++'s own library when first used, most of a minute, and nothing here needs that.
 ZIG_OPTIONS = ("c++", "-nostdlib++", "-fno-exceptions")
-
-
-def available_threads() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cache_folder() -> Path:
@@ -138,9 +132,7 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
         CompileError: The compiler refuses it.
         OSError: No folder will do; the message says why.
     """
-    under_way = _AHEAD.threads.pop((source, *extra_flags), None)
-    if under_way is not None:
-        under_way.join()
+    ahead.wait((source, *extra_flags))
 
     def load(folder: Path) -> ctypes.CDLL:
         library = _compiled(source, name, extra_flags, folder)
@@ -155,42 +147,14 @@ def build(source: str, name: str, extra_flags: Sequence[str] = ()) -> ctypes.CDL
 
 
 def begin(source: str, name: str, extra_flags: Sequence[str] = ()) -> None:
-    """Begins to make what ``build`` will be asked for, in a thread: as many compilers work as there are cores.
-
-    What goes wrong there is left to whoever asks.
-    """
+    """Begins to make what ``build`` will be asked for."""
 
     def make() -> None:
-        with _AHEAD.compilers, contextlib.suppress(Exception):
-            if threading.main_thread().is_alive():  # else the process is ending, and waits for this thread
-                folder = cache_folder()
-                prepare(folder)
-                _compiled(source, name, extra_flags, folder)
+        folder = cache_folder()
+        prepare(folder)
+        _compiled(source, name, extra_flags, folder)
 
-    key = (source, *extra_flags)
-    if key not in _AHEAD.threads:
-        thread = threading.Thread(target=make, name=f"compile {name}")
-        with contextlib.suppress(RuntimeError):  # there are as many threads as there may be
-            thread.start()
-            _AHEAD.threads[key] = thread  # another thread that begins the same meanwhile compiles it, too
-
-
-@final
-class _Ahead:
-    """Threads that compile, by source and flags; ``compilers`` lets as many work as there are cores."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Begins with none, as a process does that was forked: threads stay behind."""
-        self.threads: dict[tuple[str, ...], threading.Thread] = {}
-        self.compilers = threading.Semaphore(available_threads())
-
-
-_AHEAD = _Ahead()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_AHEAD.forget)
+    ahead.begin((source, *extra_flags), name, make)
 
 
 def compile_library(source: str, name: str, extra_flags: Sequence[str] = ()) -> Path:

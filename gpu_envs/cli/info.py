@@ -116,7 +116,7 @@ def _version(distribution: str) -> str:
 
 
 def _system() -> Status:
-    from gpu_envs.backend.toolchain import available_threads
+    from gpu_envs.backend.ahead import available_threads
 
     cores = available_threads()
     name = toolchain.processor_name()

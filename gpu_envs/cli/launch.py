@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_envs.backend import resolve_device
+from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.cuda import device_count
-from gpu_envs.backend.toolchain import available_threads
 from gpu_envs.cli.launched import FELL, LOST, SHORT, launched
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import say

@@ -2,9 +2,9 @@
 
 import pickle
 
+from gpu_envs.backend.ahead import available_threads
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.backend.host import LEAST_PER_THREAD
-from gpu_envs.backend.toolchain import available_threads
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.options import Options, config_of

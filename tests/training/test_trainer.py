@@ -15,7 +15,7 @@ from trainers import FIELD, FIELD_PARAMS, GRID, rows_of, small, timeless, usual
 
 torch = pytest.importorskip("torch")
 
-from gpu_envs.backend.toolchain import available_threads  # noqa: E402
+from gpu_envs.backend.ahead import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
 from gpu_envs.training import RunDirectory, Schedule, Trainer, evaluate, resume, train, trainer  # noqa: E402
 from gpu_envs.training.operations.device_schedule import DeviceSchedules  # noqa: E402

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import torch
 
-from gpu_envs.backend.toolchain import available_threads
+from gpu_envs.backend.ahead import available_threads
 from gpu_envs.seeds import derived_seed
 
 _COMPUTING = threading.RLock()
