@@ -5,6 +5,7 @@ import ctypes
 import functools
 import re
 import threading
+from collections.abc import Callable
 from typing import Any, final
 
 from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays
@@ -60,6 +61,37 @@ def _driver() -> ctypes.CDLL | None:
     return None
 
 
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``: that a launch may begin while the one before it ends."""
+
+    _fields_ = (("id", ctypes.c_int), ("_gap", ctypes.c_int), ("allowed", ctypes.c_int), ("_rest", ctypes.c_char * 60))
+
+
+_EARLY = _Attribute(6, 0, 1)
+"""``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``; kernels wait at their begin, in ``gpu.cuh``."""
+
+
+class _Config(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        *((f"{what}_{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+@functools.cache
+def _launch_early(index: int) -> Callable[..., int] | None:
+    """The driver's function that launches with attributes, where launches may begin early: on Hopper, by CUDA 12.3."""
+    driver, version = _driver(), ctypes.c_int(0)
+    major = import_cuda().runtime.deviceGetAttribute(_CAPABILITY[0], index)
+    known = driver is not None and driver.cuDriverGetVersion(ctypes.byref(version)) == 0
+    return getattr(driver, "cuLaunchKernelEx", None) if known and version.value >= 12030 and major == _HOPPER else None
+
+
 @final
 class CudaKernels(Kernels):
     """Functions of a module on one device."""
@@ -82,41 +114,68 @@ class CudaKernels(Kernels):
         """
         if self._program.grid is not None:
             return self._bind_grid(kernel, call, count, self._program.grid)
-        cuda = import_cuda()
-        launch_kernel, current = cuda.driver.launchKernel, cuda.runtime.getDevice
-        handle, index = self._functions[kernel], self._device
+        current, index = import_cuda().runtime.getDevice, self._device
         fitting = PLAIN_SHARED_BYTES // max(1, self._program.staging_bytes)
         block = max(32, min(self._block, self._most_threads[kernel], fitting) // 32 * 32)
-        grid = -(-count // block)
-        shared = self._program.staging_bytes * block
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
-        address = ctypes.addressof(arguments)
+        run = self._prepared(kernel, call, -(-count // block), block, self._program.staging_bytes * block)
 
-        def launch(stream: int, _keep: tuple[Any, ...] = (call, arguments)) -> None:
+        def launch(stream: int) -> None:
             if current() == index:
-                launch_kernel(handle, grid, 1, 1, block, 1, 1, shared, stream, address, 0)
+                run(stream)
             else:
                 with on_device(index):
-                    launch_kernel(handle, grid, 1, 1, block, 1, 1, shared, stream, address, 0)
+                    run(stream)
 
         return launch
+
+    def _prepared(
+        self, kernel: str, call: ctypes.Structure, blocks: int, threads: int, shared: int, *, together: bool = False
+    ) -> Launch:
+        """Prepares a launch on the current device; where that can be, it begins while the one before it ends."""
+        driver, handle = import_cuda().driver, self._functions[kernel]
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
+        address = ctypes.addressof(arguments)
+        if together:
+            launch_together = driver.launchCooperativeKernel
+
+            def run_together(stream: int, _keep: tuple[Any, ...] = (call, arguments)) -> None:
+                launch_together(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address)
+
+            return run_together
+        launch_early = _launch_early(self._device)
+        if launch_early is None:
+            launch_kernel = driver.launchKernel
+
+            def run(stream: int, _keep: tuple[Any, ...] = (call, arguments)) -> None:
+                launch_kernel(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address, 0)
+
+            return run
+        function = ctypes.c_void_p(handle)
+        configs: dict[int, _Config] = {}  # by stream: Python lets another thread go on while the driver reads one
+
+        def run_early(stream: int, _keep: ctypes.Structure = call) -> None:
+            config = configs.get(stream)
+            if config is None:
+                config = _Config(blocks, 1, 1, threads, 1, 1, shared, stream, ctypes.pointer(_EARLY), 1)
+                configs[stream] = config
+            status = launch_early(ctypes.byref(config), function, arguments, None)
+            if status:
+                driver.check_status(status)
+
+        return run_early
 
     def _bind_grid(self, kernel: str, call: ctypes.Structure, count: int, grid: Grid) -> Launch:
         """Prepares launches whose blocks have replicas with teams; a launch for each phase, where the grid says so."""
         cuda = import_cuda()
-        driver, current = cuda.driver, cuda.runtime.getDevice
-        launch_kernel, more = (driver.launchCooperativeKernel, ()) if grid.together else (driver.launchKernel, (0,))
-        handle, index = self._functions[kernel], self._device
-        shared, threads = grid.shared_bytes, grid.threads
+        current, index = cuda.runtime.getDevice, self._device
         blocks = -(-count // grid.replicas) * grid.blocks
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
-        address = ctypes.addressof(arguments)
+        run = self._prepared(kernel, call, blocks, grid.threads, grid.shared_bytes, together=grid.together)
         phases = range(1)
 
         def launch_all(stream: int) -> None:
             for phase in phases:
                 call.phase = phase
-                launch_kernel(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address, *more)
+                run(stream)
 
         if grid.phased:
             cupy = import_cupy()
@@ -128,7 +187,7 @@ class CudaKernels(Kernels):
                 phases = range(int(found.get()[0]))
                 call.phases = None
 
-        def launch(stream: int, _keep: tuple[Any, ...] = (call, arguments)) -> None:
+        def launch(stream: int) -> None:
             if current() == index:
                 launch_all(stream)
             else:
@@ -196,6 +255,8 @@ def _architecture(index: int) -> str:
 
 _CAPABILITY = (75, 76)
 """CUDA's numbers of the two attributes of a device that are its compute capability."""
+
+_HOPPER = 9
 
 
 @functools.cache

@@ -4,9 +4,17 @@
 
 #define FN                  __device__ __forceinline__
 #define SELDOM              __device__ __noinline__
-#define KERNEL(name, Call)  extern "C" __global__ void name(const __grid_constant__ Call call)
-#define KERNEL_OF_BLOCKS(name, Call, threads, blocks) \
+#define KERNEL(name, Call)  KERNEL_AS(name, Call, )
+#define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL_AS(name, Call, __launch_bounds__(threads, blocks))
+#define KERNEL_THAT_WAITS(name, Call, threads, blocks) /* for the launch before it, itself */ \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
+#define KERNEL_AS(name, Call, bounds)                                                 \
+    FN void name##_body(const Call& call);                                            \
+    extern "C" __global__ void bounds name(const __grid_constant__ Call call) {       \
+        await_launch_before();                                                        \
+        name##_body(call);                                                            \
+    }                                                                                 \
+    FN void name##_body(const Call& call)
 #define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
 #define FOR_EACH_ENV_IN_TURN(env, count, turn) if (const ThreadTile env(count, (turn) % 2 != 0); true)
 #define FOR_EACH_ENV_OF_A_WARP(env, count) if (const WarpTile env(count); true)
@@ -20,6 +28,14 @@
 #define ROLLED                   _Pragma("unroll 1")  // a loop that remains one: long code takes time to fetch
 
 constexpr bool ON_GPU = true;
+
+// From Hopper on a launch may begin while the one before it ends: it goes on when all that wrote is there. The next one
+// may begin then, too.
+FN void await_launch_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 #ifdef CHECKED
 extern "C" __device__ void __assertfail(const char*, const char*, unsigned int, const char*, decltype(sizeof(0)));

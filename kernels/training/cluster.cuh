@@ -5,9 +5,8 @@ constexpr int CLUSTER = 8;  // blocks: the most that every such device has
 // A function that remains one: code that is run once is best short, for it has to be fetched.
 #define APART static __device__ __noinline__
 
-#define KERNEL_OF_CLUSTERS(name, Call, threads, blocks)                                \
-    extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(threads, blocks) name( \
-        const __grid_constant__ Call call)
+#define KERNEL_OF_CLUSTERS(name, Call, threads, blocks) \
+    KERNEL_AS(name, Call, __cluster_dims__(CLUSTER) __launch_bounds__(threads, blocks))
 
 FN int cluster_rank() {
     int rank;

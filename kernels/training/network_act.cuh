@@ -9,14 +9,16 @@ static_assert(sizeof(ActMemory<PARAMETERS>) <= SHARED_BYTES && sizeof(ActMemory<
 
 // Runs `use` on each tile's outputs: those of row `lane` of a warp lie at its outputs + lane * ROW_STRIDE. A row's
 // observation is where `find` says, or nowhere if that is below 0; what a thread has of those of rows g and h it shows to
-// `see` first.
+// `see` first. The network is read before the launch before this one has ended, where that writes none of it: `settled`.
 template <int OUTPUTS, class Call, class Find, class See, class Use>
 FN void run_network(const Call& call, const Places& places, int rows_of_last_layer, const Find& find, const See& see,
-                    const Use& use) {
+                    const Use& use, bool settled) {
     auto&       memory = *reinterpret_cast<ActMemory<OUTPUTS>*>(staging);
     auto&       net    = memory.net;
     const Scale scale  = {call.mean, call.inverse, call.limit};
+    if (!settled) await_launch_before();
     load<OUTPUTS>(net, nullptr, call.flat, places, rows_of_last_layer, scale);
+    if (settled) await_launch_before();
     const int    lane    = warp_lane(), warp = thread_rank() / WARP;
     float* const outputs = memory.outputs + warp * WARP * ROW_STRIDE;
     for (Index tile = block_number(); tile * TILE < call.rows; tile += block_count()) {
@@ -44,7 +46,7 @@ FN void run_network(const Call& call, const Places& places, int rows_of_last_lay
     }
 }
 
-KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, 1) {
+KERNEL_THAT_WAITS(kernel_act, ActCall, THREADS, 1) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     const auto find = [](Index row) { return int(row); };
@@ -57,7 +59,7 @@ KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, 1) {
         else draw_gaussians(total, sample, rows, env);
         if (wanted) call.log_probs[row] = total.log_prob[0];
     };
-    run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, find, see, use);
+    run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, find, see, use, call.settled != 0);
 }
 
 KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
@@ -79,6 +81,6 @@ KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
     const auto use = [&](float*, const float* outputs, Index row, bool wanted) {
         if (wanted) call.values[row] = outputs[0];
     };
-    run_network<1>(call, CRITIC_PLACES, 1, find, see, use);
+    run_network<1>(call, CRITIC_PLACES, 1, find, see, use, false);
     raise_to(call.largest, largest);
 }

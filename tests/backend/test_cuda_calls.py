@@ -62,6 +62,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     for module in (cuda, cupy):
         monkeypatch.setattr(module, "import_cuda", lambda: Cuda(made.driver, made.runtime))
     monkeypatch.setattr(cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(cuda, "_launch_early", lambda _: None)
     monkeypatch.setattr(cuda, "machine_code", lambda _, name, architecture: f"{name} for {architecture}".encode())
     cuda._loaded.cache_clear()
     return made
@@ -91,6 +92,31 @@ def test_a_device_is_described(told: Told) -> None:
 @pytest.mark.parametrize("index", [0, 1])
 def test_threads_are_as_many_as_registers_allow(told: Told, index: int) -> None:
     assert launched(told, index, program(), 1000) == [("launch", index, 710, 11, 1, 1, 96, 1, 1, 0)]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_launch_begins_while_the_one_before_it_ends(told: Told, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(config: Any, function: Any, arguments: Any, more: Any) -> int:
+        given = config._obj
+        attribute = given.attributes[0]
+        sizes = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
+        assert (given.stream, given.count, attribute.id, attribute.allowed, more) == (5, 1, 6, 1, None)
+        assert len(arguments) == 1
+        return told.tell("early", told.current, function.value, *sizes, given.shared_bytes)
+
+    monkeypatch.setattr(cuda, "_launch_early", lambda _: launch)
+    assert (ctypes.sizeof(cuda._Config), ctypes.sizeof(cuda._Attribute)) == (56, 72)  # as cuda.h has them
+    assert launched(told, index, program(), 1000) == [("early", index, 710, 11, 1, 1, 96, 1, 1, 0)]
+
+
+def test_what_the_driver_says_of_an_early_launch_is_raised(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_status(status: int) -> None:
+        raise RuntimeError(f"the driver says {status}")
+
+    told.driver.check_status = check_status
+    monkeypatch.setattr(cuda, "_launch_early", lambda _: lambda *_: 700)
+    with pytest.raises(RuntimeError, match="the driver says 700"):
+        launched(told, 0, program(), 1000)
 
 
 def test_a_program_is_loaded_once_for_each_device(told: Told) -> None:
@@ -133,8 +159,9 @@ def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
         import sys
         from gpu_envs.backend.cupy import import_cuda
         driver, runtime = import_cuda()
-        for part, names in ((driver, "moduleLoadData moduleGetFunction launchKernel funcGetAttribute funcSetAttribute "
-                "CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"),
+        for part, names in ((driver, "moduleLoadData moduleGetFunction launchKernel launchCooperativeKernel "
+                "check_status funcGetAttribute funcSetAttribute CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK "
+                "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"),
                 (runtime, "getDevice setDevice free deviceGetAttribute memGetInfo deviceSynchronize "
                 "cudaDevAttrMultiProcessorCount cudaDevAttrMaxSharedMemoryPerBlockOptin")):
             for name in names.split():

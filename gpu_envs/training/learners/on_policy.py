@@ -95,6 +95,7 @@ class OnPolicyLearner(Learner):
             self._values[t] if self.networks.acts_with_value else None, self._acted, self._streams["actions"], t,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
             largest=self._measure.largest if noted else None, alive=self.policy_rows.take(alive, 0) if alive else None,
+            settled=t > 0,
         )  # fmt: skip
         return self._actions[t] if self._acted is None else self._acted
 

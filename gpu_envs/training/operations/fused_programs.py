@@ -75,7 +75,7 @@ UPDATE_MEMBERS = (
 )
 """What every network that learns is told; so many blocks have the actor."""
 
-ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS)
+ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS, ("int", "settled"))
 VALUES_CALL = Struct.of("ValuesCall", "float", *VALUES_MEMBERS)
 
 UPDATE_CALL = Struct.of(
