@@ -88,14 +88,19 @@ FN constexpr int alike_from(int net, int l) {
     return l;
 }
 
-struct WideMemory {
+struct WideRows {
     alignas(1024) unsigned char rows[GROUPS][ROW_BYTES];
     Ring<STAGES, STAGE, GROUPS> ring;
+};
+
+struct WideNumbers {
     alignas(16) float bias[MOST_BIAS], gains[NORMED + 1], shifts[NORMED + 1];
     float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
     struct { u32 from, bytes; } of_stage[STAGES_OF_TILE];  // where its weights lie among the packed ones
     u32   zero;
+};
 
+struct WideMemory : WideRows, WideNumbers {
     FN static WideMemory& of_block() {
         const u32 begin = shared_address(staging), aside = (0u - begin) % 1024u;
         return *reinterpret_cast<WideMemory*>(reinterpret_cast<unsigned char*>(staging) + aside);

@@ -102,8 +102,8 @@ def test_shared_memory_is_as_large_as_it_has_to_be() -> None:
         network = case.network(case.modules(), "tf32" if drawn.integers(2) else "bf16")
         begun = network.act_program().source.partition('#line 1 "wide_rows.cuh"')[0]
         numbers = network._fixed_bytes - 2 * network._row_bytes - 3 * 1024
-        found = "__builtin_offsetof(WideMemory, zero) + sizeof(u32) - __builtin_offsetof(WideMemory, bias)"
-        compile_with_nvrtc(f"{begun}static_assert({found} <= {numbers} && {numbers} < {found} + 128);\n}}\n")
+        bounds = f"sizeof(WideNumbers) <= {numbers} && {numbers} < sizeof(WideNumbers) + 128"
+        compile_with_nvrtc(f"{begun}static_assert({bounds});\n}}\n")
 
 
 @no_other_gpu
