@@ -383,8 +383,8 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
 def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Clipped, by few blocks that each take rows and weights several times, and followed by the targets."""
     given: dict[str, Any] = {
-        "precision": "tf32", "slots": 1000, "warm_up": 10**6, "total_steps": 10**7, "batch": 200, "updates": 4,
-        "max_grad_norm": 1e-3,
+        "hidden": (64, 128), "precision": "tf32", "slots": 1000, "warm_up": 10**6, "total_steps": 10**7,
+        "batch": 200, "updates": 4, "max_grad_norm": 1e-3,
     }  # fmt: skip
     monkeypatch.setattr(small_batch, "blocks_of", lambda *_: small_batch.CLUSTER)
     learners = []
