@@ -33,29 +33,35 @@ _CALLS = {"step": "StepCall", "inspect": "StepCall", "reset": "ResetCall", "roll
 def generate(layout: SingleLayout, module: str) -> Program:
     """Writes the source of one driver: the dialect, what the spec says, the header with the rules, the driver."""
     declared = structs(layout)
+    drivers = headers(*(["drivers/one_step.cuh"] if module == "vector_env" else []), f"drivers/{module}.cuh")
+    return Program(
+        name=f"{layout.spec.id}-{module}",
+        source=joined([*before_drivers(layout, declared), *drivers]),
+        calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
+        contract=contract(
+            layout.spec.id, rules_part(layout.config)[0], team=False, masks=layout.spec.masked,
+            metrics=bool(layout.spec.metrics),
+        ),
+        flush_denormals=layout.config.precision == "float32",
+        staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
+    )  # fmt: skip
+
+
+def before_drivers(layout: SingleLayout, declared: Mapping[str, Struct]) -> list[tuple[str, str]]:
+    """What drivers call: the dialect, what the spec says, the rules, and tiles of replicas."""
     seen = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
     drawn = "drivers/drawn.cuh" if layout.drawn else "drivers/undrawn.cuh"
     possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
     measures = bool(layout.config.metrics)
     measured = ("drivers/metrics.cuh", "drivers/tile_metrics.cuh") if measures else ("drivers/unmeasured.cuh",)
     rules = rules_part(layout.config)
-    parts = [
+    return [
         *opening(layout, rules[1]),
         *headers(*(["drivers/multi_discrete.cuh"] if isinstance(layout.action_space, MultiDiscrete) else [])),
         ("generated", _prologue(layout, declared)),
         *([RENAMED, rules, ("generated", _observing(layout))] if layout.spec.observe_params else [rules]),
-        *headers("drivers/tile.cuh", drawn, seen, possible, *measured, f"drivers/{module}.cuh"),
+        *headers("drivers/tile.cuh", drawn, seen, possible, *measured),
     ]
-    return Program(
-        name=f"{layout.spec.id}-{module}",
-        source=joined(parts),
-        calls={kernel: declared[_CALLS[kernel]].ctype() for kernel in MODULES[module]},
-        contract=contract(
-            layout.spec.id, rules[0], team=False, masks=layout.spec.masked, metrics=bool(layout.spec.metrics)
-        ),
-        flush_denormals=layout.config.precision == "float32",
-        staging_bytes=ctypes.sizeof(ctypes.c_float) * layout.parts[0].size if layout.staged else 0,
-    )
 
 
 def _observing(layout: SingleLayout) -> str:

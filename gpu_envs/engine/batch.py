@@ -159,6 +159,11 @@ class Batch(Saving, Generic[SpecT, ResultT]):
         """What compiles and launches kernels on the environment's device."""
         return self._sim.backend
 
+    @property
+    def simulation(self) -> Simulation:
+        """The replicas, for kernels of others that step them."""
+        return self._sim
+
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self._env_spec.id!r}, num_envs={self.num_envs}, device={self.device!r}, "

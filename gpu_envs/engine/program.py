@@ -5,6 +5,7 @@ from typing import Any, final
 
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.base import Backend, Launch
+from gpu_envs.backend.program import Program
 from gpu_envs.codegen import RESULTS, Layout, generate
 
 OPTIONAL = ("final_obs", "episode_return", "episode_length", "episode_metrics")
@@ -56,6 +57,19 @@ class EnvProgram:
         self.places |= {name: layout.places(call) for name, call in made.items()}
         self.launch |= launches
         return list(made.values())
+
+    def join(self, program: Program) -> Any:
+        """Compiles somebody's kernel that steps these replicas; returns what it is called with.
+
+        Its struct has a ``step``, what a step is called with, which from here on is looked after as the others are.
+        """
+        ((name, struct),) = program.calls.items()
+        call = struct()
+        self._write_buffers(call.step)
+        call.step.limit = self.layout.config.limit
+        launch = self._backend.load(program).bind(name, call, self.layout.config.num_envs)
+        self.calls[name], self.places[name], self.launch[name] = call.step, self.layout.places(call.step), launch
+        return call
 
     def _write_buffers(self, call: Any) -> None:
         call.buffers.count = self.layout.config.num_envs

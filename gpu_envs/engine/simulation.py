@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, dtype_of, to_numpy
 from gpu_envs.backend.base import Backend, Launch
+from gpu_envs.backend.program import Program
 from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
 from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.results import allocated
@@ -369,6 +370,28 @@ class Simulation:
                 if name + affix in results:
                     setattr(place, name, self.arrays.address(results[name + affix]))
         program.launch["rollout"](self.arrays.stream())
+
+    def join(self, program: Program) -> tuple[Any, Callable[[int], None]]:
+        """Compiles a kernel that takes many steps, and more.
+
+        Args:
+            program: Its one kernel's struct has a ``step``, what a step is called with.
+
+        Returns:
+            What it is called with, and its launch, which is told how many steps it takes.
+        """
+        own = self.program
+        call = own.join(program)
+        ((name, _),) = program.calls.items()
+        self._prepare([call.step])
+
+        def run(steps: int) -> None:
+            assert self.program is own  # parameters that are compiled in have not changed since
+            call.step.launch = self._launches + 1
+            self._launches += steps
+            own.launch[name](self.arrays.stream())
+
+        return call, run
 
     def check(self, hosts: Sequence[np.ndarray] = ()) -> None:
         """Raises an ActionError if an action was invalid since the last check; waits for the device.

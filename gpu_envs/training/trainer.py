@@ -32,6 +32,7 @@ from gpu_envs.training.record.progress import Progress
 from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
+from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
@@ -130,6 +131,7 @@ class Trainer:
         )  # fmt: skip
         self._figures = torch.zeros(self._mailbox.size, device=device)
         self._asked = torch.zeros(1, device=device)
+        self._fused_rollout = None if self._players else FusedRollout.of(horizon_env, list(self.learners.values()))
         targets = [target for learner in self.learners.values() for target in learner.schedules]
         self._schedules = DeviceSchedules(targets, config, device)
 
@@ -144,6 +146,9 @@ class Trainer:
         horizon_env = self._horizon_env
         for storage in horizon_env.storage.values():
             storage.carry_over()
+        if self._fused_rollout is not None:
+            self._fused_rollout()
+            return
         for t in range(self.config.horizon):
             for learner in self.learners.values():
                 learner.policy_rows.give(learner.act(t, horizon_env.storage), self._actions)

@@ -6,8 +6,6 @@
 #define SELDOM              __device__ __noinline__
 #define KERNEL(name, Call)  KERNEL_AS(name, Call, )
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL_AS(name, Call, __launch_bounds__(threads, blocks))
-#define KERNEL_THAT_WAITS(name, Call, threads, blocks) /* for the launch before it, itself */ \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Call call)
 #define KERNEL_AS(name, Call, bounds)                                                 \
     FN void name##_body(const Call& call);                                            \
     extern "C" __global__ void bounds name(const __grid_constant__ Call call) {       \

@@ -60,6 +60,11 @@ FN void keep_metrics(const StepCall& call, const Tile& tile, int k, Index i, Rec
     }
 }
 
+// What has a row for each step, from one step to the next.
+FN void go_on_with_metrics(StepCall& call, Index count) {
+    if (call.episode_metrics != nullptr) call.episode_metrics += count * METRICS;
+}
+
 // In a rollout an episode's metrics go out at once: to keep them for its end would take registers, and so threads.
 FN void put_metrics(const RolloutCall& call, const Tile& tile, int k, Index i) {
     const MetricValues values = concluded_metrics(tile, k, call.params.get(i));

@@ -1,24 +1,17 @@
 // Acting and valuing: a whole perceptron, and for the actor the drawing of actions, in one launch.
 
-template <int OUTPUTS> struct ActMemory {
-    Forward<OUTPUTS> net;
-    alignas(16) float outputs[THREADS * ROW_STRIDE];
-};
-
 static_assert(sizeof(ActMemory<PARAMETERS>) <= SHARED_BYTES && sizeof(ActMemory<1>) <= SHARED_BYTES);
 
 // Runs `use` on each tile's outputs: those of row `lane` of a warp lie at its outputs + lane * ROW_STRIDE. A row's
 // observation is where `find` says, or nowhere if that is below 0; what a thread has of those of rows g and h it shows to
-// `see` first. The network is read before the launch before this one has ended, where that writes none of it: `settled`.
+// `see` first.
 template <int OUTPUTS, class Call, class Find, class See, class Use>
 FN void run_network(const Call& call, const Places& places, int rows_of_last_layer, const Find& find, const See& see,
-                    const Use& use, bool settled) {
+                    const Use& use) {
     auto&       memory = *reinterpret_cast<ActMemory<OUTPUTS>*>(staging);
     auto&       net    = memory.net;
     const Scale scale  = {call.mean, call.inverse, call.limit};
-    if (!settled) await_launch_before();
     load<OUTPUTS>(net, nullptr, call.flat, places, rows_of_last_layer, scale);
-    if (settled) await_launch_before();
     const int    lane    = warp_lane(), warp = thread_rank() / WARP;
     float* const outputs = memory.outputs + warp * WARP * ROW_STRIDE;
     for (Index tile = block_number(); tile * TILE < call.rows; tile += block_count()) {
@@ -28,38 +21,18 @@ FN void run_network(const Call& call, const Places& places, int rows_of_last_lay
         InputRows x;
         fetch_rows(x, call.observations, place_g, place_h, lane);
         see(x, place_g, place_h);
-        normalise(x, net, scale, lane);
-        float y[HIDDEN_1 / 8][4], z[HIDDEN_2 / 8][4], out[Forward<OUTPUTS>::OUTS / 8][4];
-        begin(y, net.bias_1, lane);
-        multiply(y, x, net.first, lane);
-        activate(y);
-        begin(z, net.bias_2, lane);
-        multiply(z, y, net.second, lane);
-        activate(z);
-        begin(out, net.bias_3, lane);
-        multiply(out, z, net.third, lane);
-        store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
-        warp_barrier();
+        go_forth(net, x, scale, outputs, lane);
         const Index row = first + lane;
         use(memory.outputs, outputs + lane * ROW_STRIDE, row, lane < WARP_ROWS && row < call.rows);
         warp_barrier();
     }
 }
 
-KERNEL_THAT_WAITS(kernel_act, ActCall, THREADS, 1) {
-    const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
-                               call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
+KERNEL_OF_BLOCKS(kernel_act, ActCall, THREADS, 1) {
     const auto find = [](Index row) { return int(row); };
     const auto see  = [](const InputRows&, int, int) {};
-    const auto use  = [&](float* block, const float*, Index row, bool wanted) {
-        const OneRow env = {row, wanted};
-        const Rows   rows(outputs_at(block), nullptr, nullptr, env);
-        Total        total;
-        if constexpr (DISCRETE) draw_choices(total, sample, rows, env);
-        else draw_gaussians(total, sample, rows, env);
-        if (wanted) call.log_probs[row] = total.log_prob[0];
-    };
-    run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, find, see, use, call.settled != 0);
+    const auto use  = [&](float* block, const float*, Index row, bool wanted) { draw_action(call, block, row, wanted); };
+    run_network<PARAMETERS>(call, ACTOR_PLACES, MEANS, find, see, use);
 }
 
 KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
@@ -81,6 +54,6 @@ KERNEL_OF_BLOCKS(kernel_values, ValuesCall, THREADS, 1) {
     const auto use = [&](float*, const float* outputs, Index row, bool wanted) {
         if (wanted) call.values[row] = outputs[0];
     };
-    run_network<1>(call, CRITIC_PLACES, 1, find, see, use, false);
+    run_network<1>(call, CRITIC_PLACES, 1, find, see, use);
     raise_to(call.largest, largest);
 }

@@ -95,9 +95,17 @@ class OnPolicyLearner(Learner):
             self._values[t] if self.networks.acts_with_value else None, self._acted, self._streams["actions"], t,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
             largest=self._measure.largest if noted else None, alive=self.policy_rows.take(alive, 0) if alive else None,
-            settled=t > 0,
         )  # fmt: skip
         return self._actions[t] if self._acted is None else self._acted
+
+    @property
+    def chosen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """What ``act`` writes, and the stream of its random numbers.
+
+        Actions and log-probabilities have a row for each step. Then come the environment's actions of one step, where
+        those are others, and the stream.
+        """
+        return self._actions, self._log_probs, self._acted, self._streams["actions"]
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
         config = self.config

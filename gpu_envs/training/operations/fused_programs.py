@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
-from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
+from gpu_envs.backend.program import Grid, KernelSettings, Program, headers, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.training.operations.heads import LOG_STD_RANGE, Head, log_stds
 from gpu_envs.training.operations.ops import LOSS_CALL, LOSS_MEMBERS, SAMPLE_CALL, SUMS, head_settings
@@ -75,7 +75,7 @@ UPDATE_MEMBERS = (
 )
 """What every network that learns is told; so many blocks have the actor."""
 
-ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS, ("int", "settled"))
+ACT_CALL = Struct.of("ActCall", "float", *ACT_MEMBERS)
 VALUES_CALL = Struct.of("ValuesCall", "float", *VALUES_MEMBERS)
 
 UPDATE_CALL = Struct.of(
@@ -246,8 +246,26 @@ class Network:
 
     def act_program(self) -> Program:
         """Acting and valuing."""
-        calls, own = {"act": ACT_CALL, "values": VALUES_CALL}, ["network_parts", "network", "network_act"]
+        calls = {"act": ACT_CALL, "values": VALUES_CALL}
+        own = ["network_parts", "network", "network_forth", "network_act"]
         return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
+
+    def acting_parts(self, threads: int) -> tuple[list[tuple[str, str]], int]:
+        """The source of acting, in a namespace ``policy``, for others' kernels; and the memory of a block of these."""
+        head = head_settings(self.head, quick=self.precision != "float32")
+        shared = _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes(threads), 128)
+        aliases = (f"using {name} = {kind};" for name, kind in head.types.items())
+        settings = "\n".join([head.prologue, *aliases, SAMPLE_CALL.cpp(), ACT_CALL.cpp()])
+        names = ("distributions", "sampler", "tensor_core")
+        own = ("network_parts", "network", "network_forth")
+        parts = [
+            ("policy", f"namespace policy {{\n{settings}"),
+            *headers(*(f"training/{name}.cuh" for name in names)),
+            ("shape", self._shape(shared, threads)),
+            *headers(*(f"training/{name}.cuh" for name in own)),
+            ("policy", "}\nusing policy::ActCall;"),
+        ]
+        return parts, shared
 
     def update_program(self) -> Program:
         """The gradient, block by block."""
@@ -260,18 +278,11 @@ class Network:
         calls, own = {"update": UPDATE_CALL}, [*own, "network_update"]
         return self._program("policy_loss", LOSS_CALL, own, calls, self.update_bytes, self.update_threads)
 
-    def _program(
-        self,
-        of_head: str,
-        call: Struct,
-        own: Sequence[str | tuple[str, str]],
-        calls: Mapping[str, Struct],
-        shared: int,
-        threads: int,
-    ) -> Program:
+    def _shape(self, shared: int, threads: int) -> str:
+        """What is compiled in, for blocks of so much shared memory and so many threads."""
         first, second = self.hidden
         low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
-        shape = [
+        lines = [
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {self.means};",
             f"constexpr int UPDATE_BLOCKS = {self.update_blocks}, WARPS = {threads // 32};",
             f"constexpr u64 SHARED_BYTES = {shared};",
@@ -282,6 +293,17 @@ class Network:
             self.actor.cpp("ACTOR_PLACES"),
             self.critic.cpp("CRITIC_PLACES"),
         ]
+        return "\n".join(lines)
+
+    def _program(
+        self,
+        of_head: str,
+        call: Struct,
+        own: Sequence[str | tuple[str, str]],
+        calls: Mapping[str, Struct],
+        shared: int,
+        threads: int,
+    ) -> Program:
         head = head_settings(self.head, quick=self.precision != "float32")
         settings = KernelSettings(
             prologue=head.prologue,
@@ -294,7 +316,7 @@ class Network:
             "distributions",
             of_head,
             "tensor_core",
-            ("shape", "\n".join(shape)),
+            ("shape", self._shape(shared, threads)),
             *own,
         ]
         return program_of([f"training/{p}.cuh" if isinstance(p, str) else p for p in parts], calls, settings)

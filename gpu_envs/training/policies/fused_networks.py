@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 
@@ -134,7 +134,7 @@ class FusedNetworks(PolicyNetworks):
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
         action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
-        alive: torch.Tensor | None = None, settled: bool = False,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         assert largest is None
         assert alive is None
@@ -144,8 +144,12 @@ class FusedNetworks(PolicyNetworks):
         self._forward[0].launch(
             self._blocks(rows, ACT_ROWS, self._processors), **self._common(observations), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
-            settled=int(settled),
         )  # fmt: skip
+
+    def act_with(self, call: Any, observations: torch.Tensor) -> None:
+        """Fills in an ``ActCall`` what these networks are, and where their observations begin."""
+        for name, value in self._common(observations).items():
+            setattr(call, name, value.data_ptr() if isinstance(value, torch.Tensor) else value)
 
     def values(
         self, observations: Rows, values: torch.Tensor, *, places: torch.Tensor | None = None,

@@ -34,7 +34,7 @@ class Networks(ABC):
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
         action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
-        alive: torch.Tensor | None = None, settled: bool = False,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Chooses actions for rows of observations.
 
@@ -51,8 +51,6 @@ class Networks(ABC):
             first_row: The number of the first row, of which its random numbers are.
             largest: As of ``PolicyNetworks.values``, for networks with ``notes_largest``.
             alive: As of ``PolicyNetworks.values``.
-            settled: Whether all that writes weights and scales had ended when the launch before this one began. Kernels
-                may then read those while that launch ends.
         """
 
 

@@ -34,9 +34,8 @@ class TorchValues(TorchPolicyNetworks):
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
         action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
-        alive: torch.Tensor | None = None, settled: bool = False,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        del settled  # torch's launches wait
         assert largest is None
         assert alive is None
         assert acted is None

@@ -124,9 +124,8 @@ class WideNetworks(WideKernels, PolicyNetworks):
         self, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor | None,
         acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *, greedy: bool,
         action_mask: torch.Tensor | None = None, first_row: int = 0, largest: torch.Tensor | None = None,
-        alive: torch.Tensor | None = None, settled: bool = False,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        del settled  # weights are packed before
         rows = observations.shape[0]
         self._pack_weights()
         self._forward[0].launch(

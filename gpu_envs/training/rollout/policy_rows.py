@@ -125,7 +125,7 @@ class PolicyRows:
         self, networks: Networks, observations: Rows, actions: torch.Tensor, log_probs: torch.Tensor,
         values: torch.Tensor | None, acted: torch.Tensor | None, stream: torch.Tensor, turn: int, *,
         action_mask: torch.Tensor | None = None, greedy: bool = False, largest: torch.Tensor | None = None,
-        alive: torch.Tensor | None = None, settled: bool = False,
+        alive: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Lets networks choose for all rows, each with the random numbers of its place; arguments as of theirs."""
         for rows, first in self.spans:
@@ -134,7 +134,6 @@ class PolicyRows:
             networks.act(
                 observations[rows], actions[rows], log_probs[rows], some_values, some_acted, stream, turn,
                 greedy=greedy, action_mask=some_mask, first_row=first, largest=largest, alive=some_alive,
-                settled=settled,
             )  # fmt: skip
 
     def shares(self, role: str) -> bool:

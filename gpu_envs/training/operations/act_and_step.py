@@ -1,0 +1,54 @@
+"""The program of a policy that acts in single-agent environments for a horizon, in one launch on a GPU."""
+
+from gpu_envs.backend.program import Grid, Program, headers, joined
+from gpu_envs.backend.structs import Struct
+from gpu_envs.codegen import SingleLayout
+from gpu_envs.codegen.single_source import before_drivers, structs
+from gpu_envs.training.operations.fused_programs import ACT_CALL, Network
+
+_THREADS = 128
+"""Of a block."""
+_BLOCKS = 4
+"""Blocks that a multiprocessor is to hold."""
+_TILE = 16
+"""Rows that a warp's products take."""
+
+
+def why_apart(layout: SingleLayout) -> str:
+    """Why environments like these cannot be stepped where a policy acts; empty if they can."""
+    if not layout.staged:
+        return "observations are no short rows of floats"
+    if layout.choices:
+        return "there are action masks"
+    if layout.config.precision != "float32":
+        return "they are simulated in float64"
+    return ""
+
+
+def act_and_step_program(layout: SingleLayout, network: Network, processors: int) -> Program:
+    """Acting and stepping of so many replicas, on a GPU of so many multiprocessors.
+
+    A warp has 32 replicas, and half as many where there are too few of them for all warps of the device.
+    """
+    many = layout.config.num_envs >= _THREADS * _BLOCKS * processors // 2
+    rows, blocks = (2 * _TILE, _BLOCKS) if many else (_TILE, 1)
+    declared = structs(layout)
+    members = (declared["StepCall"], "step"), (ACT_CALL, "act"), ("int", "horizon")
+    call = Struct.of("ActAndStepCall", layout.real, *members)
+    acting, memory = network.acting_parts(_THREADS)
+    numbers = f"constexpr int ROWS = {rows}, BLOCKS_OF_PROCESSOR = {blocks};"
+    staged = -(-4 * _THREADS * layout.parts[0].size // 128) * 128
+    parts = [
+        *before_drivers(layout, declared),
+        *headers("drivers/one_step.cuh"),
+        *acting,
+        ("generated", f"{call.cpp()}\n{numbers}"),
+        *headers("training/act_and_step.cuh"),
+    ]
+    return Program(
+        name=f"{layout.spec.id}-act_and_step",
+        source=joined(parts),
+        calls={"act_and_step": call.ctype()},
+        flush_denormals=True,
+        grid=Grid(threads=_THREADS, replicas=rows * _THREADS // 32, shared_bytes=staged + memory),
+    )

@@ -1,0 +1,71 @@
+"""A horizon in one launch, where one policy of fused networks acts in single-agent environments on a GPU."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+import torch
+
+from gpu_envs.codegen import SingleLayout
+from gpu_envs.engine.by_role import ALONE
+from gpu_envs.training.learners.learner import Learner
+from gpu_envs.training.learners.on_policy import OnPolicyLearner
+from gpu_envs.training.operations.act_and_step import act_and_step_program, why_apart
+from gpu_envs.training.policies.fused_networks import FusedNetworks
+from gpu_envs.training.rollout.horizon_env import HorizonEnv
+
+_KINDS = {torch.int32: 1, torch.float32: 3}
+"""Of actions: ``ActionKind`` in ``actions.cuh``."""
+
+
+@final
+class FusedRollout:
+    """Acts and steps for a horizon, with the same results as step by step."""
+
+    @classmethod
+    def of(cls, horizon_env: HorizonEnv, learners: Sequence[Learner]) -> "FusedRollout | None":
+        """The rollout of these learners; None where they act step by step."""
+        layout = horizon_env.env.simulation.layout
+        if len(learners) != 1 or not isinstance(layout, SingleLayout) or why_apart(layout):
+            return None
+        (learner,) = learners
+        if not isinstance(learner, OnPolicyLearner) or not isinstance(learner.networks, FusedNetworks):
+            return None
+        return cls(horizon_env, layout, learner, learner.networks)
+
+    def __init__(
+        self, horizon_env: HorizonEnv, layout: SingleLayout, learner: OnPolicyLearner, networks: FusedNetworks
+    ) -> None:
+        """Begins to compile."""
+        self._horizon_env: Final = horizon_env
+        self._learner, self._networks = learner, networks
+        backend = horizon_env.env.backend
+        self._program: Final = act_and_step_program(layout, networks.network, backend.traits.processors)
+        backend.begin(self._program)
+
+    @functools.cached_property
+    def _launch(self) -> Callable[[int], None]:
+        horizon_env = self._horizon_env
+        storage, metrics = horizon_env.storage[ALONE], horizon_env.episode_metrics
+        actions, log_probs, acted, stream = self._learner.chosen
+        ((_, first_row),) = self._learner.policy_rows.spans
+        launch: Callable[[int], None]
+        call, launch = horizon_env.env.simulation.join(self._program)
+        call.horizon = horizon_env.horizon
+        step, act = call.step, call.act
+        step.action_kind = _KINDS[(actions if acted is None else acted).dtype]
+        step.observations = storage.observations[1].data_ptr()
+        for name in ("rewards", "terminations", "truncations", "episode_return", "episode_length", "final_obs"):
+            array = getattr(storage, name)
+            setattr(step, name, None if array is None else array.data_ptr())
+        if metrics is not None:
+            step.episode_metrics = metrics.data_ptr()
+        self._networks.act_with(act, storage.observations[0].flatten(0, 1))
+        act.rows, act.first_row, act.stream = horizon_env.num_envs, first_row, stream.data_ptr()
+        act.actions, act.log_probs = actions.data_ptr(), log_probs.data_ptr()
+        act.acted = None if acted is None else acted.data_ptr()
+        return launch
+
+    def __call__(self) -> None:
+        """Writes the horizon's storage."""
+        self._launch(self._horizon_env.horizon)

@@ -1,0 +1,127 @@
+"""A horizon in one launch leaves what acting and stepping leave, bit for bit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from harness import HAS_CUDA, assert_same_bits, forgotten
+from nvrtc import compile_with_nvrtc, nvrtc_missing, resources
+from trainers import GRID, small, timeless
+
+import gpu_envs
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs.backend.program import Device  # noqa: E402
+from gpu_envs.codegen import SingleLayout, layout_of  # noqa: E402
+from gpu_envs.training import Trainer  # noqa: E402
+from gpu_envs.training.operations.act_and_step import act_and_step_program, why_apart  # noqa: E402
+from gpu_envs.training.operations.fused_programs import Network  # noqa: E402
+from gpu_envs.training.operations.heads import Head  # noqa: E402
+from gpu_envs.training.rollout.horizon_env import simulated  # noqa: E402
+
+WALK = """
+FN void reset(State& s, const Params&, Random& random) {
+    s.x     = random.uniform(-1, 1);
+    s.steps = 0;
+}
+
+FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
+    s.x += p.pace * real(action - 3) + random.uniform(-1, 1);
+    s.steps += 1;
+    return {-abs(s.x), abs(s.x) > 4};
+}
+
+FN void observe(const State& s, const Params&, Observation& observation) {
+    observation[0] = float(s.x);
+    observation[1] = float(s.x * s.x);
+    observation[2] = float(s.steps);
+}
+
+FN void measure(const State& s, const Params&, Metrics& metrics) {
+    metrics.far  = abs(s.x);
+    metrics.last = s.x;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def walk(tmp_path: Path) -> Iterator[None]:
+    """An environment with noise, metrics, an observation of three floats, and choices that begin with 2."""
+    header = tmp_path / "walk.cuh"
+    header.write_text(WALK)
+    spec = gpu_envs.EnvSpec(
+        id="NoisyWalk-v0", header=header, state=("x", "steps"), params={"pace": gpu_envs.Param(0.5)},
+        observation=Box(-np.inf, np.inf, (3,), np.float32), action=Discrete(3, start=2),
+        metrics={"far": gpu_envs.Metric("m", "max"), "last": gpu_envs.Metric("m")}, max_episode_steps=11,
+    )  # fmt: skip
+    with forgotten():
+        gpu_envs.register(spec)
+        yield
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "CartPole": {"stagger": True},
+    "CartPole, bf16": {"precision": "bf16", "normalise_observations": True},
+    "CartPole, float32": {"precision": "float32", "activation": "relu"},
+    "CartPole, drawn": {
+        "params": {"length": gpu_envs.Uniform(0.3, 0.7), "observe_params": ["length", "gravity"]},
+    },
+    "Pendulum": {"env": "Pendulum-v1", "params": {"max_episode_steps": 9}, "stagger": True},
+    "Acrobot": {"env": "Acrobot-v1", "params": {"max_episode_steps": 40}},
+    "MountainCar": {"env": "MountainCar-v0", "hidden": (32, 64)},
+    "walk": {"env": "NoisyWalk-v0", "params": {"pace": gpu_envs.LogUniform(0.1, 1.0)}, "stagger": True},
+}  # fmt: skip
+
+
+def run_of(name: str, device: str, **settings: Any) -> Any:
+    few = {"precision": "tf32", "hidden": (64, 64)}
+    return small(device, **(few | RUNS[name] | settings))
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("name", RUNS)
+def test_compiles(name: str) -> None:
+    """For few replicas without spilling."""
+    for num_envs in (1000, 100_000):
+        config = run_of(name, "cpu", num_envs=num_envs)
+        layout = layout_of(simulated(config, num_envs, "cpu"), Device(on_gpu=True, processors=132))
+        assert isinstance(layout, SingleLayout)
+        assert why_apart(layout) == ""
+        head = Head.of(layout.action_space)
+        network = Network(head, layout.parts[0].size, config.hidden, config.activation, config.precision)
+        program = act_and_step_program(layout, network, 132)
+        found = {kind: value for _, kind, value in resources(compile_with_nvrtc(program.source).cubin)}
+        assert found["local"] == 0 or num_envs > 1000
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("num_envs", [1000, 40_007])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_horizon_in_one_launch_changes_no_bit(name: str, num_envs: int) -> None:
+    states = []
+    for fused in (True, False):
+        config = run_of(name, "cuda", num_envs=num_envs, horizon=24, total_steps=10**9, graphs=fused)
+        trainer = Trainer(config)
+        assert trainer._fused_rollout is not None
+        if not fused:
+            trainer._fused_rollout = None
+        trainer.iterate(3)
+        storage = trainer._horizon_env.storage["agent"]
+        written = ("observations", "rewards", "terminations", "truncations", "episode_return", "episode_length")
+        kept = {name: getattr(storage, name) for name in written} | trainer.learners["agent"].tensors()
+        states.append((timeless(trainer.state()), {name: array.cpu() for name, array in kept.items()}))
+    assert_same_bits(states[0], states[1])
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_others_act_step_by_step() -> None:
+    narrow = {"precision": "tf32", "hidden": (64, 64)}
+    for settings in (
+        {"env": GRID, **narrow}, {"fused": False, **narrow}, {"algorithm": "pqn", **narrow},
+        {"hidden": (256, 256), "precision": "bf16"},
+    ):  # fmt: skip
+        assert Trainer(small("cuda", **settings))._fused_rollout is None
