@@ -58,18 +58,18 @@ class EnvProgram:
         self.launch |= launches
         return list(made.values())
 
-    def join(self, program: Program) -> Any:
-        """Compiles somebody's kernel that steps these replicas; returns what it is called with.
+    def join(self, program: Program) -> tuple[Any, Launch]:
+        """Compiles another's kernel that steps these replicas; returns what it is called with, and its launch.
 
-        Its struct has a ``step``, what a step is called with, which from here on is looked after as the others are.
+        Its struct has a ``step``, what a step is called with: parameters and flags are written to it as to the others.
         """
         ((name, struct),) = program.calls.items()
         call = struct()
         self._write_buffers(call.step)
         call.step.limit = self.layout.config.limit
         launch = self._backend.load(program).bind(name, call, self.layout.config.num_envs)
-        self.calls[name], self.places[name], self.launch[name] = call.step, self.layout.places(call.step), launch
-        return call
+        self.calls[name] = call.step
+        return call, launch
 
     def _write_buffers(self, call: Any) -> None:
         call.buffers.count = self.layout.config.num_envs

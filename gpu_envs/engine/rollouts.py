@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import gymnasium
@@ -29,6 +29,29 @@ _ROLE = Struct.of(
     ("const bool*", "truncations"), ("Sum*", "reward_sum"), ("int*", "terminated"), ("int*", "truncated"),
     ("Sum*", "return_sum"), ("int*", "length_sum"),
 )  # fmt: skip
+
+
+def joined(sim: Simulation, program: Program) -> tuple[Any, Callable[[int], None]]:
+    """Compiles a kernel that takes many steps of these replicas, and does more.
+
+    Args:
+        sim: The replicas.
+        program: Its one kernel's struct has a ``step``, what a step is called with.
+
+    Returns:
+        What it is called with, and its launch, which is told how many steps it takes.
+    """
+    own = sim.program
+    call, launch = own.join(program)
+    sim.prepare([call.step])
+
+    def run(steps: int) -> None:
+        assert sim.program is own  # parameters that are compiled in have not changed since
+        call.step.launch = sim.launches + 1
+        sim.launches += steps
+        launch(sim.arrays.stream())
+
+    return call, run
 
 
 def checked_steps(steps: Any) -> int:

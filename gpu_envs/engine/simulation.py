@@ -10,7 +10,6 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, dtype_of, to_numpy
 from gpu_envs.backend.base import Backend, Launch
-from gpu_envs.backend.program import Program
 from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
 from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.results import allocated
@@ -50,7 +49,7 @@ class Simulation:
         self.backend = backend
         self.arrays = backend.arrays(output)
         self.turn = threading.RLock()
-        self.ready, self._launches = False, 0
+        self.ready, self.launches = False, 0
         self.randomness = {"seed": 0, "calls": 0}  # what fresh numbers follow from
         self.copying: dict[Any, Any] = {}  # what some_replicas.py keeps
         self._flags = {"report_frozen": 0, "clear_final": 0}
@@ -199,7 +198,7 @@ class Simulation:
         places = {name: arrays.address(array) for name, array in own_arrays.items()}
         self._memory = tuple(sorted((at, at + own_arrays[name].nbytes, name) for name, at in places.items()))
         self._watch()
-        self._prepare(program.calls.values())
+        self.prepare(program.calls.values())
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[Array | None]:
@@ -225,9 +224,9 @@ class Simulation:
             config, before = dataclasses.replace(self.config, measured=measured), self.layout
             layout = layout_of(config, self.backend.traits, before.per_replica, before.baked, before.drawn)
             self.program, self.config = EnvProgram(layout, self.buffers, self.arrays, self.backend), config
-            self._prepare(self.program.calls.values())
+            self.prepare(self.program.calls.values())
 
-    def _prepare(self, calls: Iterable[Any]) -> None:
+    def prepare(self, calls: Iterable[Any]) -> None:
         """Writes parameters and flags into what kernels are called with."""
         values = param_values(self.config.spec, self._shared)
         for call in calls:
@@ -279,7 +278,7 @@ class Simulation:
             call.reseed, call.new_seeds = self.arrays.address(chosen), self.arrays.address(bits)
         self._launch_into(self.program.launch["reset"], self.program.reset_places, out)
         if options:  # they hold for this reset alone, and so do arrays made for them
-            self._prepare([call])
+            self.prepare([call])
         self.ready = True
 
     def observe(self) -> None:
@@ -303,8 +302,8 @@ class Simulation:
         program, call = self.program, self.program.step_call
         for place, (address, kind) in zip(program.acting, actions, strict=True):
             place.actions, place.action_kind = address, kind
-        self._launches += 1
-        call.launch = self._launches
+        self.launches += 1
+        call.launch = self.launches
         if not out:
             program.launch_step(self.arrays.stream())
             return
@@ -347,8 +346,8 @@ class Simulation:
         call = program.calls["inspect"]
         for place, (address, kind) in zip(program.inspected, actions, strict=True):
             place.actions, place.action_kind = address, kind
-        self._launches += 1
-        call.launch = self._launches
+        self.launches += 1
+        call.launch = self.launches
         program.launch["inspect"](self.arrays.stream())
         self.check(hosts)
 
@@ -356,42 +355,20 @@ class Simulation:
         """Takes many steps in one launch; ``results`` are written."""
         program = self.program
         if "rollout" not in program.calls:
-            self._prepare(program.load("rollout"))
+            self.prepare(program.load("rollout"))
         if self._watched:
             self._look_at_params()
         call = program.calls["rollout"]
         call.steps, call.per_step = steps, int(per_step)
         call.actions, call.action_kind = actions, kind
-        self._launches += 1
-        call.launch = self._launches
+        self.launches += 1
+        call.launch = self.launches
         call.random_actions = None
         for affix, place in program.places["rollout"]:
             for name, *_ in place._fields_:
                 if name + affix in results:
                     setattr(place, name, self.arrays.address(results[name + affix]))
         program.launch["rollout"](self.arrays.stream())
-
-    def join(self, program: Program) -> tuple[Any, Callable[[int], None]]:
-        """Compiles a kernel that takes many steps, and more.
-
-        Args:
-            program: Its one kernel's struct has a ``step``, what a step is called with.
-
-        Returns:
-            What it is called with, and its launch, which is told how many steps it takes.
-        """
-        own = self.program
-        call = own.join(program)
-        ((name, _),) = program.calls.items()
-        self._prepare([call.step])
-
-        def run(steps: int) -> None:
-            assert self.program is own  # parameters that are compiled in have not changed since
-            call.step.launch = self._launches + 1
-            self._launches += steps
-            own.launch[name](self.arrays.stream())
-
-        return call, run
 
     def check(self, hosts: Sequence[np.ndarray] = ()) -> None:
         """Raises an ActionError if an action was invalid since the last check; waits for the device.

@@ -144,8 +144,7 @@ class Trainer:
     def _roll_out(self) -> None:
         """Acts and steps for a horizon."""
         horizon_env = self._horizon_env
-        for storage in horizon_env.storage.values():
-            storage.carry_over()
+        horizon_env.carry_over()
         if self._fused_rollout is not None:
             self._fused_rollout()
             return

@@ -111,8 +111,7 @@ def play(
         tally = {name: _Tally(each, count, 2, device) for name in horizon_env.storage}
         measured = _Tally(each, count, len(horizon_env.metrics), device)
         for turn in range(_MOST_STEPS * each):
-            for storage in horizon_env.storage.values():
-                storage.carry_over()
+            horizon_env.carry_over()
             seen, masks = horizon_env.observations(0), horizon_env.action_masks(0)
             horizon_env.step(0, policies.act(turn, seen, masks, greedy=greedy))
             ended = horizon_env.ended[0]

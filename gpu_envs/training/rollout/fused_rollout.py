@@ -8,6 +8,7 @@ import torch
 
 from gpu_envs.codegen import SingleLayout
 from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.rollouts import joined
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
 from gpu_envs.training.operations.act_and_step import act_and_step_program, why_apart
@@ -49,8 +50,7 @@ class FusedRollout:
         storage, metrics = horizon_env.storage[ALONE], horizon_env.episode_metrics
         actions, log_probs, acted, stream = self._learner.chosen
         ((_, first_row),) = self._learner.policy_rows.spans
-        launch: Callable[[int], None]
-        call, launch = horizon_env.env.simulation.join(self._program)
+        call, launch = joined(horizon_env.env.simulation, self._program)
         call.horizon = horizon_env.horizon
         step, act = call.step, call.act
         step.action_kind = _KINDS[(actions if acted is None else acted).dtype]

@@ -356,6 +356,11 @@ class HorizonEnv:
         if self.begun_midway is not None:
             self.begun_midway.copy_(state["begun_midway"])
 
+    def carry_over(self) -> None:
+        """Begins a horizon where the last one ended."""
+        for storage in self.storage.values():
+            storage.carry_over()
+
     def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
         """Takes the horizon's step ``t``, with actions by role, ``[num_envs, agents, width]``."""
         observations, *_, infos = self.env.step(self._tensors.taken(actions), out=self._outs[t])
