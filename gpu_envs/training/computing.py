@@ -2,16 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
+from gpu_envs.backend.program import Device
+from gpu_envs.codegen import layout_of
 from gpu_envs.engine.by_role import roles_of
 from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.assembly import kernels_of
 from gpu_envs.training.config import Config
+from gpu_envs.training.operations.act_and_step import why_apart
 from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.policies.functions import why_torch
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign, learns
 
 _ACTING = "torch, and kernel_sample of sampler.cuh"
+_HORIZON = "kernel_act_and_step of act_and_step.cuh, a whole horizon with its steps"
 _BUFFER = ("buffer", "kernel_insert and kernel_draw of replay.cuh")
 _STEP = ("step", "kernel_collect and kernel_adam of optimise.cuh")
 _WIDE_GRADIENT = (
@@ -92,6 +96,8 @@ def who_computes(config: Config, device: str) -> list[str]:
         lines.append(
             f"{name}: {role.features} features, {layers} {own.activation}{norm}{trunk}, {own.precision}, {device}"
         )
-        lines += [f"  {what:<10}{kernels}" for what, kernels in _KERNELS[kind]]
+        at_once = kind == "narrow" and not why_apart(layout_of(world, Device(on_gpu=True)))
+        computing = dict(_KERNELS[kind]) | ({"acting": _HORIZON} if at_once else {})
+        lines += [f"  {what:<10}{kernels}" for what, kernels in computing.items()]
         lines += [f"  why torch: {reason}"] if reason else []
     return lines

@@ -129,8 +129,7 @@ class Trainer:
             config.horizon, device,
             UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
         )  # fmt: skip
-        self._figures = torch.zeros(self._mailbox.size, device=device)
-        self._asked = torch.zeros(1, device=device)
+        self._figures, self._asked = (torch.zeros(size, device=device) for size in (self._mailbox.size, 1))
         self._fused_rollout = None if self._players else FusedRollout.of(horizon_env, list(self.learners.values()))
         targets = [target for learner in self.learners.values() for target in learner.schedules]
         self._schedules = DeviceSchedules(targets, config, device)

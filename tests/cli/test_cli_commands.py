@@ -155,7 +155,8 @@ def test_show_tells_what_computes_the_policies(capsys: pytest.CaptureFixture[str
     assert here[-1] == "  why torch: the device is cpu, and only CUDA has kernels for networks"
     there = said(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
     assert "default settings\nagent: " in there
-    assert "kernel_act of network_act.cuh" in there
+    assert "kernel_act_and_step of act_and_step.cuh" in there
+    assert "kernel_act of network_act.cuh" in said(capsys, *"show SimpleSpread-v3 --training --device cuda".split())
     assert "kernel_outputs of wide_outputs" in said(
         capsys, *"show Acrobot-v1 --training --device cuda --preset pqn".split()
     )

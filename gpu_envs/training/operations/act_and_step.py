@@ -2,7 +2,7 @@
 
 from gpu_envs.backend.program import Grid, Program, headers, joined
 from gpu_envs.backend.structs import Struct
-from gpu_envs.codegen import SingleLayout
+from gpu_envs.codegen import Layout, SingleLayout
 from gpu_envs.codegen.single_source import before_drivers, structs
 from gpu_envs.training.operations.fused_programs import ACT_CALL, Network
 
@@ -14,8 +14,10 @@ _TILE = 16
 """Rows that a warp's products take."""
 
 
-def why_apart(layout: SingleLayout) -> str:
+def why_apart(layout: Layout) -> str:
     """Why environments like these cannot be stepped where a policy acts; empty if they can."""
+    if not isinstance(layout, SingleLayout):
+        return "they have teams"
     if not layout.staged:
         return "observations are no short rows of floats"
     if layout.choices:

@@ -27,7 +27,7 @@ class FusedRollout:
     def of(cls, horizon_env: HorizonEnv, learners: Sequence[Learner]) -> "FusedRollout | None":
         """The rollout of these learners; None where they act step by step."""
         layout = horizon_env.env.simulation.layout
-        if len(learners) != 1 or not isinstance(layout, SingleLayout) or why_apart(layout):
+        if len(learners) != 1 or why_apart(layout):
             return None
         (learner,) = learners
         if not isinstance(learner, OnPolicyLearner) or not isinstance(learner.networks, FusedNetworks):
