@@ -47,8 +47,16 @@ def generate(layout: SingleLayout, module: str) -> Program:
     )  # fmt: skip
 
 
-def before_drivers(layout: SingleLayout, declared: Mapping[str, Struct]) -> list[tuple[str, str]]:
-    """What drivers call: the dialect, what the spec says, the rules, and tiles of replicas."""
+def before_drivers(
+    layout: SingleLayout, declared: Mapping[str, Struct], first: Sequence[tuple[str, str]] = ()
+) -> list[tuple[str, str]]:
+    """What drivers call: the dialect, what the spec says, the rules, and tiles of replicas.
+
+    Args:
+        layout: Of the environment.
+        declared: Its structs.
+        first: Parts that need the dialect alone, and are not to see what an author's header defines.
+    """
     seen = "drivers/staged.cuh" if layout.staged else "drivers/direct.cuh"
     drawn = "drivers/drawn.cuh" if layout.drawn else "drivers/undrawn.cuh"
     possible = "drivers/masks.cuh" if layout.choices else "drivers/unmasked.cuh"
@@ -57,6 +65,7 @@ def before_drivers(layout: SingleLayout, declared: Mapping[str, Struct]) -> list
     rules = rules_part(layout.config)
     return [
         *opening(layout, rules[1]),
+        *first,
         *headers(*(["drivers/multi_discrete.cuh"] if isinstance(layout.action_space, MultiDiscrete) else [])),
         ("generated", _prologue(layout, declared)),
         *([RENAMED, rules, ("generated", _observing(layout))] if layout.spec.observe_params else [rules]),

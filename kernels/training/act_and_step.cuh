@@ -2,7 +2,7 @@
 // keeps the state of its own in registers from the first step to the last, and tensor cores run the network, which lies
 // in the block's memory, for 16 of them at a time. Nobody waits for another warp. CUDA only.
 //
-// Before it: the environment, with one_step.cuh; in the namespace `policy` the network, with network_forth.cuh.
+// Before it: in the namespace `policy` the network, with network_forth.cuh; then the environment, with one_step.cuh.
 
 struct RowsOfWarp {
     Index own, count;  // this thread's replica, and where those of the warp end
@@ -31,7 +31,7 @@ FN void go_on(StepCall& step, policy::ActCall& act, Index count) {
     act.log_probs += count;
 }
 
-KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, policy::THREADS, BLOCKS_OF_PROCESSOR) {
+KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, policy::THREADS, policy::BLOCKS) {
     constexpr int staged = policy::padded(policy::THREADS * OBSERVATION_SIZE * int(sizeof(float)), 128);
     auto&         memory = *reinterpret_cast<policy::ActMemory<policy::PARAMETERS>*>(reinterpret_cast<char*>(staging) + staged);
     StepCall        step = call.step;
@@ -40,9 +40,9 @@ KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, policy::THREADS, BLOCKS_OF
     const policy::Scale scale   = {act.mean, act.inverse, act.limit};
     policy::load<policy::PARAMETERS>(memory.net, nullptr, act.flat, policy::ACTOR_PLACES, policy::MEANS, scale);
     const int   lane = policy::warp_lane(), warp = thread_rank() / WARP;
-    const Index count = buffers.count, first = (block_number() * Index(policy::WARPS) + warp) * ROWS;
+    const Index count = buffers.count, first = (block_number() * Index(policy::WARPS) + warp) * policy::ROWS;
     if (first >= count) return;
-    const Index      end = first + ROWS < count ? first + ROWS : count;
+    const Index      end = first + policy::ROWS < count ? first + policy::ROWS : count;
     const RowsOfWarp env = {first + lane, end};
     Tile tile;
     u32  episodes[LANES];
@@ -55,7 +55,7 @@ KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, policy::THREADS, BLOCKS_OF
     ROLLED
     for (int t = 0; t < call.horizon; ++t) {
         ROLLED
-        for (int part = 0; part < ROWS; part += policy::WARP_ROWS) {
+        for (int part = 0; part < policy::ROWS; part += policy::WARP_ROWS) {
             const Index       g = first + part + lane / 4, h = g + 8;
             policy::InputRows x;
             policy::fetch_rows(x, act.observations, g < end ? int(g) : -1, h < end ? int(h) : -1, lane);

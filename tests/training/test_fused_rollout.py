@@ -24,6 +24,9 @@ from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import simulated  # noqa: E402
 
 WALK = """
+#define N 7
+constexpr int ROWS = 3;
+
 FN void reset(State& s, const Params&, Random& random) {
     s.x     = random.uniform(-1, 1);
     s.steps = 0;

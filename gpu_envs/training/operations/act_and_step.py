@@ -37,14 +37,12 @@ def act_and_step_program(layout: SingleLayout, network: Network, processors: int
     declared = structs(layout)
     members = (declared["StepCall"], "step"), (ACT_CALL, "act"), ("int", "horizon")
     call = Struct.of("ActAndStepCall", layout.real, *members)
-    acting, memory = network.acting_parts(_THREADS)
-    numbers = f"constexpr int ROWS = {rows}, BLOCKS_OF_PROCESSOR = {blocks};"
+    acting, memory = network.acting_parts(_THREADS, f"constexpr int ROWS = {rows}, BLOCKS = {blocks};")
     staged = -(-4 * _THREADS * layout.parts[0].size // 128) * 128
     parts = [
-        *before_drivers(layout, declared),
+        *before_drivers(layout, declared, acting),
         *headers("drivers/one_step.cuh"),
-        *acting,
-        ("generated", f"{call.cpp()}\n{numbers}"),
+        ("generated", call.cpp()),
         *headers("training/act_and_step.cuh"),
     ]
     return Program(

@@ -250,8 +250,13 @@ class Network:
         own = ["network_parts", "network", "network_forth", "network_act"]
         return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
 
-    def acting_parts(self, threads: int) -> tuple[list[tuple[str, str]], int]:
-        """The source of acting, in a namespace ``policy``, for others' kernels; and the memory of a block of these."""
+    def acting_parts(self, threads: int, more: str) -> tuple[list[tuple[str, str]], int]:
+        """The source of acting, for others' kernels, in a namespace ``policy``; and the memory of a block of these.
+
+        Args:
+            threads: Of a block.
+            more: C++ that stands in that namespace, too.
+        """
         head = head_settings(self.head, quick=self.precision != "float32")
         shared = _padded(self._forward_bytes(self.head.parameters) + self._rows_bytes(threads), 128)
         aliases = (f"using {name} = {kind};" for name, kind in head.types.items())
@@ -263,7 +268,7 @@ class Network:
             *headers(*(f"training/{name}.cuh" for name in names)),
             ("shape", self._shape(shared, threads)),
             *headers(*(f"training/{name}.cuh" for name in own)),
-            ("policy", "}\nusing policy::ActCall;"),
+            ("policy", f"{more}\n}}\nusing policy::ActCall;"),
         ]
         return parts, shared
 
