@@ -31,7 +31,7 @@ _ROLE = Struct.of(
 )  # fmt: skip
 
 
-def joined(sim: Simulation, program: Program) -> tuple[Any, Callable[[int], None]]:
+def joined(sim: Simulation, program: Program) -> tuple[Any, Callable[[], None]]:
     """Compiles a kernel that takes many steps of these replicas, and does more.
 
     Args:
@@ -39,16 +39,14 @@ def joined(sim: Simulation, program: Program) -> tuple[Any, Callable[[int], None
         program: Its one kernel's struct has a ``step``, what a step is called with.
 
     Returns:
-        What it is called with, and its launch, which is told how many steps it takes.
+        What it is called with, and its launch.
     """
-    own = sim.program
-    call, launch = own.join(program)
+    call, launch = sim.program.join(program)
     sim.prepare([call.step])
 
-    def run(steps: int) -> None:
-        assert sim.program is own  # parameters that are compiled in have not changed since
-        call.step.launch = sim.launches + 1
-        sim.launches += steps
+    def run() -> None:
+        sim.launches += 1
+        call.step.launch = sim.launches
         launch(sim.arrays.stream())
 
     return call, run

@@ -25,13 +25,13 @@ _MACROS = frozenset(
 )
 
 _TYPES = frozenset(
-    "Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers CheckedArray CheckedIf "
-    "CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements EpisodeParams Fetched "
-    "Greatest Heap Held Index Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near Numbers Observation "
-    "ObservationTile OfObservation Offence Outcome ParamBuffers Params Part Plain Random RangeTile Record Reduction "
-    "ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows Schedule Scratch ScratchBuffers Seeds Shape SinCos "
-    "Spare SpareParams State StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile "
-    "Totals Turns WarpTile Wide Words World i64 u16 u32 u64 u8".split()
+    "ActAndStepCall ActCall Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers "
+    "CheckedArray CheckedIf CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements "
+    "EpisodeParams Fetched Greatest Heap Held Index Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near "
+    "Numbers Observation ObservationTile OfObservation Offence Outcome ParamBuffers Params Part Plain Random "
+    "RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row RowWriting Rows RowsOfWarp Schedule "
+    "Scratch ScratchBuffers Seeds Shape SinCos Spare SpareParams State StateBuffers States StepCall Stream SumType "
+    "Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile Wide Words World i64 u16 u32 u64 u8".split()
 )
 """Types of the headers and of what is generated."""
 

@@ -8,7 +8,7 @@ from gpu_envs.engine.by_role import roles_of
 from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.assembly import kernels_of
 from gpu_envs.training.config import Config
-from gpu_envs.training.operations.act_and_step import why_apart
+from gpu_envs.training.operations.act_and_step import steps_where_it_acts
 from gpu_envs.training.operations.fused_programs import Network
 from gpu_envs.training.policies.functions import why_torch
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
@@ -96,7 +96,7 @@ def who_computes(config: Config, device: str) -> list[str]:
         lines.append(
             f"{name}: {role.features} features, {layers} {own.activation}{norm}{trunk}, {own.precision}, {device}"
         )
-        at_once = kind == "narrow" and not why_apart(layout_of(world, Device(on_gpu=True)))
+        at_once = kind == "narrow" and steps_where_it_acts(layout_of(world, Device(on_gpu=True)), config.params)
         computing = dict(_KERNELS[kind]) | ({"acting": _HORIZON} if at_once else {})
         lines += [f"  {what:<10}{kernels}" for what, kernels in computing.items()]
         lines += [f"  why torch: {reason}"] if reason else []

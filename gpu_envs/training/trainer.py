@@ -130,7 +130,7 @@ class Trainer:
             UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
         )  # fmt: skip
         self._figures, self._asked = (torch.zeros(size, device=device) for size in (self._mailbox.size, 1))
-        self._fused_rollout = None if self._players else FusedRollout.of(horizon_env, list(self.learners.values()))
+        self._fused_rollout = FusedRollout.of(horizon_env, self.learners, self._players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules]
         self._schedules = DeviceSchedules(targets, config, device)
 

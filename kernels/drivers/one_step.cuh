@@ -29,12 +29,13 @@ template <class Env> FN void take_actions(const StepCall& call, Tile& tile, cons
 
 // Advances the replicas, begins the episodes that follow, and leaves in `finished` whose episode ended. On a GPU,
 // `episodes` are the numbers of those under way.
-template <class Env> FN void advance(const StepCall& call, Tile& tile, const Seeds& seeds, u32 (&episodes)[LANES],
-                                     u32 staggered, int (&finished)[LANES], const Env& env) {
+template <class Env>
+FN void advance_tile(const StepCall& call, Tile& tile, const Seeds& seeds, u32 (&episodes)[LANES], u32 staggered,
+                     int (&finished)[LANES], const Env& env) {
     const Buffers& buffers = call.buffers;
     int pending[LANES], restarting[LANES], touched[LANES], limits[LANES];
     FOR_EACH_LANE(k, env) {
-        limits[k]     = limit_of(buffers, staggered, env.index(k), call.limit);  // here, as actions have been waited for
+        limits[k]     = limit_of(buffers, staggered, env.index(k), call.limit);  // here: actions have been waited for
         pending[k]    = tile.ended[k];
         tile.ended[k] = AUTORESET == NEXT_STEP ? 0 : tile.ended[k];
     }

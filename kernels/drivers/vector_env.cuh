@@ -12,7 +12,7 @@ STEP_KERNEL(kernel_step, StepCall) {
         if (ON_GPU) FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
         load(tile, buffers, env);
         take_actions(call, tile, env);
-        advance(call, tile, seeds, episodes, staggered, finished, env);
+        advance_tile(call, tile, seeds, episodes, staggered, finished, env);
         store(tile, buffers, env);
         hand_out_results(call, tile, finished, env);
     }

@@ -1,8 +1,8 @@
 // A policy acts in single-agent environments for a whole horizon, in one launch. Each warp has ROWS replicas: a thread
 // keeps the state of its own in registers from the first step to the last, and tensor cores run the network, which lies
-// in the block's memory, for 16 of them at a time. Nobody waits for another warp. CUDA only.
+// in the block's memory, for 16 of them at a time. Once that is loaded nobody waits for another warp. CUDA only.
 //
-// Before it: in the namespace `policy` the network, with network_forth.cuh; then the environment, with one_step.cuh.
+// Before it: in the namespace `acting` the network, with network_forth.cuh; then the environment, with one_step.cuh.
 
 struct RowsOfWarp {
     Index own, count;  // this thread's replica, and where those of the warp end
@@ -10,40 +10,35 @@ struct RowsOfWarp {
     FN bool  has(int) const { return own < count; }
 };
 
-// From one step of the horizon to the next: `count` replicas further on in what has a row for each step.
-template <class T> FN void go_on(T*& at, Index elements) {
-    if (at != nullptr) at += elements;
-}
-FN void go_on(StepCall& step, policy::ActCall& act, Index count) {
-    step.launch += 1;
-    go_on(step.observations, count * OBSERVATION_SIZE);
-    go_on(step.rewards, count);
-    go_on(step.terminations, count);
-    go_on(step.truncations, count);
-    if constexpr (AUTORESET == SAME_STEP) go_on(step.final_obs, count * OBSERVATION_SIZE);
-    if constexpr (STATISTICS) {
-        go_on(step.episode_return, count);
-        go_on(step.episode_length, count);
-    }
+// On to the next row of what has a row of `count` replicas for each step.
+FN void go_on(StepCall& step, ActCall& act, Index count) {
+    step.observations += count * OBSERVATION_SIZE;
+    step.rewards += count;
+    step.terminations += count;
+    step.truncations += count;
+    step.episode_return += count;
+    step.episode_length += count;
+    if (step.final_obs != nullptr) step.final_obs += count * OBSERVATION_SIZE;
     go_on_with_metrics(step, count);
     act.turn += 1;
-    act.actions += count * policy::WIDTH;
+    act.actions += count * acting::WIDTH;
     act.log_probs += count;
 }
 
-KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, policy::THREADS, policy::BLOCKS) {
-    constexpr int staged = policy::padded(policy::THREADS * OBSERVATION_SIZE * int(sizeof(float)), 128);
-    auto&         memory = *reinterpret_cast<policy::ActMemory<policy::PARAMETERS>*>(reinterpret_cast<char*>(staging) + staged);
-    StepCall        step = call.step;
-    policy::ActCall act  = call.act;
+KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, acting::THREADS, acting::BLOCKS) {
+    constexpr int STAGED_BYTES = acting::padded(acting::THREADS * OBSERVATION_SIZE * int(sizeof(float)), 128);
+    using Memory = acting::ActMemory<acting::PARAMETERS>;
+    Memory&             memory  = *reinterpret_cast<Memory*>(reinterpret_cast<char*>(staging) + STAGED_BYTES);
     const Buffers&      buffers = call.step.buffers;
-    const policy::Scale scale   = {act.mean, act.inverse, act.limit};
-    policy::load<policy::PARAMETERS>(memory.net, nullptr, act.flat, policy::ACTOR_PLACES, policy::MEANS, scale);
-    const int   lane = policy::warp_lane(), warp = thread_rank() / WARP;
-    const Index count = buffers.count, first = (block_number() * Index(policy::WARPS) + warp) * policy::ROWS;
+    StepCall            step    = call.step;
+    ActCall             act     = call.act;
+    const acting::Scale scale   = {act.mean, act.inverse, act.limit};
+    acting::load<acting::PARAMETERS>(memory.net, nullptr, act.flat, acting::ACTOR_PLACES, acting::MEANS, scale);
+    const int   lane = acting::warp_lane(), warp = thread_rank() / WARP;
+    const Index count = buffers.count, first = (block_number() * Index(acting::WARPS) + warp) * acting::ROWS;
     if (first >= count) return;
-    const Index      end = first + policy::ROWS < count ? first + policy::ROWS : count;
-    const RowsOfWarp env = {first + lane, end};
+    const Index      bound = minimum(first + acting::ROWS, count);
+    const RowsOfWarp env   = {first + lane, bound};
     Tile tile;
     u32  episodes[LANES];
     int  finished[LANES];
@@ -51,20 +46,21 @@ KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, policy::THREADS, policy::B
     const Seeds seeds(buffers);
     FOR_EACH_LANE(k, env) episodes[k] = buffers.episodes[env.index(k)];
     load(tile, buffers, env);
-    float* const outputs = memory.outputs + warp * WARP * policy::ROW_STRIDE;
+    float* const outputs = memory.outputs + warp * WARP * acting::ROW_STRIDE;
     ROLLED
-    for (int t = 0; t < call.horizon; ++t) {
+    for (int turn = 0; turn < call.horizon; ++turn) {
         ROLLED
-        for (int part = 0; part < policy::ROWS; part += policy::WARP_ROWS) {
-            const Index       g = first + part + lane / 4, h = g + 8;
-            policy::InputRows x;
-            policy::fetch_rows(x, act.observations, g < end ? int(g) : -1, h < end ? int(h) : -1, lane);
-            policy::go_forth(memory.net, x, scale, outputs + part * policy::ROW_STRIDE, lane);
+        for (int part = 0; part < acting::ROWS; part += acting::WARP_ROWS) {
+            const Index above = first + part + lane / 4, below = above + 8;
+            const int   place_above = above < bound ? int(above) : -1, place_below = below < bound ? int(below) : -1;
+            acting::InputRows x;
+            acting::fetch_rows(x, act.observations, place_above, place_below, lane);
+            acting::go_forth(memory.net, x, scale, outputs + part * acting::ROW_STRIDE, lane);
         }
-        policy::draw_action(act, memory.outputs, env.index(0), env.has(0));
-        step.actions = act.acted != nullptr ? static_cast<const void*>(act.acted) : act.actions;
+        acting::draw_action(act, memory.outputs, env.index(0), env.has(0));
+        step.actions = acting::DISCRETE ? static_cast<const void*>(act.actions) : act.acted;
         take_actions(step, tile, env);
-        advance(step, tile, seeds, episodes, staggered, finished, env);
+        advance_tile(step, tile, seeds, episodes, staggered, finished, env);
         act.observations = step.observations;
         hand_out_results(step, tile, finished, env);
         warp_barrier();  // others of this warp read these observations

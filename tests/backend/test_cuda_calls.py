@@ -119,6 +119,24 @@ def test_what_the_driver_says_of_an_early_launch_is_raised(told: Told, monkeypat
         launched(told, 0, program(), 1000)
 
 
+@pytest.mark.parametrize(
+    ("version", "major", "early"), [(12030, 9, True), (13000, 9, True), (12020, 9, False), (13000, 8, False)]
+)
+def test_launches_begin_early_on_hopper(version: int, major: int, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        cuLaunchKernelEx = staticmethod(print)  # noqa: N815  # the driver's name
+
+        @staticmethod
+        def cuDriverGetVersion(at: Any) -> int:  # noqa: N802
+            at._obj.value = version
+            return 0
+
+    monkeypatch.setattr(cuda, "_driver", Driver)
+    runtime = SimpleNamespace(deviceGetAttribute=lambda *_: major)
+    monkeypatch.setattr(cuda, "import_cuda", lambda: Cuda(None, runtime))
+    assert (cuda._launch_early.__wrapped__(0) is not None) == early
+
+
 def test_a_program_is_loaded_once_for_each_device(told: Told) -> None:
     for index in (0, 1, 0):
         cuda.CudaBackend(index).load(program())

@@ -1,12 +1,13 @@
 """A horizon in one launch leaves what acting and stepping leave, bit for bit."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from harness import HAS_CUDA, assert_same_bits, forgotten
 from nvrtc import compile_with_nvrtc, nvrtc_missing, resources
 from trainers import GRID, small, timeless
@@ -18,7 +19,7 @@ torch = pytest.importorskip("torch")
 from gpu_envs.backend.program import Device  # noqa: E402
 from gpu_envs.codegen import SingleLayout, layout_of  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.operations.act_and_step import act_and_step_program, why_apart  # noqa: E402
+from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts  # noqa: E402
 from gpu_envs.training.operations.fused_programs import Network  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import simulated  # noqa: E402
@@ -61,10 +62,21 @@ def walk(tmp_path: Path) -> Iterator[None]:
         observation=Box(-np.inf, np.inf, (3,), np.float32), action=Discrete(3, start=2),
         metrics={"far": gpu_envs.Metric("m", "max"), "last": gpu_envs.Metric("m")}, max_episode_steps=11,
     )  # fmt: skip
+    pairs = tmp_path / "pairs.cuh"
+    pairs.write_text(WALK.replace("action - 3", "action[1] - action[0]"))
+    endless = dataclasses.replace(
+        spec, id="EndlessWalk-v0", header=pairs, action=MultiDiscrete([2, 3]), max_episode_steps=None
+    )
     with forgotten():
-        gpu_envs.register(spec)
+        for each in (spec, endless):
+            gpu_envs.register(each)
         yield
 
+
+WRITTEN = (
+    *("observations", "rewards", "terminations", "truncations"),
+    *("final_obs", "episode_return", "episode_length"),
+)
 
 RUNS: dict[str, dict[str, Any]] = {
     "CartPole": {"stagger": True},
@@ -77,6 +89,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "Acrobot": {"env": "Acrobot-v1", "params": {"max_episode_steps": 40}},
     "MountainCar": {"env": "MountainCar-v0", "hidden": (32, 64)},
     "walk": {"env": "NoisyWalk-v0", "params": {"pace": gpu_envs.LogUniform(0.1, 1.0)}, "stagger": True},
+    "walk without a limit": {"env": "EndlessWalk-v0"},
 }  # fmt: skip
 
 
@@ -93,12 +106,13 @@ def test_compiles(name: str) -> None:
         config = run_of(name, "cpu", num_envs=num_envs)
         layout = layout_of(simulated(config, num_envs, "cpu"), Device(on_gpu=True, processors=132))
         assert isinstance(layout, SingleLayout)
-        assert why_apart(layout) == ""
+        assert steps_where_it_acts(layout, config.params)
         head = Head.of(layout.action_space)
         network = Network(head, layout.parts[0].size, config.hidden, config.activation, config.precision)
         program = act_and_step_program(layout, network, 132)
-        found = {kind: value for _, kind, value in resources(compile_with_nvrtc(program.source).cubin)}
-        assert found["local"] == 0 or num_envs > 1000
+        found = resources(compile_with_nvrtc(program.source).cubin)
+        ((spilled),) = (value for name, kind, value in found if (name, kind) == ("kernel_act_and_step", "local"))
+        assert spilled == 0 or num_envs > 1000
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
@@ -114,9 +128,10 @@ def test_a_horizon_in_one_launch_changes_no_bit(name: str, num_envs: int) -> Non
             trainer._fused_rollout = None
         trainer.iterate(3)
         storage = trainer._horizon_env.storage["agent"]
-        written = ("observations", "rewards", "terminations", "truncations", "episode_return", "episode_length")
-        kept = {name: getattr(storage, name) for name in written} | trainer.learners["agent"].tensors()
-        states.append((timeless(trainer.state()), {name: array.cpu() for name, array in kept.items()}))
+        kept = {name: getattr(storage, name) for name in WRITTEN} | trainer.learners["agent"].tensors()
+        kept["episode_metrics"] = trainer._horizon_env.episode_metrics
+        arrays = {name: array.cpu() for name, array in kept.items() if array is not None}
+        states.append((timeless(trainer.state()), arrays))
     assert_same_bits(states[0], states[1])
 
 
@@ -125,6 +140,20 @@ def test_others_act_step_by_step() -> None:
     narrow = {"precision": "tf32", "hidden": (64, 64)}
     for settings in (
         {"env": GRID, **narrow}, {"fused": False, **narrow}, {"algorithm": "pqn", **narrow},
-        {"hidden": (256, 256), "precision": "bf16"},
+        {"hidden": (256, 256), "precision": "bf16"}, {"params": {"checking": True}, **narrow},
     ):  # fmt: skip
         assert Trainer(small("cuda", **settings))._fused_rollout is None
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_an_environment_that_is_compiled_anew_is_so_here() -> None:
+    states = []
+    for fused in (True, False):
+        trainer = Trainer(run_of("walk", "cuda", num_envs=100, params={}, graphs=False, total_steps=10**9))
+        if not fused:
+            trainer._fused_rollout = None
+        trainer.iterate(2)
+        trainer._horizon_env.env.set_attr("pace", np.linspace(0.1, 0.9, 100))
+        trainer.iterate(2)
+        states.append(timeless(trainer.state()))
+    assert_same_bits(states[0], states[1])

@@ -1,5 +1,7 @@
 """The program of a policy that acts in single-agent environments for a horizon, in one launch on a GPU."""
 
+from collections.abc import Mapping
+
 from gpu_envs.backend.program import Grid, Program, headers, joined
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen import Layout, SingleLayout
@@ -14,17 +16,16 @@ _TILE = 16
 """Rows that a warp's products take."""
 
 
-def why_apart(layout: Layout) -> str:
-    """Why environments like these cannot be stepped where a policy acts; empty if they can."""
-    if not isinstance(layout, SingleLayout):
-        return "they have teams"
-    if not layout.staged:
-        return "observations are no short rows of floats"
-    if layout.choices:
-        return "there are action masks"
-    if layout.config.precision != "float32":
-        return "they are simulated in float64"
-    return ""
+def steps_where_it_acts(layout: Layout, params: Mapping[str, object]) -> bool:
+    """Whether environments like these are stepped in the launch in which a policy acts.
+
+    Args:
+        layout: Of the environment.
+        params: What it was made with: some steps are looked at as they are taken.
+    """
+    watched = params.get("checking") or params.get("render_mode") == "human"
+    short = isinstance(layout, SingleLayout) and layout.staged and not layout.choices
+    return short and layout.config.precision == "float32" and not watched
 
 
 def act_and_step_program(layout: SingleLayout, network: Network, processors: int) -> Program:

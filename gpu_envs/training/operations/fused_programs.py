@@ -251,7 +251,7 @@ class Network:
         return self._program("sampler", SAMPLE_CALL, own, calls, self.act_bytes, _ACT_THREADS)
 
     def acting_parts(self, threads: int, more: str) -> tuple[list[tuple[str, str]], int]:
-        """The source of acting, for others' kernels, in a namespace ``policy``; and the memory of a block of these.
+        """The source of acting, for others' kernels, in a namespace ``acting``; and the memory of a block of these.
 
         Args:
             threads: Of a block.
@@ -264,11 +264,11 @@ class Network:
         names = ("distributions", "sampler", "tensor_core")
         own = ("network_parts", "network", "network_forth")
         parts = [
-            ("policy", f"namespace policy {{\n{settings}"),
+            ("acting", f"namespace acting {{\n{settings}"),
             *headers(*(f"training/{name}.cuh" for name in names)),
             ("shape", self._shape(shared, threads)),
             *headers(*(f"training/{name}.cuh" for name in own)),
-            ("policy", f"{more}\n}}\nusing policy::ActCall;"),
+            ("acting", f"{more}\n}}\nusing acting::ActCall;"),
         ]
         return parts, shared
 

@@ -1,17 +1,19 @@
 """A horizon in one launch, where one policy of fused networks acts in single-agent environments on a GPU."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
 
 import torch
 
+from gpu_envs.backend.program import Program
 from gpu_envs.codegen import SingleLayout
 from gpu_envs.engine.by_role import ALONE
+from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.rollouts import joined
+from gpu_envs.engine.simulation import Simulation
 from gpu_envs.training.learners.learner import Learner
 from gpu_envs.training.learners.on_policy import OnPolicyLearner
-from gpu_envs.training.operations.act_and_step import act_and_step_program, why_apart
+from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts
 from gpu_envs.training.policies.fused_networks import FusedNetworks
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 
@@ -24,36 +26,49 @@ class FusedRollout:
     """Acts and steps for a horizon, with the same results as step by step."""
 
     @classmethod
-    def of(cls, horizon_env: HorizonEnv, learners: Sequence[Learner]) -> "FusedRollout | None":
-        """The rollout of these learners; None where they act step by step."""
-        layout = horizon_env.env.simulation.layout
-        if len(learners) != 1 or why_apart(layout):
+    def of(
+        cls,
+        horizon_env: HorizonEnv,
+        learners: Mapping[str, Learner],
+        players: Collection[str],
+        params: Mapping[str, object],
+    ) -> "FusedRollout | None":
+        """The rollout of these policies in environments made with these parameters; None: they act step by step."""
+        if players or len(learners) > 1 or not steps_where_it_acts(horizon_env.env.simulation.layout, params):
             return None
-        (learner,) = learners
+        (learner,) = learners.values()
         if not isinstance(learner, OnPolicyLearner) or not isinstance(learner.networks, FusedNetworks):
             return None
-        return cls(horizon_env, layout, learner, learner.networks)
+        return cls(horizon_env, learner, learner.networks)
 
-    def __init__(
-        self, horizon_env: HorizonEnv, layout: SingleLayout, learner: OnPolicyLearner, networks: FusedNetworks
-    ) -> None:
+    def __init__(self, horizon_env: HorizonEnv, learner: OnPolicyLearner, networks: FusedNetworks) -> None:
         """Begins to compile."""
         self._horizon_env: Final = horizon_env
         self._learner, self._networks = learner, networks
-        backend = horizon_env.env.backend
-        self._program: Final = act_and_step_program(layout, networks.network, backend.traits.processors)
-        backend.begin(self._program)
+        self._sim: Simulation = horizon_env.env.simulation
+        self._of: EnvProgram | None = None
+        horizon_env.env.backend.begin(self._program())
 
-    @functools.cached_property
-    def _launch(self) -> Callable[[int], None]:
+    def __call__(self) -> None:
+        """Writes the horizon's storage."""
+        if self._of is not self._sim.program:  # what is compiled into it may have changed: by a checkpoint, say
+            self._launch, self._of = self._joined(), self._sim.program
+        self._launch()
+
+    def _program(self) -> Program:
+        layout = self._sim.layout
+        assert isinstance(layout, SingleLayout)
+        return act_and_step_program(layout, self._networks.network, self._sim.backend.traits.processors)
+
+    def _joined(self) -> Callable[[], None]:
         horizon_env = self._horizon_env
         storage, metrics = horizon_env.storage[ALONE], horizon_env.episode_metrics
         actions, log_probs, acted, stream = self._learner.chosen
         ((_, first_row),) = self._learner.policy_rows.spans
-        call, launch = joined(horizon_env.env.simulation, self._program)
+        call, launch = joined(self._sim, self._program())
         call.horizon = horizon_env.horizon
         step, act = call.step, call.act
-        step.action_kind = _KINDS[(actions if acted is None else acted).dtype]
+        step.action_kind = _KINDS[actions.dtype]
         step.observations = storage.observations[1].data_ptr()
         for name in ("rewards", "terminations", "truncations", "episode_return", "episode_length", "final_obs"):
             array = getattr(storage, name)
@@ -65,7 +80,3 @@ class FusedRollout:
         act.actions, act.log_probs = actions.data_ptr(), log_probs.data_ptr()
         act.acted = None if acted is None else acted.data_ptr()
         return launch
-
-    def __call__(self) -> None:
-        """Writes the horizon's storage."""
-        self._launch(self._horizon_env.horizon)
