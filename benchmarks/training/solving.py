@@ -1,5 +1,6 @@
 """How long CartPole-v1 takes to be solved: within a process that is ready, and from the shell, beside JAX and SB3."""
 
+import json
 import os
 import re
 import statistics
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compiling import NO_OTHER_CACHE, in_new_process
 from benchmarks.peers import process
 from benchmarks.timing import waiting
 from benchmarks.training.plan import EPISODES, TrainingPlan, finite, preset, summary, told
@@ -104,6 +106,9 @@ def shell(plan: TrainingPlan) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {"target": TARGET, "ours": shell_ours(plan, Path(folder))}
         plan.log(f"CartPole from the shell: {told(found['ours'])}; {found['ours']['cold_s']:.1f} s with empty caches")
+        found["first"] = first = first_iteration(plan, str(folder))
+        plan.log(f"  of which torch's import {first['torch_s']:.2f} s; from there to the end of a first iteration")
+        plan.log(f"  {first['warm_s']:.2f} s, with empty caches {first['cold_s']:.2f} s")
         found["jax"] = shell_jax(plan, Path(folder))
     if not plan.on_gpu:
         found["sb3"] = shell_sb3(plan)
@@ -111,6 +116,30 @@ def shell(plan: TrainingPlan) -> dict[str, Any]:
         if peer in found:
             plan.log(f"  {peer}: {told(found[peer])}")
     return found
+
+
+_FIRST = """
+import json, sys, time
+begin = time.perf_counter()
+import torch
+torch.zeros(1, device=sys.argv[1])
+imported = time.perf_counter()
+from gpu_envs.training import Config, Trainer
+Trainer(Config(**json.loads(sys.argv[2]))).iterate(1)
+print(imported - begin, time.perf_counter() - imported)
+"""
+
+
+def first_iteration(plan: TrainingPlan, folder: str) -> dict[str, Any]:
+    """Seconds until torch is there, and from there to a first iteration's end, with empty caches and with full ones."""
+    settings = json.dumps({"env": ENV, "device": plan.device, "run_dir": ""} | dict(preset(ENV)))
+    caches = {"GPU_ENVS_CACHE_DIR": f"{folder}/first"}
+    found = [
+        in_new_process(_FIRST, plan.device, settings, **caches, **others)
+        for others in (NO_OTHER_CACHE, *[{}] * SHELL_RUNS)
+    ]
+    imports, firsts = zip(*(map(float, line.split()) for line in found), strict=True)
+    return {"torch_s": statistics.median(imports), "cold_s": firsts[0], "warm_s": statistics.median(firsts[1:])}
 
 
 def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
@@ -127,7 +156,7 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
         done = subprocess.run(
             [*command, "--seed", str(seed), "--run-dir", str(run_dir)],
             cwd=process.ROOT,
-            env={**os.environ, **caches},
+            env={**os.environ, **caches, **({} if runs else NO_OTHER_CACHE)},
             capture_output=True,
             text=True,
             check=False,

@@ -129,8 +129,9 @@ class CudaKernels(Kernels):
         return launch
 
     def _prepared(
-        self, kernel: str, call: ctypes.Structure, blocks: int, threads: int, shared: int, *, together: bool = False
-    ) -> Launch:
+        self, kernel: str, call: ctypes.Structure, blocks: int, threads: int, shared: int, *, early: bool = True,
+        together: bool = False,
+    ) -> Launch:  # fmt: skip
         """Prepares a launch on the current device; where that can be, it begins while the one before it ends."""
         driver, handle = import_cuda().driver, self._functions[kernel]
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(call))
@@ -142,7 +143,7 @@ class CudaKernels(Kernels):
                 launch_together(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address)
 
             return run_together
-        launch_early = _launch_early(self._device)
+        launch_early = _launch_early(self._device) if early else None
         if launch_early is None:
             launch_kernel = driver.launchKernel
 
@@ -151,14 +152,14 @@ class CudaKernels(Kernels):
 
             return run
         function = ctypes.c_void_p(handle)
-        configs: dict[int, _Config] = {}  # by stream: Python lets another thread go on while the driver reads one
+        configs: dict[int, Any] = {}  # by stream: Python lets another thread go on while the driver reads one
 
         def run_early(stream: int, _keep: ctypes.Structure = call) -> None:
             config = configs.get(stream)
             if config is None:
-                config = _Config(blocks, 1, 1, threads, 1, 1, shared, stream, ctypes.pointer(_EARLY), 1)
-                configs[stream] = config
-            status = launch_early(ctypes.byref(config), function, arguments, None)
+                early = _Config(blocks, 1, 1, threads, 1, 1, shared, stream, ctypes.pointer(_EARLY), 1)
+                configs[stream] = config = ctypes.byref(early)
+            status = launch_early(config, function, arguments, None)
             if status:
                 driver.check_status(status)
 
@@ -169,7 +170,9 @@ class CudaKernels(Kernels):
         cuda = import_cuda()
         current, index = cuda.runtime.getDevice, self._device
         blocks = -(-count // grid.replicas) * grid.blocks
-        run = self._prepared(kernel, call, blocks, grid.threads, grid.shared_bytes, together=grid.together)
+        run = self._prepared(
+            kernel, call, blocks, grid.threads, grid.shared_bytes, early=grid.early, together=grid.together
+        )
         phases = range(1)
 
         def launch_all(stream: int) -> None:

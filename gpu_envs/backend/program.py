@@ -54,6 +54,8 @@ class Grid:
     blocks: int = 1
     """For so many replicas."""
     shared_bytes: int = 0
+    early: bool = True
+    """Blocks may come while the launch before ends. Several to a multiprocessor then lie as they find room."""
     together: bool = False
     """All blocks of a launch run at the same time, and may wait for one another: there must be room for them."""
     phased: bool = False

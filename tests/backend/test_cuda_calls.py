@@ -107,6 +107,8 @@ def test_a_launch_begins_while_the_one_before_it_ends(told: Told, index: int, mo
     monkeypatch.setattr(cuda, "_launch_early", lambda _: launch)
     assert (ctypes.sizeof(cuda._Config), ctypes.sizeof(cuda._Attribute)) == (56, 72)  # as cuda.h has them
     assert launched(told, index, program(), 1000) == [("early", index, 710, 11, 1, 1, 96, 1, 1, 0)]
+    late = program(grid=Grid(threads=64, replicas=2, early=False))
+    assert launched(told, index, late, 5) == [("launch", index, 710, 3, 1, 1, 64, 1, 1, 0)]
 
 
 def test_what_the_driver_says_of_an_early_launch_is_raised(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

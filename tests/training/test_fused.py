@@ -106,6 +106,9 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
             (function, value) for function, kind, value in found if kind == "local" and function in mine and value
         ]
         assert spilled == [] or name not in SMALL
+    grid = network.update_program().grid
+    assert grid is not None
+    assert grid.early == (network.update_blocks == 1)
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")

@@ -310,12 +310,14 @@ class Network:
         threads: int,
     ) -> Program:
         head = head_settings(self.head, quick=self.precision != "float32")
+        # Of two blocks of a multiprocessor one is to have the actor: as they lie when none came before the others.
+        early = "update" not in calls or self.update_blocks == 1
         settings = KernelSettings(
             prologue=head.prologue,
             structs=[call],
             types=head.types,
             sizes={**head.sizes, "features": self.features, "parameters": self.parameters},
-            grid=Grid(threads=threads, replicas=1, shared_bytes=shared),
+            grid=Grid(threads=threads, replicas=1, shared_bytes=shared, early=early),
         )
         parts: list[str | tuple[str, str]] = [
             "distributions",
