@@ -12,8 +12,8 @@ _WHOLE = {"int64": 0, "int32": 1, "uint8": 2, "bool": 2}
 _REAL = {"float32": {"float32": 3}, "float64": {"float32": 3, "float64": 4}}
 """The element types a kernel reads (real ones by its precision): numbers of ``ActionKind`` in ``actions.cuh``."""
 
-DRAWN_KINDS = {"int64": _WHOLE["int64"], "float32": _REAL["float32"]["float32"]}
-"""Those that random actions have."""
+KINDS = _WHOLE | _REAL["float64"]
+"""All of them."""
 
 
 class Actions(NamedTuple):

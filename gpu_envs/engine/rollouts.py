@@ -12,7 +12,7 @@ from gpu_envs.backend.arrays import Array, dtype_of
 from gpu_envs.backend.program import ArrayShape, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.codegen import TeamLayout
-from gpu_envs.engine.actions import DRAWN_KINDS, Actions
+from gpu_envs.engine.actions import KINDS, Actions
 from gpu_envs.engine.number_check import NumberCheck
 from gpu_envs.engine.random_actions import bounds, choices
 from gpu_envs.engine.results import Step
@@ -132,7 +132,7 @@ class TeamRollout:
         ]
         if actions is None:
             drawn = [results[f"random_actions.{role.name}"] for role in roles]
-            read = [(*self._rows(array, per_step), DRAWN_KINDS[dtype_of(array)]) for array in drawn]
+            read = [(*self._rows(array, per_step), KINDS[dtype_of(array)]) for array in drawn]
         else:
             read = [(part.address, part.owner.nbytes // steps, part.kind) for part in actions]
         restarts = sim.config.autoreset_mode == "NextStep"  # for which no step of the rollout is spent

@@ -111,7 +111,7 @@ def test_compiles(name: str) -> None:
         network = Network(head, layout.parts[0].size, config.hidden, config.activation, config.precision)
         program = act_and_step_program(layout, network, 132)
         found = resources(compile_with_nvrtc(program.source).cubin)
-        ((spilled),) = (value for name, kind, value in found if (name, kind) == ("kernel_act_and_step", "local"))
+        (spilled,) = (value for name, kind, value in found if (name, kind) == ("kernel_act_and_step", "local"))
         assert spilled == 0 or num_envs > 1000
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
 
-import torch
-
+from gpu_envs.backend.arrays import dtype_of
 from gpu_envs.backend.program import Program
 from gpu_envs.codegen import SingleLayout
+from gpu_envs.engine.actions import KINDS
 from gpu_envs.engine.by_role import ALONE
 from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.rollouts import joined
@@ -16,9 +16,6 @@ from gpu_envs.training.learners.on_policy import OnPolicyLearner
 from gpu_envs.training.operations.act_and_step import act_and_step_program, steps_where_it_acts
 from gpu_envs.training.policies.fused_networks import FusedNetworks
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
-
-_KINDS = {torch.int32: 1, torch.float32: 3}
-"""Of actions: ``ActionKind`` in ``actions.cuh``."""
 
 
 @final
@@ -68,7 +65,7 @@ class FusedRollout:
         call, launch = joined(self._sim, self._program())
         call.horizon = horizon_env.horizon
         step, act = call.step, call.act
-        step.action_kind = _KINDS[actions.dtype]
+        step.action_kind = KINDS[dtype_of(actions)]
         step.observations = storage.observations[1].data_ptr()
         for name in ("rewards", "terminations", "truncations", "episode_return", "episode_length", "final_obs"):
             array = getattr(storage, name)
