@@ -34,7 +34,7 @@ JAX_SETTINGS: Mapping[str, tuple[Mapping[str, float | str], ...]] = {
 """What the JAX peer is tried with on each device, where its defaults are not meant; the soonest counts, and from the
 shell the first. Found by a search on a CPU."""
 
-SHELL_RUNS = 3
+SHELL_RUNS = 5
 """Timed runs of a process, one seed each."""
 
 
@@ -106,9 +106,10 @@ def shell(plan: TrainingPlan) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {"target": TARGET, "ours": shell_ours(plan, Path(folder))}
         plan.log(f"CartPole from the shell: {told(found['ours'])}; {found['ours']['cold_s']:.1f} s with empty caches")
-        found["first"] = first = first_iteration(plan, str(folder))
-        plan.log(f"  of which torch's import {first['torch_s']:.2f} s; from there to the end of a first iteration")
-        plan.log(f"  {first['warm_s']:.2f} s, with empty caches {first['cold_s']:.2f} s")
+        plan.log(f"  {found['ours']['beyond_torch_s']:.2f} s more than a process that only imports torch")
+        found["first"] = first_iteration(plan, str(folder))
+        for caches, of in found["first"].items():
+            plan.log(f"  {caches}: a Trainer in {of['made_s']:.2f} s, its first iteration in {of['iterate_s']:.2f} s")
         found["jax"] = shell_jax(plan, Path(folder))
     if not plan.on_gpu:
         found["sb3"] = shell_sb3(plan)
@@ -119,31 +120,34 @@ def shell(plan: TrainingPlan) -> dict[str, Any]:
 
 
 _FIRST = """
-import json, sys, time
-begin = time.perf_counter()
-import torch
+import json, sys, time, torch
 torch.zeros(1, device=sys.argv[1])
 imported = time.perf_counter()
 from gpu_envs.training import Config, Trainer
-Trainer(Config(**json.loads(sys.argv[2]))).iterate(1)
-print(imported - begin, time.perf_counter() - imported)
+trainer = Trainer(Config(**json.loads(sys.argv[2])))
+made = time.perf_counter()
+trainer.iterate(1)
+print(made - imported, time.perf_counter() - made)
 """
 
 
 def first_iteration(plan: TrainingPlan, folder: str) -> dict[str, Any]:
-    """Seconds until torch is there, and from there to a first iteration's end, with empty caches and with full ones."""
+    """Seconds from when torch is there to a Trainer, our imports included, and those of its first iteration."""
     settings = json.dumps({"env": ENV, "device": plan.device, "run_dir": ""} | dict(preset(ENV)))
     caches = {"GPU_ENVS_CACHE_DIR": f"{folder}/first"}
     found = [
         in_new_process(_FIRST, plan.device, settings, **caches, **others)
         for others in (NO_OTHER_CACHE, *[{}] * SHELL_RUNS)
     ]
-    imports, firsts = zip(*(map(float, line.split()) for line in found), strict=True)
-    return {"torch_s": statistics.median(imports), "cold_s": firsts[0], "warm_s": statistics.median(firsts[1:])}
+    runs = [tuple(map(float, line.split())) for line in found]
+    return {
+        caches: dict(zip(("made_s", "iterate_s"), map(statistics.median, zip(*some, strict=True)), strict=True))
+        for caches, some in (("caches empty", runs[:1]), ("caches warm", runs[1:]))
+    }
 
 
 def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
-    """Our command: first with empty caches, then several times."""
+    """Our command: first with empty caches, then several times; before each, a process that only imports torch."""
     from gpu_envs.training import evaluate
 
     caches = {"GPU_ENVS_CACHE_DIR": str(folder / "kernels")}
@@ -152,6 +156,8 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     for seed in (0, *range(SHELL_RUNS)):
         run_dir = folder / f"run-{len(runs)}"
+        before = time.perf_counter()
+        in_new_process("import torch")
         begin = time.perf_counter()
         done = subprocess.run(
             [*command, "--seed", str(seed), "--run-dir", str(run_dir)],
@@ -168,10 +174,17 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
         assert reported is not None, done.stdout
         (evaluation,) = evaluate(str(run_dir), episodes=EPISODES, greedy=False, device=plan.device).values()
         runs.append(
-            {"seed": seed, "seconds": seconds, "last_100": float(reported[1]), "evaluated": evaluation.mean}
-        )  # fmt: skip
+            {
+                "seed": seed,
+                "seconds": seconds,
+                "torch_s": begin - before,
+                "last_100": float(reported[1]),
+                "evaluated": evaluation.mean,
+            }
+        )
     return summary(runs[1:], TARGET) | {
         "cold_s": runs[0]["seconds"],
+        "beyond_torch_s": statistics.median(run["seconds"] - run["torch_s"] for run in runs[1:]),
         "printed": done.stdout.partition("run directory")[0],
     }
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from gpu_envs.backend.program import Device
 from gpu_envs.codegen import layout_of
-from gpu_envs.engine.by_role import roles_of
 from gpu_envs.training.algorithms import OFF_POLICY
 from gpu_envs.training.assembly import kernels_of
 from gpu_envs.training.config import Config
@@ -75,7 +74,7 @@ def who_computes(config: Config, device: str) -> list[str]:
         device: ``cpu`` or ``cuda:N``, which need not be there.
     """
     world = simulated(config, 1, "cpu")
-    roles = role_infos(roles_of(world.spec, world.params), masked=world.spec.masked)
+    roles = role_infos(world)
     lines = []
     for name, parts in assign(roles, config.policies).items():
         if not learns(name):

@@ -12,7 +12,6 @@ from torch import nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
-from gpu_envs.engine.by_role import roles_of
 from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.training.algorithms import OFF_POLICY, check_actions
 from gpu_envs.training.assembly import check_names, kernels_of
@@ -93,7 +92,7 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
     """
     world = simulated(config, 1 if config.num_envs == AUTO else config.replicas, device)
     spec = world.spec
-    roles = role_infos(roles_of(spec, world.params), masked=spec.masked)
+    roles = role_infos(world)
     limited, horizon = world.limit != NO_LIMIT, config.horizon
     stored = _environment(world, device) + int(config.stagger)
     copied, passes, shared, batches, slot = 0, [], dict[str, int](), 0, 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gpu_envs.backend import resolve_device
+from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import check_names, make_player, restored
@@ -23,7 +23,7 @@ from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.acting import TrainedPolicies
 from gpu_envs.training.rollout.evaluation import Evaluations, play, replicated
-from gpu_envs.training.rollout.horizon_env import HorizonEnv
+from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.tuning import choose_num_envs
@@ -177,7 +177,8 @@ def load_policies(
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
     place = resolve_device(device)
     with explain_shortage(dataclasses.replace(config, num_envs=1, horizon=1), place):
-        roles = HorizonEnv(replicated(config, 1), place, 1, 1).roles  # whether the device is there, too
+        open_backend(place)  # says what is missing
+        roles = role_infos(simulated(replicated(config, 1), 1, place))
         state = load_run(latest)
         parts = assign(roles, config.policies)
         own_modules = dict(modules or {})
@@ -213,7 +214,7 @@ def load_guests(
     """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
     config = Config(env=env, device=device, params=dict(params or {}))
-    roles = HorizonEnv(replicated(config, 1), place, 1, 1).roles
+    roles = role_infos(simulated(replicated(config, 1), 1, place))
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
     for name in parts:

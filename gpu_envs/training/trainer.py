@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import ActionError, CheckpointError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
@@ -33,7 +34,7 @@ from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
-from gpu_envs.training.rollout.horizon_env import HorizonEnv
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, role_infos, simulated
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
 
@@ -104,10 +105,9 @@ class Trainer:
 
     def _build(self, modules: dict[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
-        self._horizon_env = horizon_env = HorizonEnv(
-            config, device, config.replicas, config.horizon, self._group.rank * config.replicas
-        )
-        self._parts = assign(horizon_env.roles, config.policies)
+        world = simulated(config, config.replicas, device)
+        limit = None if world.limit == NO_LIMIT else world.limit
+        self._parts = assign(role_infos(world), config.policies)
         check_names("modules", modules, self._parts)
         self.learners: dict[str, Learner] = {}
         self._players: dict[str, Player] = {}
@@ -115,13 +115,16 @@ class Trainer:
         for name, parts in self._parts.items():
             policy_rows = PolicyRows(name, parts, config.replicas, device, self._group)
             if learns(name):
-                learner = make_learner(policy_rows, modules.get(name), config, device, horizon_env.limit, self._group)
+                learner = make_learner(policy_rows, modules.get(name), config, device, limit, self._group)
                 self.learners[name], self._networks[name] = learner, learner.networks
             else:
                 player, networks = make_player(policy_rows, config, device, kept.get(name))
                 self._players[name], self._networks[name] = player, networks
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
+        self._horizon_env = horizon_env = HorizonEnv(  # what policies need is being compiled
+            config, device, config.replicas, config.horizon, self._group.rank * config.replicas
+        )
         rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self._players.values()]
         self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(

@@ -52,8 +52,12 @@ class RoleInfo:
         return cls(role.name, len(members), way.features, head, members, None if plain else way, masked)
 
 
-def role_infos(roles: Iterable[RoleView], *, masked: bool) -> tuple[RoleInfo, ...]:
-    """What training has to know of the roles of an environment."""
+def role_infos(world: SimulationConfig) -> tuple[RoleInfo, ...]:
+    """What training has to know of the roles of an environment, which need not have been made."""
+    return _infos(roles_of(world.spec, world.params), masked=world.spec.masked)
+
+
+def _infos(roles: Iterable[RoleView], *, masked: bool) -> tuple[RoleInfo, ...]:
     views = tuple(roles)
     splits = splits_of(view.seen for view in views)
     return tuple(RoleInfo.of(view, masked=masked, split=split) for view, split in zip(views, splits, strict=True))
@@ -72,7 +76,7 @@ class RoleTensors:
         """Looks at an environment with torch tensors."""
         self.by_role = ByRole(env)
         masked = env.action_mask is not None
-        self.roles = role_infos(self.by_role.roles.values(), masked=masked)
+        self.roles = _infos(self.by_role.roles.values(), masked=masked)
         self._taken = {
             role.name: (*self.by_role.rows(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles
