@@ -339,7 +339,8 @@ def _fused(
     )
     actor.append(starts.get("log_std", -1))
     network = dataclasses.replace(network, actor=Places(*actor), critic=Places(*critic))
-    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser), ""
+    rows = config.horizon * policy_rows.rows // config.passes[1]
+    return FusedNetworks(network, device, optimiser.flat, optimiser.gradient, scaled, optimiser, rows), ""
 
 
 def _run_by_torch(

@@ -179,10 +179,10 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             commit_products();
             multiply_tiles(by_3, form.z, form.by_out, of_own);
             commit_products();
-            finish<1>();
-            settle(by_z);
             float z[HIDDEN_2 / 8][4];
             own.z.load_rows(z);
+            finish<1>();
+            settle(by_z);
             chain(by_z, z);
             own.by_z.store_rows(by_z);
             gather(from_by_z, by_z);
@@ -197,9 +197,9 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         commit_products();
         multiply_tiles(by_2, form.by_z, form.y, of_own);
         commit_products();
-        own.y.load_rows(y);
         finish<1>();
         settle(by_y);
+        own.y.load_rows(y);
         chain(by_y, y);
         own.z.store_rows(by_y);
         publish();

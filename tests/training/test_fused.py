@@ -65,8 +65,12 @@ class Case:
         return Network(self.head, self.features, self.hidden, self.activation, precision, *self.places())
 
     def fused(self, precision: str, flat: Any, gradient: Any = None, scale: Any = None, few: bool = False) -> Any:
-        """The kernels; where they are few, each block has many tiles of some thousand rows, the last not full."""
-        fused: Any = FusedNetworks(self.network(precision), "cuda", flat, gradient, scale)
+        """The kernels; where they are few, each block has many tiles of some thousand rows, the last not full.
+
+        Blocks are as small then as those for few rows.
+        """
+        rows = 1 if few else 2**31
+        fused: Any = FusedNetworks(self.network(precision), "cuda", flat, gradient, scale, rows=rows)
         if few:
             fused._processors, fused._update_blocks = 2, 4
         return fused
@@ -130,6 +134,19 @@ def test_compiles_for_other_architectures(architecture: str) -> None:
     network = CASES["CartPole"].network("tf32")
     for program in (network.act_program(), network.update_program(), reduce_program()):
         compile_with_nvrtc(program.source, architecture)
+
+
+def test_a_block_has_no_more_warpgroups_than_its_rows_need() -> None:
+    hopper = dataclasses.replace(CASES["Pendulum"].network("tf32"), hopper=True)
+    most = hopper.groups_for(2**31)
+    assert most > 2
+    for rows in range(1, 64 * most * 5, 7):
+        groups = hopper.groups_for(rows)
+        turns = -(-rows // (64 * most))
+        assert -(-rows // (64 * groups)) == turns
+        assert groups == 2 or -(-rows // (64 * (groups - 1))) > turns
+    assert CASES["Pendulum"].network("tf32").groups_for(1) == 0
+    assert dataclasses.replace(hopper, precision="float32").groups_for(1) == 0
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -130,6 +130,9 @@ class Places:
         return f"constexpr Places {name} = {{{values}}};"
 
 
+_FEW_GROUPS = 2
+"""Warpgroups of a block that there are in any case, where they fit."""
+
 _NOWHERE = Places(0, 0, 0, 0, 0, 0)
 
 
@@ -147,6 +150,8 @@ class Network:
     critic: Places = _NOWHERE
     hopper: bool = False
     """Whether the device has products of warpgroups."""
+    groups: int = 0
+    """Warpgroups of a block that updates; 0: as many as it has room for."""
 
     @property
     def parameters(self) -> int:
@@ -182,10 +187,26 @@ class Network:
     @property
     def _by_groups(self) -> bool:
         """Whether warpgroups work on updates."""
-        return self.hopper and self.hidden == (_TILE, _TILE) and self.precision != "float32" and self._groups > 0
+        return self.hopper and self.hidden == (_TILE, _TILE) and self.precision != "float32" and self._most_groups > 0
+
+    def groups_for(self, rows: int) -> int:
+        """The fewest warpgroups of a block with which so many rows take it no more turns: they wait for one another.
+
+        One alone would take long to load the weights.
+        """
+        most = self._most_groups if self._by_groups else 0
+        if most < _FEW_GROUPS:
+            return most
+        tiles = -(-rows // _TILE)
+        turns = max(1, -(-tiles // most))
+        return max(_FEW_GROUPS, -(-tiles // turns))
 
     @property
     def _groups(self) -> int:
+        return self.groups or self._most_groups
+
+    @property
+    def _most_groups(self) -> int:
         """Warpgroups of a block: of three, each thread has 168 registers, which long heads and inputs exceed."""
         most = 3 if self.head.parameters <= 8 and self.features < 32 else 2
         return max((count for count in range(1, most + 1) if self._group_bytes(count) <= _MOST_SHARED), default=0)

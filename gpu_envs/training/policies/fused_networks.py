@@ -64,7 +64,7 @@ class FusedNetworks(PolicyNetworks):
 
     def __init__(
         self, network: Network, device: str, flat: torch.Tensor, gradient: torch.Tensor,
-        scale: tuple[torch.Tensor, torch.Tensor] | None = None, optimiser: Adam | None = None,
+        scale: tuple[torch.Tensor, torch.Tensor] | None = None, optimiser: Adam | None = None, rows: int = 2**31,
     ) -> None:  # fmt: skip
         """Checks that they fit, and begins to compile the kernels.
 
@@ -75,17 +75,20 @@ class FusedNetworks(PolicyNetworks):
             gradient: As ``flat``: the gradient of the summed loss goes there.
             scale: Mean and inverse deviation of observations, ``[features]`` each.
             optimiser: Has ``flat`` and ``gradient``; None: these networks do not learn by themselves.
+            rows: About how many an update has.
         """
         reason = why_unfused(network, device)
         if reason:
             raise ValueError(f"these networks cannot be fused: {reason}; run them with torch")
         hopper = torch.cuda.get_device_capability(torch.device(device).index) == (9, 0)
-        self.network: Final = dataclasses.replace(network, hopper=hopper)
         self._flat, self._gradient, self._scale, self.optimiser = flat, gradient, scale, optimiser
         self._backend: Final = open_backend(resolve_device(device))
         self._processors: Final = self._backend.traits.processors
+        network = dataclasses.replace(network, hopper=hopper)
+        groups = network.groups_for(-(-rows // max(1, self._processors // 2)))
+        self.network: Final = dataclasses.replace(network, groups=groups)
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
-        workers, columns = max(self._workers(2**62)), self.network.parameters + len(SUMS)
+        workers, columns = max(map(max, self._ways)), self.network.parameters + len(SUMS)
         self._partials: Final = torch.empty(workers, columns, device=self._backend.device)
         for program in (self.network.update_program(), self.network.act_program(), self._step_program):
             self._backend.begin(program)
@@ -221,11 +224,18 @@ class FusedNetworks(PolicyNetworks):
 
     def _workers(self, rows: int) -> tuple[int, int]:
         """Blocks that update the actor, and the critic."""
-        actors = round(self._update_blocks * self.network.actor_share)
-        most = (actors, self._update_blocks - actors)
-        return self._blocks(rows, self.network.update_rows, most[0]), self._blocks(
-            rows, self.network.update_rows, most[1]
+        at_a_time, share = self.network.update_rows, self.network.actor_share
+        tiles = -(-rows // at_a_time)
+        actors, critics = min(
+            self._ways, key=lambda way: max(share * -(-tiles // way[0]), (1 - share) * -(-tiles // way[1]))
         )
+        return self._blocks(rows, at_a_time, actors), self._blocks(rows, at_a_time, critics)
+
+    @property
+    def _ways(self) -> list[tuple[int, int]]:
+        """Ways to part the blocks of an update among actor and critic: by what their samples take, and into halves."""
+        blocks = self._update_blocks
+        return [(actors, blocks - actors) for actors in (round(blocks * self.network.actor_share), blocks // 2)]
 
     @staticmethod
     def _blocks(rows: int, at_a_time: int, most: int) -> int:
