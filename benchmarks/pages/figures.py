@@ -161,6 +161,7 @@ def _teams(file: str, env: str = "") -> str:
 def training_cuda(_page: Path) -> str:
     """Ours beside a PPO in JAX."""
     solve, shell = results("training_cuda", "solve"), results("training_cuda", "shell")
+    warm, empty = (shell["first"][f"caches {of}"]["iterate_s"] for of in ("warm", "empty"))
     rows = [
         (
             "CartPole solved: from first weights to a mean return of 475 over 100 episodes, confirmed by 1,000 fresh "
@@ -171,6 +172,8 @@ def training_cuda(_page: Path) -> str:
             "the same from the shell, everything included, caches warm (empty)",
             *(f"{of['median_s']:.1f} s ({of['cold_s']:.1f} s)" for of in (shell["ours"], shell["jax"])),
         ),
+        ("that, less a process that only imports torch", f"{shell['ours']['beyond_torch_s']:.2f} s", ""),
+        ("the first iteration of a Trainer, caches warm (empty)", f"{warm:.2f} s ({empty:.2f} s)", ""),
     ]
     throughput = results("training_cuda", "throughput")
     for epochs, said in ((1, ""), (4, "with 4 epochs, ")):

@@ -12,7 +12,6 @@ from torch import nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.codegen import SimulationConfig, layout_of
-from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.training.algorithms import OFF_POLICY, check_actions
 from gpu_envs.training.assembly import check_names, kernels_of
 from gpu_envs.training.config import AUTO, Config
@@ -25,7 +24,7 @@ from gpu_envs.training.policies.policy import padded
 from gpu_envs.training.policies.wide_kernels import MOST_KEPT
 from gpu_envs.training.policies.wide_networks import kept_of_row
 from gpu_envs.training.process.memory import ROOM, ShortageError, available, give_back
-from gpu_envs.training.rollout.horizon_env import RoleStorage, role_infos, simulated
+from gpu_envs.training.rollout.horizon_env import RoleStorage, limit_of, role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import RoleMembers, assign, learns
 from gpu_envs.training.rollout.sample_storage import SampleStorage
 
@@ -93,11 +92,13 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
     world = simulated(config, 1 if config.num_envs == AUTO else config.replicas, device)
     spec = world.spec
     roles = role_infos(world)
-    limited, horizon = world.limit != NO_LIMIT, config.horizon
+    limit, horizon = limit_of(world), config.horizon
     stored = _environment(world, device) + int(config.stagger)
     copied, passes, shared, batches, slot = 0, [], dict[str, int](), 0, 0
     for role in roles:
-        one, two = (RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limited) for n in (1, 2))
+        one, two = (
+            RoleStorage(role, horizon, n, "meta", alone=not spec.has_team, limited=limit is not None) for n in (1, 2)
+        )
         stored += _bytes(vars(two).values()) - _bytes(vars(one).values())
     stored += 4 * horizon * len(spec.metrics)
     policies = assign(roles, config.policies)
@@ -112,7 +113,7 @@ def need_of(config: Config, device: str, modules: Mapping[str, nn.Module] | None
         of_policy = config.of_policy(name)
         check_actions(of_policy.algorithm, head.kind, name)
         if of_policy.algorithm in OFF_POLICY:
-            memory = _memory(of_policy, parts[0], rows, world.limit if limited else None, (modules or {}).get(name))
+            memory = _memory(of_policy, parts[0], rows, limit, (modules or {}).get(name))
             _check_batch(of_policy, rows, name)
             stored, batches, slot = (one + other for one, other in zip((stored, batches, slot), memory, strict=True))
             copied += 4 * (horizon + 1) * rows

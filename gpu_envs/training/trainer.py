@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.errors import ActionError, CheckpointError
 from gpu_envs.registry.known import id_of
 from gpu_envs.seeds import derived_seed
@@ -34,7 +33,7 @@ from gpu_envs.training.record.reports import IterationReport, Mailbox, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.evaluation import Evaluations, acting_buffers, play
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
-from gpu_envs.training.rollout.horizon_env import HorizonEnv, role_infos, simulated
+from gpu_envs.training.rollout.horizon_env import HorizonEnv, limit_of, role_infos, simulated
 from gpu_envs.training.rollout.players import Player
 from gpu_envs.training.rollout.policy_rows import PolicyRows, assign, learns
 
@@ -106,7 +105,6 @@ class Trainer:
     def _build(self, modules: dict[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
         world = simulated(config, config.replicas, device)
-        limit = None if world.limit == NO_LIMIT else world.limit
         self._parts = assign(role_infos(world), config.policies)
         check_names("modules", modules, self._parts)
         self.learners: dict[str, Learner] = {}
@@ -115,16 +113,15 @@ class Trainer:
         for name, parts in self._parts.items():
             policy_rows = PolicyRows(name, parts, config.replicas, device, self._group)
             if learns(name):
-                learner = make_learner(policy_rows, modules.get(name), config, device, limit, self._group)
+                learner = make_learner(policy_rows, modules.get(name), config, device, limit_of(world), self._group)
                 self.learners[name], self._networks[name] = learner, learner.networks
             else:
                 player, networks = make_player(policy_rows, config, device, kept.get(name))
                 self._players[name], self._networks[name] = player, networks
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
-        self._horizon_env = horizon_env = HorizonEnv(  # what policies need is being compiled
-            config, device, config.replicas, config.horizon, self._group.rank * config.replicas
-        )
+        first = self._group.rank * config.replicas  # (what policies need is being compiled)
+        self._horizon_env = horizon_env = HorizonEnv(config, device, config.replicas, config.horizon, first)
         rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self._players.values()]
         self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(

@@ -9,12 +9,10 @@ import torch
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.backend.program import Program
-from gpu_envs.training.operations.fused_programs import (
-    ACT_ROWS,
-    ARITHMETIC,
+from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC, Network
+from gpu_envs.training.operations.fused_step import (
     STEP_BLOCKS,
     STRIPS_OF_BLOCK,
-    Network,
     reduce_program,
     strips,
     strips_at_a_time,

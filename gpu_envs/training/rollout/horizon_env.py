@@ -13,6 +13,7 @@ from gpu_envs.codegen import SimulationConfig
 from gpu_envs.engine.by_role import ALONE, ByRole, RoleView, roles_of
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.results import Step
+from gpu_envs.engine.simulation import NO_LIMIT
 from gpu_envs.registry import known as registry
 from gpu_envs.specs.team import TeamSpec
 from gpu_envs.training.config import Config
@@ -57,6 +58,11 @@ def role_infos(world: SimulationConfig) -> tuple[RoleInfo, ...]:
     return _infos(roles_of(world.spec, world.params), masked=world.spec.masked)
 
 
+def limit_of(world: SimulationConfig) -> int | None:
+    """The step at which an environment truncates episodes; None: never."""
+    return None if world.limit == NO_LIMIT else world.limit
+
+
 def _infos(roles: Iterable[RoleView], *, masked: bool) -> tuple[RoleInfo, ...]:
     views = tuple(roles)
     splits = splits_of(view.seen for view in views)
@@ -75,8 +81,7 @@ class RoleTensors:
     def __init__(self, env: Any) -> None:
         """Looks at an environment with torch tensors."""
         self.by_role = ByRole(env)
-        masked = env.action_mask is not None
-        self.roles = _infos(self.by_role.roles.values(), masked=masked)
+        self.roles = _infos(self.by_role.roles.values(), masked=env.action_mask is not None)
         self._taken = {
             role.name: (*self.by_role.rows(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles

@@ -1,0 +1,69 @@
+"""Small networks of all kinds that the fused kernels run."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from heads import box, discrete
+
+from gpu_envs.training.operations.fused_programs import Network, Places
+from gpu_envs.training.operations.heads import Head, log_stds
+from gpu_envs.training.policies.fused_networks import FusedNetworks
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    head: Head
+    features: int
+    hidden: tuple[int, int] = (64, 64)
+    activation: str = "tanh"
+
+    @property
+    def means(self) -> int:
+        return self.head.parameters - log_stds(self.head)
+
+    def shapes(self) -> dict[str, list[tuple[int, ...]]]:
+        first, second = self.hidden
+        return {
+            part: [(first, self.features), (first,), (second, first), (second,), (outputs, second), (outputs,)]
+            for part, outputs in (("actor", self.means), ("critic", 1))
+        }
+
+    def places(self) -> tuple[Places, Places]:
+        """The deviations first, then actor and critic, one after another."""
+        at = log_stds(self.head)
+        begins: dict[str, list[int]] = {}
+        for part, shapes in self.shapes().items():
+            begins[part] = []
+            for shape in shapes:
+                begins[part].append(at)
+                at += torch.Size(shape).numel()
+        begins["actor"] += [0] if log_stds(self.head) else []
+        return Places(*begins["actor"]), Places(*begins["critic"])
+
+    def network(self, precision: str) -> Network:
+        return Network(self.head, self.features, self.hidden, self.activation, precision, *self.places())
+
+    def fused(self, precision: str, flat: Any, gradient: Any = None, scale: Any = None, few: bool = False) -> Any:
+        """The kernels; where they are few, each block has many tiles of some thousand rows, the last not full.
+
+        Blocks are as small then as those for few rows.
+        """
+        rows = 1 if few else 2**31
+        fused: Any = FusedNetworks(self.network(precision), "cuda", flat, gradient, scale, rows=rows)
+        if few:
+            fused._processors, fused._update_blocks = 2, 4
+        return fused
+
+
+CASES = {
+    "CartPole": Case(discrete(2), 4),
+    "Pendulum": Case(box(1), 3),
+    "Acrobot": Case(discrete(3), 6),
+    "MountainCar": Case(discrete(3), 2),
+    "several": Case(discrete(3, 5, 2), 17, activation="relu"),
+    "narrow": Case(box(3), 9, hidden=(32, 64)),
+    "narrower": Case(discrete(4), 16, hidden=(64, 32)),
+    "wide": Case(discrete(11, 11), 64),
+    "short": Case(discrete(3, 3), 15),
+}

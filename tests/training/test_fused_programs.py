@@ -1,0 +1,101 @@
+"""What the fused perceptrons' kernels are compiled from, and for which networks there are any."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fused_cases import CASES  # noqa: E402
+from heads import discrete  # noqa: E402
+from nvrtc import compile_with_nvrtc, nvrtc_missing, resources  # noqa: E402
+
+from gpu_envs.training.operations.fused_programs import ARITHMETIC, Network  # noqa: E402
+from gpu_envs.training.operations.fused_step import reduce_program  # noqa: E402
+from gpu_envs.training.operations.heads import log_stds  # noqa: E402
+from gpu_envs.training.policies.fused_networks import FusedNetworks, why_unfused  # noqa: E402
+
+SMALL = ("CartPole", "Pendulum", "Acrobot", "MountainCar")
+COMPILED = ("CartPole", "Pendulum")
+"""In every precision."""
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(n, p) for n in CASES for p in ARITHMETIC if p == "tf32" or n in COMPILED or (n, p) == ("wide", "bf16")],
+)
+def test_compiles_without_spills(name: str, precision: str) -> None:
+    network = CASES[name].network(precision)
+    for program in (network.act_program(), network.update_program()):
+        found = list(resources(compile_with_nvrtc(program.source).cubin))
+        mine = {f"kernel_{kernel}" for kernel in program.calls}
+        assert mine <= {function for function, _, _ in found}
+        spilled = [
+            (function, value) for function, kind, value in found if kind == "local" and function in mine and value
+        ]
+        assert spilled == [] or name not in SMALL
+    grid = network.update_program().grid
+    assert grid is not None
+    assert grid.early == (network.update_blocks == 1)
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("CartPole", "tf32"), ("CartPole", "bf16"), ("Pendulum", "bf16"), ("several", "tf32"), ("short", "bf16")],
+)
+def test_compiles_for_warpgroups_without_spills(name: str, precision: str) -> None:
+    network = dataclasses.replace(CASES[name].network(precision), hopper=True)
+    compiled = compile_with_nvrtc(network.update_program().source)
+    local = {function: value for function, kind, value in resources(compiled.cubin) if kind == "local"}
+    assert local["kernel_update"] == 0
+    assert compiled.ptx.count("wgmma.mma_async") > 20
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
+def test_compiles_for_other_architectures(architecture: str) -> None:
+    network = CASES["CartPole"].network("tf32")
+    for program in (network.act_program(), network.update_program(), reduce_program()):
+        compile_with_nvrtc(program.source, architecture)
+
+
+def test_a_block_has_no_more_warpgroups_than_its_rows_need() -> None:
+    hopper = dataclasses.replace(CASES["Pendulum"].network("tf32"), hopper=True)
+    most = hopper.groups_for(2**31)
+    assert most > 2
+    for rows in range(1, 64 * most * 5, 7):
+        groups = hopper.groups_for(rows)
+        turns = -(-rows // (64 * most))
+        assert -(-rows // (64 * groups)) == turns
+        assert groups == 2 or -(-rows // (64 * (groups - 1))) > turns
+    assert CASES["Pendulum"].network("tf32").groups_for(1) == 0
+    assert dataclasses.replace(hopper, precision="float32").groups_for(1) == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_flat_buffer_is_covered_once(name: str) -> None:
+    case = CASES[name]
+    covered = log_stds(case.head) + sum(torch.Size(s).numel() for shapes in case.shapes().values() for s in shapes)
+    assert case.network("tf32").parameters == covered
+
+
+def test_says_why_networks_do_not_fit() -> None:
+    good: dict[str, Any] = {
+        "head": discrete(2), "features": 4, "hidden": (64, 64), "activation": "tanh", "precision": "tf32"
+    }  # fmt: skip
+    assert why_unfused(Network(**good), "cuda") == ""
+    assert "CUDA" in why_unfused(Network(**good), "cpu")
+    for wrong, word in (
+        ({"hidden": (64,)}, "two of 32 or 64"),
+        ({"hidden": (64, 65)}, "two of 32 or 64"),
+        ({"activation": "gelu"}, "tanh or relu"),
+        ({"features": 65}, "more than 64"),
+        ({"head": discrete(33)}, "more than 32"),
+        ({"precision": "float16"}, "float32, tf32, bf16"),
+    ):
+        assert word in why_unfused(Network(**(good | wrong)), "cuda")
+    with pytest.raises(ValueError, match="run them with torch"):
+        FusedNetworks(Network(**good), "cpu", torch.empty(0), torch.empty(0))
