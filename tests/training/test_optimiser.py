@@ -142,6 +142,22 @@ def test_wrong_states_gradients_and_parameters_are_named(device: str) -> None:
         Adam([torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))], device=device)
 
 
+def test_a_step_that_is_refused_leaves_no_trace(device: str) -> None:
+    run, alone = (Run(network(device), device) for _ in range(2))
+    how, wrong = (Step(run.rate, None, norm) for norm in (run.norm, run.norm.double()))
+    for step in (how, wrong, how):
+        run.adam.totals[5] = 1.0
+        run.adam.gather(gradients(run.net, 0))
+        if step is wrong:
+            with pytest.raises(ValueError, match="norm"):
+                run.adam.step(wrong)
+            continue
+        run.adam.step(step)
+        alone.step(gradients(alone.net, 0))
+    assert torch.equal(run.flat(), alone.flat())
+    assert run.norm.item() == alone.norm.item()
+
+
 def test_a_gradient_of_zero_takes_no_step(device: str) -> None:
     run = Run(network(device), device)
     before = run.flat()

@@ -148,6 +148,20 @@ def test_draws_differ_by_turn_and_are_the_same_again(device: str) -> None:
     assert not torch.equal(one.observations, other.observations)
 
 
+def test_a_draw_that_is_refused_leaves_no_trace(device: str) -> None:
+    replay = filled(made(12, 5, 3, 1), 16, device, [12])
+    place, stream = str(replay.ring.device), torch.tensor([12345, 6], device=replay.ring.device)
+    into, other = (Transitions.made(50, 3, 1, place) for _ in range(2))
+    replay.draw(into, stream, 0, n_step=1, gamma=0.9)
+    for wrong in ({"found": into.returns}, {"next_observations": into.actions}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            replay.draw(dataclasses.replace(other, **wrong), stream, 1, n_step=1, gamma=0.9)
+    replay.draw(into, stream, 2, n_step=1, gamma=0.9)
+    again = drawn(replay, 50, 2)
+    assert all(torch.equal(tensor.cpu(), vars(again)[name]) for name, tensor in vars(into).items())
+    assert not any(tensor.any() for tensor in vars(other).values())
+
+
 def test_samples_are_numbered(device: str) -> None:
     """So several processes draw as one would draw all."""
     replay = filled(made(20, 4, 3, 1), 32, device, [20])

@@ -191,6 +191,7 @@ class Ops:
         self.head: Final = head
         self.backend: Final = open_backend(resolve_device(device), threads)
         self._shares: Final = shares_of(head) if self.backend.device != "cpu" else 1
+        self._standard: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of so many rows: zeros, and room
 
     def begin(self) -> None:
         """Begins to compile the kernels of a policy that acts and learns."""
@@ -249,8 +250,10 @@ class Ops:
     def normal(self, numbers: torch.Tensor, *, stream: torch.Tensor, turn: int, first_row: int = 0) -> None:
         """Draws standard normal numbers, for a box: [R, W], as ``sample`` draws actions."""
         rows = len(numbers)
-        nothing = numbers.new_zeros((rows, self.head.parameters))
-        self.sample(nothing, numbers, numbers.new_empty(rows), stream=stream, turn=turn, first_row=first_row)
+        if rows not in self._standard:
+            self._standard[rows] = numbers.new_zeros((rows, self.head.parameters)), numbers.new_empty(rows)
+        parameters, log_probs = self._standard[rows]
+        self.sample(parameters, numbers, log_probs, stream=stream, turn=turn, first_row=first_row)
 
     def loss(
         self,

@@ -171,6 +171,7 @@ class Adam:
         factors = made(_FACTORS)
         collect.fill(**sums, factors=factors)
         self._collect: Final = collect.fill(block_squares=made(self._blocks), arrived=made(1, dtype=torch.int32))
+        self._how: Step | None = None
         adam.fill(count=count, words=len(self.message), factors=factors, message=self.message, **moments)
         self._kernel: Final = adam
         self.members: Final = {**sums, **moments, "arrivals": made(1, dtype=torch.int32)}
@@ -195,12 +196,14 @@ class Adam:
             )
         torch.cat([grad.reshape(-1) for grad in grads], out=self.gradient)
 
-    @torch.no_grad()
     def step(self, how: Step) -> None:
         """Adds up ``message`` over the processes, and takes a step; none where there were no samples, or at a stop."""
         if self.sums_apart:
             self._group.sum(self.message)
-        self._collect.launch(self._blocks, **how.members)
+        if how is not self._how:
+            self._how = None  # until all of it fits
+            self._collected, self._how = self._collect.fill(**how.members).bind(self._blocks), how
+        self._collected()
         self._adam()
 
     def state(self) -> dict[str, torch.Tensor]:
