@@ -141,8 +141,8 @@ def first_iteration(plan: TrainingPlan, folder: str) -> dict[str, Any]:
     ]
     runs = [tuple(map(float, line.split())) for line in found]
     return {
-        caches: dict(zip(("made_s", "iterate_s"), map(statistics.median, zip(*some, strict=True)), strict=True))
-        for caches, some in (("caches empty", runs[:1]), ("caches warm", runs[1:]))
+        name: dict(zip(("made_s", "iterate_s"), map(statistics.median, zip(*some, strict=True)), strict=True))
+        for name, some in (("caches empty", runs[:1]), ("caches warm", runs[1:]))
     }
 
 

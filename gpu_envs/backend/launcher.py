@@ -1,6 +1,7 @@
 """Launches kernels that need no spec: numbers and arrays go into a struct, checked by what the struct says of them."""
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
@@ -119,6 +120,33 @@ class Kernel:
     def _refusal(self, given: Mapping[str, MemberValue]) -> ValueError:
         needed, found = (", ".join(sorted(names)) for names in (self._needed, given))
         return ValueError(f"kernel {self._name} takes {needed}; given {found}")
+
+
+@final
+class Repeated:
+    """A kernel of which nearly all that it is given stays the same from launch to launch."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        """Nothing has been given yet."""
+        self._kernel = kernel
+        self._given: tuple[object, ...] = ()
+        self._launch: Callable[..., None] | None = None
+
+    def bound(
+        self, given: tuple[object, ...], count: int, values: Callable[[], Mapping[str, MemberValue]]
+    ) -> Callable[..., None]:
+        """Launches over ``count`` elements, as of ``Kernel.bind``: prepared anew where something else was given.
+
+        Args:
+            given: What count and values follow from; the same are the same objects.
+            count: How many.
+            values: Says what is filled in.
+        """
+        if self._launch is None or any(map(operator.is_not, given, self._given)):
+            self._launch = None  # until all of it fits
+            self._launch = self._kernel.fill(**values()).bind(count)
+            self._given = given
+        return self._launch
 
 
 def load_kernels(backend: Backend, program: Program, library: str = "torch") -> list[Kernel]:

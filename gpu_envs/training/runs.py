@@ -214,6 +214,7 @@ def load_guests(
     """Policies of other runs in an environment that no run of its own is about; who is not named acts at random."""
     place = resolve_device(device)
     config = Config(env=env, device=device, params=dict(params or {}))
+    open_backend(place)  # says what is missing
     roles = role_infos(simulated(replicated(config, 1), 1, place))
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)

@@ -107,6 +107,8 @@ class Trainer:
         world = simulated(config, config.replicas, device)
         self._parts = assign(role_infos(world), config.policies)
         check_names("modules", modules, self._parts)
+        whose = (config, device, config.replicas, config.horizon, self._group.rank * config.replicas)
+        env = HorizonEnv(*whose) if modules else None  # one's own are taken over when nothing can be wrong any more
         self.learners: dict[str, Learner] = {}
         self._players: dict[str, Player] = {}
         self._networks: dict[str, Networks | None] = {}
@@ -116,12 +118,10 @@ class Trainer:
                 learner = make_learner(policy_rows, modules.get(name), config, device, limit_of(world), self._group)
                 self.learners[name], self._networks[name] = learner, learner.networks
             else:
-                player, networks = make_player(policy_rows, config, device, kept.get(name))
-                self._players[name], self._networks[name] = player, networks
+                self._players[name], self._networks[name] = make_player(policy_rows, config, device, kept.get(name))
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
-        first = self._group.rank * config.replicas  # (what policies need is being compiled)
-        self._horizon_env = horizon_env = HorizonEnv(config, device, config.replicas, config.horizon, first)
+        self._horizon_env = horizon_env = env or HorizonEnv(*whose)  # what policies need is being compiled
         rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self._players.values()]
         self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(

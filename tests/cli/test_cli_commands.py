@@ -99,8 +99,10 @@ def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.C
 
 @pytest.mark.skipif(HAS_CUDA, reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, "bench", "CartPole-v1", "--device", "cuda")
-    assert "is not there" in message or "needs CuPy" in message
+    pytest.importorskip("torch")
+    for words in (["bench", "CartPole-v1"], ["play", "CartPole-v1", "--policy", "agent=random"]):
+        message = refused(capsys, *words, "--device", "cuda:0")
+        assert "is not there" in message or "needs CuPy" in message
 
 
 @pytest.mark.parametrize(

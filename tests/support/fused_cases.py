@@ -44,12 +44,10 @@ class Case:
     def network(self, precision: str) -> Network:
         return Network(self.head, self.features, self.hidden, self.activation, precision, *self.places())
 
-    def fused(self, precision: str, flat: Any, gradient: Any = None, scale: Any = None, few: bool = False) -> Any:
-        """The kernels; where they are few, each block has many tiles of some thousand rows, the last not full.
-
-        Blocks are as small then as those for few rows.
-        """
-        rows = 1 if few else 2**31
+    def fused(
+        self, precision: str, flat: Any, gradient: Any = None, scale: Any = None, few: bool = False, rows: int = 2**31
+    ) -> Any:
+        """The kernels for so many rows; where blocks are few, each has many tiles of a thousand, the last not full."""
         fused: Any = FusedNetworks(self.network(precision), "cuda", flat, gradient, scale, rows=rows)
         if few:
             fused._processors, fused._update_blocks = 2, 4

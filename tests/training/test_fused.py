@@ -273,16 +273,17 @@ def test_acts_as_the_sampler_does(name: str, precision: str, greedy: bool) -> No
 def check_gradients(case: Case, given: Data, indices: Any, settings: LossSettings, precision: str) -> tuple[Any, Any]:
     gradient = torch.full_like(given.flat, torch.nan)
     totals = torch.full((6,), torch.nan, device="cuda")
-    again, by_few = ((torch.zeros_like(gradient), torch.zeros_like(totals)) for _ in range(2))
-    for one, sums in ((gradient, totals), again, by_few):
-        fused = case.fused(precision, given.flat, one, given.scale, few=one is by_few[0])
+    again, by_few, by_small = ((torch.zeros_like(gradient), torch.zeros_like(totals)) for _ in range(3))
+    for one, sums in ((gradient, totals), again, by_few, by_small):
+        few, rows = one is by_few[0] or one is by_small[0], 1 if one is by_small[0] else 2**31
+        fused = case.fused(precision, given.flat, one, given.scale, few=few, rows=rows)
         fused.gradient(given.observations, given.batch, indices, settings, given.scalars, sums)
     assert torch.equal(gradient, again[0])
     assert torch.equal(totals, again[1])
     grads, magnitudes, wanted = reference(case, given, indices, settings)
     off = ROUNDINGS * ROUNDING[precision]
     scale = torch.tensor([1.0, 4.0, 1.0, 1.0, 0.0, 0.0]) * wanted[5] * (1 + 3 * case.head.width)
-    for mine, sums in (again, by_few):
+    for mine, sums in (again, by_few, by_small):
         found = [part for parts in parameters_of(case, mine.cpu().double()).values() for part in parts]
         found.append(mine.cpu().double()[: log_stds(case.head)])
         for number, (one, other, size) in enumerate(zip(found, grads, magnitudes, strict=False)):

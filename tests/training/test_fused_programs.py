@@ -75,6 +75,21 @@ def test_a_block_has_no_more_warpgroups_than_its_rows_need() -> None:
     assert dataclasses.replace(hopper, precision="float32").groups_for(1) == 0
 
 
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+@pytest.mark.parametrize("processors", [1, 13, 132])
+def test_blocks_are_shared_among_actor_and_critic(processors: int, precision: str) -> None:
+    hopper = dataclasses.replace(CASES["Pendulum"].network(precision), hopper=True)
+    for rows in (0, 1, 64, 4096, 12_673, 16_384, 524_288, 2**33):
+        network = dataclasses.replace(hopper, groups=hopper.groups_for(-(-rows // max(1, processors // 2))))
+        blocks = max(2, processors * network.update_blocks)
+        both = network.workers(blocks, rows)
+        assert sum(both) <= blocks
+        tiles = -(-rows // network.update_rows)
+        assert all(0 < own <= tiles for own in both) if rows else both == (0, 0)
+        if rows == 16_384 and processors == 132:
+            assert both == ((64, 64) if precision == "tf32" else (128, 128))  # all done after two turns
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_flat_buffer_is_covered_once(name: str) -> None:
     case = CASES[name]

@@ -144,7 +144,7 @@ def test_wrong_states_gradients_and_parameters_are_named(device: str) -> None:
 
 def test_a_step_that_is_refused_leaves_no_trace(device: str) -> None:
     run, alone = (Run(network(device), device) for _ in range(2))
-    how, wrong = (Step(run.rate, None, norm) for norm in (run.norm, run.norm.double()))
+    how, wrong = Step(run.rate, None, run.norm), Step(9 * run.rate, None, run.norm.double())
     for step in (how, wrong, how):
         run.adam.totals[5] = 1.0
         run.adam.gather(gradients(run.net, 0))

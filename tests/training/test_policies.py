@@ -10,13 +10,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from harness import assert_same_bits, numpy_of
+from harness import assert_same_bits, forgotten, numpy_of
 from trainers import FIELD, FIELD_PARAMS, GRID, small
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+import gpu_envs  # noqa: E402
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
@@ -270,6 +271,18 @@ def test_policies_that_share_parameters_are_refused(device: str) -> None:
     for modules in ({"tagger": one, "runner": one}, {"tagger": Together(one), "runner": other}):
         with pytest.raises(ValueError, match=r"'tagger' and 'runner' share parameters; give both roles one policy"):
             Trainer(small(device, GRID), modules=modules)
+
+
+def test_a_module_is_as_it_was_where_the_environment_cannot_be_made(tmp_path: Path, device: str) -> None:
+    module, spec = Apart(4, 2), gpu_envs.spec("CartPole-v1")
+    header = tmp_path / "broken.cuh"
+    header.write_text("this is no C++\n")
+    with forgotten():
+        gpu_envs.register(dataclasses.replace(spec, id="Broken-v0", header=header))
+        with pytest.raises(ValueError, match="has no function measure") as kept:  # and with it what was half made
+            Trainer(small(device, "Broken-v0"), modules={"agent": module})
+    Trainer(small(device), modules={"agent": module}).iterate(1)
+    assert kept.value.args
 
 
 def test_a_module_has_one_trainer_at_a_time(device: str) -> None:

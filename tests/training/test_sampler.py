@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import HAS_CUDA
+from heads import box
 from trainers import SPACES, WIDE_BOX
 
 torch = pytest.importorskip("torch")
@@ -209,6 +210,18 @@ def test_key_turn_and_row_have_numbers_of_their_own(device: str) -> None:
     # Of 15,000 numbers of 24 random bits and more, 15000^2 / 2 / 2^24 = 7 pairs are equal by chance.
     assert len(everything.unique()) > 15_000 - 40
     assert same(Draws("box", parameters, device, counter=7), Draws("box", parameters, device, counter=3, turn=4))
+
+
+def test_normal_numbers_of_another_type_are_refused(device: str) -> None:
+    ops, stream = Ops(box(2), device), torch.tensor([3, 4], device=resolve_device(device))
+    numbers = torch.zeros((5, 2), device=resolve_device(device))
+    with pytest.raises(ValueError, match="float64"):
+        ops.normal(numbers.double(), stream=stream, turn=0)
+    ops.normal(numbers, stream=stream, turn=0)
+    again = torch.zeros_like(numbers)
+    ops.normal(again, stream=stream, turn=0, beside=ops.beside_normal(5))
+    assert torch.equal(again, numbers)
+    assert numbers.any()
 
 
 def test_a_head_says_what_it_can_learn() -> None:

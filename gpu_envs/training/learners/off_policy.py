@@ -70,6 +70,7 @@ class OffPolicyLearner(Learner):
         update = update_of(config, self.why_torch, features, head, device)
         self._update: ActorCriticUpdate = update(networks, config, self._rate, device, group, target)
         self._normal = made(self._update.numbers * config.batch, head.width)
+        self._beside_normal = self._ops.beside_normal(len(self._normal))
         self.schedules = [(config.learning_rate, self._rate)]
         of_entropy = ("entropy", "temperature")
         self.names = tuple(name if networks.stochastic or name not in of_entropy else None for name in _FIGURES)
@@ -151,7 +152,11 @@ class OffPolicyLearner(Learner):
                 batch, self._streams["replay"], number, n_step=config.n_step, gamma=config.gamma, first=first
             )
             self._ops.normal(
-                self._normal, stream=self._streams["noise"], turn=number, first_row=self._group.rank * len(self._normal)
+                self._normal,
+                stream=self._streams["noise"],
+                turn=number,
+                first_row=self._group.rank * len(self._normal),
+                beside=self._beside_normal,
             )
             delay = config.policy_delay if config.algorithm == "td3" else 1
             update.learn(batch, self._normal, actor=number % delay == delay - 1)

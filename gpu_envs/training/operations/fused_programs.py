@@ -24,6 +24,8 @@ _SHARED_OF_BLOCK = 1024
 """What a block costs beside what it asks for."""
 _GROUP = 128
 """Threads of a warpgroup."""
+_FEW_GROUPS = 2
+"""Warpgroups of a block that there are in any case, where they fit."""
 _MOST_SHARED = 227 * 1024
 """Of a block on Hopper."""
 
@@ -92,9 +94,6 @@ class Places:
         values = ", ".join(str(value) for value in dataclasses.astuple(self))
         return f"constexpr Places {name} = {{{values}}};"
 
-
-_FEW_GROUPS = 2
-"""Warpgroups of a block that there are in any case, where they fit."""
 
 _NOWHERE = Places(0, 0, 0, 0, 0, 0)
 
@@ -228,6 +227,19 @@ class Network:
         most = 1 if self._by_groups else 2
         return max(1, min(most, _SHARED_OF_PROCESSOR // (self.update_bytes + _SHARED_OF_BLOCK)))
 
+    def ways(self, blocks: int) -> list[tuple[int, int]]:
+        """Ways to part the blocks of an update among actor and critic: by what their samples take, and into halves."""
+        return [(actors, blocks - actors) for actors in (round(blocks * self.actor_share), blocks // 2)]
+
+    def workers(self, blocks: int, rows: int) -> tuple[int, int]:
+        """How many of the blocks update the actor, and how many the critic: so that they end soonest."""
+        at_a_time, share = self.update_rows, self.actor_share
+        tiles = -(-rows // at_a_time)
+        actors, critics = min(
+            self.ways(blocks), key=lambda way: max(share * -(-tiles // way[0]), (1 - share) * -(-tiles // way[1]))
+        )
+        return blocks_for(rows, at_a_time, actors), blocks_for(rows, at_a_time, critics)
+
     def act_program(self) -> Program:
         """Acting and valuing."""
         calls = {"act": ACT_CALL, "values": VALUES_CALL}
@@ -311,6 +323,12 @@ class Network:
             *own,
         ]
         return program_of([f"training/{p}.cuh" if isinstance(p, str) else p for p in parts], calls, settings)
+
+
+def blocks_for(rows: int, at_a_time: int, most: int) -> int:
+    """Blocks for so many rows, so that all have equally many tiles, or one less."""
+    tiles = -(-rows // at_a_time)
+    return -(-tiles // -(-tiles // most)) if tiles else 0
 
 
 def activation_text(activation: str) -> str:

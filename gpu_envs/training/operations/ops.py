@@ -191,7 +191,6 @@ class Ops:
         self.head: Final = head
         self.backend: Final = open_backend(resolve_device(device), threads)
         self._shares: Final = shares_of(head) if self.backend.device != "cpu" else 1
-        self._standard: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of so many rows: zeros, and room
 
     def begin(self) -> None:
         """Begins to compile the kernels of a policy that acts and learns."""
@@ -247,13 +246,21 @@ class Ops:
             action_mask=flags(action_mask),
         )  # fmt: skip
 
-    def normal(self, numbers: torch.Tensor, *, stream: torch.Tensor, turn: int, first_row: int = 0) -> None:
-        """Draws standard normal numbers, for a box: [R, W], as ``sample`` draws actions."""
-        rows = len(numbers)
-        if rows not in self._standard:
-            self._standard[rows] = numbers.new_zeros((rows, self.head.parameters)), numbers.new_empty(rows)
-        parameters, log_probs = self._standard[rows]
+    def normal(
+        self, numbers: torch.Tensor, *, stream: torch.Tensor, turn: int, first_row: int = 0,
+        beside: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """Draws standard normal numbers, for a box: [R, W], as ``sample`` draws actions.
+
+        What ``beside_normal`` makes may be given, where as many are drawn again and again.
+        """
+        parameters, log_probs = self.beside_normal(len(numbers)) if beside is None else beside
         self.sample(parameters, numbers, log_probs, stream=stream, turn=turn, first_row=first_row)
+
+    def beside_normal(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What drawing normal numbers needs beside them: zeros, which are their parameters, and room."""
+        device = self.backend.device
+        return torch.zeros((rows, self.head.parameters), device=device), torch.empty(rows, device=device)
 
     def loss(
         self,

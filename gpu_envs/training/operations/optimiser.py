@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import MemberValue, load_kernels
+from gpu_envs.backend.launcher import MemberValue, Repeated, load_kernels
 from gpu_envs.backend.program import Program, program_of
 from gpu_envs.backend.structs import Struct
 from gpu_envs.errors import did_you_mean
@@ -170,8 +170,8 @@ class Adam:
         }  # fmt: skip
         factors = made(_FACTORS)
         collect.fill(**sums, factors=factors)
-        self._collect: Final = collect.fill(block_squares=made(self._blocks), arrived=made(1, dtype=torch.int32))
-        self._how: Step | None = None
+        collect.fill(block_squares=made(self._blocks), arrived=made(1, dtype=torch.int32))
+        self._collect: Final = Repeated(collect)
         adam.fill(count=count, words=len(self.message), factors=factors, message=self.message, **moments)
         self._kernel: Final = adam
         self.members: Final = {**sums, **moments, "arrivals": made(1, dtype=torch.int32)}
@@ -200,10 +200,7 @@ class Adam:
         """Adds up ``message`` over the processes, and takes a step; none where there were no samples, or at a stop."""
         if self.sums_apart:
             self._group.sum(self.message)
-        if how is not self._how:
-            self._how = None  # until all of it fits
-            self._collected, self._how = self._collect.fill(**how.members).bind(self._blocks), how
-        self._collected()
+        self._collect.bound((how,), self._blocks, lambda: how.members)()
         self._adam()
 
     def state(self) -> dict[str, torch.Tensor]:

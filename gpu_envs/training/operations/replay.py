@@ -7,7 +7,7 @@ from typing import Final, final
 import torch
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.launcher import Repeated, load_kernels
 from gpu_envs.backend.program import KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
 
@@ -152,9 +152,9 @@ class Replay:
         self.ring: Final = room(rows, slots, self._stride)
         self.lasts: Final = room(rows, places, features)
         self.position: Final = torch.zeros(1, dtype=torch.int64, device=backend.device)
-        self._asked: tuple[Transitions, torch.Tensor, dict[str, float]] | None = None
-        self._insert, self._draw = load_kernels(backend, program(features, width))
-        for kernel in (self._insert, self._draw):
+        self._insert, draw = load_kernels(backend, program(features, width))
+        self._draw: Final = Repeated(draw)
+        for kernel in (self._insert, draw):
             kernel.fill(
                 rows=rows, slots=slots, places=places, limit=limit or 1, position=self.position, ring=self.ring,
                 lasts=self.lasts,
@@ -197,12 +197,11 @@ class Replay:
             gamma: The discount of a step.
             first: The number of the first sample, of which its random numbers are.
         """
-        before, numbers = self._asked, {"n_step": n_step, "gamma": gamma, "first": first}
-        if before is None or before[0] is not into or before[1] is not stream or before[2] != numbers:
-            self._asked, count = None, len(into.returns)  # until all of it fits
-            self._drawing = self._draw.fill(count=count, stream=stream, **numbers, **vars(into)).bind(count)
-            self._asked = into, stream, numbers
-        self._drawing(turn)
+        count = len(into.returns)
+        numbers = {"count": count, "n_step": n_step, "gamma": gamma, "first": first}
+        self._draw.bound(
+            (into, stream, n_step, gamma, first), count, lambda: {"stream": stream, **numbers, **vars(into)}
+        )(turn)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of all there is, on the host, since there may be no room for two."""

@@ -9,7 +9,7 @@ import torch
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import Kernel, MemberValue, load_kernels
 from gpu_envs.backend.program import Program
-from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC, Network
+from gpu_envs.training.operations.fused_programs import ACT_ROWS, ARITHMETIC, Network, blocks_for
 from gpu_envs.training.operations.fused_step import (
     STEP_BLOCKS,
     STRIPS_OF_BLOCK,
@@ -86,7 +86,7 @@ class FusedNetworks(PolicyNetworks):
         groups = network.groups_for(-(-rows // max(1, self._processors // 2)))
         self.network: Final = dataclasses.replace(network, groups=groups)
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
-        workers, columns = max(map(max, self._ways)), self.network.parameters + len(SUMS)
+        workers, columns = max(map(max, self.network.ways(self._update_blocks))), self.network.parameters + len(SUMS)
         self._partials: Final = torch.empty(workers, columns, device=self._backend.device)
         for program in (self.network.update_program(), self.network.act_program(), self._step_program):
             self._backend.begin(program)
@@ -143,7 +143,7 @@ class FusedNetworks(PolicyNetworks):
         assert action_mask is None
         rows = observations.shape[0]
         self._forward[0].launch(
-            self._blocks(rows, ACT_ROWS, self._processors), **self._common(observations), rows=rows, stream=stream,
+            blocks_for(rows, ACT_ROWS, self._processors), **self._common(observations), rows=rows, stream=stream,
             first_row=first_row, turn=turn, actions=actions, acted=acted, log_probs=log_probs, greedy=int(greedy),
         )  # fmt: skip
 
@@ -162,7 +162,7 @@ class FusedNetworks(PolicyNetworks):
         if places is None and rows != observations.shape[0]:
             raise ValueError(f"there are observations of {observations.shape[0]} rows, and room for {rows} values")
         self._forward[1].launch(
-            self._blocks(rows, ACT_ROWS, self._processors), **self._common(observations), rows=rows,
+            blocks_for(rows, ACT_ROWS, self._processors), **self._common(observations), rows=rows,
             samples=observations.shape[0], values=values, places=places, largest=largest, alive=alive,
         )  # fmt: skip
 
@@ -197,7 +197,7 @@ class FusedNetworks(PolicyNetworks):
         samples = observations.shape[0]
         if samples != len(batch.log_probs):
             raise ValueError(f"there are observations of {samples} samples, and a batch of {len(batch.log_probs)}")
-        actors, critics = self._workers(samples if indices is None else len(indices))
+        actors, critics = self.network.workers(self._update_blocks, samples if indices is None else len(indices))
         loss = loss_members(batch, indices, settings)
         self._update.launch(actors + critics, **self._common(observations), **loss, scalars=scalars, actors=actors)
         return actors, critics
@@ -219,24 +219,3 @@ class FusedNetworks(PolicyNetworks):
             "inverse": inverse,
             "limit": OBSERVATION_LIMIT,
         }
-
-    def _workers(self, rows: int) -> tuple[int, int]:
-        """Blocks that update the actor, and the critic."""
-        at_a_time, share = self.network.update_rows, self.network.actor_share
-        tiles = -(-rows // at_a_time)
-        actors, critics = min(
-            self._ways, key=lambda way: max(share * -(-tiles // way[0]), (1 - share) * -(-tiles // way[1]))
-        )
-        return self._blocks(rows, at_a_time, actors), self._blocks(rows, at_a_time, critics)
-
-    @property
-    def _ways(self) -> list[tuple[int, int]]:
-        """Ways to part the blocks of an update among actor and critic: by what their samples take, and into halves."""
-        blocks = self._update_blocks
-        return [(actors, blocks - actors) for actors in (round(blocks * self.network.actor_share), blocks // 2)]
-
-    @staticmethod
-    def _blocks(rows: int, at_a_time: int, most: int) -> int:
-        """Blocks for so many rows, so that all have equally many tiles, or one less."""
-        tiles = -(-rows // at_a_time)
-        return -(-tiles // -(-tiles // most)) if tiles else 0
