@@ -26,7 +26,7 @@ import gpu_envs
 from gpu_envs.cli.commands import COMMANDS
 from gpu_envs.cli.launched import FELL, LOST, MISTOOK, SHORT, launched, tell_launcher
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK, UNREAD, Parser, refuse_extras
-from gpu_envs.cli.report import hush, say
+from gpu_envs.cli.report import hush, say, say_the_rest
 from gpu_envs.errors import (
     CompileError,
     DivergedError,
@@ -81,10 +81,9 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     gc.set_threshold(_OBJECTS)
     code = _main(sys.argv[1:], trainer)
     gc.freeze()
+    with contextlib.suppress(OSError):
+        say_the_rest()
     if launched() and code not in (OK, INTERRUPTED):  # torch's threads, which wait for the others, abort an orderly end
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
         os._exit(code)
     if code == INTERRUPTED:  # another Ctrl-C finds nothing left to interrupt, and ends the process without a word
         signal.signal(signal.SIGINT, signal.SIG_DFL)

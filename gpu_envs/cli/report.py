@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -88,8 +88,22 @@ def tuning_report(tuning: Any) -> str:
 def say(text: str, *, error: bool = False) -> None:
     """Prints, or does nothing where the reader is gone, as behind ``| head`` and in a closed terminal."""
     stream = sys.stderr if error else sys.stdout
-    try:
+    with _hushed_where_unread(stream):
         print(text, file=stream, flush=True)
+
+
+def say_the_rest() -> None:
+    """Prints what is still to be printed; else Python would fail to when the process ends, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            with _hushed_where_unread(stream):
+                stream.flush()
+
+
+@contextlib.contextmanager
+def _hushed_where_unread(stream: TextIO) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EIO):
             raise

@@ -34,6 +34,28 @@ def test_the_program_looks_for_cycles_seldom_and_not_at_its_end() -> None:
     assert printed(script)[1:] == ["True True"]
 
 
+def test_a_reader_that_is_gone_changes_no_exit_code() -> None:
+    """Where something is still to be written when the process ends: Python's own code would be 120."""
+    script = """
+        import sys
+        from gpu_envs.cli import main
+        sys.stdin.read()
+        sys.stderr.buffer.write(b"half a line")
+        sys.argv[1:] = ["--version"]
+        sys.exit(main())
+    """
+    words = [sys.executable, "-c", textwrap.dedent(script)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, env=with_package(PYTHONUNBUFFERED=""), stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stderr.close()
+        process.stdin.close()
+        assert process.wait() == 0
+
+
 def test_who_calls_it_from_python_keeps_his_settings() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     main(["--version"])

@@ -210,7 +210,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gpu_envs", "train", *WORDS, "--run-dir", str(run), "--device=cpu", "--progress"]
     child, terminal = pty.fork()
     if child == 0:
-        os.execve(sys.executable, words, with_package())
+        os.execve(sys.executable, words, with_package(PYTHONUNBUFFERED=""))
     deadline = time.monotonic() + 120
     while not list((run / "checkpoints").glob("iteration-*.pt")):
         assert time.monotonic() < deadline
