@@ -81,8 +81,7 @@ def main(arguments: Sequence[str] | None = None, *, trainer: Any = None) -> int:
     gc.set_threshold(_OBJECTS)
     code = _main(sys.argv[1:], trainer)
     gc.freeze()
-    with contextlib.suppress(OSError):
-        say_the_rest()
+    say_the_rest()
     if launched() and code not in (OK, INTERRUPTED):  # torch's threads, which wait for the others, abort an orderly end
         os._exit(code)
     if code == INTERRUPTED:  # another Ctrl-C finds nothing left to interrupt, and ends the process without a word

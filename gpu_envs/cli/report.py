@@ -93,10 +93,13 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def say_the_rest() -> None:
-    """Prints what is still to be printed; else Python would fail to when the process ends, and exit with 120."""
+    """Prints what is still to be printed; else Python would fail to when the process ends, and exit with 120.
+
+    What fails though there is a reader, as on a full disk, Python says then.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
-            with _hushed_where_unread(stream):
+            with contextlib.suppress(OSError), _hushed_where_unread(stream):
                 stream.flush()
 
 

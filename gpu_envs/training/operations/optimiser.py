@@ -169,8 +169,8 @@ class Adam:
             "rate1": 1 - beta1, "rate2": 1 - beta2, "beta2": beta2, "epsilon": eps,
         }  # fmt: skip
         factors = made(_FACTORS)
-        collect.fill(**sums, factors=factors)
-        collect.fill(block_squares=made(self._blocks), arrived=made(1, dtype=torch.int32))
+        arrived, squares = made(1, dtype=torch.int32), made(self._blocks)
+        collect.fill(**sums, factors=factors, block_squares=squares, arrived=arrived)
         self._collect: Final = Repeated(collect)
         adam.fill(count=count, words=len(self.message), factors=factors, message=self.message, **moments)
         self._kernel: Final = adam

@@ -198,10 +198,10 @@ class Replay:
             first: The number of the first sample, of which its random numbers are.
         """
         count = len(into.returns)
-        numbers = {"count": count, "n_step": n_step, "gamma": gamma, "first": first}
         self._draw.bound(
-            (into, stream, n_step, gamma, first), count, lambda: {"stream": stream, **numbers, **vars(into)}
-        )(turn)
+            (into, stream, n_step, gamma, first), count,
+            lambda: {"count": count, "stream": stream, "n_step": n_step, "gamma": gamma, "first": first, **vars(into)},
+        )(turn)  # fmt: skip
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of all there is, on the host, since there may be no room for two."""
