@@ -12,7 +12,6 @@ Exit codes:
     ====  =================================================================================
 """
 
-import contextlib
 import errno
 import gc
 import os
