@@ -43,7 +43,7 @@ UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-ov
 
 _PLAIN = ("-O1", "-fno-tree-vectorize", "-DSCRATCH_FILL=0xfe")
 _PLAINEST = ("-O0", "-DSCRATCH_FILL=0x01")
-_TURNS = ("-O1", "-fno-tree-vectorize")
+_TURNS = ("-O0",)
 _SANITIZED = ("-O0", "-g", "-fno-sanitize-recover=all")
 
 

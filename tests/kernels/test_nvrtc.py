@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+from typing import Any
 
 import pytest
 from harness import ALIKE, IDS, TEAM_IDS
@@ -34,10 +35,15 @@ def _nvrtc() -> None:
         pytest.skip(f"{missing}; pip install 'gpu_envs[cuda13]' brings it")
 
 
-@pytest.mark.parametrize(("architecture", "mode"), [*zip(ARCHITECTURES, AUTORESET_MODES, strict=True)])
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles(env_id: str, architecture: str, mode: str) -> None:
-    """For every architecture and in every mode, though not in every mode for each."""
+def in_turn(*kinds: Any) -> pytest.MarkDecorator:
+    """Each environment is of one kind, and of every kind are some of one agent and some with a team."""
+    return pytest.mark.parametrize(("env_id", "kind"), [*zip([*IDS, *TEAM_IDS], itertools.cycle(kinds), strict=False)])
+
+
+@in_turn(*zip(ARCHITECTURES, AUTORESET_MODES, strict=True))
+def test_compiles(env_id: str, kind: tuple[str, str]) -> None:
+    """For every architecture and in every mode."""
+    architecture, mode = kind
     for program in programs(env_id, mode, "float32"):
         check(program, architecture, "float32")
 
@@ -58,10 +64,10 @@ def test_particles_compile(env_id: str, continuous: bool) -> None:
         check(program, "sm_90a", "float32")
 
 
-@pytest.mark.parametrize(("precision", "per_replica"), [("float32", True), ("float64", True), ("float64", False)])
-@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
-def test_compiles_with_parameters_per_replica(env_id: str, precision: str, per_replica: bool) -> None:
+@in_turn(("float32", True), ("float64", False), ("float64", True))
+def test_compiles_with_parameters_per_replica(env_id: str, kind: tuple[str, bool]) -> None:
     """And in float64 with those that all share."""
+    precision, per_replica = kind
     for program in programs(env_id, "SameStep", precision, per_replica=per_replica):
         check(program, "sm_90a", precision)
 
@@ -75,13 +81,10 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
     return arrays | dict(zip((name for name in free if name not in arrays), kinds, strict=False))
 
 
-WAYS = itertools.cycle(itertools.product(AUTORESET_MODES, PRECISIONS))
-
-
-@pytest.mark.parametrize(("env_id", "way"), [*zip([*IDS, "CartPole-v1", *TEAM_IDS], WAYS, strict=False)])
-def test_compiles_with_drawn_parameters(env_id: str, way: tuple[str, str]) -> None:
-    for program in programs(env_id, *way, drawn=drawn_params(env_id)):
-        check(program, "sm_90a", way[1])
+@in_turn(*itertools.product(AUTORESET_MODES, PRECISIONS))
+def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> None:
+    for program in programs(env_id, *kind, drawn=drawn_params(env_id)):
+        check(program, "sm_90a", kind[1])
 
 
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
@@ -129,10 +132,9 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
     assert found == set(HOOKS)
 
 
-@pytest.mark.parametrize(("env_id", "mode"), [*zip([*IDS, *TEAM_IDS], itertools.cycle(AUTORESET_MODES))])
-def test_compiles_without_statistics(env_id: str, mode: str) -> None:
-    """Each in one mode, and in every mode some of one agent and some with a team."""
-    for program in programs(env_id, mode, "float32", statistics=False):
+@in_turn(*AUTORESET_MODES)
+def test_compiles_without_statistics(env_id: str, kind: str) -> None:
+    for program in programs(env_id, kind, "float32", statistics=False):
         check(program, "sm_90", "float32")
 
 
@@ -160,9 +162,9 @@ def strings(ptx: str) -> set[bytes]:
     return {bytes(map(int, codes.split(","))).rstrip(b"\0") for codes in found}
 
 
-@pytest.mark.parametrize(("env_id", "statistics"), [*zip([*IDS, *TEAM_IDS], itertools.cycle([True, False]))])
-def test_a_build_that_looks_at_every_index_compiles(env_id: str, statistics: bool) -> None:
-    for program in programs(env_id, "SameStep", "float32", checked=True, statistics=statistics):
+@in_turn(True, False)
+def test_a_build_that_looks_at_every_index_compiles(env_id: str, kind: bool) -> None:
+    for program in programs(env_id, "SameStep", "float32", checked=True, statistics=kind):
         ptx_of(program.source)
 
 

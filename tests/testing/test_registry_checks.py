@@ -1,7 +1,8 @@
 """Our own environments pass the checks that their authors' environments are held to."""
 
 import pytest
-from harness import DEVICES, IDS, SMALLER, TEAM_IDS
+from harness import DEVICES, IDS, TEAM_IDS
+from registered import SMALL
 
 from gpu_envs.testing import builds, check_environment
 
@@ -14,7 +15,7 @@ def test_it_passes(env_id: str) -> None:
     told: list[str] = []
     report = check_environment(
         env_id, devices=DEVICES, num_envs=7, steps=30, sanitize=env_id in SANITIZED, report=told.append,
-        params=SMALLER.get(env_id),
+        params=SMALL.get(env_id),
     )  # fmt: skip
     assert len(told) == len(report.lines) + 1
     outcomes = [line.outcome for line in report.lines]
