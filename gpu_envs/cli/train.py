@@ -86,6 +86,8 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
 
 def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
     """A new run."""
+    if env is not None and (Path(env) / "run.toml").is_file():
+        parser.error(f"{env} is the folder of a run, which goes on: gpu-envs train --resume {env}")
     config = _asked(parser, found, env)
     found.trust = parse(config.env) is not None  # it was named here
     if (found.max_restarts or restarts() > 0) and (config.run_dir == "" or (launched() and config.run_dir is None)):

@@ -136,6 +136,9 @@ def test_mistakes_beside_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     file.write_text("")
     assert "which environment?" in refused(capsys, "train", "--config", str(file))
     assert "leave out --config" in refused(capsys, "train", "--resume", "runs/x", "--config", str(file))
+    folder = file.parent
+    (folder / "run.toml").touch()
+    assert f"goes on: gpu-envs train --resume {folder}" in refused(capsys, "train", str(folder))
 
 
 def test_the_environment_of_a_file_is_imported_on_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
