@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import functools
 import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,7 @@ class Program:
     """What each kernel's argument says of arrays, where arrays are checked by it."""
 
 
+@functools.cache
 def header_text(name: str) -> str:
     """The text of one of this package's headers, by its path below ``kernels/``."""
     return (importlib.resources.files("gpu_envs.kernels") / name).read_text("utf-8")

@@ -1,5 +1,6 @@
 """The text of headers."""
 
+import functools
 import re
 
 _UNREAD = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -11,6 +12,7 @@ def declares(code: str, name: str) -> bool:
     return bool({*before} - {"return", "else", "case", "and", "or", "not"})
 
 
+@functools.lru_cache(64)
 def blanked(text: str) -> str:
     """C++ without its comments and strings, place for place."""
     return _UNREAD.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)

@@ -1,5 +1,6 @@
 """The headers that a program is made of: the dialect, and the author's rules."""
 
+import functools
 import importlib.resources
 import re
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def _optional(spec: Spec) -> Iterator[tuple[str, str, bool, str, str]]:
         yield "observe_shared", rf"\bvoid\s+observe_shared{world}", spec.shares, sharing, missing
 
 
+@functools.lru_cache(64)
 def _imported(code: str) -> str:
     """What lets a header call those of ``elementary.cuh`` by their names, besides those that it has of its own."""
     called = [name for name in ELEMENTARY_NAMES if re.search(rf"(?<![\w.:>])\b{name}\s*\(", code)]
