@@ -29,7 +29,7 @@ from gpu_envs.registry.sources import parse
 from gpu_envs.training.algorithms import ALGORITHMS
 from gpu_envs.training.config import AUTO, CHANGEABLE, OF_A_POLICY, Config
 from gpu_envs.training.presets import PRESETS
-from gpu_envs.training.settings_file import read
+from gpu_envs.training.settings_file import SETTINGS_FILE, read
 
 _NO_PRESET = "none"
 
@@ -86,7 +86,7 @@ def train(words: Sequence[str], trainer: Any = None) -> int:
 
 def _train_anew(parser: Parser, words: Sequence[str], found: Any, env: str | None, trainer: Any) -> int:
     """A new run."""
-    if env is not None and (Path(env) / "run.toml").is_file():
+    if env is not None and (Path(env) / SETTINGS_FILE).is_file():
         parser.error(f"{env} is the folder of a run, which goes on: gpu-envs train --resume {env}")
     config = _asked(parser, found, env)
     found.trust = parse(config.env) is not None  # it was named here

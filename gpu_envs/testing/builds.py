@@ -43,7 +43,7 @@ UNDEFINED = "bounds,integer-divide-by-zero,float-cast-overflow,signed-integer-ov
 
 _PLAIN = ("-O1", "-fno-tree-vectorize", "-DSCRATCH_FILL=0xfe")
 _PLAINEST = ("-O0", "-DSCRATCH_FILL=0x01")
-_TURNS = ("-O0",)
+_TURNS = ("-O0", "-DTURNS")
 _SANITIZED = ("-O0", "-g", "-fno-sanitize-recover=all")
 
 
@@ -116,9 +116,9 @@ def phases(subject: Subject) -> str:
     try:
         agents = sum(len(role.agents) for role in subject.roles.values())
         longest = _TURNS_OF_A_LONG_RUN // agents
-        verdict = _play(subject, ((*_TURNS, "-DTURNS"), ()), longest=longest)
+        verdict = _play(subject, (_TURNS, ()), longest=longest)
         if verdict:  # name the place, where it is known
-            _play(subject, ((*_TURNS, "-DTURNS", "-DSTRICT_TURNS"),), longest=longest)
+            _play(subject, ((*_TURNS, "-DSTRICT_TURNS"),), longest=longest)
     except UnsafeError as error:
         raise FailedError(str(error)) from None
     if verdict:

@@ -11,6 +11,9 @@ from gpu_envs.errors import did_you_mean
 from gpu_envs.training.bounds import MAPPINGS, WHOLE
 from gpu_envs.training.config import SETTINGS, Config
 
+SETTINGS_FILE = "run.toml"
+"""In the folder of every run; ``gpu-envs train --config`` reads it."""
+
 _OF_ONE_RUN = ("gpus", "since", "run_dir")
 """What a run's file leaves out: another run has its own."""
 

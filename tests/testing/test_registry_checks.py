@@ -1,8 +1,7 @@
 """Our own environments pass the checks that their authors' environments are held to."""
 
 import pytest
-from harness import DEVICES, IDS, TEAM_IDS
-from registered import SMALL
+from harness import DEVICES, IDS, SMALLER, TEAM_IDS
 
 from gpu_envs.testing import builds, check_environment
 
@@ -15,7 +14,7 @@ def test_it_passes(env_id: str) -> None:
     told: list[str] = []
     report = check_environment(
         env_id, devices=DEVICES, num_envs=7, steps=30, sanitize=env_id in SANITIZED, report=told.append,
-        params=SMALL.get(env_id),
+        params=SMALLER.get(env_id),
     )  # fmt: skip
     assert len(told) == len(report.lines) + 1
     outcomes = [line.outcome for line in report.lines]

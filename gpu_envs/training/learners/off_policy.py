@@ -57,6 +57,7 @@ class OffPolicyLearner(Learner):
         self._acted = made(rows, head.width)
         self.replay = Replay(rows, config.slots, features, head.width, device, config.cpu_threads, limit)
         self._drawn = Transitions.made(config.batch, features, head.width, device)
+        self._first = group.rank * config.batch  # of the samples of all processes
         self._ops = Ops(head, device, config.cpu_threads)
         last = [*networks.module.actor.children()][-1:] if config.exploration == "state" else []
         hidden = sum(layer.in_features for layer in last if isinstance(layer, nn.Linear))
@@ -145,11 +146,10 @@ class OffPolicyLearner(Learner):
     def update(self) -> None:
         assert self._flat is not None
         config, update, batch = self.config, self._update, self._drawn
-        first = self._group.rank * config.batch
         update.sums.zero_()
         for number in range(0 if self.waits else config.updates):
             self.replay.draw(
-                batch, self._streams["replay"], number, n_step=config.n_step, gamma=config.gamma, first=first
+                batch, self._streams["replay"], number, n_step=config.n_step, gamma=config.gamma, first=self._first
             )
             self._ops.normal(
                 self._normal,

@@ -24,7 +24,7 @@ from gpu_envs.training.algorithms import owned
 from gpu_envs.training.config import Config
 from gpu_envs.training.record.checkpoint import FORMAT, Checkpoints, replacing
 from gpu_envs.training.record.summary import read_log
-from gpu_envs.training.settings_file import written
+from gpu_envs.training.settings_file import SETTINGS_FILE, written
 
 try:
     import fcntl
@@ -32,8 +32,6 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]  # typed as the module
 
 _CONFIG = "config.json"
-SETTINGS_FILE = "run.toml"
-"""What ``gpu-envs train --config`` reads."""
 _LOCK = ".lock"
 
 ROOT = "runs"
