@@ -8,12 +8,16 @@ constexpr int GROUPS  = THREADS / GROUP;
 constexpr int X_LINES = padded(FEATURES + 1, 8), Y_LINES = HIDDEN_1 + 8;  // with a line of ones, for the biases
 static_assert(HIDDEN_1 == GROUP_ROWS && HIDDEN_2 == GROUP_ROWS);
 
-template <int OUTPUTS> struct GroupNet {
+// What actor and critic have alike, at the begin of a block's memory.
+struct GroupLayers {
+    GroupTile<HIDDEN_1, INPUTS>   first;
+    GroupTile<HIDDEN_2, HIDDEN_1> second;
+    GroupTile<HIDDEN_1, HIDDEN_2> second_back;
+};
+
+template <int OUTPUTS> struct GroupNet : GroupLayers {
     static constexpr int OUTS = padded(OUTPUTS, 8), BACK_OUTS = padded(OUTPUTS, DEPTH);
-    GroupTile<HIDDEN_1, INPUTS>    first;
-    GroupTile<HIDDEN_2, HIDDEN_1>  second;
     GroupTile<OUTS, HIDDEN_2>      third;
-    GroupTile<HIDDEN_1, HIDDEN_2>  second_back;
     GroupTile<HIDDEN_2, BACK_OUTS> third_back;
     alignas(16) float bias_1[HIDDEN_1];
     float bias_2[HIDDEN_2];
@@ -30,17 +34,19 @@ template <int OUTPUTS> struct GroupSamples {
     GroupTile<padded(OUTPUTS, 8), GROUP_ROWS> by_out;
 };
 
+FN unsigned char* memory_of_block() {
+    const u32 begin = u32(__cvta_generic_to_shared(staging)), aside = (0u - begin) % alignof(GroupLayers);
+    return reinterpret_cast<unsigned char*>(staging) + aside;
+}
+
 template <int OUTPUTS> struct GroupMemory {
-    GroupSamples<OUTPUTS> samples[GROUPS];
     GroupNet<OUTPUTS>     net;
+    GroupSamples<OUTPUTS> samples[GROUPS];
     alignas(16) float outputs[THREADS * ROW_STRIDE];
     float sums[WARPS][SUMS], by_bias_3[WARPS][OUTPUTS];
     u32   roots[GROUPS + 1];
 
-    FN static GroupMemory& of_block() {
-        const u32 begin = u32(__cvta_generic_to_shared(staging)), aside = (0u - begin) % alignof(GroupMemory);
-        return *reinterpret_cast<GroupMemory*>(reinterpret_cast<unsigned char*>(staging) + aside);
-    }
+    FN static GroupMemory& of_block() { return *reinterpret_cast<GroupMemory*>(memory_of_block()); }
 };
 
 constexpr u64 GROUP_BYTES = sizeof(GroupMemory<PARAMETERS>) + alignof(GroupMemory<PARAMETERS>);
@@ -61,9 +67,6 @@ FN void load_layer(Forth& forth, int outs, Back* back, const float* weights, int
 
 template <int OUTPUTS>
 FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int rows, const Scale& scale) {
-    load_layer<FEATURES, HIDDEN_1>(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
-                                   flat + at.weight_1, HIDDEN_1);
-    load_layer<HIDDEN_1, HIDDEN_2>(net.second, HIDDEN_2, &net.second_back, flat + at.weight_2, HIDDEN_2);
     load_layer<HIDDEN_2, OUTPUTS>(net.third, net.OUTS, &net.third_back, flat + at.weight_3, rows);
     const int j = thread_rank();
     if (j < HIDDEN_1) net.bias_1[j] = flat[at.bias_1 + j];
@@ -81,6 +84,73 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int ro
     }
 }
 
+// Loads what actor and critic have alike. It may be used after publish() and a barrier of the block, as a Learner begins.
+FN void load_alike(const UpdateCall& call, const Places& at) {
+    GroupLayers& layers = *reinterpret_cast<GroupLayers*>(memory_of_block());
+    load_layer<FEATURES, HIDDEN_1>(layers.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
+                                   call.flat + at.weight_1, HIDDEN_1);
+    load_layer<HIDDEN_1, HIDDEN_2>(layers.second, HIDDEN_2, &layers.second_back, call.flat + at.weight_2, HIDDEN_2);
+}
+
+// The weights' gradients, of actor or critic. Behind a layer's inputs there is a line of ones, whose column is the biases'.
+struct Gradients {
+    static constexpr int OUTS = padded(PARAMETERS, 8);
+    float by_1[X_LINES / 8][4] = {}, by_2[Y_LINES / 8][4] = {}, by_3[OUTS / 8][4] = {};
+
+    // When all products are done, and nobody reads weights any more.
+    FN void write(float* partial, const Places& at, int rows) {
+        add_up();
+        if (group_of_block() < GROUPS - 1) return;
+        write_product(partial + at.weight_1, partial + at.bias_1, FEATURES, by_1);
+        write_product(partial + at.weight_2, partial + at.bias_2, HIDDEN_1, by_2);
+        each_of(by_3, [&](float sum, int row, int column) {
+            if (column < rows) partial[at.weight_3 + column * HIDDEN_2 + row] = sum;
+        });
+    }
+
+    // The last warpgroup gets the sums over all.
+    FN void add_up() {
+        static_assert((X_LINES + Y_LINES + OUTS) / 2 * GROUP * sizeof(float) <= sizeof(GroupMemory<1>));
+        float* const room = reinterpret_cast<float*>(memory_of_block()) + thread_rank() % GROUP;
+        for (int turn = 0; turn < GROUPS; ++turn) {
+            block_barrier();
+            if (turn != group_of_block()) continue;
+            pass_on(by_1, room, turn);
+            pass_on(by_2, room + X_LINES / 2 * GROUP, turn);
+            pass_on(by_3, room + (X_LINES + Y_LINES) / 2 * GROUP, turn);
+        }
+    }
+    template <int N> FN static void pass_on(float (&c)[N][4], float* room, int turn) {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                float& place = room[(4 * j + q) * GROUP];
+                if (turn > 0) c[j][q] += place;
+                if (turn < GROUPS - 1) place = c[j][q];
+            }
+        }
+    }
+
+    template <int N, class Use> FN static void each_of(const float (&c)[N][4], const Use& use) {
+        const int lane = warp_lane(), warp = thread_rank() / WARP % 4;
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                use(c[j][q], warp * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
+            }
+        }
+    }
+    template <int N>
+    FN static void write_product(float* weights, float* bias, int columns, const float (&c)[N][4]) {
+        each_of(c, [&](float sum, int row, int column) {
+            if (column < columns) weights[row * columns + column] = sum;
+            if (column == columns) bias[row] = sum;
+        });
+    }
+};
+
 // One network's gradient, of all tiles that a block takes.
 template <bool ACTOR, int OUTPUTS> struct Learner {
     static constexpr int OUTS = GroupNet<OUTPUTS>::OUTS, BACK_OUTS = GroupNet<OUTPUTS>::BACK_OUTS;
@@ -92,12 +162,13 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
     Scale                  scale;
     Root                   of_net, of_own;
     int                    lane, warp;
-    float by_1[X_LINES / 8][4] = {}, by_2[Y_LINES / 8][4] = {}, by_3[OUTS / 8][4] = {}, by_bias_3[OUTPUTS] = {};
+    float (&by_1)[X_LINES / 8][4], (&by_2)[Y_LINES / 8][4], (&by_3)[OUTS / 8][4], by_bias_3[OUTPUTS] = {};
 
-    FN Learner(const UpdateCall& call_, const Places& places, int rows)
+    FN Learner(Gradients& sums, const UpdateCall& call_, const Places& places, int rows)
         : memory(GroupMemory<OUTPUTS>::of_block()), own(memory.samples[group_of_block()]), call(call_), judge(call_),
           scale{call_.mean, call_.inverse, call_.limit}, of_net(&memory.net, &memory.net, memory.roots + GROUPS),
-          of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP) {
+          of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP),
+          by_1(sums.by_1), by_2(sums.by_2), by_3(reinterpret_cast<float (&)[OUTS / 8][4]>(sums.by_3)) {
         load<OUTPUTS>(memory.net, call.flat, places, rows, scale);
         for (int e = thread_rank() % GROUP; e < 8 * GROUP_ROWS; e += GROUP) {  // ones, where no sample writes
             const int    line = e / GROUP_ROWS, row = e % GROUP_ROWS;
@@ -242,14 +313,6 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         finish<0>();
         settle(by_1);
         settle(by_2);
-        add_up();
-        if (group_of_block() == GROUPS - 1) {
-            write_product(partial + at.weight_1, partial + at.bias_1, FEATURES, by_1);
-            write_product(partial + at.weight_2, partial + at.bias_2, HIDDEN_1, by_2);
-            each_of(by_3, [&](float sum, int row, int column) {
-                if (column < rows) partial[at.weight_3 + column * HIDDEN_2 + row] = sum;
-            });
-        }
         UNROLL
         for (int j = 0; j < OUTPUTS; ++j) {
             const float sum = summed_over_warp(by_bias_3[j]);
@@ -262,45 +325,5 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             for (int w = 0; w < WARPS; ++w) sum += memory.by_bias_3[w][j];
             partial[j < rows ? at.bias_3 + j : at.log_std + j - rows] = sum;
         }
-    }
-
-    // The last warpgroup gets the sums over all.
-    FN void add_up() {
-        static_assert((X_LINES + Y_LINES + OUTS) / 2 * GROUP * sizeof(float) <= sizeof(GroupSamples<OUTPUTS>) * GROUPS);
-        float* const room = reinterpret_cast<float*>(&memory.samples) + thread_rank() % GROUP;
-        for (int turn = 0; turn < GROUPS; ++turn) {
-            block_barrier();
-            if (turn != group_of_block()) continue;
-            pass_on(by_1, room, turn);
-            pass_on(by_2, room + X_LINES / 2 * GROUP, turn);
-            pass_on(by_3, room + (X_LINES + Y_LINES) / 2 * GROUP, turn);
-        }
-    }
-    template <int N> FN static void pass_on(float (&c)[N][4], float* room, int turn) {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                float& place = room[(4 * j + q) * GROUP];
-                if (turn > 0) c[j][q] += place;
-                if (turn < GROUPS - 1) place = c[j][q];
-            }
-        }
-    }
-
-    template <int N, class Use> FN void each_of(const float (&c)[N][4], const Use& use) const {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                use(c[j][q], warp % 4 * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
-            }
-        }
-    }
-    template <int N> FN void write_product(float* weights, float* bias, int columns, const float (&c)[N][4]) const {
-        each_of(c, [&](float sum, int row, int column) {
-            if (column < columns) weights[row * columns + column] = sum;
-            if (column == columns) bias[row] = sum;
-        });
     }
 };

@@ -56,6 +56,10 @@ FN void write_slice(float* weights, float* bias, int row, int columns, const flo
     }
 }
 
+// (A Learner does both by itself here.)
+FN void load_alike(const UpdateCall&, const Places&) {}
+struct Gradients { FN void write(float*, const Places&, int) const {} };
+
 // One network's gradient, of all tiles that a block takes.
 template <bool ACTOR, int OUTPUTS> struct Learner {
     static constexpr int OUTS = Forward<OUTPUTS>::OUTS, BACK_OUTS = Backward<OUTPUTS>::OUTS;
@@ -68,7 +72,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
     float by_2[SLICES_2][HIDDEN_1 / 8][4] = {}, by_bias_2[SLICES_2][4] = {};
     float by_3[HIDDEN_2 / 16][OUTS / 8][4] = {}, by_bias_3[OUTS / 8][4] = {};  // of the warp's own samples
 
-    FN Learner(const UpdateCall& call_, const Places& places, int rows)
+    FN Learner(Gradients&, const UpdateCall& call_, const Places& places, int rows)
         : memory(*reinterpret_cast<UpdateMemory<OUTPUTS>*>(staging)), call(call_), judge(call_),
           scale{call_.mean, call_.inverse, call_.limit}, lane(warp_lane()), warp(thread_rank() / WARP) {
         load<OUTPUTS>(memory.net, &memory.back, call.flat, places, rows, scale);

@@ -5,9 +5,12 @@ struct SampleRow : Sample {
     InputRows x;
 };
 
-template <bool ACTOR> FN void fetch(SampleRow& sample, const UpdateCall& call, int lane) {
+FN void fetch_inputs(SampleRow& sample, const UpdateCall& call, int lane) {
     const int place = sample.place;
     fetch_rows(sample.x, call.observations, from_lane(place, lane / 4), from_lane(place, lane / 4 + 8), lane);
+}
+template <bool ACTOR> FN void fetch(SampleRow& sample, const UpdateCall& call, int lane) {
+    fetch_inputs(sample, call, lane);
     fetch_facts<ACTOR, !ACTOR>(sample, call);
 }
 
