@@ -17,6 +17,16 @@ FN void await_gate(u64* gate, u32 round) {
     } while (passed == 0);
 }
 
+FN void expect_bytes(u64* gate, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(gate)), "r"(bytes) : "memory");
+}
+FN void copy_bytes(void* to, const void* from, u32 bytes, u64* gate) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(gate))
+                 : "memory");
+}
+
 template <int STAGES, int BYTES, int READERS> struct Ring {
     alignas(1024) unsigned char stages[STAGES][BYTES];
     u64 full[STAGES];
@@ -31,17 +41,9 @@ template <int STAGES, int BYTES, int READERS> struct Ring {
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         for (u32 number = 0; number < STAGES; ++number) fill(number);
     }
-    FN void open(u32 number, u32 bytes) {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full + number % STAGES)),
-                     "r"(bytes)
-                     : "memory");
-    }
+    FN void open(u32 number, u32 bytes) { expect_bytes(full + number % STAGES, bytes); }
     FN void copy(u32 number, u32 to, const void* from, u32 bytes) {
-        const u32 stage = number % STAGES;
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                         shared_address(stages[stage] + to)),
-                     "l"(from), "r"(bytes), "r"(shared_address(full + stage))
-                     : "memory");
+        copy_bytes(stages[number % STAGES] + to, from, bytes, full + number % STAGES);
     }
     FN void await(u32 number) { await_gate(full + number % STAGES, number / STAGES); }
 

@@ -182,11 +182,8 @@ template <int NET, int STEPS_OF_TILE> struct Weights {
 // How many tiles one of several workers takes.
 FN u32 turns_of(int worker, int workers, Index tiles) { return u32(tiles - worker + workers - 1) / u32(workers); }
 
-// Begins with a network: its biases, and the ring for so many tiles, which take all steps or all but the last.
-template <int NET, int STEPS_OF_TILE, class Call>
-FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& call, const Scale& scale, u32 tiles,
-                                             bool last = true) {
-    static_assert(sizeof(WideMemory) + 1024 <= (NET < 0 ? 0 : SHARED_BYTES));
+// A network's biases, and what its inputs are normalised by.
+template <int NET, class Call> FN void load_numbers(WideNumbers& memory, const Call& call, const Scale& scale) {
     for (int l = 0; l < LAYERS; ++l) {
         for (int j = thread_rank(); j < outs_of(NET, l); j += THREADS) {
             memory.bias[bias_of(NET, l) + j] = j < out_of(NET, l) ? call.flat[bias_at(NET, l) + j] : 0.0f;
@@ -201,6 +198,14 @@ FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& cal
         memory.mean[j]    = scaled ? scale.mean[j] : 0.0f;
         memory.inverse[j] = scaled ? scale.inverse[j] : 1.0f;
     }
+}
+
+// Begins with a network: with those, and the ring for so many tiles, which take all steps or all but the last.
+template <int NET, int STEPS_OF_TILE, class Call>
+FN Weights<NET, STEPS_OF_TILE> begin_network(WideMemory& memory, const Call& call, const Scale& scale, u32 tiles,
+                                             bool last = true) {
+    static_assert(sizeof(WideMemory) + 1024 <= (NET < 0 ? 0 : SHARED_BYTES));
+    load_numbers<NET>(memory, call, scale);
     using Streamed         = Weights<NET, STEPS_OF_TILE>;
     const Streamed weights = {memory, call.packed, last, Streamed::of_tile(last) * tiles};
     if (thread_rank() == 0) memory.zero = 0;
@@ -228,17 +233,37 @@ FN float within(float x, float limit) {
     return x;
 }
 
+// Where a warp is, in its block and in its group, and the values of its rows.
+struct InBlock {
+    WideNumbers& numbers;
+    const int    group, warp, lane;
+
+    FN explicit InBlock(WideNumbers& numbers_)
+        : numbers(numbers_), group(group_of_block()), warp(thread_rank() / WARP % 4), lane(warp_lane()) {}
+
+    // The value of each of 16 rows, which is the output of a number.
+    template <int N> FN void store_values(const float (&c)[N][4], int of) const {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                if (8 * j + lane % 4 * 2 + q % 2 == of) values()[lane / 4 + q / 2 * 8] = c[j][q];
+            }
+        }
+        warp_barrier();
+    }
+    FN float* values() const { return numbers.values + thread_rank() / WARP * WARP; }
+};
+
 // A warpgroup at work on its rows.
-template <class Source> struct Rowwise {
+template <class Source> struct Rowwise : InBlock {
     WideMemory&          memory;
     const Source         source;
     unsigned char* const rows;
-    const int            group, warp, lane;  // of the block, of the group
-    u32                  number = 0;         // of the stage that comes next
+    u32                  number = 0;  // of the stage that comes next
 
     FN Rowwise(WideMemory& memory_, const Source& source_)
-        : memory(memory_), source(source_), rows(memory_.rows[group_of_block()]), group(group_of_block()),
-          warp(thread_rank() / WARP % 4), lane(warp_lane()) {
+        : InBlock(memory_), memory(memory_), source(source_), rows(memory_.rows[group_of_block()]) {
         if (group == GROUPS - 1) pass_turn();  // the first turn is the first group's
     }
     FN ~Rowwise() {
@@ -372,19 +397,6 @@ template <class Source> struct Rowwise {
             }
         }
     }
-
-    // The value of each of 16 rows, which is the output of a number.
-    template <int N> FN void store_values(const float (&c)[N][4], int of) {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                if (8 * j + lane % 4 * 2 + q % 2 == of) values()[lane / 4 + q / 2 * 8] = c[j][q];
-            }
-        }
-        warp_barrier();
-    }
-    FN float* values() const { return memory.values + thread_rank() / WARP * WARP; }
 };
 
 // Calls `each(j, q, place)` for a warp's accumulators of 8 N columns: where each would lie among so many of all rows and

@@ -1,15 +1,11 @@
 // Acting and valuing with wide perceptrons: all layers, and the drawing of actions, in one launch.
 
-using Forth   = Weights<0, STEPS_FORTH>;
-using Valuing = Weights<NETS - 1, STEPS_FORTH>;
-using Outputs = float[outs_of(0, LAYERS - 1) / 8][4];
-
 KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
                                call.actions, call.acted, call.log_probs, nullptr,      call.greedy, nullptr};
     const auto in_order = [](Index row) { return int(row); };
     u32        largest  = 0;
-    const auto use      = [&](Rowwise<Forth>& own, Outputs& c, Index row, int place) {
+    const auto use      = [&](auto& own, auto& c, Index row, int place) {
         const bool wanted = own.lane < WARP_ROWS && place >= 0;
         if (SHARED_TRUNK && call.values != nullptr) {
             own.store_values(c, MEANS);
@@ -38,7 +34,7 @@ KERNEL_OF_BLOCKS(kernel_act, WideActCall, THREADS, 1) {
 KERNEL_OF_BLOCKS(kernel_values, WideValuesCall, THREADS, 1) {
     u32        largest = 0;
     const auto find    = [&](Index row) { return int(call.places == nullptr ? row : call.places[row]); };
-    const auto use     = [&](Rowwise<Valuing>& own, float (&c)[outs_of(NETS - 1, LAYERS - 1) / 8][4], Index row, int place) {
+    const auto use     = [&](auto& own, auto& c, Index row, int place) {
         own.store_values(c, SHARED_TRUNK ? MEANS : 0);
         if (own.lane < WARP_ROWS && place >= 0) call.values[row] = own.values()[own.lane];
     };

@@ -34,6 +34,8 @@ _CHUNK = 256
 """Features that are multiplied at a time."""
 NORM_EPSILON = 1e-5
 """Added to a row's variance, as torch does."""
+_MOST_IN_REGISTERS = 128
+"""Features that a warpgroup has in registers beside the sums of 256 outputs."""
 _MOST_RING = 128 * 1024
 """Bytes: as many as a layer of 256 x 256 in bf16 has."""
 MOST_SHARED = 227 * 1024
@@ -241,10 +243,14 @@ class WideNetwork:
 
     @property
     def _fixed_bytes(self) -> int:
+        return 2 * self._row_bytes + self._numbers_bytes + 3 * 1024
+
+    @property
+    def _numbers_bytes(self) -> int:
         biases = max(sum(_padded(outs, 16) for _, outs in self._shapes(net)) for net in range(len(self.nets)))
         normed = 2 * _padded(self._normed + 1, 4)  # gains and shifts
         numbers = biases + normed + 1 + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
-        return 2 * self._row_bytes + 4 * numbers + 8 * self._stages_of_tile + 3 * 1024
+        return 4 * numbers + 8 * self._stages_of_tile
 
     @property
     def _sums_and_more(self) -> int:
@@ -299,9 +305,21 @@ class WideNetwork:
         """Acting and valuing, or the outputs of functions."""
         if self.functions:
             return self._program("", None, ["wide_rows", "wide_outputs"], {"outputs": OUTPUTS_CALL})
-        calls = {"act": ACT_CALL, "values": VALUES_CALL}
-        own = ["wide_means", "wide_choices", "wide_draw", "wide_rows", "wide_act"]
-        return self._program("sampler", SAMPLE_CALL, own, calls)
+        calls, bytes_ = {"act": ACT_CALL, "values": VALUES_CALL}, self._resident_bytes
+        resident = self.precision == "bf16" and self.features <= _MOST_IN_REGISTERS and bytes_ <= MOST_SHARED
+        resident = resident and self.head.kind == "discrete"  # a box's outputs go to the rows' memory
+        rows = ["wide_resident"] if resident else ["wide_rows"]
+        own = ["wide_means", "wide_choices", "wide_draw", *rows, "wide_act"]
+        return self._program("sampler", SAMPLE_CALL, own, calls, shared=bytes_ if resident else None)
+
+    @property
+    def _resident_bytes(self) -> int:
+        """Shared memory of a block that has all weights of a net's way forth."""
+        weights = max(
+            sum(self._tile(_padded(outs, 16), ins, self._line) for ins, outs in self._shapes(net))
+            for net in range(len(self.nets))
+        )
+        return weights + self._numbers_bytes + 2 * 1024
 
     def update_program(self) -> Program:
         """The derivatives by the sums of all layers."""
