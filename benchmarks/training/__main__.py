@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "shell": solving.shell,
     "throughput": speed.throughput,
     "sampler": speed.sampler,
+    "acting": speed.acting,
     "presets": learning.presets,
     "algorithms": learning.algorithms,
     "team_algorithms": learning.team_algorithms,

@@ -1,5 +1,6 @@
 """How fast training is, end to end: PPO on CartPole beside JAX, A2C and PPO on Tag, and the sampler beside torch's."""
 
+import itertools
 import sys
 from typing import Any
 
@@ -14,6 +15,12 @@ SAMPLED = (2000 * 110, (21, 21))
 """Rows and choices: 2,000 replicas of Tag with 110 agents."""
 
 TAG_REPLICAS = 2000
+
+FEATURES, HIDDEN = 71, (256, 256)
+"""What an agent of Tag sees, and the layers by which it acts."""
+
+PRODUCT = 8192
+"""Rows, columns and depth of a product of torch's."""
 
 
 def throughput(plan: TrainingPlan) -> dict[str, Any]:
@@ -104,3 +111,55 @@ def sampler_ours(rows: int, sizes: tuple[int, ...], calls: int = 10) -> dict[str
     graphed = milliseconds(graph.replay, repeats=101, inner=calls)
     moved = rows * (4 * head.parameters + 4 * head.width + 4 + 4)
     return {"eager_us": eager * 1e3, "graph_us": graphed * 1e3, "graph_bytes_per_s": moved / (graphed / 1e3)}
+
+
+def acting(plan: TrainingPlan) -> dict[str, Any]:
+    """Actions, log-probabilities and values of Tag's agents by one network, beside a product of torch's in bf16."""
+    import torch
+
+    left, right = (torch.randn((PRODUCT, PRODUCT), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    whole = torch.empty_like(left)
+    product = 2 * PRODUCT**3 / milliseconds(lambda: torch.mm(left, right, out=whole), repeats=51) * 1e3
+    rows, sizes = SAMPLED
+    found: dict[str, Any] = {"rows": rows, "features": FEATURES, "hidden": list(HIDDEN), "sizes": list(sizes)}
+    widths = (FEATURES, *HIDDEN, sum(sizes))
+    flops = 2 * rows * sum(ins * outs for ins, outs in itertools.pairwise(widths))
+    for precision in ("tf32", "bf16"):
+        seconds = acting_seconds(rows, sizes, precision)
+        found[precision] = {"us": seconds * 1e6, "flops_per_s": flops / seconds, "share": flops / seconds / product}
+        plan.log(
+            f"acting, {rows:,} rows, {precision}: {seconds * 1e6:,.1f} us, {flops / seconds / 1e12:,.0f} TFLOP/s, "
+            f"{flops / seconds / product:.0%} of those of torch's bf16 product of {PRODUCT:,} x {PRODUCT:,}"
+        )
+    return found | {"product_flops_per_s": product}
+
+
+def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int = 10) -> float:
+    """The time of a call, in a graph of several."""
+    import torch
+
+    from gpu_envs.backend import open_backend
+    from gpu_envs.training import Config
+    from gpu_envs.training.operations.heads import Head
+    from gpu_envs.training.operations.optimiser import Adam
+    from gpu_envs.training.policies.modules import default_policy
+    from gpu_envs.training.policies.wide_networks import WideNetworks, wide_network
+
+    head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
+    config = Config(env="TagContinuous-v0", hidden=HIDDEN, shared_trunk=True, precision=precision, run_dir="")
+    module: Any = default_policy(FEATURES, head, config, torch.Generator().manual_seed(0)).to("cuda")
+    adam = Adam(list(module.parameters()), device="cuda")
+    processors = open_backend("cuda:0").traits.processors
+    network = wide_network(module, head, FEATURES, config.activation, precision, processors)
+    networks = WideNetworks(network, "cuda", adam)
+    observations = torch.randn((rows, FEATURES), device="cuda")
+    actions = torch.empty((rows, head.width), dtype=torch.int32, device="cuda")
+    log_probs, values = torch.empty(rows, device="cuda"), torch.empty(rows, device="cuda")
+    stream = torch.tensor([12345, 0], device="cuda")
+
+    def several() -> None:
+        for turn in range(calls):
+            networks.act(observations, actions, log_probs, values, None, stream, turn, greedy=False)
+
+    several()
+    return milliseconds(graph_of(several).replay, repeats=51, inner=calls) / 1e3
