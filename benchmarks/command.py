@@ -2,7 +2,7 @@
 
 import argparse
 
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 
 
 def log(line: str) -> None:

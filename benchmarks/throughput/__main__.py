@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import record
 from benchmarks.command import log
 from benchmarks.throughput import on_cpu, scaling
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ SOLVED: Mapping[str, Any] = {
 
 def several(plan: TrainingPlan) -> dict[str, Any]:
     """Every figure, with a process for each GPU."""
-    from gpu_envs.backend.cuda import device_count
+    from gpu_envs.backend.driver import device_count
     from gpu_envs.cli.launch import launcher
 
     gpus = device_count()

@@ -18,7 +18,7 @@ def resolve_device(device: str) -> str:
     if name == "cpu":
         return name
     if name == "auto":
-        from gpu_envs.backend.cuda import device_count
+        from gpu_envs.backend.driver import device_count
 
         if device_count() == 0:
             return "cpu"
@@ -43,17 +43,17 @@ def device_of_one_replica() -> str:
     try:
         find_compiler()
     except NoCompilerError:
-        from gpu_envs.backend.cuda import device_count
+        from gpu_envs.backend.driver import device_count
 
         return "cuda" if device_count() > 0 else "cpu"  # where what was compiled before may do
     return "cpu"
 
 
 def _current_device() -> int:
-    from gpu_envs.backend.cuda import device_count
-    from gpu_envs.backend.cupy import import_cuda
+    from gpu_envs.backend.cupy import import_runtime
+    from gpu_envs.backend.driver import device_count
 
-    return int(import_cuda().runtime.getDevice()) if device_count() > 0 else 0
+    return int(import_runtime().getDevice()) if device_count() > 0 else 0
 
 
 def open_backend(device: str, threads: int | None = None, block_size: int | None = None) -> Backend:

@@ -1,4 +1,4 @@
-"""Imports of CuPy: as a whole where its arrays are wanted, and otherwise no more of it than a launch needs."""
+"""Imports of CuPy: as a whole where its arrays are wanted, and otherwise CUDA's runtime alone."""
 
 import contextlib
 import functools
@@ -6,32 +6,22 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_envs.backend.toolchain import prepare, private_folder
 
 
-class Cuda(NamedTuple):
-    """CuPy's ways to call CUDA: ``cupy.cuda.driver`` and ``cupy.cuda.runtime``."""
-
-    driver: Any
-    runtime: Any
-
-
-def import_cuda() -> Cuda:
-    """Imports what a launch needs, in a hundredth of the time that all of CuPy takes; or says what brings CuPy."""
-    try:
-        from cupy_backends.cuda.api import driver, runtime
-    except ImportError:
-        cuda = import_cupy().cuda
-        return Cuda(cuda.driver, cuda.runtime)
-    return Cuda(driver, runtime)
+def import_runtime() -> Any:
+    """Imports ``cupy.cuda.runtime``, by which CUDA's runtime is called, without the rest of CuPy."""
+    with importing():
+        from cupy_backends.cuda.api import runtime
+    return runtime
 
 
 @contextlib.contextmanager
 def on_device(index: int) -> Iterator[None]:
     """Makes a device the current one, and puts back which was it."""
-    runtime = import_cuda().runtime
+    runtime = import_runtime()
     before = runtime.getDevice()
     runtime.setDevice(index)
     try:
@@ -43,14 +33,21 @@ def on_device(index: int) -> Iterator[None]:
 def import_cupy() -> Any:
     """Imports CuPy, or says which extra brings it."""
     _look_at_cache()
-    try:
+    with importing():
         import cupy
+    return cupy
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Where CuPy or what comes with it cannot be imported, the error says which extra brings it."""
+    try:
+        yield
     except ImportError as error:
         raise ImportError(
             "device='cuda' needs CuPy: pip install 'gpu_envs[cuda13]' for a driver of CUDA 13, "
             f"'gpu_envs[cuda12]' for CUDA 12, or use device='cpu' ({error})"
         ) from error
-    return cupy
 
 
 @functools.cache

@@ -1,12 +1,13 @@
 """Compiles with NVRTC, NVIDIA's compiler as a library; what it made lies beside what the CPU's compiler made."""
 
+import ctypes
 import functools
 import re
 import warnings
 from typing import Any, NamedTuple
 
 from gpu_envs.backend import ahead
-from gpu_envs.backend.cupy import import_cuda, import_cupy
+from gpu_envs.backend.cupy import import_runtime, importing
 from gpu_envs.backend.toolchain import ELSEWHERE, cache_folder, digest, keep, prepare, whole
 from gpu_envs.errors import CompileError
 
@@ -79,31 +80,49 @@ def compiled(source: str, name: str, architecture: str) -> Compiled:
     Raises:
         CompileError: The compiler refuses it.
     """
-    nvrtc = _nvrtc()
-    text = source.encode("utf-8", "replace").decode()  # paths in it may be any bytes
-    program = nvrtc.createProgram(text, "kernels.cu", (), ())
+    program = ctypes.c_void_p()
+    text = source.encode("utf-8", "replace")  # paths in it may be any bytes
+    options = [option.encode() for option in (*OPTIONS, f"-arch={architecture}")]
+    _call("CreateProgram", ctypes.byref(program), text, b"kernels.cu", 0, None, None)
     try:
-        nvrtc.compileProgram(program, (*OPTIONS, f"-arch={architecture}"))
-        code = nvrtc.getCUBIN(program) if architecture.startswith("sm_") else b""
-        return Compiled(nvrtc.getPTX(program).decode(), code, _log(program))
-    except nvrtc.NVRTCError as error:
-        said = _log(program) or str(error)
+        _call("CompileProgram", program, len(options), (ctypes.c_char_p * len(options))(*options))
+        code = _made("CUBIN", program) if architecture.startswith("sm_") else b""
+        return Compiled(_text("PTX", program), code, _text("ProgramLog", program))
+    except _NvrtcError as error:
+        said = _text("ProgramLog", program) or str(error)
         raise CompileError(f"{name} did not compile with NVRTC:\n{said}", said) from None
     finally:
-        nvrtc.destroyProgram(program)
+        _call("DestroyProgram", ctypes.byref(program))
+
+
+def version() -> str:
+    """The library's version, 13.0 or the like.
+
+    Raises:
+        ImportError: What finds the library is not installed.
+        RuntimeError: The library is not there.
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _call("Version", ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
 
 
 def _for_device(source: str, name: str, architecture: str) -> bytes:
     """Machine code; for a device that this NVRTC does not know yet, PTX of the newest before it, for the driver."""
     wanted = int(re.sub(r"\D", "", architecture))
-    known = [each for each in _nvrtc().getSupportedArchs() if each <= wanted]
+    known = [each for each in _architectures() if each <= wanted]
     if known and wanted not in known:
         return compiled(source, name, f"compute_{max(known)}").ptx.encode()
     return compiled(source, name, architecture).cubin
 
 
-def _log(program: int) -> str:
-    return str(_nvrtc().getProgramLog(program)).strip("\0\n ")
+def _architectures() -> list[int]:
+    """Those that NVRTC compiles for: 90 is ``sm_90``."""
+    count = ctypes.c_int()
+    _call("GetNumSupportedArchs", ctypes.byref(count))
+    found = (ctypes.c_int * count.value)()
+    _call("GetSupportedArchs", found)
+    return list(found)
 
 
 @functools.cache
@@ -111,7 +130,7 @@ def _installed() -> str:
     """The version of NVRTC's package, which is found without loading the library; empty where there is none."""
     import importlib.metadata
 
-    major = import_cuda().driver.get_build_version() // 1000
+    major = import_runtime().runtimeGetVersion() // 1000
     try:
         return importlib.metadata.version("nvidia-cuda-nvrtc" + (f"-cu{major}" if major < 13 else ""))
     except importlib.metadata.PackageNotFoundError:
@@ -121,15 +140,38 @@ def _installed() -> str:
 @functools.cache
 def _loaded() -> str:
     """The version of the library itself, as it writes it into what it makes."""
-    newest = max(_nvrtc().getSupportedArchs())
+    newest = max(_architectures())
     release = re.search(r"release [\d.]+, V([\d.]+)", compiled("", "nothing", f"compute_{newest}").ptx)
-    return release[1] if release is not None else str(_nvrtc().getVersion())
+    return release[1] if release is not None else version()
 
 
-def _nvrtc() -> Any:
-    """CuPy's ``cupy.cuda.nvrtc``, in a fifth of the time that all of CuPy takes."""
-    try:
-        from cupy_backends.cuda.libs import nvrtc
-    except ImportError:
-        return import_cupy().cuda.nvrtc
-    return nvrtc
+class _NvrtcError(RuntimeError):
+    """What NVRTC says of a call that it refuses."""
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """The library, where NVIDIA's own search finds it: CuPy's module for it would import all of CuPy first."""
+    with importing():
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+    library = ctypes.CDLL(load_nvidia_dynamic_lib("nvrtc").abs_path)
+    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return library
+
+
+def _call(function: str, *given: Any) -> None:
+    status = getattr(_library(), f"nvrtc{function}")(*given)
+    if status != 0:
+        raise _NvrtcError(f"NVRTC says {_library().nvrtcGetErrorString(status).decode()} ({function})")
+
+
+def _made(what: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _call(f"Get{what}Size", program, ctypes.byref(size))
+    made = ctypes.create_string_buffer(size.value)
+    _call(f"Get{what}", program, made)
+    return made.raw
+
+
+def _text(what: str, program: ctypes.c_void_p) -> str:
+    return _made(what, program).decode(errors="replace").strip("\0\n ")

@@ -14,8 +14,8 @@ import numpy as np
 import gpu_envs
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.arrays import Array
-from gpu_envs.backend.cuda import device_count
 from gpu_envs.backend.cupy import import_cupy
+from gpu_envs.backend.driver import device_count
 from gpu_envs.backend.toolchain import find_compiler
 from gpu_envs.cli.launch import count_of
 from gpu_envs.cli.parser import OK, Parser, number, take_all

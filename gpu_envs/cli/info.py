@@ -206,7 +206,7 @@ def _torch(trials: probes.Trials, has_gpu: bool) -> Status:
 
 
 def _auto() -> Status:
-    from gpu_envs.backend.cuda import device_count
+    from gpu_envs.backend.driver import device_count
 
     return Status("cuda:0" if device_count() > 0 and probes.is_installed("cupy") else "cpu")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.ahead import available_threads
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 from gpu_envs.cli.launched import FELL, LOST, SHORT, launched
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
 from gpu_envs.cli.report import say

@@ -23,8 +23,8 @@ try:
     import cupy
     found["version"] = cupy.__version__
     try:
-        from cupy.cuda import nvrtc
-        found["nvrtc"] = ".".join(map(str, nvrtc.getVersion()))
+        from gpu_envs.backend import nvrtc
+        found["nvrtc"] = nvrtc.version()
     except Exception as error:
         found["nvrtc error"] = f"{type(error).__name__}: {error}"
     try:

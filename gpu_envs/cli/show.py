@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_envs.backend import open_backend, resolve_device
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 from gpu_envs.backend.program import Device
 from gpu_envs.cli.parser import OK, Parser, take_one
 from gpu_envs.cli.report import say

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.backend.cuda import device_count, wake
+from gpu_envs.backend.cuda import wake
+from gpu_envs.backend.driver import device_count
 from gpu_envs.cli.launch import Place, count_of, goes_on, launch, place, restarts
 from gpu_envs.cli.launched import launched
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, take_one

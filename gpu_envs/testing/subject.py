@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 from gpu_envs.backend.toolchain import find_compiler
 from gpu_envs.engine.by_role import ALONE, ByRole, roles_of
 from gpu_envs.engine.options import Options, config_of

@@ -15,7 +15,7 @@ import pytest
 from harness import assert_same_bits, numpy_of, with_package
 
 import gpu_envs
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 from gpu_envs.seeds import derived_seed
 
 pytest.importorskip("lightning")

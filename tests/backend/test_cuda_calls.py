@@ -1,18 +1,22 @@
 """What the CUDA backend asks of the driver, told by a driver that is none."""
 
+# ruff: noqa: N802  # functions are called as the driver's are
+
 import ctypes
+import functools
 import importlib.util
 import subprocess
 import sys
+import textwrap
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 from harness import with_package
 
-from gpu_envs.backend import cuda, cupy
-from gpu_envs.backend.cupy import Cuda
+from gpu_envs.backend import cuda, cupy, driver
 from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
 from gpu_envs.backend.structs import Struct
@@ -24,29 +28,62 @@ CALLS = {
 
 
 class Told:
-    """A driver and a runtime of two devices, that remember what they were told."""
+    """The driver's library and CUDA's runtime of two devices, that remember what they were told."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
-        self.current = 0
-        self.driver = SimpleNamespace(
-            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK=0,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-            moduleLoadData=lambda code: self.tell("load", code, self.current) or 7,
-            moduleGetFunction=lambda module, name: 100 * module + len(name),
-            funcGetAttribute=lambda attribute, function: 96 if attribute == 0 and function == 710 else 0,
-            funcSetAttribute=lambda function, attribute, value: self.tell("set", function, attribute, value),
-            launchKernel=lambda *given: self.tell("launch", self.current, *given[:8]),
-        )
+        self.current, self.major, self.version, self.status = 0, 9, 12030, 0
         self.runtime = SimpleNamespace(
             cudaDevAttrMultiProcessorCount=16,
             cudaDevAttrMaxSharedMemoryPerBlockOptin=97,
             getDevice=lambda: self.current,
             setDevice=self.choose,
             free=lambda _: None,
-            deviceGetAttribute=lambda number, _: {16: 132, 97: 232448, 75: 9, 76: 0}[number],
+            deviceGetAttribute=lambda number, _: {16: 132, 97: 232448, 75: self.major, 76: 0}[number],
             memGetInfo=lambda: (5, 10 + self.current),
         )
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = 2
+        return 0
+
+    def cuInit(self, flags: int) -> int:
+        return flags
+
+    def cuDriverGetVersion(self, version: Any) -> int:
+        version._obj.value = self.version
+        return 0
+
+    def cuModuleLoadData(self, module: Any, code: bytes) -> int:
+        module._obj.value = 7
+        return self.tell("load", code, self.current)
+
+    def cuModuleGetFunction(self, function: Any, module: ctypes.c_void_p, name: bytes) -> int:
+        function._obj.value = 100 * (module.value or 0) + len(name)
+        return 0
+
+    def cuFuncGetAttribute(self, value: Any, attribute: int, function: ctypes.c_void_p) -> int:
+        value._obj.value = 96 if attribute == 0 and function.value == 710 else 0
+        return 0
+
+    def cuFuncSetAttribute(self, function: ctypes.c_void_p, attribute: int, value: int) -> int:
+        return self.tell("set", function.value, attribute, value)
+
+    def cuLaunchKernelEx(self, config: Any, function: ctypes.c_void_p, arguments: Any, more: Any) -> int:
+        given = config._obj
+        attributes = [(given.attributes[i].id, given.attributes[i].value) for i in range(given.count)]
+        assert (given.stream, len(arguments), more) == (5, 1, None)
+        sizes = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
+        self.tell("launch", self.current, function.value, *sizes, given.shared_bytes, *attributes)
+        return self.status
+
+    def cuGetErrorName(self, status: int, text: Any) -> int:
+        text._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS" if status == 700 else None
+        return 0
+
+    def cuGetErrorString(self, status: int, text: Any) -> int:
+        text._obj.value = b"an illegal memory access was encountered" if status == 700 else None
+        return 0
 
     def tell(self, *what: Any) -> int:
         self.said.append(what)
@@ -60,11 +97,13 @@ class Told:
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     made = Told()
     for module in (cuda, cupy):
-        monkeypatch.setattr(module, "import_cuda", lambda: Cuda(made.driver, made.runtime))
-    monkeypatch.setattr(cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(cuda, "_launch_early", lambda _: None)
+        monkeypatch.setattr(module, "import_runtime", lambda: made.runtime)
+    monkeypatch.setattr(driver, "library", lambda: made)
     monkeypatch.setattr(cuda, "machine_code", lambda _, name, architecture: f"{name} for {architecture}".encode())
-    cuda._loaded.cache_clear()
+    for asked_once in (driver.device_count, driver.version, cuda._may_begin_early, cuda._loaded):
+        monkeypatch.setattr(
+            sys.modules[asked_once.__module__], asked_once.__name__, functools.cache(asked_once.__wrapped__)
+        )
     return made
 
 
@@ -89,54 +128,48 @@ def test_a_device_is_described(told: Told) -> None:
     assert told.current == 0
 
 
+EARLY, TOGETHER = (6, 1), (2, 1)
+
+
+def test_structs_are_as_the_driver_has_them() -> None:
+    assert (ctypes.sizeof(driver.Config), ctypes.sizeof(driver.Attribute)) == (56, 72)
+
+
 @pytest.mark.parametrize("index", [0, 1])
 def test_threads_are_as_many_as_registers_allow(told: Told, index: int) -> None:
-    assert launched(told, index, program(), 1000) == [("launch", index, 710, 11, 1, 1, 96, 1, 1, 0)]
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_launch_begins_while_the_one_before_it_ends(told: Told, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(config: Any, function: Any, arguments: Any, more: Any) -> int:
-        given = config._obj
-        attribute = given.attributes[0]
-        sizes = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
-        assert (given.stream, given.count, attribute.id, attribute.allowed, more) == (5, 1, 6, 1, None)
-        assert len(arguments) == 1
-        return told.tell("early", told.current, function.value, *sizes, given.shared_bytes)
-
-    monkeypatch.setattr(cuda, "_launch_early", lambda _: launch)
-    assert (ctypes.sizeof(cuda._Config), ctypes.sizeof(cuda._Attribute)) == (56, 72)  # as cuda.h has them
-    assert launched(told, index, program(), 1000) == [("early", index, 710, 11, 1, 1, 96, 1, 1, 0)]
-    late = program(grid=Grid(threads=64, replicas=2, early=False))
-    assert launched(told, index, late, 5) == [("launch", index, 710, 3, 1, 1, 64, 1, 1, 0)]
-
-
-def test_what_the_driver_says_of_an_early_launch_is_raised(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check_status(status: int) -> None:
-        raise RuntimeError(f"the driver says {status}")
-
-    told.driver.check_status = check_status
-    monkeypatch.setattr(cuda, "_launch_early", lambda _: lambda *_: 700)
-    with pytest.raises(RuntimeError, match="the driver says 700"):
-        launched(told, 0, program(), 1000)
+    assert launched(told, index, program(), 1000) == [("launch", index, 710, 11, 1, 1, 96, 1, 1, 0, EARLY)]
 
 
 @pytest.mark.parametrize(
-    ("version", "major", "early"), [(12030, 9, True), (13000, 9, True), (12020, 9, False), (13000, 8, False)]
+    ("grid", "attributes"),
+    [
+        (Grid(threads=64, replicas=2), [EARLY]),
+        (Grid(threads=64, replicas=2, early=False), []),
+        (Grid(threads=64, replicas=2, together=True), [TOGETHER]),
+    ],
 )
-def test_launches_begin_early_on_hopper(version: int, major: int, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Driver:
-        cuLaunchKernelEx = staticmethod(print)  # noqa: N815  # the driver's name
+def test_a_grid_says_how_it_is_launched(told: Told, grid: Grid, attributes: list[tuple[int, int]]) -> None:
+    assert launched(told, 1, program(grid=grid), 5) == [("launch", 1, 710, 3, 1, 1, 64, 1, 1, 0, *attributes)]
 
-        @staticmethod
-        def cuDriverGetVersion(at: Any) -> int:  # noqa: N802
-            at._obj.value = version
-            return 0
 
-    monkeypatch.setattr(cuda, "_driver", Driver)
-    runtime = SimpleNamespace(deviceGetAttribute=lambda *_: major)
-    monkeypatch.setattr(cuda, "import_cuda", lambda: Cuda(None, runtime))
-    assert (cuda._launch_early.__wrapped__(0) is not None) == early
+@pytest.mark.parametrize(
+    ("version", "major", "attributes"), [(12030, 9, [EARLY]), (13000, 9, [EARLY]), (12020, 9, []), (13000, 8, [])]
+)
+def test_launches_begin_early_on_hopper(
+    told: Told, version: int, major: int, attributes: list[tuple[int, int]]
+) -> None:
+    told.version, told.major = version, major
+    assert launched(told, 0, program(), 1000) == [("launch", 0, 710, 11, 1, 1, 96, 1, 1, 0, *attributes)]
+
+
+def test_what_the_driver_refuses_is_told_in_its_words(told: Told) -> None:
+    said = r"CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered \(cuLaunchKernelEx, 700\)"
+    told.status = 700
+    with pytest.raises(RuntimeError, match=said):
+        launched(told, 0, program(), 1000)
+    told.status = 9999
+    with pytest.raises(RuntimeError, match=r"unknown: unknown \(cuLaunchKernelEx, 9999\)"):
+        launched(told, 0, program(), 1000)
 
 
 def test_a_program_is_loaded_once_for_each_device(told: Told) -> None:
@@ -151,7 +184,7 @@ def test_shared_memory_is_asked_for_where_it_is_much(told: Told) -> None:
     cuda.CudaBackend(0).load(program(grid=Grid(threads=256, replicas=2, shared_bytes=50_000)))
     assert [words for words in told.said if words[0] == "set"] == [("set", 710, 8, 50_000)] * 2
     grid = Grid(threads=256, replicas=2, blocks=3, shared_bytes=100)
-    assert launched(told, 0, program(grid=grid), 5) == [("launch", 0, 710, 9, 1, 1, 256, 1, 1, 100)]
+    assert launched(told, 0, program(grid=grid), 5) == [("launch", 0, 710, 9, 1, 1, 256, 1, 1, 100, EARLY)]
 
 
 def test_what_is_begun_is_for_this_device(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,22 +210,35 @@ def test_who_binds_waits_for_the_compiler_and_nobody_before(told: Told, monkeypa
 def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
     script = """
         import sys
-        from gpu_envs.backend.cupy import import_cuda
-        driver, runtime = import_cuda()
-        for part, names in ((driver, "moduleLoadData moduleGetFunction launchKernel launchCooperativeKernel "
-                "check_status funcGetAttribute funcSetAttribute CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK "
-                "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"),
-                (runtime, "getDevice setDevice free deviceGetAttribute memGetInfo deviceSynchronize "
-                "cudaDevAttrMultiProcessorCount cudaDevAttrMaxSharedMemoryPerBlockOptin")):
-            for name in names.split():
-                getattr(part, name)
+        from gpu_envs.backend.cupy import import_runtime
+        runtime = import_runtime()
+        runtime.runtimeGetVersion()
+        for name in ("getDevice setDevice free deviceGetAttribute memGetInfo deviceSynchronize "
+                "cudaDevAttrMultiProcessorCount cudaDevAttrMaxSharedMemoryPerBlockOptin").split():
+            getattr(runtime, name)
         assert "cupy" not in sys.modules
         import cupy
-        assert (cupy.cuda.driver, cupy.cuda.runtime) == (driver, runtime)
+        assert cupy.cuda.runtime is runtime
     """
-    lines = "\n".join(line[8:] for line in script.splitlines())
+    run_python(script)
+
+
+@pytest.mark.skipif(driver.device_count() == 0, reason="needs a CUDA device")
+def test_training_imports_no_more_of_cupy_than_it_needs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = f"""
+        import os, sys
+        os.environ["GPU_ENVS_CACHE_DIR"] = {str(tmp_path)!r}  # so that NVRTC has to compile, too
+        from gpu_envs.training import Config, Trainer
+        Trainer(Config(env="CartPole-v1", device="cuda", num_envs=64, num_steps=8, run_dir="")).iterate(1)
+        assert "cupy" not in sys.modules
+    """
+    run_python(script)
+
+
+def run_python(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", lines], env=with_package(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", textwrap.dedent(script)], env=with_package(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -232,14 +278,14 @@ def test_a_device_is_started_by_its_context(monkeypatch: pytest.MonkeyPatch) -> 
         asked.append(("retain", device.value))
         return 0
 
-    driver = SimpleNamespace(cuInit=init, cuDeviceGet=get, cuDevicePrimaryCtxRetain=retain)
-    monkeypatch.setattr(cuda, "_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "import_cuda", no_cupy)
+    library = SimpleNamespace(cuInit=init, cuDeviceGet=get, cuDevicePrimaryCtxRetain=retain)
+    monkeypatch.setattr(driver, "library", lambda: library)
+    monkeypatch.setattr(cuda, "import_runtime", no_cupy)
     cuda._start(1)
     assert asked == []
-    monkeypatch.setattr(cuda, "import_cuda", lambda: None)
+    monkeypatch.setattr(cuda, "import_runtime", lambda: None)
     cuda._start(1)
     cuda._start(2)  # there is none: whoever asks for it later is told
     assert asked == [("init", 0), ("retain", 41), ("init", 0)]
-    monkeypatch.setattr(cuda, "_driver", lambda: None)
+    monkeypatch.setattr(driver, "library", lambda: None)
     cuda._start(0)

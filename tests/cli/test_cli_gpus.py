@@ -17,7 +17,7 @@ from harness import with_package
 
 pytest.importorskip("torch")
 
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
 from gpu_envs.cli.launch import Ending, explained
 from gpu_envs.cli.launched import FELL, LOST, MISTOOK, SHORT, tell_launcher

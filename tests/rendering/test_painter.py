@@ -145,7 +145,7 @@ def painted_on(device: str) -> str:
 @pytest.mark.parametrize("kind", ["disc", "line", "polygon", "all"])
 def test_both_devices_paint_the_same_bytes(kind: str) -> None:
     pytest.importorskip("cupy")
-    from gpu_envs.backend.cuda import device_count
+    from gpu_envs.backend.driver import device_count
 
     if device_count() == 0:
         pytest.skip("needs a CUDA device")

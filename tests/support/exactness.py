@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_kernels import Array
 
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 
 wide_enough = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 60, reason="this machine's long double is no wider than its double"

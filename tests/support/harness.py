@@ -12,7 +12,7 @@ import numpy as np
 
 import gpu_envs
 from gpu_envs.backend.arrays import to_numpy
-from gpu_envs.backend.cuda import device_count
+from gpu_envs.backend.driver import device_count
 from gpu_envs.envs import PARTICLES
 from gpu_envs.registry import known as registry
 from gpu_envs.registry.known import env_spec

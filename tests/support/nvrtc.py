@@ -1,13 +1,12 @@
 """Programs compiled by NVRTC, and what the compiler says of them."""
 
-import importlib.util
 import re
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gpu_envs
-from gpu_envs.backend.nvrtc import compiled
+from gpu_envs.backend.nvrtc import compiled, version
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 from gpu_envs.specs.distributions import Distribution
@@ -20,12 +19,8 @@ REGISTERS = {"float32": 128, "float64": 255}
 
 def nvrtc_missing() -> str:
     """Why NVRTC cannot compile here; empty where it can."""
-    if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed"
     try:
-        from cupy.cuda import nvrtc
-
-        nvrtc.getVersion()
+        version()
     except (ImportError, OSError, RuntimeError) as error:
         return f"NVRTC does not load: {error}"
     return ""

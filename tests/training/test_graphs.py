@@ -9,7 +9,7 @@ from trainers import GRID, small, timeless
 
 torch = pytest.importorskip("torch")
 
-from gpu_envs.backend.cuda import device_count  # noqa: E402
+from gpu_envs.backend.driver import device_count  # noqa: E402
 from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.process.graphs import captured  # noqa: E402
 

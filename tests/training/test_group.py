@@ -21,7 +21,7 @@ from ranks import together  # noqa: E402
 from torch import nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
-from gpu_envs.backend.cuda import device_count  # noqa: E402
+from gpu_envs.backend.driver import device_count  # noqa: E402
 from gpu_envs.backend.program import header_text  # noqa: E402
 from gpu_envs.registry import known  # noqa: E402
 from gpu_envs.training import Config, Trainer, resume, train  # noqa: E402
