@@ -233,6 +233,9 @@ FN float within(float x, float limit) {
     return x;
 }
 
+// A warp's outputs of a network.
+template <int NET> using Outputs = float[outs_of(NET, LAYERS - 1) / 8][4];
+
 // Where a warp is, in its block and in its group, and the values of its rows.
 struct InBlock {
     WideNumbers& numbers;

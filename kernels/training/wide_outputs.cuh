@@ -3,7 +3,7 @@
 template <int NET> FN void find_outputs(const OutputsCall& call, int worker, int workers) {
     const auto in_order = [](Index row) { return int(row); };
     run_wide<NET>(call, worker, workers, in_order, nullptr, nullptr,
-                  [&](Rowwise<Weights<NET, STEPS_FORTH>>& own, float (&c)[outs_of(NET, LAYERS - 1) / 8][4], Index row, int) {
+                  [&](const Own<NET>& own, Outputs<NET>& c, Index row, int) {
         constexpr int last = LAYERS - 1;
         for_accumulators<NET, outs_of(NET, last) / 8, out_of(NET, last)>(
             own, call.rows, row / GROUP_ROWS,

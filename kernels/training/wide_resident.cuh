@@ -74,6 +74,8 @@ FN void load_inputs(float (&x)[INPUTS / 8][4], const InBlock& own, const float* 
     }
 }
 
+template <int NET> using Own = InBlock;
+
 // One of so many workers runs its tiles: a row's observation is where `find` says, or nowhere if that is below 0.
 template <int NET, class Call, class Find, class Use>
 FN void run_wide(const Call& call, int worker, int workers, const Find& find, u32* largest, const u8* alive,
@@ -103,6 +105,6 @@ FN void run_wide(const Call& call, int worker, int workers, const Find& find, u3
         place = place_of(row + step);
         Left inputs[INPUTS / DEPTH];
         gather(inputs, x);
-        go_forth<NET, 0>(own, weights, inputs, [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) { use(own, c, row, now); });
+        go_forth<NET, 0>(own, weights, inputs, [&](Outputs<NET>& c) { use(own, c, row, now); });
     }
 }

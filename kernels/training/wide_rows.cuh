@@ -1,5 +1,7 @@
 // Rows on their way forth through all layers of a wide perceptron.
 
+template <int NET> using Own = Rowwise<Weights<NET, STEPS_FORTH>>;
+
 // One of so many workers runs its tiles: a row's observation is where `find` says, or nowhere if that is below 0.
 template <int NET, class Call, class Find, class Use>
 FN void run_wide(const Call& call, int worker, int workers, const Find& find, u32* largest, const u8* alive,
@@ -8,8 +10,8 @@ FN void run_wide(const Call& call, int worker, int workers, const Find& find, u3
     const Scale scale  = {call.mean, call.inverse, call.limit};
     const Index tiles  = (call.rows + GROUP_TILE - 1) / GROUP_TILE;
     const auto  weights = begin_network<NET, STEPS_FORTH>(memory, call, scale, turns_of(worker, workers, tiles));
-    Rowwise<Weights<NET, STEPS_FORTH>> own(memory, weights);
-    const auto place_of = [&](Index row) { return row < call.rows ? find(row) : -1; };
+    Own<NET>    own(memory, weights);
+    const auto  place_of = [&](Index row) { return row < call.rows ? find(row) : -1; };
     const Index begin   = own.group * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS;
     int         place   = place_of(worker * Index(GROUP_TILE) + begin);
     for (Index tile = worker; tile < tiles; tile += workers) {
@@ -20,7 +22,7 @@ FN void run_wide(const Call& call, int worker, int workers, const Find& find, u3
         place = place_of(row + workers * Index(GROUP_TILE));
         publish();
         group_barrier();
-        go_forth<NET, 0>(own, Passing{inputs}, [&](float (&c)[outs_of(NET, LAYERS - 1) / 8][4]) {
+        go_forth<NET, 0>(own, Passing{inputs}, [&](Outputs<NET>& c) {
             use(own, c, row, now);
             group_barrier();
         });

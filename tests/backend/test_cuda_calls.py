@@ -230,7 +230,7 @@ def test_training_imports_no_more_of_cupy_than_it_needs(tmp_path: Path) -> None:
         import os, sys
         os.environ["GPU_ENVS_CACHE_DIR"] = {str(tmp_path)!r}  # so that NVRTC has to compile, too
         from gpu_envs.training import Config, Trainer
-        Trainer(Config(env="CartPole-v1", device="cuda", num_envs=64, num_steps=8, run_dir="")).iterate(1)
+        Trainer(Config(env="CartPole-v1", device="cuda", num_envs=64, horizon=8, run_dir="")).iterate(1)
         assert "cupy" not in sys.modules
     """
     run_python(script)
