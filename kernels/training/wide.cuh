@@ -369,11 +369,12 @@ template <class Source> struct Rowwise : InBlock {
     FN void take_inputs(float (&x)[WARP_ROWS], int column, unsigned char* own, const Inputs<Tile>& inputs) {
         const Scale& scale = inputs.scale;
         if (inputs.seen.magnitude != nullptr) {
+            u32 largest = *inputs.seen.magnitude;  // (in a register: the compiler keeps what is pointed to in memory)
             UNROLL
             for (int r = 0; r < WARP_ROWS; ++r) {
-                const u32 magnitude    = from_lane(inputs.seen.counts, r) ? bits_of(x[r]) & ~(1u << 31) : 0;
-                *inputs.seen.magnitude = maximum(*inputs.seen.magnitude, magnitude);
+                largest = maximum(largest, from_lane(inputs.seen.counts, r) ? bits_of(x[r]) & ~(1u << 31) : 0);
             }
+            *inputs.seen.magnitude = largest;
         }
         if (scale.mean != nullptr) {
             const float mean = column < INPUTS ? memory.mean[column] : 0.0f;

@@ -3,6 +3,7 @@
 template <int NET> FN float over_blocks(const WideReduceCall& call, int place) {
     const int first = NETS > 1 && NET == 1 ? call.actors : 0, end = NETS > 1 && NET == 0 ? call.actors : call.blocks;
     float     sum   = 0;
+    _Pragma("unroll 16")
     for (int block = first; block < end; ++block) sum += call.sums[block * SUMS_OF_BLOCK + place];
     return sum;
 }
@@ -23,7 +24,7 @@ template <int NET, int L> FN bool sum_up(const WideReduceCall& call, int paramet
         const Index place = plain ? Index(row % SLICE) * Of::COLUMNS + column % Of::COLUMNS
                                   : Index(SLICE) * Of::COLUMNS + (Of::LAST ? column : row % SLICE);
         const float* from = call.partials + found_at<NET, L>().first + Index(slice) * workers * Of::SIZE + place;
-        _Pragma("unroll 8")
+        _Pragma("unroll 16")
         for (int worker = 0; worker < workers; ++worker) sum += from[Index(worker) * Of::SIZE];
         return true;
     }

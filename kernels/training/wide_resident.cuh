@@ -44,11 +44,11 @@ FN void go_forth(const InBlock& own, u32 weights, const Left (&rows)[STEPS_OF_RO
     }
 }
 
-// This thread's part of the inputs, normalised; of a row that is nowhere, zeros.
-FN void load_inputs(float (&x)[INPUTS / 8][4], const InBlock& own, const float* observations, int place, const Scale& scale,
-                    const Largest& seen) {
+using InputsOfWarp = float[INPUTS / 8][4];
+
+// This thread's part of the inputs of rows at those places; of a row that is nowhere, zeros.
+FN void load_inputs(InputsOfWarp& x, const InBlock& own, const float* observations, int place) {
     const int places[2] = {from_lane(place, own.lane / 4), from_lane(place, own.lane / 4 + 8)};
-    const int counts[2] = {from_lane(seen.counts, own.lane / 4), from_lane(seen.counts, own.lane / 4 + 8)};
     UNROLL
     for (int j = 0; j < INPUTS / 8; ++j) {
         UNROLL
@@ -58,20 +58,24 @@ FN void load_inputs(float (&x)[INPUTS / 8][4], const InBlock& own, const float* 
             x[j][q] = there ? observations[Index(places[q / 2]) * FEATURES + column] : 0.0f;
         }
     }
+}
+
+// The same normalised, when it is known how large they are.
+FN void normalise_inputs(InputsOfWarp& x, const InBlock& own, const Scale& scale, const Largest& seen) {
+    const int counts[2] = {from_lane(seen.counts, own.lane / 4), from_lane(seen.counts, own.lane / 4 + 8)};
+    u32       largest   = 0;
     UNROLL
     for (int j = 0; j < INPUTS / 8; ++j) {
         UNROLL
         for (int q = 0; q < 4; ++q) {
             const int column = 8 * j + own.lane % 4 * 2 + q % 2;
-            if (seen.magnitude != nullptr) {
-                const u32 magnitude = counts[q / 2] ? bits_of(x[j][q]) & ~(1u << 31) : 0;
-                *seen.magnitude     = maximum(*seen.magnitude, magnitude);
-            }
+            largest = maximum(largest, counts[q / 2] ? bits_of(x[j][q]) & ~(1u << 31) : 0);
             if (scale.mean != nullptr) {
                 x[j][q] = within((x[j][q] - own.numbers.mean[column]) * own.numbers.inverse[column], scale.limit);
             }
         }
     }
+    if (seen.magnitude != nullptr) *seen.magnitude = maximum(*seen.magnitude, largest);
 }
 
 template <int NET> using Own = InBlock;
@@ -95,16 +99,22 @@ FN void run_wide(const Call& call, int worker, int workers, const Find& find, u3
     const InBlock own(memory);
     const u32     weights  = u32(from_lane(int(shared_address(memory.weights)), 0));
     const auto    place_of = [&](Index row) { return row < call.rows ? find(row) : -1; };
+    const auto    counts_of = [&](int place) { return int(place >= 0 && (alive == nullptr || alive[place] != 0)); };
     const Index   step     = workers * Index(GROUP_TILE);
     Index         row      = worker * Index(GROUP_TILE) + own.group * GROUP_ROWS + own.warp * WARP_ROWS + own.lane % WARP_ROWS;
-    int           place    = place_of(row);
+    int           place    = place_of(row), counts = counts_of(place);
+    InputsOfWarp  x;
+    load_inputs(x, own, call.observations, place);
     for (Index tile = worker; tile * GROUP_TILE < call.rows; tile += workers, row += step) {
-        const int counts = place >= 0 && (alive == nullptr || alive[place] != 0), now = place;
-        float     x[INPUTS / 8][4];
-        load_inputs(x, own, call.observations, now, scale, {largest, counts});
-        place = place_of(row + step);
+        const int now = place;
+        normalise_inputs(x, own, scale, {largest, counts});
         Left inputs[INPUTS / DEPTH];
         gather(inputs, x);
-        go_forth<NET, 0>(own, weights, inputs, [&](Outputs<NET>& c) { use(own, c, row, now); });
+        place = place_of(row + step);
+        go_forth<NET, 0>(own, weights, inputs, [&](Outputs<NET>& c) {
+            counts = counts_of(place);  // of the next rows, which come while these are used
+            load_inputs(x, own, call.observations, place);
+            use(own, c, row, now);
+        });
     }
 }
