@@ -256,6 +256,13 @@ struct InBlock {
         warp_barrier();
     }
     FN float* values() const { return numbers.values + thread_rank() / WARP * WARP; }
+
+    FN void await_turn() const {
+        asm volatile("bar.sync %0, %1;" ::"r"(GROUPS + 1 + group), "n"(2 * GROUP) : "memory");
+    }
+    FN void pass_turn() const {
+        asm volatile("bar.arrive %0, %1;" ::"r"(GROUPS + 1 + (group + 1) % GROUPS), "n"(2 * GROUP) : "memory");
+    }
 };
 
 // A warpgroup at work on its rows.
@@ -267,10 +274,10 @@ template <class Source> struct Rowwise : InBlock {
 
     FN Rowwise(WideMemory& memory_, const Source& source_)
         : InBlock(memory_), memory(memory_), source(source_), rows(memory_.rows[group_of_block()]) {
-        if (group == GROUPS - 1) pass_turn();  // the first turn is the first group's
+        if (Source::in_turn() && group == GROUPS - 1) pass_turn();  // the first turn is the first group's
     }
     FN ~Rowwise() {
-        if (group == 0) await_turn();  // and so is the last, which nobody takes
+        if (Source::in_turn() && group == 0) await_turn();  // and so is the last, which nobody takes
     }
 
     // Adds the product with what the ring brings next: FIRST numbers of each row, from `aside` on, for N columns, or if
@@ -282,7 +289,7 @@ template <class Source> struct Rowwise : InBlock {
         const Lines<> left(u32(from_lane(int(shared_address(rows) + nothing()), 0)) + aside);
         const u32     ring = shared_address(memory.ring.stages) + nothing();
         settle(c);
-        await_turn();
+        if (Source::in_turn()) await_turn();
         ROLLED
         for (int done = 0; done < all; done += parts) {
             const u32 from = part_of_row(done);
@@ -291,18 +298,10 @@ template <class Source> struct Rowwise : InBlock {
             else if (rest > 0) multiply_stage<rest>(c, left, from, ring);
             if (done > 0) leave(number - 2);
         }
-        pass_turn();
+        if (Source::in_turn()) pass_turn();
         finish<0>();
         settle(c);
         leave(number - 1);
-    }
-    FN void await_turn() const {
-        if constexpr (!Source::in_turn()) return;
-        asm volatile("bar.sync %0, %1;" ::"r"(GROUPS + 1 + group), "n"(2 * GROUP) : "memory");
-    }
-    FN void pass_turn() const {
-        if constexpr (!Source::in_turn()) return;
-        asm volatile("bar.arrive %0, %1;" ::"r"(GROUPS + 1 + (group + 1) % GROUPS), "n"(2 * GROUP) : "memory");
     }
     static constexpr int PART = DEPTH * int(sizeof(Stored)), OF_LINE = LINE / PART;  // bytes of a product's depth
     FN static u32 part_of_row(int part) { return u32(part * PART / PIECE * (GROUP_ROWS * PIECE) + part * PART % PIECE); }
@@ -512,9 +511,6 @@ FN void go_forth(Own& own, const Tile& tile, const Use& use) {
 
 // Rows of which nothing is kept.
 struct Passing {
-    static constexpr bool SHARES = sizeof(Stored) == 2;  // (in TF32 acting is 7 % slower so, where updates are quicker)
-    const Inputs<GroupTile<8, DEPTH>>& inputs;
-    template <int FROM, class Own> FN void load(Own& own) const { own.template load_inputs<false, FROM>(inputs); }
     template <int L, int N> FN void sums(const float (&)[N][4], const float (&)[2], int) const {}
     template <int L, int N> FN void activations(const float (&)[N][4], int) const {}
 };

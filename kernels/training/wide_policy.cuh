@@ -49,18 +49,18 @@ template <int NET> struct LossOfRows {
     }
 
     template <class Own> FN void write(const Own& own, float* sums) {
-        judge.write(sums, reinterpret_cast<float (&)[WARPS][SUMS]>(own.memory.sums), [] { block_barrier(); });
+        judge.write(sums, reinterpret_cast<float (&)[WARPS][SUMS]>(own.numbers.sums), [] { block_barrier(); });
         block_barrier();
         UNROLL
         for (int d = 0; d < LOG_STDS; ++d) {
             const float sum = summed_over_warp(by_log_std[d]);
-            if (own.lane == 0) own.memory.sums[thread_rank() / WARP][d] = sum;
+            if (own.lane == 0) own.numbers.sums[thread_rank() / WARP][d] = sum;
         }
         block_barrier();
         const int d = thread_rank();
         if (NET == 0 && d < LOG_STDS) {
             float sum = 0;
-            for (int w = 0; w < WARPS; ++w) sum += own.memory.sums[w][d];
+            for (int w = 0; w < WARPS; ++w) sum += own.numbers.sums[w][d];
             sums[SUMS + d] = sum;
         }
     }

@@ -337,8 +337,18 @@ def activation_text(activation: str) -> str:
     return f"{kinds}\nconstexpr Activation ACTIVATION = {activation.upper()};"
 
 
+LEFT_FACTORS = {
+    4: ("const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4))),
+    1: ("u64 left", '"l"(left)'),
+}
+"""Declarations and operands of a product's left factor, by its words: in registers, or told of in one."""
+
+
 def group_products(precision: str, columns: Iterable[int]) -> str:
-    """Products of a warpgroup for so many columns of the right factor: an instruction each."""
+    """Products of a warpgroup for so many columns of the right factor: an instruction each.
+
+    In bf16 the right factor's depth may also go across its lines.
+    """
     depth, kind, more = {"tf32": (8, "tf32", ""), "bf16": (16, "bf16", ", 0")}[precision]
     text = ["template <int N> struct Product;"]
     for count in sorted(set(columns)):
@@ -347,14 +357,13 @@ def group_products(precision: str, columns: Iterable[int]) -> str:
         operands = ", ".join(f'"+f"(c[{number // 4}][{number % 4}])' for number in range(sums))
         name = f"wgmma.mma_async.sync.aligned.m64n{count}k{depth}.f32.{kind}.{kind}"
         text.append(f"template <> struct Product<{count}> {{")
-        for left, declared, given, transposed in (
-            (4, "const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4)), more),
-            (1, "u64 left", '"l"(left)', 2 * more),
-        ):
+        ways = [("add", 4, more), ("add", 1, 2 * more), *([("add_across", 4, ", 1")] if more else [])]
+        for way, left, transposed in ways:
+            declared, given = LEFT_FACTORS[left]
             factor = ", ".join(f"%{sums + number}" for number in range(left))
             factor = f"{{{factor}}}" if left > 1 else factor
             text.append(
-                f"    FN static void add(float (&c)[{count // 8}][4], {declared}, u64 right, bool keep) {{\n"
+                f"    FN static void {way}(float (&c)[{count // 8}][4], {declared}, u64 right, bool keep) {{\n"
                 f'        asm volatile("{{ .reg .pred keep; setp.ne.b32 keep, %{sums + left + 1}, 0; {name} '
                 f'{{{outputs}}}, {factor}, %{sums + left}, keep, 1, 1{transposed}; }}"\n'
                 f'                     : {operands} : {given}, "l"(right), "r"(int(keep)));\n    }}'

@@ -255,29 +255,32 @@ class WideNetwork:
         """Acting and valuing, or the outputs of functions."""
         if self.functions:
             return self._program("", None, ["wide_rows", "wide_outputs"], {"outputs": OUTPUTS_CALL})
-        calls, bytes_ = {"act": ACT_CALL, "values": VALUES_CALL}, self._resident_bytes
-        resident = self.precision == "bf16" and self.features <= _MOST_IN_REGISTERS and bytes_ <= MOST_SHARED
-        resident = resident and self.head.kind == "discrete"  # a box's outputs go to the rows' memory
-        rows = ["wide_resident"] if resident else ["wide_rows"]
-        own = ["wide_means", "wide_choices", "wide_draw", *rows, "wide_act"]
-        return self._program("sampler", SAMPLE_CALL, own, calls, shared=bytes_ if resident else None)
+        calls = {"act": ACT_CALL, "values": VALUES_CALL}
+        rows = "wide_resident" if self._resident_bytes else "wide_rows"
+        own = ["wide_means", "wide_choices", "wide_draw", rows, "wide_act"]
+        return self._program("sampler", SAMPLE_CALL, own, calls, shared=self._resident_bytes)
 
-    @property
-    def _resident_bytes(self) -> int:
-        """Shared memory of a block that has all weights of a net's way forth."""
+    @functools.cached_property
+    def _resident_bytes(self) -> int | None:
+        """Shared memory of a block with all weights of a net, where rows go through it in registers; None elsewhere."""
+        if self.precision != "bf16" or self.features > _MOST_IN_REGISTERS or self.head.kind != "discrete":
+            return None  # a box's outputs go to the rows' memory
         weights = max(
             sum(self._tile(_padded(outs, 16), ins, self._line) for ins, outs in self._shapes(net))
             for net in range(len(self.nets))
         )
-        return weights + self._numbers_bytes + 2 * 1024
+        bytes_ = weights + self._numbers_bytes + 2 * 1024
+        return bytes_ if bytes_ <= MOST_SHARED else None
 
     def update_program(self) -> Program:
         """The derivatives by the sums of all layers."""
         if self.functions:
-            own = ["wide_given", "wide_update"]
+            own = ["wide_given", "wide_keeping", "wide_rows_update", "wide_update"]
             return self._program("", None, own, {"update": BACK_CALL})
-        own = ["samples", "wide_means", "wide_choices", "wide_judge", "wide_policy", "wide_update"]
-        return self._program("policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL})
+        rows = ["wide_resident", "wide_keeping", "wide_resident_update"]
+        rows = rows if self._resident_bytes else ["wide_keeping", "wide_rows_update"]
+        own = ["samples", "wide_means", "wide_choices", "wide_judge", "wide_policy", *rows, "wide_update"]
+        return self._program("policy_loss", LOSS_CALL, own, {"update": UPDATE_CALL}, shared=self._resident_bytes)
 
     def gradient_program(self) -> Program:
         """The gradient, part by part."""
