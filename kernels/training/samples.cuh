@@ -4,7 +4,7 @@ constexpr int SUMS = 6;
 
 struct Sample {
     int     place;  // -1: there is none
-    u8      alive;
+    int     alive;
     float   log_prob, advantage, target, old_value;
     Element action[WIDTH];
 };

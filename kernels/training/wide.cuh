@@ -95,7 +95,8 @@ struct WideRows {
 
 struct WideNumbers {
     alignas(16) float bias[MOST_BIAS], gains[NORMED + 1], shifts[NORMED + 1];
-    float mean[INPUTS], inverse[INPUTS], values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
+    alignas(16) float mean[INPUTS], inverse[INPUTS];
+    float values[GROUPS * GROUP], sums[WARPS][SUMS_AND_MORE];
     struct { u32 from, bytes; } of_stage[STAGES_OF_TILE];  // where its weights lie among the packed ones
     u32   zero;
 };

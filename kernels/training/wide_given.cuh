@@ -1,7 +1,7 @@
 // A loss of the outputs of functions whose derivatives by them are linear, each in its own output: what wide_update.cuh
 // goes back from. The outputs are told where they are wanted.
 
-struct FunctionRow { int place; u8 alive; };
+struct FunctionRow { int place, alive; };
 
 FN bool keeps_of(const UpdateCall& call)       { return call.weights != 0; }          // for the gradient of the weights
 FN bool reaches_inputs(const UpdateCall& call) { return call.by_inputs != nullptr; }  // on the way back
@@ -14,7 +14,7 @@ template <int NET> struct LossOfRows {
     FunctionRow          sample;
 
     FN explicit LossOfRows(const UpdateCall&) {}
-    FN void fetch(const UpdateCall&, int place) { sample = {place, u8(place >= 0)}; }
+    FN void fetch(const UpdateCall&, int place) { sample = {place, place >= 0}; }
 
     template <class Own, class Tile>
     FN void take_back(Own& own, const UpdateCall& call, const FunctionRow&, Index unit, float (&c)[OUTS / 8][4], Tile& kept) {

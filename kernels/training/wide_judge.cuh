@@ -14,7 +14,7 @@ FN void judge_choices(Judge<ACTOR, CRITIC>& judge, const Sample& own, float (&c)
     for (int h = 0; h < 2; ++h) {
         const int from = lane / 4 + 8 * h;
         Sample&   s    = sample[h];
-        s.alive        = u8(from_lane(int(own.alive), from));
+        s.alive        = from_lane(own.alive, from);
         if (ACTOR) s.log_prob = from_lane(own.log_prob, from);
         if (ACTOR) s.advantage = from_lane(own.advantage, from);
         if (CRITIC) s.target = from_lane(own.target, from);

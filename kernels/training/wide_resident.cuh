@@ -95,34 +95,42 @@ using InputsOfWarp = float[WITH_ONE / 8][4];
 
 // This thread's part of the inputs of rows at those places; of a row that is nowhere, zeros.
 FN void load_inputs(InputsOfWarp& x, const InBlock& own, const float* observations, int place) {
-    const int places[2] = {from_lane(place, own.lane / 4), from_lane(place, own.lane / 4 + 8)};
+    const int column = own.lane % 4 * 2;
     UNROLL
-    for (int j = 0; j < WITH_ONE / 8; ++j) {
+    for (int h = 0; h < 2; ++h) {
+        const int          of_row = from_lane(place, own.lane / 4 + 8 * h);
+        const float* const row    = observations + Index(of_row) * FEATURES + column;
         UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int column = 8 * j + own.lane % 4 * 2 + q % 2;
-            const bool there = places[q / 2] >= 0 && column < FEATURES;
-            x[j][q] = there ? observations[Index(places[q / 2]) * FEATURES + column] : 0.0f;
+        for (int j = 0; j < WITH_ONE / 8; ++j) {
+            UNROLL
+            for (int p = 0; p < 2; ++p) {
+                const bool known = of_row >= 0 && (8 * j + 8 <= FEATURES || 8 * j + column + p < FEATURES);
+                x[j][2 * h + p]  = known ? row[8 * j + p] : 0.0f;
+            }
         }
     }
 }
 
 // The same normalised, when it is known how large they are.
 FN void normalise_inputs(InputsOfWarp& x, const InBlock& own, const Scale& scale, const Largest& seen) {
-    const int counts[2] = {from_lane(seen.counts, own.lane / 4), from_lane(seen.counts, own.lane / 4 + 8)};
-    u32       largest   = 0;
-    UNROLL
-    for (int j = 0; j < WITH_ONE / 8; ++j) {
+    if (seen.magnitude != nullptr) {
+        const int counts[2] = {from_lane(seen.counts, own.lane / 4), from_lane(seen.counts, own.lane / 4 + 8)};
+        u32       largest   = *seen.magnitude;  // (in a register: the compiler keeps what is pointed to in memory)
         UNROLL
-        for (int q = 0; q < 4; ++q) {
-            const int column = 8 * j + own.lane % 4 * 2 + q % 2;
-            largest = maximum(largest, counts[q / 2] ? bits_of(x[j][q]) & ~(1u << 31) : 0);
-            if (scale.mean != nullptr && column < FEATURES) {
-                x[j][q] = within((x[j][q] - own.numbers.mean[column]) * own.numbers.inverse[column], scale.limit);
-            }
+        for (int j = 0; j < WITH_ONE / 8; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) largest = maximum(largest, counts[q / 2] ? bits_of(x[j][q]) & ~(1u << 31) : 0);
         }
+        *seen.magnitude = largest;
     }
-    if (seen.magnitude != nullptr) *seen.magnitude = maximum(*seen.magnitude, largest);
+    if (scale.mean == nullptr) return;
+    UNROLL
+    for (int j = 0; j < INPUTS / 8; ++j) {
+        const int     column = 8 * j + own.lane % 4 * 2;
+        const Wide<2> mean = read_anew(own.numbers.mean + column), inverse = read_anew(own.numbers.inverse + column);
+        UNROLL
+        for (int q = 0; q < 4; ++q) x[j][q] = within((x[j][q] - mean.value[q % 2]) * inverse.value[q % 2], scale.limit);
+    }
 }
 
 template <int NET> using Own = ResidentRows;
