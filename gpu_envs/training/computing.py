@@ -13,7 +13,7 @@ from gpu_envs.training.policies.functions import why_torch
 from gpu_envs.training.rollout.horizon_env import role_infos, simulated
 from gpu_envs.training.rollout.policy_rows import assign, learns
 
-_ACTING = "torch, and kernel_sample of sampler.cuh"
+_ACTING = "torch, and kernel_sample of sample.cuh"
 _HORIZON = "kernel_act_and_step of act_and_step.cuh, a whole horizon with its steps"
 _BUFFER = ("buffer", "kernel_insert and kernel_draw of replay.cuh")
 _STEP = ("step", "kernel_collect and kernel_adam of optimise.cuh")
@@ -37,7 +37,7 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "functions": (
         ("weights", "kernel_pack of wide_pack.cuh, before each of the others"),
-        ("acting", "kernel_outputs of wide_outputs.cuh, and kernel_sample of sampler.cuh"),
+        ("acting", "kernel_outputs of wide_outputs.cuh, and kernel_sample of sample.cuh"),
         ("values", "kernel_outputs of wide_outputs.cuh"),
         ("gradient", f"{_WIDE_GRADIENT}; the loss is torch's"),
         _STEP,
@@ -58,7 +58,7 @@ _KERNELS: Mapping[str, Sequence[tuple[str, str]]] = {
     "": (
         ("acting", _ACTING),
         ("values", "torch"),
-        ("gradient", "torch, and kernel_loss of policy_loss.cuh"),
+        ("gradient", "torch, and kernel_loss of loss.cuh"),
         _STEP,
     ),
 }

@@ -164,12 +164,3 @@ template <class Env> FN void work_out(const LossCall& call, const LocalMemory& m
     else gaussian_loss(samples, call, rows, env);
     rows.store(env);
 }
-
-KERNEL(kernel_loss, LossCall) {
-    const LocalMemory memory(STAGED_BYTES);
-    if constexpr (BY_WARPS) {
-        FOR_EACH_ENV_OF_A_WARP(env, call.rows) work_out(call, memory, env);
-    } else {
-        FOR_EACH_ENV(env, call.rows) work_out(call, memory, env);
-    }
-}

@@ -137,12 +137,3 @@ template <class Env> FN void draw(const SampleCall& call, const LocalMemory& mem
         FOR_EACH_LANE(k, env) call.entropies[env.index(k)] = total.entropy[k];
     }
 }
-
-KERNEL(kernel_sample, SampleCall) {
-    const LocalMemory memory(STAGED_BYTES);
-    if constexpr (BY_WARPS) {
-        FOR_EACH_ENV_OF_A_WARP(env, call.rows) draw(call, memory, env);
-    } else {
-        FOR_EACH_ENV(env, call.rows) draw(call, memory, env);
-    }
-}

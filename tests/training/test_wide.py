@@ -80,6 +80,7 @@ CASES = {
     "two parts": Case(discrete(3), 256, (64,), shared=False),
     "many choices": Case(discrete(8, 80), 20, (256, 256), shared=True, activation="relu"),  # in bf16 the ring is short
     "alike": Case(box(2), 12, (128, 128, 128), shared=False, activation="silu"),
+    "whole lines": Case(discrete(7), 64, (128,), shared=False),  # no room in them for a one
     "two alike": Case(discrete(3), 20, (128, 64, 64), shared=True, normalised=True),
 }
 

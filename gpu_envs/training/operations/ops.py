@@ -174,8 +174,9 @@ def _table(kind: str, name: str, values: list[str]) -> str:
 
 def program(head: Head, kernel: str) -> Program:
     """The source of the sampler, ``sample``, or of the loss, ``loss``."""
-    header, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
-    return program_of(("training/distributions.cuh", f"training/{header}.cuh"), {kernel: call}, head_settings(head))
+    functions, call = {"sample": ("sampler", SAMPLE_CALL), "loss": ("policy_loss", LOSS_CALL)}[kernel]
+    parts = [f"training/{part}.cuh" for part in ("distributions", functions, kernel)]
+    return program_of(parts, {kernel: call}, head_settings(head))
 
 
 def flags(action_mask: torch.Tensor | None) -> torch.Tensor | None:

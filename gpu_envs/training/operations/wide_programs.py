@@ -200,7 +200,7 @@ class WideNetwork:
         biases = max(sum(_padded(outs, 16) for _, outs in self._shapes(net)) for net in range(len(self.nets)))
         normed = 2 * _padded(self._normed + 1, 4)  # gains and shifts
         numbers = biases + normed + 1 + 2 * _padded(self.features, 16) + 2 * 128 + WARPS * self._sums_and_more
-        return 4 * numbers + 8 * self._stages_of_tile
+        return _padded(4 * numbers + 8 * self._stages_of_tile, 16)
 
     @property
     def _sums_and_more(self) -> int:

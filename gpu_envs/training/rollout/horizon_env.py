@@ -1,7 +1,6 @@
 """The environment as training sees it: by role, with storage for a horizon of steps."""
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, final
@@ -265,6 +264,7 @@ class HorizonEnv:
 
     def __init__(self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0) -> None:
         """Makes the environment and the storage; its first replica has this number."""
+        self._sums = EpisodeSums(device)  # is compiled while the environment is
         world = simulated(config, num_envs, device)
         ways = {"shared_observations": world.apart, "active_heads": world.active_heads}
         self.env = make_env(config, num_envs, device, "SameStep", first_replica=first_replica, **ways)
@@ -305,10 +305,6 @@ class HorizonEnv:
             first = next(iter(self.storage.values()))  # all of a replica's agents are reported together
             found.append(self._sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
         return found
-
-    @functools.cached_property
-    def _sums(self) -> EpisodeSums:
-        return EpisodeSums(self.device)
 
     @property
     def code(self) -> str:
