@@ -1,5 +1,5 @@
 // Rows on their way forth through all layers of a wide perceptron whose weights find room in a block's memory, all of them.
-// A warpgroup's 64 rows never leave its registers, and it waits for nobody.
+// A warpgroup's 64 rows never leave its registers.
 
 constexpr u32 FORTH_BYTES = maximum(packed_bytes(0, STEPS_FORTH), packed_bytes(NETS - 1, STEPS_FORTH));
 
