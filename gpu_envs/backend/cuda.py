@@ -112,17 +112,27 @@ class CudaKernels(Kernels):
         return self._on_device(launch_all)
 
     def _on_device(self, run: Launch) -> Launch:
-        """The same, whichever device is the current one."""
+        """The same, whichever device is the current one, and in any thread."""
         current, index = import_runtime().getDevice, self._device
 
         def launch(stream: int) -> None:
-            if current() == index:
+            if _thread.has_context and current() == index:
                 run(stream)
             else:
                 with on_device(index):
                     run(stream)
+                _thread.has_context = True
 
         return launch
+
+
+class _Thread(threading.local):
+    """What is known of each thread: the driver launches only where CUDA's runtime has chosen a device before."""
+
+    has_context = False
+
+
+_thread = _Thread()
 
 
 @final

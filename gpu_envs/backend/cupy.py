@@ -13,8 +13,10 @@ from gpu_envs.backend.toolchain import prepare, private_folder
 
 def import_runtime() -> Any:
     """Imports ``cupy.cuda.runtime``, by which CUDA's runtime is called, without the rest of CuPy."""
-    with importing():
+    try:
         from cupy_backends.cuda.api import runtime
+    except ImportError:
+        return import_cupy().cuda.runtime
     return runtime
 
 

@@ -63,7 +63,7 @@ def begin(source: str, name: str, architecture: str) -> None:
 
     def make() -> None:
         prepare(path.parent)
-        keep(path, _for_device(source, name, architecture))
+        keep(path.with_name(_file(source, name, architecture, _own_version())), _for_device(source, name, architecture))
 
     if not path.exists():
         ahead.begin((source, architecture), name, make)
@@ -99,8 +99,7 @@ def version() -> str:
     """The library's version, 13.0 or the like.
 
     Raises:
-        ImportError: What finds the library is not installed.
-        RuntimeError: The library is not there.
+        ImportError: The library, or what finds it, is not there.
     """
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call("Version", ctypes.byref(major), ctypes.byref(minor))
@@ -137,6 +136,11 @@ def _installed() -> str:
         return ""
 
 
+def _own_version() -> str:
+    """The version of what compiles in this process, where another library was loaded before, too."""
+    return _installed() if _installed().startswith(f"{version()}.") else _loaded()
+
+
 @functools.cache
 def _loaded() -> str:
     """The version of the library itself, as it writes it into what it makes."""
@@ -154,7 +158,11 @@ def _library() -> ctypes.CDLL:
     """The library, where NVIDIA's own search finds it: CuPy's module for it would import all of CuPy first."""
     with importing():
         from cuda.pathfinder import load_nvidia_dynamic_lib
-    library = ctypes.CDLL(load_nvidia_dynamic_lib("nvrtc").abs_path)
+
+        try:
+            library = ctypes.CDLL(load_nvidia_dynamic_lib("nvrtc").abs_path)
+        except (RuntimeError, OSError) as error:
+            raise ImportError(f"NVRTC does not load: {error}") from error
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     return library
 

@@ -20,6 +20,7 @@ from gpu_envs.training.divergence import check_figures, check_weights
 from gpu_envs.training.learners.learner import SETTINGS_THAT_STAY, Learner
 from gpu_envs.training.need import check_room
 from gpu_envs.training.operations.device_schedule import DeviceSchedules
+from gpu_envs.training.operations.episodes import EpisodeSums
 from gpu_envs.training.policies.networks import Networks
 from gpu_envs.training.process.graphs import GraphWork, captured, why_eager
 from gpu_envs.training.process.group import Group
@@ -84,8 +85,7 @@ class Trainer:
         self._on_gpu = self.device != "cpu"
         open_backend(self.device, config.threads)  # says what is missing, before torch does
         check_room(config, self.device, modules or {})
-        self.iteration = 0
-        self.seconds = 0.0
+        self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
             self._random = RandomState.of(config.seed, self._group.rank, self.device)
@@ -121,13 +121,13 @@ class Trainer:
                 self._players[name], self._networks[name] = make_player(policy_rows, config, device, kept.get(name))
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
+        self._episode_sums = EpisodeSums(device)  # they are compiled while the environment is
         self._horizon_env = horizon_env = env or HorizonEnv(*whose)  # what policies need is being compiled
         rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self._players.values()]
         self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(
             [role.name for role in horizon_env.roles], {name: each.names for name, each in self.learners.items()},
-            config.horizon, device,
-            UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
+            config.horizon, device, UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
         )  # fmt: skip
         self._figures, self._asked = (torch.zeros(size, device=device) for size in (self._mailbox.size, 1))
         self._fused_rollout = FusedRollout.of(horizon_env, self.learners, self._players, config.params)
@@ -164,7 +164,7 @@ class Trainer:
             learner.conclude(self._horizon_env.storage)
             learner.update()
         self._horizon_env.forget_cut_episodes()
-        parts = [part.flatten() for part in self._horizon_env.episodes()]
+        parts = [part.flatten() for part in self._horizon_env.episodes(self._episode_sums)]
         torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
         self._group.combine(self._figures, sum(part.numel() for part in parts))  # learners' differ in the largest alone
 

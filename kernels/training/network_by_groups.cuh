@@ -34,11 +34,6 @@ template <int OUTPUTS> struct GroupSamples {
     GroupTile<padded(OUTPUTS, 8), GROUP_ROWS> by_out;
 };
 
-FN unsigned char* memory_of_block() {
-    const u32 begin = u32(__cvta_generic_to_shared(staging)), aside = (0u - begin) % alignof(GroupLayers);
-    return reinterpret_cast<unsigned char*>(staging) + aside;
-}
-
 template <int OUTPUTS> struct GroupMemory {
     GroupNet<OUTPUTS>     net;
     GroupSamples<OUTPUTS> samples[GROUPS];
@@ -46,7 +41,7 @@ template <int OUTPUTS> struct GroupMemory {
     float sums[WARPS][SUMS], by_bias_3[WARPS][OUTPUTS];
     u32   roots[GROUPS + 1];
 
-    FN static GroupMemory& of_block() { return *reinterpret_cast<GroupMemory*>(memory_of_block()); }
+    FN static GroupMemory& of_block() { return *reinterpret_cast<GroupMemory*>(memory_of_block(alignof(GroupLayers))); }
 };
 
 constexpr u64 GROUP_BYTES = sizeof(GroupMemory<PARAMETERS>) + alignof(GroupMemory<PARAMETERS>);
@@ -86,7 +81,7 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int ro
 
 // Loads what actor and critic have alike. It may be used after publish() and a barrier of the block, as a Learner begins.
 FN void load_alike(const UpdateCall& call, const Places& at) {
-    GroupLayers& layers = *reinterpret_cast<GroupLayers*>(memory_of_block());
+    GroupLayers& layers = *reinterpret_cast<GroupLayers*>(memory_of_block(alignof(GroupLayers)));
     load_layer<FEATURES, HIDDEN_1>(layers.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
                                    call.flat + at.weight_1, HIDDEN_1);
     load_layer<HIDDEN_1, HIDDEN_2>(layers.second, HIDDEN_2, &layers.second_back, call.flat + at.weight_2, HIDDEN_2);
@@ -111,7 +106,7 @@ struct Gradients {
     // The last warpgroup gets the sums over all.
     FN void add_up() {
         static_assert((X_LINES + Y_LINES + OUTS) / 2 * GROUP * sizeof(float) <= sizeof(GroupMemory<1>));
-        float* const room = reinterpret_cast<float*>(memory_of_block()) + thread_rank() % GROUP;
+        float* const room = reinterpret_cast<float*>(memory_of_block(alignof(GroupLayers))) + thread_rank() % GROUP;
         for (int turn = 0; turn < GROUPS; ++turn) {
             block_barrier();
             if (turn != group_of_block()) continue;

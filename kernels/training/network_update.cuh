@@ -5,9 +5,8 @@
 // two branches: it is compiled once so.
 
 template <bool ACTOR, int OUTPUTS>
-FN void update(Gradients& sums, SampleRow& sample, const UpdateCall& call, const Places& places, int rows, int worker,
-               int workers) {
-    const int place = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
+FN void update(Gradients& sums, SampleRow& sample, const UpdateCall& call, const Places& places, int rows, int place,
+               int worker, int workers) {
     fetch_facts<ACTOR, !ACTOR>(sample, call);
     Learner<ACTOR, OUTPUTS> learner(sums, call, places, rows);
     for (Index tile = worker; tile * TILE < call.rows; tile += workers) {
@@ -28,7 +27,7 @@ KERNEL_OF_BLOCKS(kernel_update, UpdateCall, THREADS, UPDATE_BLOCKS) {
     fetch_inputs(sample, call, warp_lane());
     load_alike(call, places);
     Gradients sums;
-    if (acts) update<true, PARAMETERS>(sums, sample, call, ACTOR_PLACES, MEANS, worker, workers);
-    else update<false, 1>(sums, sample, call, CRITIC_PLACES, 1, worker, workers);
+    if (acts) update<true, PARAMETERS>(sums, sample, call, ACTOR_PLACES, MEANS, place, worker, workers);
+    else update<false, 1>(sums, sample, call, CRITIC_PLACES, 1, place, worker, workers);
     sums.write(call.partials + Index(worker) * (call.parameters + SUMS), places, acts ? MEANS : 1);
 }

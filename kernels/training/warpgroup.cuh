@@ -4,10 +4,16 @@
 // 16 rows as tensor_core.cuh has them. Right comes from a tile in shared memory, Left from registers or from a tile. The
 // tensor cores work while the warps go on: accumulators may be read after finish().
 //
-// Generated before it: Product<N> for each N that is used, with two functions add(c, left, right, keep).
+// Generated before it: Product<N> for each N that is used, with two functions add(c, left, right, keep); in bf16 a third,
+// add_across, for a Right whose lines the depth goes across.
 
 constexpr int GROUP = 4 * WARP, GROUP_ROWS = 4 * WARP_ROWS;
 
+// A block's shared memory from the next address on that is so aligned.
+FN unsigned char* memory_of_block(u32 alignment) {
+    const u32 begin = u32(__cvta_generic_to_shared(staging)), aside = (0u - begin) % alignment;
+    return reinterpret_cast<unsigned char*>(staging) + aside;
+}
 FN int  group_of_block()         { return from_lane(thread_rank() / GROUP, 0); }
 FN void group_barrier()          { asm volatile("bar.sync %0, %1;" ::"r"(group_of_block() + 1), "n"(GROUP) : "memory"); }
 FN void begin_products()         { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -2,7 +2,8 @@
 //
 // Rows of activations lie in shared memory, where they are the next product's left factor. The weights do not fit beside
 // them: they stream through a ring, packed by wide_pack.cuh in the order in which they are used, forth through all
-// layers and, for updates, back. More than CHUNK features come in chunks.
+// layers and, for updates, back. More than CHUNK features come in chunks. (Where all weights do find room, in
+// wide_resident.cuh, no ring is needed, and rows stay in registers.)
 //
 // Generated before it: FEATURES, COLUMNS_1 (of the first layer's weights), LAYERS (with that of the outputs), NETS and for
 // each net n and layer l in_of(n, l), out_of(n, l), rows_of(n, l) (of the weights, padding included), weight_at(n, l),
@@ -102,10 +103,7 @@ struct WideNumbers {
 };
 
 struct WideMemory : WideRows, WideNumbers {
-    FN static WideMemory& of_block() {
-        const u32 begin = shared_address(staging), aside = (0u - begin) % 1024u;
-        return *reinterpret_cast<WideMemory*>(reinterpret_cast<unsigned char*>(staging) + aside);
-    }
+    FN static WideMemory& of_block() { return *reinterpret_cast<WideMemory*>(memory_of_block(1024)); }
 };
 
 // How the tensor cores are told of lines of 128 or 64 bytes from an address on. All but the address is known before.

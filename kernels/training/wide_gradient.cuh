@@ -8,10 +8,7 @@ struct GradientMemory {
     Ring<DEEP, LEFT_BYTES + RIGHT_BYTES, GROUPS> ring;
     alignas(1024) unsigned char ones[GROUP_ROWS * PIECE];
 
-    FN static GradientMemory& of_block() {
-        const u32 begin = shared_address(staging), aside = (0u - begin) % 1024u;
-        return *reinterpret_cast<GradientMemory*>(reinterpret_cast<unsigned char*>(staging) + aside);
-    }
+    FN static GradientMemory& of_block() { return *reinterpret_cast<GradientMemory*>(memory_of_block(1024)); }
 };
 static_assert(sizeof(GradientMemory) + 1024 <= SHARED_BYTES);
 

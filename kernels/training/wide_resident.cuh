@@ -6,10 +6,7 @@ constexpr u32 FORTH_BYTES = maximum(packed_bytes(0, STEPS_FORTH), packed_bytes(N
 struct ResidentWeights { alignas(1024) unsigned char weights[FORTH_BYTES]; };
 struct ResidentMemory : ResidentWeights, WideNumbers {
     u64 gate;  // through which they come
-    FN static ResidentMemory& of_block() {
-        const u32 begin = shared_address(staging), aside = (0u - begin) % 1024u;
-        return *reinterpret_cast<ResidentMemory*>(reinterpret_cast<unsigned char*>(staging) + aside);
-    }
+    FN static ResidentMemory& of_block() { return *reinterpret_cast<ResidentMemory*>(memory_of_block(1024)); }
 };
 static_assert(sizeof(ResidentMemory) + 1024 <= SHARED_BYTES);
 

@@ -2,6 +2,7 @@
 
 # ruff: noqa: N802  # functions are called as the driver's are
 
+import concurrent.futures
 import ctypes
 import functools
 import importlib.util
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 import pytest
 from harness import with_package
 
+import gpu_envs
 from gpu_envs.backend import cuda, cupy, driver
 from gpu_envs.backend.launcher import load_kernels
 from gpu_envs.backend.program import Grid, KernelSettings, Program, program_of
@@ -234,6 +236,17 @@ def test_training_imports_no_more_of_cupy_than_it_needs(tmp_path: Path) -> None:
         assert "cupy" not in sys.modules
     """
     run_python(script)
+
+
+@pytest.mark.skipif(driver.device_count() == 0, reason="needs a CUDA device")
+@pytest.mark.parametrize("device", range(max(1, driver.device_count())))
+def test_a_thread_that_has_not_called_cuda_yet_can_step(device: int) -> None:
+    torch = pytest.importorskip("torch")
+    env = gpu_envs.make("CartPole-v1", 4, device=f"cuda:{device}", output="torch")
+    env.reset(seed=0)
+    actions = torch.zeros(4, dtype=torch.int32, device=f"cuda:{device}")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(env.step, actions).result()) == 5
 
 
 def run_python(script: str) -> None:

@@ -94,6 +94,14 @@ def test_programs_of_another_nvrtc_are_left_alone(cache: Path, monkeypatch: pyte
     assert len({*cache.iterdir()} - {own}) == 1
 
 
+def test_what_is_begun_is_named_by_the_library_that_makes_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_installed", lambda: "12.9.86")
+    source = SOURCE.replace("ANSWER", "1")
+    nvrtc.begin(source, "answer", "sm_90a")
+    ahead.wait((source, "sm_90a"))
+    assert [kept.name for kept in cache.iterdir()] == [nvrtc._file(source, "answer", "sm_90a", nvrtc._loaded())]
+
+
 def test_the_library_says_the_version_of_its_package() -> None:
     assert nvrtc._installed() in ("", nvrtc._loaded())
 

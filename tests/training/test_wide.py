@@ -78,7 +78,8 @@ CASES = {
     "normalised apart": Case(box(3), 30, (128, 64, 128), shared=False, activation="silu", normalised=True),
     "long": Case(discrete(6), 475, (256, 128), shared=True),  # fills its kilobytes of shared memory
     "two parts": Case(discrete(3), 256, (64,), shared=False),
-    "many choices": Case(discrete(8, 80), 20, (256, 256), shared=True, activation="relu"),  # in bf16 the ring is short
+    "many choices": Case(discrete(8, 80), 20, (256, 256), shared=True, activation="relu"),
+    "short ring": Case(discrete(8, 80), 71, (256, 256), shared=True, activation="relu"),  # in bf16
     "alike": Case(box(2), 12, (128, 128, 128), shared=False, activation="silu"),
     "whole lines": Case(discrete(7), 64, (128,), shared=False),  # no room in them for a one
     "two alike": Case(discrete(3), 20, (128, 64, 64), shared=True, normalised=True),
@@ -87,7 +88,12 @@ CASES = {
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize(
-    ("name", "precision"), [("Tag", "tf32"), ("box apart", "bf16"), ("normalised", "tf32"), ("long", "tf32")]
+    ("name", "precision"),
+    [
+        *(("Tag", precision) for precision in ROUNDING),
+        *(("normalised", precision) for precision in ROUNDING),
+        *(("box apart", "bf16"), ("apart", "bf16"), ("short ring", "bf16"), ("long", "tf32")),
+    ],
 )
 def test_compiles(name: str, precision: str) -> None:
     case = CASES[name]
@@ -272,22 +278,24 @@ def test_gradients_of_any_number_of_samples(samples: int) -> None:
 
 
 @hopper
+@pytest.mark.parametrize("precision", ROUNDING)
 @pytest.mark.parametrize("name", ["Tag", "box apart"])
-def test_gradients_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_in_pieces(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide_kernels, "MOST_KEPT", 1)
     given = given_of(CASES[name], 1000, alive=True)
     indices = torch.randperm(1000, generator=torch.Generator().manual_seed(1))[:777].int().cuda()
-    check_gradients(CASES[name], given, indices, LossSettings(), "tf32")
-    check_gradients(CASES[name], given, None, LossSettings(), "tf32")
+    check_gradients(CASES[name], given, indices, LossSettings(), precision)
+    check_gradients(CASES[name], given, None, LossSettings(), precision)
 
 
 @hopper
 @pytest.mark.parametrize("settings", [LossSettings(clipped=False, value_weight=1.5), LossSettings(value_clip=0.3)])
+@pytest.mark.parametrize("precision", ROUNDING)
 @pytest.mark.parametrize("name", ["Tag", "box", "apart"])
-def test_gradients_of_chosen_samples_by_other_losses(name: str, settings: LossSettings) -> None:
+def test_gradients_of_chosen_samples_by_other_losses(name: str, precision: str, settings: LossSettings) -> None:
     given = given_of(CASES[name], 5000, scaled=True)
     indices = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:3333].int().cuda()
-    check_gradients(CASES[name], given, indices, settings, "tf32")
+    check_gradients(CASES[name], given, indices, settings, precision)
 
 
 @hopper
@@ -349,6 +357,44 @@ def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) 
     # Where two choices are nearly as likely, or a random number falls between two shares, a rounding decides.
     assert same.float().mean() > 1 - max(off * head.width, 0.002)
     assert (mine[1] - theirs[1])[same].abs().max() <= 2 * head.width * off + 1e-5
+
+
+@hopper
+@pytest.mark.parametrize("precision", ROUNDING)
+@pytest.mark.parametrize("name", ["Tag", "apart", "box"])
+def test_the_largest_observation(name: str, precision: str) -> None:
+    case, rows = CASES[name], 777
+    given, largest = given_of(case, rows), torch.zeros(1, device="cuda")
+    wide, _ = wide_of(case, given, precision)
+    before, values = given.observations.cuda(), torch.empty(rows, device="cuda")
+    seen = before.clone()
+
+    def found(alive: Any = None) -> float:
+        largest.zero_()
+        wide.values(seen, values, largest=largest, alive=alive)
+        return float(largest.item())
+
+    assert found() == seen.abs().max().item()
+    for row in (0, rows // 2, rows - 1):
+        seen.copy_(before)
+        for number in (-1e3, -torch.inf, torch.nan):
+            seen[row, row % case.features] = number
+            assert found() == pytest.approx(abs(number), nan_ok=True)
+            alive = torch.arange(rows, device="cuda") != row
+            assert found(alive) == seen[alive].abs().max().item()
+
+
+@hopper
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_values_of_chosen_rows(precision: str) -> None:
+    case, rows = CASES["Tag"], 1000
+    given = given_of(case, rows)
+    wide, _ = wide_of(case, given, precision)
+    observations, places = given.observations.cuda(), torch.randperm(rows, device="cuda")[:333].int()
+    of_all, chosen = torch.empty(rows, device="cuda"), torch.empty(333, device="cuda")
+    wide.values(observations, of_all)
+    wide.values(observations, chosen, places=places)
+    assert torch.equal(chosen, of_all[places.long()])
 
 
 @hopper

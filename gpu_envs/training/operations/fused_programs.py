@@ -337,7 +337,7 @@ def activation_text(activation: str) -> str:
     return f"{kinds}\nconstexpr Activation ACTIVATION = {activation.upper()};"
 
 
-LEFT_FACTORS = {
+_LEFT_FACTORS = {
     4: ("const u32 (&left)[4]", ", ".join(f'"r"(left[{number}])' for number in range(4))),
     1: ("u64 left", '"l"(left)'),
 }
@@ -359,7 +359,7 @@ def group_products(precision: str, columns: Iterable[int]) -> str:
         text.append(f"template <> struct Product<{count}> {{")
         ways = [("add", 4, more), ("add", 1, 2 * more), *([("add_across", 4, ", 1")] if more else [])]
         for way, left, transposed in ways:
-            declared, given = LEFT_FACTORS[left]
+            declared, given = _LEFT_FACTORS[left]
             factor = ", ".join(f"%{sums + number}" for number in range(left))
             factor = f"{{{factor}}}" if left > 1 else factor
             text.append(

@@ -264,7 +264,6 @@ class HorizonEnv:
 
     def __init__(self, config: Config, device: str, num_envs: int, horizon: int, first_replica: int = 0) -> None:
         """Makes the environment and the storage; its first replica has this number."""
-        self._sums = EpisodeSums(device)  # is compiled while the environment is
         world = simulated(config, num_envs, device)
         ways = {"shared_observations": world.apart, "active_heads": world.active_heads}
         self.env = make_env(config, num_envs, device, "SameStep", first_replica=first_replica, **ways)
@@ -295,15 +294,15 @@ class HorizonEnv:
         first = next(iter(self.storage.values()))
         return first.episode_length[:, :, 0] > 0  # all of a replica's agents are reported together
 
-    def episodes(self) -> list[torch.Tensor]:
+    def episodes(self, sums: EpisodeSums) -> list[torch.Tensor]:
         """Of each step and role: how many agents' episodes ended, and the sums of their returns and lengths.
 
         Where there are metrics, also how many replicas' ended, and the sums of these, ``[1 + metrics, horizon]``.
         """
-        found = [storage.episodes(self._sums) for storage in self.storage.values()]
+        found = [storage.episodes(sums) for storage in self.storage.values()]
         if self.episode_metrics is not None:
             first = next(iter(self.storage.values()))  # all of a replica's agents are reported together
-            found.append(self._sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
+            found.append(sums.of(first.episode_length, self.episode_metrics, add_lengths=False))
         return found
 
     @property
