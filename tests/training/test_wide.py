@@ -390,11 +390,11 @@ def test_values_of_chosen_rows(precision: str) -> None:
     case, rows = CASES["Tag"], 1000
     given = given_of(case, rows)
     wide, _ = wide_of(case, given, precision)
-    observations, places = given.observations.cuda(), torch.randperm(rows, device="cuda")[:333].int()
+    observations, places = given.observations.cuda(), torch.randperm(rows, device="cuda")[:333]
     of_all, chosen = torch.empty(rows, device="cuda"), torch.empty(333, device="cuda")
     wide.values(observations, of_all)
     wide.values(observations, chosen, places=places)
-    assert torch.equal(chosen, of_all[places.long()])
+    assert torch.equal(chosen, of_all[places])
 
 
 @hopper
