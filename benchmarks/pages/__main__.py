@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages import commands, comparisons, environments, figures, off_policy
+from benchmarks.pages import commands, comparisons, environments, figures, off_policy, several_gpus
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 MADE: Mapping[str, Callable[[Path], str]] = {
     **environments.MADE, **figures.MADE, **comparisons.MADE, **off_policy.MADE, **commands.MADE,
+    **several_gpus.MADE,
 }  # fmt: skip
 """By name: from the page to what stands there."""
 

@@ -191,6 +191,10 @@ def training_cuda(_page: Path) -> str:
             f"torch.distributions: {sampler['torch']['graph_us']:.0f} us",
         )
     )
+    acting = results("training_cuda", "acting")
+    share = f"{percent(acting['bf16']['share'])} of the rate of torch's product of 8,192 x 8,192"
+    what = "acting for them by a network of 256 x 256 in bf16, drawn and valued, in a CUDA graph"
+    rows.append((what, f"{acting['bf16']['us']:.0f} us, {share}", ""))
     return table(("what", "ours", "JAX"), rows)
 
 
@@ -296,41 +300,6 @@ def drawn_worlds(_page: Path) -> str:
     return table(("preset", "worlds solved, by the worst and the best seed", "seconds of training"), rows)
 
 
-def gpus(_page: Path) -> str:
-    """Two GPUs together."""
-    found = results("training_cuda", "gpus")
-    named = {
-        "cartpole_65536_1": "PPO on CartPole, 65,536 replicas a GPU x 32, 1 epoch",
-        "cartpole_65536_4": "the same, 4 epochs",
-        "cartpole_4096_4": "the same, 4 epochs, 4,096 replicas a GPU",
-        "tag_2000": "A2C on TagContinuous, 10 + 100 agents, 2,000 replicas a GPU",
-    }
-    rows = [
-        (what, f"{short(found['trained'][name]['together'])} steps/s", percent(found["trained"][name]["share"], 1))
-        for name, what in named.items()
-    ]
-    stepped = found["stepped"]
-    alone = f"{short(statistics.median(stepped['at_once']))} steps/s"
-    rows.append(("environments alone, CartPole, 4 M replicas a GPU", alone, percent(stepped["share"], 1)))
-    return table(("what", "together", "share"), rows)
-
-
-def sums(_page: Path) -> str:
-    """What two GPUs tell each other."""
-    found = results("training_cuda", "gpus")
-    of, solved = found["sums"], found["solved"]
-    seeds = len(solved["runs_s"]["together"])
-    solve = f"CartPole until its return is 475, 8,192 replicas in all; median of {seeds} seeds"
-    return table(
-        ("what", "two GPUs", "one"),
-        [
-            (f"the sum of CartPole's {of['numbers']:,} numbers, in a graph", f"{of['gather_us']:.1f} us", ""),
-            ("sum, norm and step of Adam", f"{of['together_us']:.1f} us", f"{of['alone_us']:.1f} us"),
-            (solve, f"{solved['together_s']:.3f} s", f"{solved['alone_s']:.3f} s"),
-        ],
-    )
-
-
 # --- an environment's own ---
 
 
@@ -393,8 +362,6 @@ MADE: Mapping[str, Callable[[Path], str]] = {
     "worlds": worlds,
     "drawn": drawn,
     "drawn-worlds": drawn_worlds,
-    "gpus": gpus,
-    "sums": sums,
     "measured": measured,
 }
 """By the name in the pages."""
