@@ -8,15 +8,11 @@ constexpr int GROUPS  = THREADS / GROUP;
 constexpr int X_LINES = padded(FEATURES + 1, 8), Y_LINES = HIDDEN_1 + 8;  // with a line of ones, for the biases
 static_assert(HIDDEN_1 == GROUP_ROWS && HIDDEN_2 == GROUP_ROWS);
 
-// What actor and critic have alike, at the begin of a block's memory.
-struct GroupLayers {
-    GroupTile<HIDDEN_1, INPUTS>   first;
-    GroupTile<HIDDEN_2, HIDDEN_1> second;
-    GroupTile<HIDDEN_1, HIDDEN_2> second_back;
-};
-
-template <int OUTPUTS> struct GroupNet : GroupLayers {
+template <int OUTPUTS> struct GroupNet {
     static constexpr int OUTS = padded(OUTPUTS, 8), BACK_OUTS = padded(OUTPUTS, DEPTH);
+    GroupTile<HIDDEN_1, INPUTS>    first;
+    GroupTile<HIDDEN_2, HIDDEN_1>  second;
+    GroupTile<HIDDEN_1, HIDDEN_2>  second_back;
     GroupTile<OUTS, HIDDEN_2>      third;
     GroupTile<HIDDEN_2, BACK_OUTS> third_back;
     alignas(16) float bias_1[HIDDEN_1];
@@ -41,11 +37,13 @@ template <int OUTPUTS> struct GroupMemory {
     float sums[WARPS][SUMS], by_bias_3[WARPS][OUTPUTS];
     u32   roots[GROUPS + 1];
 
-    FN static GroupMemory& of_block() { return *reinterpret_cast<GroupMemory*>(memory_of_block(alignof(GroupLayers))); }
+    FN static GroupMemory& of_block() { return *reinterpret_cast<GroupMemory*>(memory_of_block(alignof(GroupMemory))); }
 };
 
 constexpr u64 GROUP_BYTES = sizeof(GroupMemory<PARAMETERS>) + alignof(GroupMemory<PARAMETERS>);
 static_assert(GROUP_BYTES <= SHARED_BYTES && sizeof(GroupMemory<1>) <= sizeof(GroupMemory<PARAMETERS>));
+// Whether updates of actor and critic are one program: it is compiled in half the time, and faster in TF32, slower in bf16.
+constexpr bool ALIKE = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
 
 // Fills a layer's factors, and zeros where they are padded.
 template <int IN, int OUT, class Forth, class Back>
@@ -61,13 +59,16 @@ FN void load_layer(Forth& forth, int outs, Back* back, const float* weights, int
 }
 
 template <int OUTPUTS>
-FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int rows, const Scale& scale) {
+FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int rows, int outputs, const Scale& scale) {
+    load_layer<FEATURES, HIDDEN_1>(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
+                                   flat + at.weight_1, HIDDEN_1);
+    load_layer<HIDDEN_1, HIDDEN_2>(net.second, HIDDEN_2, &net.second_back, flat + at.weight_2, HIDDEN_2);
     load_layer<HIDDEN_2, OUTPUTS>(net.third, net.OUTS, &net.third_back, flat + at.weight_3, rows);
     const int j = thread_rank();
     if (j < HIDDEN_1) net.bias_1[j] = flat[at.bias_1 + j];
     if (j < HIDDEN_2) net.bias_2[j] = flat[at.bias_2 + j];
     if (j < net.OUTS) {
-        const bool apart = rows <= j && j < OUTPUTS;
+        const bool apart = rows <= j && j < outputs;
         net.bias_3[j]    = j < rows ? flat[at.bias_3 + j]
                            : apart  ? clip(flat[at.log_std + j - rows], LOG_STD_LOW, LOG_STD_HIGH)
                                     : 0.0f;
@@ -79,92 +80,27 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Places& at, int ro
     }
 }
 
-// Loads what actor and critic have alike. It may be used after publish() and a barrier of the block, as a Learner begins.
-FN void load_alike(const UpdateCall& call, const Places& at) {
-    GroupLayers& layers = *reinterpret_cast<GroupLayers*>(memory_of_block(alignof(GroupLayers)));
-    load_layer<FEATURES, HIDDEN_1>(layers.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
-                                   call.flat + at.weight_1, HIDDEN_1);
-    load_layer<HIDDEN_1, HIDDEN_2>(layers.second, HIDDEN_2, &layers.second_back, call.flat + at.weight_2, HIDDEN_2);
-}
-
-// The weights' gradients, of actor or critic. Behind a layer's inputs there is a line of ones, whose column is the biases'.
-struct Gradients {
-    static constexpr int OUTS = padded(PARAMETERS, 8);
-    float by_1[X_LINES / 8][4] = {}, by_2[Y_LINES / 8][4] = {}, by_3[OUTS / 8][4] = {};
-
-    // When all products are done, and nobody reads weights any more.
-    FN void write(float* partial, const Places& at, int rows) {
-        add_up();
-        if (group_of_block() < GROUPS - 1) return;
-        write_product(partial + at.weight_1, partial + at.bias_1, FEATURES, by_1);
-        write_product(partial + at.weight_2, partial + at.bias_2, HIDDEN_1, by_2);
-        each_of(by_3, [&](float sum, int row, int column) {
-            if (column < rows) partial[at.weight_3 + column * HIDDEN_2 + row] = sum;
-        });
-    }
-
-    // The last warpgroup gets the sums over all.
-    FN void add_up() {
-        static_assert((X_LINES + Y_LINES + OUTS) / 2 * GROUP * sizeof(float) <= sizeof(GroupMemory<1>));
-        float* const room = reinterpret_cast<float*>(memory_of_block(alignof(GroupLayers))) + thread_rank() % GROUP;
-        for (int turn = 0; turn < GROUPS; ++turn) {
-            block_barrier();
-            if (turn != group_of_block()) continue;
-            pass_on(by_1, room, turn);
-            pass_on(by_2, room + X_LINES / 2 * GROUP, turn);
-            pass_on(by_3, room + (X_LINES + Y_LINES) / 2 * GROUP, turn);
-        }
-    }
-    template <int N> FN static void pass_on(float (&c)[N][4], float* room, int turn) {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                float& place = room[(4 * j + q) * GROUP];
-                if (turn > 0) c[j][q] += place;
-                if (turn < GROUPS - 1) place = c[j][q];
-            }
-        }
-    }
-
-    template <int N, class Use> FN static void each_of(const float (&c)[N][4], const Use& use) {
-        const int lane = warp_lane(), warp = thread_rank() / WARP % 4;
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            UNROLL
-            for (int q = 0; q < 4; ++q) {
-                use(c[j][q], warp * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
-            }
-        }
-    }
-    template <int N>
-    FN static void write_product(float* weights, float* bias, int columns, const float (&c)[N][4]) {
-        each_of(c, [&](float sum, int row, int column) {
-            if (column < columns) weights[row * columns + column] = sum;
-            if (column == columns) bias[row] = sum;
-        });
-    }
-};
-
-// One network's gradient, of all tiles that a block takes.
-template <bool ACTOR, int OUTPUTS> struct Learner {
+// One network's gradient, of all tiles that a block takes. Behind a layer's inputs there is a line of ones, whose column is
+// the biases'.
+template <class Role> struct Learner {
+    static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = GroupNet<OUTPUTS>::OUTS, BACK_OUTS = GroupNet<OUTPUTS>::BACK_OUTS;
     static constexpr int STEPS_1 = HIDDEN_1 / DEPTH, STEPS_2 = HIDDEN_2 / DEPTH;
+    const Role             role;
     GroupMemory<OUTPUTS>&  memory;
     GroupSamples<OUTPUTS>& own;
     const UpdateCall&      call;
-    Judge<ACTOR, !ACTOR>   judge;
+    Judge                  judge;
     Scale                  scale;
     Root                   of_net, of_own;
     int                    lane, warp;
-    float (&by_1)[X_LINES / 8][4], (&by_2)[Y_LINES / 8][4], (&by_3)[OUTS / 8][4], by_bias_3[OUTPUTS] = {};
+    float by_1[X_LINES / 8][4] = {}, by_2[Y_LINES / 8][4] = {}, by_3[OUTS / 8][4] = {}, by_bias_3[OUTPUTS] = {};
 
-    FN Learner(Gradients& sums, const UpdateCall& call_, const Places& places, int rows)
-        : memory(GroupMemory<OUTPUTS>::of_block()), own(memory.samples[group_of_block()]), call(call_), judge(call_),
+    FN Learner(const Role& role_, const UpdateCall& call_, const Places& places, int rows)
+        : role(role_), memory(GroupMemory<OUTPUTS>::of_block()), own(memory.samples[group_of_block()]), call(call_), judge(call_),
           scale{call_.mean, call_.inverse, call_.limit}, of_net(&memory.net, &memory.net, memory.roots + GROUPS),
-          of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP),
-          by_1(sums.by_1), by_2(sums.by_2), by_3(reinterpret_cast<float (&)[OUTS / 8][4]>(sums.by_3)) {
-        load<OUTPUTS>(memory.net, call.flat, places, rows, scale);
+          of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP) {
+        load<OUTPUTS>(memory.net, call.flat, places, rows, role.outputs(), scale);
         for (int e = thread_rank() % GROUP; e < 8 * GROUP_ROWS; e += GROUP) {  // ones, where no sample writes
             const int    line = e / GROUP_ROWS, row = e % GROUP_ROWS;
             const Stored mark = Arithmetic::stored(line == 0 ? 1.0f : 0.0f);
@@ -184,28 +120,27 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         of_own.recall(memory.roots + group_of_block());
         silence(sample, lane);
         normalise(sample.x, net, scale, lane);
+        const Sample now = sample;
+        sample.place     = sample.next;  // from here on of the tile after, which is fetched as early as there is room
+        sample.next      = place_of(call, after_next);
+        fetch_facts(sample, call, role.acts, !role.acts);
         Left from_y[STEPS_1], from_z[STEPS_2];
         {
             Left from_x[INPUTS / DEPTH];
             gather(from_x, sample.x);
+            settle(from_x);
             float y[HIDDEN_1 / 8][4];
             begin(y, net.bias_1, lane);
-            settle(y);
-            begin_products();
-            multiply_rows(y, from_x, net.first, of_net);
-            commit_products();
-            finish<0>();  // of the tile before, too
-            settle(y);
+            finish<0>();  // of the tile before: with some under way at a branch the compiler would wait for each product
+            multiply_now(y, from_x, net.first);
             activate(y);
             group_barrier();  // all have done with the tile before
             store_inputs(sample.x);
+            fetch_inputs(sample, call, lane);
             own.y.store_rows(y);
             gather(from_y, y);
+            settle(from_y);
         }
-        const Sample now = sample;
-        sample.place     = sample.next;
-        sample.next      = place_of(call, after_next);
-        fetch<ACTOR>(sample, call, lane);
         {
             float z[HIDDEN_2 / 8][4];
             begin(z, net.bias_2, lane);
@@ -213,6 +148,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             activate(z);
             own.z.store_rows(z);
             gather(from_z, z);
+            settle(from_z);
         }
         {
             float out[OUTS / 8][4];
@@ -221,7 +157,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
         }
         warp_barrier();
-        judge(now, memory.outputs, outputs + lane * ROW_STRIDE);
+        judge_by(role, judge, now, memory.outputs, outputs + lane * ROW_STRIDE);
         warp_barrier();
         if (lane < WARP_ROWS) {
             const int row = own.by_out.row_slot(warp % 4 * WARP_ROWS + lane);
@@ -238,6 +174,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             fetch_outputs<OUTPUTS>(by_out, outputs, lane);
             Left from_by_out[BACK_OUTS / DEPTH];
             gather(from_by_out, by_out);
+            settle(from_by_out);
             publish();
             group_barrier();
             begin_products();
@@ -252,6 +189,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             chain(by_z, z);
             own.by_z.store_rows(by_z);
             gather(from_by_z, by_z);
+            settle(from_by_z);
             finish<0>();  // z is read by no one any more, once all are here
             settle(by_3);
         }
@@ -308,17 +246,65 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         finish<0>();
         settle(by_1);
         settle(by_2);
+        add_up();
+        if (group_of_block() == GROUPS - 1) {
+            write_product(partial + at.weight_1, partial + at.bias_1, FEATURES, by_1);
+            write_product(partial + at.weight_2, partial + at.bias_2, HIDDEN_1, by_2);
+            each_of(by_3, [&](float sum, int row, int column) {
+                if (column < rows) partial[at.weight_3 + column * HIDDEN_2 + row] = sum;
+            });
+        }
         UNROLL
         for (int j = 0; j < OUTPUTS; ++j) {
             const float sum = summed_over_warp(by_bias_3[j]);
             if (lane == 0) memory.by_bias_3[warp][j] = sum;
         }
-        judge.write(partial + call.parameters, memory.sums, [] { block_barrier(); });
+        judge.write(partial + call.parameters, memory.sums, role.acts, !role.acts, [] { block_barrier(); });
         const int j = thread_rank();
-        if (j < OUTPUTS) {
+        if (j < role.outputs()) {
             float sum = 0;
             for (int w = 0; w < WARPS; ++w) sum += memory.by_bias_3[w][j];
             partial[j < rows ? at.bias_3 + j : at.log_std + j - rows] = sum;
         }
+    }
+
+    // The last warpgroup gets the sums over all.
+    FN void add_up() {
+        static_assert((X_LINES + Y_LINES + OUTS) / 2 * GROUP * sizeof(float) <= sizeof(memory.samples));
+        float* const room = reinterpret_cast<float*>(memory.samples) + thread_rank() % GROUP;
+        for (int turn = 0; turn < GROUPS; ++turn) {
+            block_barrier();
+            if (turn != group_of_block()) continue;
+            pass_on(by_1, room, turn);
+            pass_on(by_2, room + X_LINES / 2 * GROUP, turn);
+            pass_on(by_3, room + (X_LINES + Y_LINES) / 2 * GROUP, turn);
+        }
+    }
+    template <int N> FN static void pass_on(float (&c)[N][4], float* room, int turn) {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                float& place = room[(4 * j + q) * GROUP];
+                if (turn > 0) c[j][q] += place;
+                if (turn < GROUPS - 1) place = c[j][q];
+            }
+        }
+    }
+
+    template <int N, class Use> FN void each_of(const float (&c)[N][4], const Use& use) const {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                use(c[j][q], warp % 4 * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
+            }
+        }
+    }
+    template <int N> FN void write_product(float* weights, float* bias, int columns, const float (&c)[N][4]) const {
+        each_of(c, [&](float sum, int row, int column) {
+            if (column < columns) weights[row * columns + column] = sum;
+            if (column == columns) bias[row] = sum;
+        });
     }
 };

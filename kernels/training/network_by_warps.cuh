@@ -56,24 +56,24 @@ FN void write_slice(float* weights, float* bias, int row, int columns, const flo
     }
 }
 
-// (A Learner does both by itself here.)
-FN void load_alike(const UpdateCall&, const Places&) {}
-struct Gradients { FN void write(float*, const Places&, int) const {} };
+constexpr bool ALIKE = false;  // whether updates of actor and critic are one program
 
 // One network's gradient, of all tiles that a block takes.
-template <bool ACTOR, int OUTPUTS> struct Learner {
+template <class Role> struct Learner {
+    static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = Forward<OUTPUTS>::OUTS, BACK_OUTS = Backward<OUTPUTS>::OUTS;
+    const Role             role;
     UpdateMemory<OUTPUTS>& memory;
     const UpdateCall&      call;
-    Judge<ACTOR, !ACTOR>   judge;
+    Judge                  judge;
     Scale                  scale;
     int                    lane, warp;
     float by_1[SLICES_1][COLUMNS / 8][4] = {}, by_bias_1[SLICES_1][4] = {};
     float by_2[SLICES_2][HIDDEN_1 / 8][4] = {}, by_bias_2[SLICES_2][4] = {};
     float by_3[HIDDEN_2 / 16][OUTS / 8][4] = {}, by_bias_3[OUTS / 8][4] = {};  // of the warp's own samples
 
-    FN Learner(Gradients&, const UpdateCall& call_, const Places& places, int rows)
-        : memory(*reinterpret_cast<UpdateMemory<OUTPUTS>*>(staging)), call(call_), judge(call_),
+    FN Learner(const Role& role_, const UpdateCall& call_, const Places& places, int rows)
+        : role(role_), memory(*reinterpret_cast<UpdateMemory<OUTPUTS>*>(staging)), call(call_), judge(call_),
           scale{call_.mean, call_.inverse, call_.limit}, lane(warp_lane()), warp(thread_rank() / WARP) {
         load<OUTPUTS>(memory.net, &memory.back, call.flat, places, rows, scale);
     }
@@ -85,6 +85,10 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         float* const  outputs = memory.outputs + warp * WARP * ROW_STRIDE;
         silence(sample, lane);
         normalise(sample.x, net, scale, lane);
+        const Sample now = sample;
+        sample.place     = sample.next;  // from here on of the tile after, which is fetched as early as there is room
+        sample.next      = place_of(call, after_next);
+        fetch_facts(sample, call, role.acts, !role.acts);
         float y[HIDDEN_1 / 8][4], z[HIDDEN_2 / 8][4];
         begin(y, net.bias_1, lane);
         multiply(y, sample.x, net.first, lane);
@@ -92,10 +96,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
         block_barrier();  // all have done with the tile before
         store_inputs(sample.x);
         store_tile(memory.hidden_1 + row * STRIDE_1, STRIDE_1, y, lane);
-        const Sample now = sample;
-        sample.place     = sample.next;
-        sample.next      = place_of(call, after_next);
-        fetch<ACTOR>(sample, call, lane);
+        fetch_inputs(sample, call, lane);
         begin(z, net.bias_2, lane);
         multiply(z, y, net.second, lane);
         activate(z);
@@ -107,7 +108,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             store_outputs<OUTPUTS>(outputs, ROW_STRIDE, out, lane);
         }
         warp_barrier();
-        judge(now, memory.outputs, outputs + lane * ROW_STRIDE);
+        judge_by(role, judge, now, memory.outputs, outputs + lane * ROW_STRIDE);
         warp_barrier();
         add_last_layer(mine, outputs);
         go_back(y, z, mine, outputs);
@@ -192,7 +193,7 @@ template <bool ACTOR, int OUTPUTS> struct Learner {
             }
         }
         write_last_layer(partial, at, rows);
-        judge.write(partial + call.parameters, memory.sums, [] { block_barrier(); });
+        judge.write(partial + call.parameters, memory.sums, role.acts, !role.acts, [] { block_barrier(); });
     }
 
     // Warp after warp adds its own, where the activations were.

@@ -9,10 +9,6 @@ FN void fetch_inputs(SampleRow& sample, const UpdateCall& call, int lane) {
     const int place = sample.place;
     fetch_rows(sample.x, call.observations, from_lane(place, lane / 4), from_lane(place, lane / 4 + 8), lane);
 }
-template <bool ACTOR> FN void fetch(SampleRow& sample, const UpdateCall& call, int lane) {
-    fetch_inputs(sample, call, lane);
-    fetch_facts<ACTOR, !ACTOR>(sample, call);
-}
 
 // (What the dead saw may be no number: it must not meet even a zero.)
 FN void silence(SampleRow& sample, int lane) {
@@ -37,4 +33,24 @@ template <int OUTPUTS, int N> FN void fetch_outputs(float (&by_out)[N][4], const
             by_out[j][q]     = column < OUTPUTS ? outputs[(lane / 4 + q / 2 * 8) * ROW_STRIDE + column] : 0.0f;
         }
     }
+}
+
+// Which network a block has: known when this is compiled, or by the block's number, where nothing but the loss and places
+// differs.
+template <bool ACTS> struct Always {
+    static constexpr bool acts    = ACTS;
+    static constexpr int  OUTPUTS = ACTS ? PARAMETERS : 1;  // that there is room for
+    FN static constexpr int outputs() { return OUTPUTS; }
+};
+struct Either {
+    static constexpr int OUTPUTS = PARAMETERS;
+    bool acts;
+    FN int outputs() const { return acts ? PARAMETERS : 1; }
+};
+
+// Leaves the loss's gradient where a thread's row of outputs was, whose block's begin at `of_block`. (Those that a critic
+// does not have are zeros already, by their weights.)
+template <class Role> FN void judge_by(const Role& role, Judge& judge, const Sample& sample, float* of_block, float* row) {
+    if (role.acts) judge.policy(sample, of_block);
+    else judge.value(sample, row);
 }

@@ -135,6 +135,15 @@ FN void multiply_tiles(float (&c)[N][4], const LeftTile& left, const Right& righ
     }
 }
 
+// Factors that are complete before products begin: worked out between them, they would make each wait.
+template <int STEPS> FN void settle(Left (&lefts)[STEPS]) {
+    UNROLL
+    for (int step = 0; step < STEPS; ++step) {
+        UNROLL
+        for (int word = 0; word < 4; ++word) asm volatile("" : "+r"(lefts[step].x[word])::"memory");
+    }
+}
+
 template <int STEPS, int N> FN void gather(Left (&lefts)[STEPS], const float (&c)[N][4]) {
     static_assert(STEPS * DEPTH == 8 * N);
     UNROLL

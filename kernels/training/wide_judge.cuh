@@ -3,7 +3,7 @@
 // Makes logits, and the value in column `value_at`, the loss's derivatives by them. Samples are those of the rows of the
 // warp's first 16 threads.
 template <bool ACTOR, bool CRITIC, int N>
-FN void judge_choices(Judge<ACTOR, CRITIC>& judge, const Sample& own, float (&c)[N][4], int value_at) {
+FN void judge_choices(Judge& judge, const Sample& own, float (&c)[N][4], int value_at) {
     const int lane = warp_lane();
     Sample    sample[2];
     Samples   samples[2];
@@ -25,11 +25,7 @@ FN void judge_choices(Judge<ACTOR, CRITIC>& judge, const Sample& own, float (&c)
             taken[d][h]      = offset_of(d) + clip(action - start_of(d), 0, size_of(d) - 1);
         }
         samples[h].alive[0]  = s.alive;
-        one[h].scalars       = judge.scalars;
-        one[h].clipped       = judge.call.clipped;
-        one[h].clips_values  = judge.call.clips_values;
-        one[h].value_clip    = judge.call.value_clip;
-        one[h].value_weight  = judge.call.value_weight;
+        one[h]               = judge.begin();
         one[h].log_probs     = &s.log_prob;
         one[h].advantages    = &s.advantage;
         one[h].returns       = &s.target;

@@ -8,7 +8,7 @@ template <int NET> struct LossOfRows {
     static constexpr bool BOXES = ACTOR && !DISCRETE;
     static constexpr int  OUTS  = outs_of(NET, LAYERS - 1);
     static constexpr u32  ASIDE = BOXES ? OUTPUTS_BYTES : 0;  // derivatives of a box lie behind its outputs
-    Judge<ACTOR, CRITIC>  judge;
+    Judge                 judge;
     Sample                sample;
     float                 by_log_std[LOG_STDS + !LOG_STDS] = {};
 
@@ -16,7 +16,7 @@ template <int NET> struct LossOfRows {
 
     FN void fetch(const UpdateCall& call, int place) {
         sample.place = place;
-        fetch_facts<ACTOR, CRITIC>(sample, call);
+        fetch_facts(sample, call, ACTOR, CRITIC);
     }
 
     // Makes derivatives of the outputs: the rows of the way back.
@@ -25,7 +25,7 @@ template <int NET> struct LossOfRows {
         constexpr int value_at = ACTOR ? MEANS : 0;
         if constexpr (!BOXES) {
             if (ACTOR) forbid(c, call.action_mask, of_row.place);
-            judge_choices(judge, of_row, c, value_at);
+            judge_choices<ACTOR, CRITIC>(judge, of_row, c, value_at);
             round_once(c);
             own.store(c);
             kept.store_rounded(c);
@@ -34,7 +34,8 @@ template <int NET> struct LossOfRows {
             store_means(own, c, call.flat);
             const int    of_warp = own.lane % WARP_ROWS, row = own.warp * WARP_ROWS + of_warp;
             float* const outputs = outputs_of_warp(own) + of_warp * ROW_STRIDE;
-            judge(of_row, outputs_of_block(own), own.values() + of_warp);
+            judge.policy(of_row, outputs_of_block(own));
+            if (CRITIC) judge.value(of_row, own.values() + of_warp);
             warp_barrier();
             for (int j = own.lane / WARP_ROWS; j < OUTS; j += 2) {  // two threads a row
                 const auto by = Arithmetic::stored(j < MEANS ? outputs[j] : CRITIC && j == MEANS ? own.values()[of_warp] : 0.0f);
@@ -49,7 +50,8 @@ template <int NET> struct LossOfRows {
     }
 
     template <class Own> FN void write(const Own& own, float* sums) {
-        judge.write(sums, reinterpret_cast<float (&)[WARPS][SUMS]>(own.numbers.sums), [] { block_barrier(); });
+        auto& of_warps = reinterpret_cast<float (&)[WARPS][SUMS]>(own.numbers.sums);
+        judge.write(sums, of_warps, ACTOR, CRITIC, [] { block_barrier(); });
         block_barrier();
         UNROLL
         for (int d = 0; d < LOG_STDS; ++d) {

@@ -52,16 +52,17 @@ def programs(
 
 
 class Compiled(NamedTuple):
-    """What NVRTC made: PTX, and machine code from that."""
+    """What NVRTC made: PTX, machine code from that, and its warnings."""
 
     ptx: str
     cubin: bytes
+    log: str
 
 
 def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
     """What is done on a machine with a GPU, short of loading the result."""
     made = compiled(text, "test", architecture)
-    return Compiled(made.ptx, made.cubin)
+    return Compiled(made.ptx, made.cubin, made.log)
 
 
 def ptx_of(text: str) -> str:

@@ -47,11 +47,13 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
     [("CartPole", "tf32"), ("CartPole", "bf16"), ("Pendulum", "bf16"), ("several", "tf32"), ("short", "bf16")],
 )
 def test_compiles_for_warpgroups_without_spills(name: str, precision: str) -> None:
+    """And without a warning that products wait for one another."""
     network = dataclasses.replace(CASES[name].network(precision), hopper=True)
     compiled = compile_with_nvrtc(network.update_program().source)
     local = {function: value for function, kind, value in resources(compiled.cubin) if kind == "local"}
     assert local["kernel_update"] == 0
     assert compiled.ptx.count("wgmma.mma_async") > 20
+    assert compiled.log == ""
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
