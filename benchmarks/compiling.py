@@ -1,11 +1,11 @@
 """How long environments take to compile, each time in a new process."""
 
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 
+from benchmarks.peers.process import variables
 from benchmarks.record import BYTES
 
 COMPILED = (*BYTES, "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0", "CovidEconomy-v0")
@@ -56,5 +56,4 @@ def cold_and_cached(device: str, log: Callable[[str], None]) -> dict[str, dict[s
 def in_new_process(script: str, *arguments: str, **environment: str) -> str:
     """What a Python script prints in a process of its own."""
     command = [sys.executable, "-c", script, *arguments]
-    env = {**os.environ, **environment}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, env=variables(environment), capture_output=True, text=True, check=True).stdout

@@ -25,6 +25,12 @@ print(" ".join(name for name in sys.argv[1:] if importlib.util.find_spec(name) i
 """
 
 
+def variables(more: Mapping[str, str]) -> dict[str, str]:
+    """For a process: this one's variables and more. Python keeps bytecode there, which an installed package has."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | dict(more)
+
+
 class Answer(NamedTuple):
     """The output of a peer's process."""
 
@@ -60,7 +66,7 @@ def figures(
     command = [python, "-m", f"benchmarks.peers.{module}", *map(str, arguments)]
     begin = time.perf_counter()
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=variables(environment or {}), capture_output=True, text=True, check=False
     )
     seconds = time.perf_counter() - begin
     if done.returncode:
@@ -87,7 +93,7 @@ def answer(python: str, module: str, works: Sequence[Work], seconds: float, limi
         tempfile.TemporaryFile("w+") as complained,
     ):
         # JAX would take three quarters of a device's memory at once
-        environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment = variables({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
         environment |= {name: f"{caches}/{name}" for name in CACHES}
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=said, stderr=complained, start_new_session=True

@@ -1,7 +1,6 @@
 """How long CartPole-v1 takes to be solved: within a process that is ready, and from the shell, beside JAX and SB3."""
 
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -162,7 +161,7 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
         done = subprocess.run(
             [*command, "--seed", str(seed), "--run-dir", str(run_dir)],
             cwd=process.ROOT,
-            env={**os.environ, **caches, **({} if runs else NO_OTHER_CACHE)},
+            env=process.variables(caches if runs else caches | NO_OTHER_CACHE),
             capture_output=True,
             text=True,
             check=False,

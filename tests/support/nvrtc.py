@@ -3,10 +3,10 @@
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gpu_envs
-from gpu_envs.backend.nvrtc import compiled, version
+from gpu_envs.backend.nvrtc import Compiled, compiled, version
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.codegen import SimulationConfig, generate, layout_of
 from gpu_envs.specs.distributions import Distribution
@@ -51,18 +51,9 @@ def programs(
         yield generate(layout, module)
 
 
-class Compiled(NamedTuple):
-    """What NVRTC made: PTX, machine code from that, and its warnings."""
-
-    ptx: str
-    cubin: bytes
-    log: str
-
-
 def compile_with_nvrtc(text: str, architecture: str = "sm_90a") -> Compiled:
     """What is done on a machine with a GPU, short of loading the result."""
-    made = compiled(text, "test", architecture)
-    return Compiled(made.ptx, made.cubin, made.log)
+    return compiled(text, "test", architecture)
 
 
 def ptx_of(text: str) -> str:
@@ -100,7 +91,7 @@ def resources(cubin: bytes) -> Iterator[tuple[str, str, int]]:
 
 def check(program: Program, architecture: str, precision: str) -> None:
     """No spills, no more registers than are meant, and in float32 no arithmetic that a CPU would not do alike."""
-    ptx, cubin = compile_with_nvrtc(program.source, architecture)
+    ptx, cubin, _ = compile_with_nvrtc(program.source, architecture)
     found = list(resources(cubin))
     assert {name for name, kind, _ in found if kind == "registers" and not name.startswith("_")} == {
         f"kernel_{name}" for name in program.calls

@@ -303,7 +303,7 @@ def test_nvrtc_compiles(architecture: str) -> None:
         assert os.environ.get("REQUIRE_NVRTC") != "1", missing
         pytest.skip(missing)
     for program in programs():
-        ptx, cubin = compile_with_nvrtc(program.source, architecture)
+        ptx, cubin, _ = compile_with_nvrtc(program.source, architecture)
         found = list(resources(cubin))
         assert {name for name, kind, _ in found if kind == "registers"} == {f"kernel_{n}" for n in program.calls}
         assert [(name, value) for name, kind, value in found if kind == "local" and value > 0] == []
