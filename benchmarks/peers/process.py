@@ -26,7 +26,7 @@ print(" ".join(name for name in sys.argv[1:] if importlib.util.find_spec(name) i
 
 
 def variables(more: Mapping[str, str]) -> dict[str, str]:
-    """For a process: this one's variables and more. Python keeps bytecode there, which an installed package has."""
+    """For a process: this one's variables and more. Python may keep bytecode, which an installed package has."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | dict(more)
 

@@ -97,8 +97,8 @@ template <class Role> struct Learner {
     float by_1[X_LINES / 8][4] = {}, by_2[Y_LINES / 8][4] = {}, by_3[OUTS / 8][4] = {}, by_bias_3[OUTPUTS] = {};
 
     FN Learner(const Role& role_, const UpdateCall& call_, const Places& places, int rows)
-        : role(role_), memory(GroupMemory<OUTPUTS>::of_block()), own(memory.samples[group_of_block()]), call(call_), judge(call_),
-          scale{call_.mean, call_.inverse, call_.limit}, of_net(&memory.net, &memory.net, memory.roots + GROUPS),
+        : role(role_), memory(GroupMemory<OUTPUTS>::of_block()), own(memory.samples[group_of_block()]), call(call_),
+          judge(call_), scale{call_.mean, call_.inverse, call_.limit}, of_net(&memory.net, &memory.net, memory.roots + GROUPS),
           of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP) {
         load<OUTPUTS>(memory.net, call.flat, places, rows, role.outputs(), scale);
         for (int e = thread_rank() % GROUP; e < 8 * GROUP_ROWS; e += GROUP) {  // ones, where no sample writes
@@ -120,10 +120,7 @@ template <class Role> struct Learner {
         of_own.recall(memory.roots + group_of_block());
         silence(sample, lane);
         normalise(sample.x, net, scale, lane);
-        const Sample now = sample;
-        sample.place     = sample.next;  // from here on of the tile after, which is fetched as early as there is room
-        sample.next      = place_of(call, after_next);
-        fetch_facts(sample, call, role.acts, !role.acts);
+        const Sample now = go_on(sample, role, call, after_next);
         Left from_y[STEPS_1], from_z[STEPS_2];
         {
             Left from_x[INPUTS / DEPTH];
@@ -131,7 +128,7 @@ template <class Role> struct Learner {
             settle(from_x);
             float y[HIDDEN_1 / 8][4];
             begin(y, net.bias_1, lane);
-            finish<0>();  // of the tile before: with some under way at a branch the compiler would wait for each product
+            finish<0>();  // of the tile before: beside the next ones the compiler would have each wait for the one before
             multiply_now(y, from_x, net.first);
             activate(y);
             group_barrier();  // all have done with the tile before

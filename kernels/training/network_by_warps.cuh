@@ -85,10 +85,7 @@ template <class Role> struct Learner {
         float* const  outputs = memory.outputs + warp * WARP * ROW_STRIDE;
         silence(sample, lane);
         normalise(sample.x, net, scale, lane);
-        const Sample now = sample;
-        sample.place     = sample.next;  // from here on of the tile after, which is fetched as early as there is room
-        sample.next      = place_of(call, after_next);
-        fetch_facts(sample, call, role.acts, !role.acts);
+        const Sample now = go_on(sample, role, call, after_next);
         float y[HIDDEN_1 / 8][4], z[HIDDEN_2 / 8][4];
         begin(y, net.bias_1, lane);
         multiply(y, sample.x, net.first, lane);

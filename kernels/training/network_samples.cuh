@@ -1,4 +1,4 @@
-// Samples of network_update.cuh with their observations, fetched a tile ahead.
+// Samples of network_update.cuh with their observations, fetched a tile ahead; and which network a block has.
 
 struct SampleRow : Sample {
     int       next;  // place of the tile after
@@ -48,8 +48,17 @@ struct Either {
     FN int outputs() const { return acts ? PARAMETERS : 1; }
 };
 
-// Leaves the loss's gradient where a thread's row of outputs was, whose block's begin at `of_block`. (Those that a critic
-// does not have are zeros already, by their weights.)
+// The sample at hand. From here on `sample` is that of the tile after, whose observation is fetched when there is room.
+template <class Role> FN Sample go_on(SampleRow& sample, const Role& role, const UpdateCall& call, Index after_next) {
+    const Sample now = sample;
+    sample.place     = sample.next;
+    sample.next      = place_of(call, after_next);
+    fetch_facts(sample, call, role.acts, !role.acts);
+    return now;
+}
+
+// Leaves the loss's gradient in a thread's `row` of outputs; `of_block` are those of the whole block. (Columns that a
+// critic has room for, and no outputs, hold zeros already, as their weights are.)
 template <class Role> FN void judge_by(const Role& role, Judge& judge, const Sample& sample, float* of_block, float* row) {
     if (role.acts) judge.policy(sample, of_block);
     else judge.value(sample, row);

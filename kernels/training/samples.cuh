@@ -76,7 +76,7 @@ struct Judge {
         for (int s = 0; s < SUMS; ++s) sums[s] += s == VALUE_LOSS ? 0.0f : found[s];
     }
 
-    // The same of a value.
+    // The same of a thread's own value; no threads meet.
     FN void value(const Sample& sample, float* value) {
         if (warp_lane() >= WARP_ROWS) return;
         LossCall one    = begin();
