@@ -98,7 +98,8 @@ template <class Role> struct Learner {
 
     FN Learner(const Role& role_, const UpdateCall& call_, const Places& places, int rows)
         : role(role_), memory(GroupMemory<OUTPUTS>::of_block()), own(memory.samples[group_of_block()]), call(call_),
-          judge(call_), scale{call_.mean, call_.inverse, call_.limit}, of_net(&memory.net, &memory.net, memory.roots + GROUPS),
+          judge(call_), scale{call_.mean, call_.inverse, call_.limit},
+          of_net(&memory.net, &memory.net, memory.roots + GROUPS),
           of_own(memory.samples, &own, memory.roots + group_of_block()), lane(warp_lane()), warp(thread_rank() / WARP) {
         load<OUTPUTS>(memory.net, call.flat, places, rows, role.outputs(), scale);
         for (int e = thread_rank() % GROUP; e < 8 * GROUP_ROWS; e += GROUP) {  // ones, where no sample writes

@@ -42,7 +42,7 @@ struct Judge {
     }
 
     // What is known of all samples.
-    FN LossCall begin() const {
+    FN LossCall common() const {
         LossCall one;
         one.scalars      = scalars;
         one.clipped      = call.clipped;
@@ -57,7 +57,7 @@ struct Judge {
         const OneRow env = {0, warp_lane() < WARP_ROWS};
         const Rows   rows(outputs_at(outputs), nullptr, nullptr, env);
         float        none = 0, d_none, found[SUMS] = {};
-        LossCall     one  = begin();
+        LossCall     one = common();
         one.rows         = 1;
         one.clips_values = 0;
         one.returns = one.values = one.old_values = &none;
@@ -79,7 +79,7 @@ struct Judge {
     // The same of a thread's own value; no threads meet.
     FN void value(const Sample& sample, float* value) {
         if (warp_lane() >= WARP_ROWS) return;
-        LossCall one    = begin();
+        LossCall one    = common();
         one.returns     = &sample.target;
         one.old_values  = &sample.old_value;
         const Loss loss = value_loss(one, 0, *value);

@@ -25,7 +25,7 @@ FN void judge_choices(Judge& judge, const Sample& own, float (&c)[N][4], int val
             taken[d][h]      = offset_of(d) + clip(action - start_of(d), 0, size_of(d) - 1);
         }
         samples[h].alive[0]  = s.alive;
-        one[h]               = judge.begin();
+        one[h]               = judge.common();
         one[h].log_probs     = &s.log_prob;
         one[h].advantages    = &s.advantage;
         one[h].returns       = &s.target;
