@@ -86,10 +86,13 @@ def launcher(gpus: int, work: Any, run_id: str = "", folder: str | None = None) 
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    from gpu_envs.training.process.settings import request_handlers
+
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=gpus, run_id=run_id or uuid.uuid4().hex, rdzv_backend="c10d",
         rdzv_endpoint="localhost:0", max_restarts=0, logs_specs=DefaultLogsSpecs(log_dir=folder),
     )  # fmt: skip
+    config.signals_to_handle = ",".join(number.name for number in request_handlers())
     return elastic_launch(config, work)
 
 
@@ -198,7 +201,11 @@ def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[st
 
 @contextlib.contextmanager
 def _silent_launcher(gpus: int) -> Iterator[None]:
-    """Leaves to us what torch's launcher would say; the environment that processes inherit is put back afterwards."""
+    """Leaves to us what torch's launcher would say; environment and signal handlers are put back afterwards."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    from gpu_envs.training.process.settings import request_handlers, set_handlers
+
     importlib.import_module("torch.distributed.launcher.api")  # now its loggers are there
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
@@ -208,12 +215,21 @@ def _silent_launcher(gpus: int) -> Iterator[None]:
         "OMP_NUM_THREADS": str(max(1, available_threads() // gpus)),
     }
     added = {name: value for name, value in added.items() if name not in os.environ}
+    handlers, hook = request_handlers(), sys.unraisablehook
+
+    def unraisable(found: Any) -> None:
+        if not isinstance(found.exc_value, SignalException):  # its timer is thrown away: the processes have ended
+            hook(found)
+
+    sys.unraisablehook = unraisable
     os.environ.update(added)
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
+        set_handlers(handlers)
+        sys.unraisablehook = hook
         for logger, level in levels.items():
             logger.setLevel(level)
         for name in added:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,50 @@ def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
     assert code == MISTAKE
     assert stderr.startswith("gpu-envs: error: ")
     assert str(run / "checkpoints") in stderr
+
+
+def test_told_to_end_again_and_again(tmp_path: Path) -> None:
+    """Before, while and after its processes end: what the launcher was told last ends it, without a word."""
+    process = begun(tmp_path / "run")
+    process.send_signal(signal.SIGTERM)
+    while process.poll() is None:
+        time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+    code, _, stderr = ended(process)
+    assert stderr == ""
+    assert code in (-signal.SIGTERM, INTERRUPTED)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_while_torch_throws_things_away(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its launcher's handlers raise an exception, which Python has nobody to give to there."""
+    api = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
+
+    class Timer:
+        pass
+
+    timer = Timer()
+    weakref.finalize(timer, signal.raise_signal, signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
+    with launch._silent_launcher(1):
+        signal.signal(signal.SIGTERM, api._terminate_process_handler)
+        del timer
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_ignored_stays_so(tmp_path: Path) -> None:
+    """As under nohup, where a terminal that is closed ends nothing."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = begun(run := tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.send_signal(signal.SIGHUP)
+    saved(process, run, saved(process, run, 1) + 50)
+    process.send_signal(signal.SIGTERM)
+    code, _, stderr = ended(process)
+    assert (code, stderr) == (INTERRUPTED, "")
 
 
 def words(kind: str, message: str = "this", timestamp: float = 1.0) -> dict[str, object]:

@@ -39,12 +39,14 @@ other.kill()
 def test_ends_what_waits_for_nobody(gone: bool, seconds: int | None, told: signal.Signals, expected: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(gone=gone, seconds=seconds)],
-        env=with_package(), stdout=subprocess.PIPE, text=True,
+        env=with_package(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(told)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGUSR1)  # what watches has been told all it needs, and stays to be told
     began = time.monotonic()
-    assert process.wait(30) == expected
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == expected
     assert time.monotonic() - began < 10
-    process.stdout.close()

@@ -5,7 +5,7 @@ import functools
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, final
 
@@ -13,6 +13,7 @@ import torch
 
 from gpu_envs.backend.ahead import available_threads
 from gpu_envs.seeds import derived_seed
+from gpu_envs.training.process.watch import REQUESTS
 
 _COMPUTING = threading.RLock()
 """Held by the thread that computes."""
@@ -114,7 +115,18 @@ class RandomState:
             torch.cuda.set_rng_state(state["cuda"], self._device)
 
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+def request_handlers() -> dict[signal.Signals, Any]:
+    """What handles requests to end, but those that are ignored, as under nohup. In other threads nothing does."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handlers = {number: signal.getsignal(number) for number in REQUESTS}
+    return {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+
+def set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
+    """Lets them handle these signals."""
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -124,24 +136,15 @@ def interruption() -> Iterator[threading.Event]:
     What the process ignores it goes on ignoring, as under nohup. Elsewhere than in the main thread it is never set.
     """
     pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
+    before = request_handlers()
 
     def note(signum: int, frame: Any) -> None:
         del signum, frame
         pressed.set()
-        put_back()
+        set_handlers(before)
 
-    def put_back() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, note)
+    set_handlers(dict.fromkeys(before, note))
     try:
         yield pressed
     finally:
-        put_back()
+        set_handlers(before)

@@ -16,7 +16,8 @@ ENDED: Final = 128 + signal.SIGTERM
 _PATIENCE = 5.0
 """Seconds to find out by itself that another is gone."""
 
-_REQUESTS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+REQUESTS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that tell a process to end."""
 
 
 @final
@@ -51,18 +52,18 @@ class Watch:
     ) -> None:
         """Ends."""
         del kind, error, trace
-        self._done.set()
         if self._tell is not None:
             signal.set_wakeup_fd(self._before)
             self._tell.close()
+        self._done.set()
 
     def _wait(self, told: socket.socket) -> None:
         with told:
-            while (numbers := told.recv(1)) and numbers[0] not in _REQUESTS:
+            while (numbers := told.recv(1)) and numbers[0] not in REQUESTS:
                 pass
-        while numbers and not self._done.wait(0.5):
-            if any(map(_gone, self._others)) and not self._done.wait(_PATIENCE):
-                os._exit(ENDED)
+            while numbers and not self._done.wait(0.5):  # what is told of further signals needs a reader still
+                if any(map(_gone, self._others)) and not self._done.wait(_PATIENCE):
+                    os._exit(ENDED)
 
 
 def _gone(process: int) -> bool:
