@@ -1,5 +1,6 @@
 """Training by the clock: when CartPole is solved, how fast PPO is, and how long runners of Tag last."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,22 +86,24 @@ def survival(document: Document) -> Figure:
 
 
 def game(axes: Axes, env_id: str, found: Mapping[str, Any]) -> None:
-    """Its two curves, and a line where all act at random."""
-    random = float(found["random"]["evaluated"]["runner"]["length"])
-    end = max(found[team]["curve"][-1][0] for team in TEAMS)
-    most = max(random, *(length for team in TEAMS for _, length in found[team]["curve"]))
+    """The curves of each seed, and a line where all act at random."""
+    random = float(found["random"]["length"])
+    curves = {team: [thinned(run["curve"]) for run in found[team]["kernels"]] for team in TEAMS}
+    points = [point for each in curves.values() for curve in each for point in curve]
+    end, most = max(seconds for seconds, _ in points), max(random, *(length for _, length in points))
     axes.axhline(random, color=style.QUIET, linewidth=1, linestyle=(0, (4, 2)))
     axes.set(xlim=(0, end * 1.02), ylim=(0, most * 1.12))
     style.say(axes, "all random", (end, random))
     for team, colour in TEAMS.items():
-        points = thinned(found[team]["curve"])
-        axes.plot([seconds for seconds, _ in points], [length for _, length in points], color=colour)
-        seconds, length = points[-1]
+        for curve in curves[team]:
+            axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1, alpha=0.6)
+        seconds = max(curve[-1][0] for curve in curves[team])
         if seconds < 0.6 * end:  # there is room beside its end
+            length = statistics.median(curve[-1][1] for curve in curves[team])
             level = "top" if abs(length - random) < 0.1 * most else "center"
             style.say(axes, f"{team} learn", (seconds, length), colour, xytext=(6, -2), ha="left", va=level)
         else:
-            top = max(length for at, length in points if at > seconds - 0.2 * end)
+            top = max(length for curve in curves[team] for at, length in curve if at > seconds - 0.2 * end)
             style.say(axes, f"{team} learn", (seconds, top), colour)
     axes.set_title(f"{env_id}: steps a runner lasts")
     axes.set_xlabel("seconds of training")

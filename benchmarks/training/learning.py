@@ -43,10 +43,6 @@ TEAMS = ("TagContinuous-v0", "TagGridWorld-v0")
 ROLES = ("tagger", "runner")
 
 
-Figures = Mapping[str, dict[str, float]]
-"""By role."""
-
-
 def figures(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """What evaluations found: mean return and length, each with half the width of its 95 % interval."""
     return {role: dataclasses.asdict(found) for role, found in by_role.items()}
@@ -115,50 +111,40 @@ def _others(plan: TrainingPlan, *, teams: bool) -> dict[str, Any]:
 
 
 def tag(plan: TrainingPlan) -> dict[str, Any]:
-    """How long runners survive: random ones under trained taggers, trained ones under random ones, and all random."""
+    """How long runners survive: random ones under trained taggers, trained ones under random ones, and all random.
+
+    On a GPU each is trained in torch too, from the same seeds, so that what our kernels learn has its measure.
+    """
     found = {}
     for env_id in TEAMS:
         params, other = (preset(env_id, name).get("params", {}) for name in ("taggers", "runners"))
         if params != other:
             raise ValueError(f"{env_id}: the presets taggers and runners have different params, {params} and {other}")
-        at_random = play_at_random(plan, env_id, ROLES, params)
-        teams: dict[str, Any] = {"random": {"evaluated": at_random}}
+        at_random = play_at_random(plan, env_id, ROLES, params)["runner"]
+        teams: dict[str, Any] = {"random": at_random}
+        plan.log(f"{env_id}, all random: a runner lasts {at_random['length']:.1f} steps")
         for name in ("taggers", "runners"):
-            with tempfile.TemporaryDirectory() as folder:
-                trainer, run = trained(plan, env_id, name, 0, Path(folder))
-                run["curve"] = survival(Path(folder) / "log.csv")
-            after = figures(trainer.evaluate(episodes=EPISODES))
-            change, interval = difference(after["runner"], at_random["runner"])
-            teams[name] = run | {
-                "settings": dict(preset(env_id, name)),
-                "evaluated": after,
-                "survival_change": change,
-                "survival_change_interval": interval,
-            }
-            plan.log(
-                f"{env_id}, trained {name} against random others: a runner lasts {spoken(after)} steps, "
-                f"{spoken(at_random)} where all are random; after {run['seconds']:.0f} s of training"
-            )
+            teams[name] = {"settings": dict(preset(env_id, name))}
+            for where, own in (("kernels", {}), ("torch", {"fused": False}))[: 1 + plan.on_gpu]:
+                runs = teams[name][where] = [_survival(plan, env_id, name, seed, own) for seed in range(plan.seeds)]
+                ends = sorted(run["evaluated"]["length"] for run in runs)
+                plan.log(
+                    f"{env_id}, trained {name} against random others, in {where}: a runner lasts from {ends[0]:.1f} to "
+                    f"{ends[-1]:.1f} steps; after {statistics.median(run['seconds'] for run in runs):.1f} s of training"
+                )
         found[env_id] = teams
     return found
 
 
-def survival(log: Path) -> list[list[float]]:
-    """How a run went: seconds of training, and steps that the last 100 runners lasted."""
-    with log.open() as file:
-        rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
-    return [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]
-
-
-def spoken(by_role: Figures) -> str:
-    """The runners' survival with its interval."""
-    runner = by_role["runner"]
-    return f"{runner['length']:.1f} +- {runner['length_interval']:.1f}"
-
-
-def difference(one: dict[str, float], other: dict[str, float]) -> tuple[float, float]:
-    """By how much the lengths differ, and half the width of the 95 % interval of that."""
-    return one["length"] - other["length"], math.hypot(one["length_interval"], other["length_interval"])
+def _survival(plan: TrainingPlan, env_id: str, name: str, seed: int, own: Mapping[str, Any]) -> dict[str, Any]:
+    """One run: the runners after it, and how it went, in seconds and steps that the last 100 runners lasted."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, run = trained(plan, env_id, name, seed, Path(folder), own)
+        with (Path(folder) / "log.csv").open() as file:
+            rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
+    run["curve"] = [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]
+    run["evaluated"] = figures(trainer.evaluate(episodes=EPISODES))["runner"]
+    return run
 
 
 def play_at_random(

@@ -54,13 +54,13 @@ def preset(env_id: str, name: str = "default") -> Mapping[str, Any]:
 
 
 def trained(
-    plan: TrainingPlan, env_id: str, name: str, seed: int, folder: Path | None = None
+    plan: TrainingPlan, env_id: str, name: str, seed: int, folder: Path | None = None, own: Mapping[str, Any] = {}
 ) -> tuple[Any, dict[str, Any]]:
     """A preset trained to its end: the trainer, and how long that took; with a folder, its log is left there."""
     from gpu_envs.training import Config, RunDirectory, Trainer
 
-    own = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
-    config = Config(**{"env": env_id} | dict(preset(env_id, name)) | own)
+    here = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}
+    config = Config(**{"env": env_id} | dict(preset(env_id, name)) | here | dict(own))
     trainer = Trainer(config, RunDirectory.create(folder, config) if folder is not None else None)
     begin = time.perf_counter()
     trainer.prepare()

@@ -11,9 +11,9 @@ import pytest
 
 import gpu_envs
 from benchmarks import record
-from benchmarks.pages import comparisons
+from benchmarks.pages import comparisons, figures
 from benchmarks.peers import process
-from benchmarks.training import drawn, particles, plan, race, worlds
+from benchmarks.training import drawn, learning, particles, plan, race, worlds
 
 
 @pytest.fixture
@@ -139,6 +139,29 @@ def test_constant_actions_are_compared() -> None:
     assert region["action"]["savings"] > 0
     assert 1.25 < region["metrics"]["temperature"] < 7.0
     assert worlds.across([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}
+
+
+def test_tag_is_learnt_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few updates of a small game: each seed has a run of its own, and the page has both ends."""
+    pytest.importorskip("torch")
+    env = "TagContinuous-v0"
+    small = {**plan.preset(env, "small"), "num_envs": 32, "horizon": 40, "epochs": 1, "total_steps": 32 * 40 * 10}
+    made = {"taggers": small, "runners": {**small, "policies": {"tagger": "random"}}}
+    monkeypatch.setattr(plan, "PRESETS", {env: made})
+    monkeypatch.setattr(learning, "TEAMS", (env,))
+    monkeypatch.setattr(learning, "EPISODES", 32)
+    here = plan.TrainingPlan("cpu", seeds=2, rounds=1, seconds=1.0, jax_python="", sb3_python="", log=lambda _: None)
+    found = learning.tag(here)
+    monkeypatch.setattr(figures, "results", lambda *_: found)
+    for team in made:
+        assert list(found[env][team]) == ["settings", "kernels"]
+        runs = found[env][team]["kernels"]
+        assert [run["seed"] for run in runs] == [0, 1]
+        assert all(0 < run["curve"][-1][0] <= run["seconds"] for run in runs)
+        lasted = sorted(run["evaluated"]["length"] for run in runs)
+        assert f" {lasted[0]:.1f}, {lasted[1]:.1f} after " in figures.tag_learning(Path())
+        assert lasted[0] < lasted[1]
+    json.dumps(found, allow_nan=False)
 
 
 @pytest.mark.slow
