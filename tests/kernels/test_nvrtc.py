@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from harness import ALIKE, IDS, TEAM_IDS
+from harness import ALIKE, IDS, SMALLER, TEAM_IDS
 from nvrtc import (
     ARCHITECTURES,
     check,
@@ -98,7 +98,7 @@ def test_compiles_with_drawn_parameters_that_are_observed(env_id: str) -> None:
 def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:
     drawn = drawn_params(env_id)
     spec = gpu_envs.spec(env_id).observing(tuple(drawn))
-    for program in programs(spec, "SameStep", "float32", checked=True, drawn=drawn):
+    for program in programs(spec, "SameStep", "float32", checked=True, drawn=drawn, **SMALLER.get(env_id, {})):
         ptx_of(program.source)
 
 

@@ -144,7 +144,7 @@ def test_final_observations(make: MakeTeam, device: str) -> None:
 def test_a_long_episode_of_the_defaults(make: MakeTeam, device: str) -> None:
     """500 steps of 10 taggers and 100 runners: who is tagged by whom and when, who is left."""
     params = CONTINUOUS_DEFAULTS
-    env = make(CONTINUOUS, 2, device=device, autoreset_mode="NextStep")
+    env = make(CONTINUOUS, 2, device=device, autoreset_mode="NextStep", **params)
     env.reset(seed=5)
     present = np.ones((2, num_agents(params)), bool)
     for t, actions in enumerate(draw_actions(params, params["episode_length"], 2, seed=6)):
@@ -435,7 +435,7 @@ PUBLISHED = {name: value for name, value in CONTINUOUS_DEFAULTS.items() if name 
     [(CONTINUOUS, PUBLISHED, CONTINUOUS_DEFAULTS), (GRID, GRID_DEFAULTS, GRID_DEFAULTS)],
 )
 def test_a_published_configuration_ports_by_copying(
-    make: MakeTeam, device: str, env_id: str, published: Params, defaults: Params
+    device: str, env_id: str, published: Params, defaults: Params
 ) -> None:
     """WarpDrive's names and values are taken as they are, and are the defaults; a length may be a whole number."""
     settings = gpu_envs.spec(env_id).params
@@ -443,7 +443,7 @@ def test_a_published_configuration_ports_by_copying(
     assert settings["start"].default == "random"
     runs = []
     for given in ({**published, "grid_length": int(published["grid_length"])}, {}):
-        env = make(env_id, 2, device=device, **given)
+        env: Any = gpu_envs.make(env_id, 2, device=device, **given)
         assert env.max_episode_steps == published["episode_length"]
         observations, _ = env.reset(seed=1)
         actions: Any = env.single_action_spaces["runner"]
@@ -453,4 +453,5 @@ def test_a_published_configuration_ports_by_copying(
             assert (observations["runner"].shape, actions.n) == ((2, 1, 21), 5)
         block = np.random.default_rng(2).integers(0, 5, (3, 2, env.num_agents, *actions.shape))
         runs.append([tuple(take_step(env, published, given)) for given in block])
+        env.close()
     assert_all_same(runs)

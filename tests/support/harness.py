@@ -32,8 +32,11 @@ TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS and name not in A
 TAGS = [name for name in TEAM_IDS if name.startswith("Tag")]
 """Those of taggers and runners."""
 
-SMALLER: dict[str, dict[str, Any]] = {"RiceN-v0": {"num_regions": 3}}
-"""What the fixture ``make`` gives where a test does not: its own size would take long, and tell no more."""
+SMALLER: dict[str, dict[str, Any]] = {
+    "RiceN-v0": {"num_regions": 3},
+    "TagContinuous-v0": {"num_taggers": 3, "num_runners": 12, "grid_length": 4.0},
+}
+"""What the fixture ``make`` gives where a test does not: their own sizes would take long, and tell no more."""
 
 MODES = ("NextStep", "SameStep", "Disabled")
 

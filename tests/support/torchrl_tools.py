@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness import SMALLER
 from tensordict import TensorDictBase
 
 import gpu_envs
@@ -15,18 +16,15 @@ COLLECTORS = pytest.mark.filterwarnings(
     "ignore:Creating .*WeightUpdater:DeprecationWarning"
 )
 
-SMALL: dict[str, dict[str, Any]] = {"TagContinuous-v0": {"num_taggers": 3, "num_runners": 5, "grid_length": 4.0}}
-"""Parameters that make a team small, its runners easily caught."""
-
 
 def made(env_id: str, num_envs: int, device: str, **options: Any) -> Env:
     """The adapter's environment, a small one."""
-    return Env(env_id, num_envs, device=device, **{**SMALL.get(env_id, {}), **options})
+    return Env(env_id, num_envs, device=device, **{**SMALLER.get(env_id, {}), **options})
 
 
 def plain(env_id: str, num_envs: int, device: str, mode: str, **options: Any) -> Any:
     """The same as gpu_envs makes it."""
-    options = {**SMALL.get(env_id, {}), **options}
+    options = {**SMALLER.get(env_id, {}), **options}
     return gpu_envs.make(env_id, num_envs, device=device, output="torch", autoreset_mode=mode, **options)
 
 
