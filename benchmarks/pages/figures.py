@@ -270,15 +270,16 @@ def _lasts(*envs: str) -> str:
     for env in envs:
         found = results("training_cuda", "tag_learning")[env]
         random = f"{found['random']['length']:.1f} +- {found['random']['length_interval']:.1f}"
-        for where in [where for where in ("kernels", "torch") if where in found["taggers"]]:
-            cells = []
-            for team in ("taggers", "runners"):
-                runs = found[team][where]
-                ends = sorted(run["evaluated"]["length"] for run in runs)
-                seconds = statistics.median(run["seconds"] for run in runs)
-                cells.append(f"{ends[0]:.1f}, {ends[-1]:.1f} after {seconds:.1f} s")
-            rows.append((f"{env}, {where}", random, *cells))
-    return table(("steps a runner lasts", "random against random", "trained taggers", "trained runners"), rows)
+        for where, runs in found["taggers"]["runs"].items():
+            learnt = (_survival(of) for of in (runs, found["runners"]["runs"][where]))
+            rows.append((f"{env}, {where}", str(len(runs)), random, *learnt))
+    heads = ("steps a runner lasts", "seeds", "random against random", "trained taggers", "trained runners")
+    return table(heads, rows)
+
+
+def _survival(runs: Sequence[Mapping[str, Any]]) -> str:
+    ends = sorted(run["evaluated"]["length"] for run in runs)
+    return f"{ends[0]:.1f}, {ends[-1]:.1f} after {statistics.median(run['seconds'] for run in runs):.1f} s"
 
 
 def drawn(_page: Path) -> str:

@@ -88,7 +88,7 @@ def survival(document: Document) -> Figure:
 def game(axes: Axes, env_id: str, found: Mapping[str, Any]) -> None:
     """The curves of each seed, and a line where all act at random."""
     random = float(found["random"]["length"])
-    curves = {team: [thinned(run["curve"]) for run in found[team]["kernels"]] for team in TEAMS}
+    curves = {team: [thinned(run["curve"]) for run in found[team]["runs"]["kernels"]] for team in TEAMS}
     points = [point for each in curves.values() for curve in each for point in curve]
     end, most = max(seconds for seconds, _ in points), max(random, *(length for _, length in points))
     axes.axhline(random, color=style.QUIET, linewidth=1, linestyle=(0, (4, 2)))

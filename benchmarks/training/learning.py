@@ -116,6 +116,7 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
     On a GPU each is trained in torch too, from the same seeds, so that what our kernels learn has its measure.
     """
     found = {}
+    ways: dict[str, dict[str, Any]] = {"kernels": {}} | ({"torch": {"fused": False}} if plan.on_gpu else {})
     for env_id in TEAMS:
         params, other = (preset(env_id, name).get("params", {}) for name in ("taggers", "runners"))
         if params != other:
@@ -124,9 +125,10 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
         teams: dict[str, Any] = {"random": at_random}
         plan.log(f"{env_id}, all random: a runner lasts {at_random['length']:.1f} steps")
         for name in ("taggers", "runners"):
-            teams[name] = {"settings": dict(preset(env_id, name))}
-            for where, own in (("kernels", {}), ("torch", {"fused": False}))[: 1 + plan.on_gpu]:
-                runs = teams[name][where] = [_survival(plan, env_id, name, seed, own) for seed in range(plan.seeds)]
+            teams[name] = {"settings": dict(preset(env_id, name)), "runs": {}}
+            for where, own in ways.items():
+                runs = [_survival(plan, env_id, name, seed, own) for seed in range(plan.seeds)]
+                teams[name]["runs"][where] = runs
                 ends = sorted(run["evaluated"]["length"] for run in runs)
                 plan.log(
                     f"{env_id}, trained {name} against random others, in {where}: a runner lasts from {ends[0]:.1f} to "
@@ -143,7 +145,7 @@ def _survival(plan: TrainingPlan, env_id: str, name: str, seed: int, own: Mappin
         with (Path(folder) / "log.csv").open() as file:
             rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
     run["curve"] = [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]
-    run["evaluated"] = figures(trainer.evaluate(episodes=EPISODES))["runner"]
+    run["evaluated"] = dataclasses.asdict(trainer.evaluate(episodes=EPISODES)["runner"])
     return run
 
 

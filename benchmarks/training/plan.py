@@ -56,7 +56,10 @@ def preset(env_id: str, name: str = "default") -> Mapping[str, Any]:
 def trained(
     plan: TrainingPlan, env_id: str, name: str, seed: int, folder: Path | None = None, own: Mapping[str, Any] = {}
 ) -> tuple[Any, dict[str, Any]]:
-    """A preset trained to its end: the trainer, and how long that took; with a folder, its log is left there."""
+    """A preset, with settings of one's own, trained to its end: the trainer, and how long that took.
+
+    With a folder, its log is left there.
+    """
     from gpu_envs.training import Config, RunDirectory, Trainer
 
     here = {"seed": seed, "device": plan.device, "run_dir": "", "checkpoint_interval": 0}

@@ -107,7 +107,7 @@ def test_pictures_have_a_ground_of_their_own(redrawn: Path) -> None:
 def scaled(document: Mapping[str, Any], factor: float) -> dict[str, Any]:
     """The training results with runners of TagContinuous that last so much longer where they learn."""
     found = copy.deepcopy(dict(document))
-    for run in found["sections"]["tag_learning"]["results"]["TagContinuous-v0"]["runners"]["kernels"]:
+    for run in found["sections"]["tag_learning"]["results"]["TagContinuous-v0"]["runners"]["runs"]["kernels"]:
         for point in run["curve"]:
             point[1] *= factor
     return found

@@ -154,8 +154,8 @@ def test_tag_is_learnt_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = learning.tag(here)
     monkeypatch.setattr(figures, "results", lambda *_: found)
     for team in made:
-        assert list(found[env][team]) == ["settings", "kernels"]
-        runs = found[env][team]["kernels"]
+        assert list(found[env][team]["runs"]) == ["kernels"]
+        runs = found[env][team]["runs"]["kernels"]
         assert [run["seed"] for run in runs] == [0, 1]
         assert all(0 < run["curve"][-1][0] <= run["seconds"] for run in runs)
         lasted = sorted(run["evaluated"]["length"] for run in runs)
