@@ -5,7 +5,9 @@ Prints a line of JSON. The settings are those that rejax publishes for Pendulum.
 
 import argparse
 import json
+import sys
 import time
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -70,6 +72,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="JAX's name of it: cpu or cuda")
     parser.add_argument("--rule", type=Rule.read, default=Rule(), help="as JSON")
     options = parser.parse_args()
+    old, new = version("rejax").startswith("0.1."), not version("gymnax").startswith("0.")
+    if old and new:  # a step of whose environments returns one thing more
+        sys.exit(f"rejax {version('rejax')} needs gymnax<1, here is {version('gymnax')}: pip install 'gymnax<1'")
     with jax.default_device(jax.devices(options.device)[0]):
         found = race(options.seed, options.rule)
     print(json.dumps({"versions": versions(("rejax", "gymnax", "jax")), **found}))

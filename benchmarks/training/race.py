@@ -28,7 +28,7 @@ class Rule:
     """Steps between evaluations."""
     limit: int = 30_000
     """Steps after which a run ends in any case."""
-    limit_s: float = 30.0
+    limit_s: float = 60.0
     """Seconds of training after which it does."""
 
     @classmethod
