@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from skrl import config
 from skrl.agents.torch.sac import SAC
 from skrl.envs.wrappers.torch import wrap_env
 from skrl.memories.torch import RandomMemory
@@ -75,8 +74,8 @@ class Critic(DeterministicMixin, Model):  # type: ignore[misc]  # skrl's types a
 def made(seed: int, device: str, timesteps: int, **settings: Any) -> Any:
     """A trainer of an agent that has learnt nothing."""
     set_seed(seed)
-    config.torch.device = device  # a wrapped environment's, which would be a GPU wherever there is one
-    env = gymnasium.make(ENV)
+    env: Any = gymnasium.make(ENV)
+    env.unwrapped.device = device  # where there is a GPU, its wrapper would take that
     spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
     models: dict[str, Any] = {"policy": Actor(spaces, device), **{name: Critic(spaces, device) for name in CRITICS}}
     for model in models.values():
