@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -112,8 +113,13 @@ def answer(python: str, module: str, works: Sequence[Work], seconds: float, limi
             return Answer(lines, None)
         if status is None:
             return Answer(lines, f"stopped after {limit_s:g} s")
-        last = [line for line in complained.read().splitlines() if line.strip()][-1:]
-        return Answer(lines, f"ended with status {status}: {''.join(last) or 'no word'}")
+        return Answer(lines, f"ended with status {status}: {why(complained.read())}")
+
+
+def why(complaint: str) -> str:
+    """The line of a failed process's complaint that says why: the last error's, which JAX's notes come after."""
+    lines = [line for line in complaint.splitlines() if line.strip()] or ["no word"]
+    return ([line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)] or lines)[-1]
 
 
 def parsed(text: str) -> list[dict[str, Any]]:

@@ -77,8 +77,7 @@ def jaxmarl(plan: TrainingPlan, env_id: str, *options: object) -> dict[str, Any]
         )
     except RuntimeError as error:
         plan.log(str(error))
-        lines = str(error).splitlines()
-        found = {"skipped": ([line for line in lines if "Error" in line or "failed" in line] or lines)[-1]}
+        found = {"skipped": process.why(str(error))}
     if "skipped" in found:
         plan.log(f"JaxMARL's IPPO in {env_id}: skipped: {found['skipped']}")
         return found

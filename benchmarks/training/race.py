@@ -122,7 +122,7 @@ def _peer(plan: TrainingPlan, peer: Peer, rule: Rule) -> dict[str, Any]:
             )  # fmt: skip
         except RuntimeError as error:
             plan.log(str(error))
-            run = {"seed": seed, "failed": str(error).splitlines()[-1]}
+            run = {"seed": seed, "failed": process.why(str(error))}
         if "skipped" in run:
             return run
         runs.append(run)

@@ -73,6 +73,20 @@ def test_a_peer_that_fails_is_an_error() -> None:
         process.figures(sys.executable, "json", "no_such_peer")
 
 
+def test_why_a_peer_failed_is_a_line() -> None:
+    """Of its traceback, after which JAX writes what it left out; what ends with a word of its own says that."""
+    jax = (
+        "python -m peer failed with 1:\nTraceback (most recent call last):\n  raise ValueError(5)\n"
+        "ValueError: too many values\n--------------------\nFor simplicity, JAX has removed its internal frames.\n\n"
+    )
+    assert process.why(jax) == "ValueError: too many values"
+    assert process.why(jax.replace("ValueError:", "jax.errors.JaxRuntimeError:")) == (
+        "jax.errors.JaxRuntimeError: too many values"
+    )
+    assert process.why("python -m peer failed with 1:\nrejax 0.1.3 needs gymnax<1\n") == "rejax 0.1.3 needs gymnax<1"
+    assert process.why("\n") == "no word"
+
+
 def test_the_torch_sampler_draws_what_its_logits_say() -> None:
     torch = pytest.importorskip("torch")
     from benchmarks.peers.torch_sampler import by_distributions, by_race
