@@ -12,7 +12,10 @@ _NVRTC = re.compile(r"(?P<file>\S.*?)\((?P<line>\d+)\): (?P<kind>[a-z ]*error|no
 _REQUIRED = re.compile(r"(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)?\s+required from here")
 _DURING = re.compile(r"\s+(?:detected during|instantiation of) .*at line (?P<line>\d+) of (?P<file>\S.*)")
 """How g++, before an error, and NVRTC after it name the line that a template was used in."""
-_ASSERTED = re.compile(r'static.assert\S* failed(?:: | with | due to requirement .*?)"?(?P<text>[^"]+)"?$')
+_ASSERTED = re.compile(
+    r"""static.assert\S* failed(?: due to requirement '.*?')?(?:(?: with)? "(?P<quoted>.+)"|: (?P<plain>.+))$"""
+)
+"""A failed static assertion. Clang up to 16 and NVRTC put the message in quotes, g++ and newer clang after a colon."""
 _BROUGHT_ABOUT = ("in expansion of macro", "expanded from macro", "required from here", "in instantiation of")
 """Notes that name the line which brought an error about that lies elsewhere."""
 
@@ -58,7 +61,7 @@ def diagnostics(output: str, own: str) -> Iterator[Diagnostic]:
         if last is not None:
             yield last
         asserted = _ASSERTED.search(place.text)
-        text = asserted["text"] if asserted else place.text
+        text = asserted["quoted"] or asserted["plain"] if asserted else place.text
         last, user = dataclasses.replace(place, text=text, excerpt=place.excerpt.strip(), **user), {}
     if last is not None:
         yield last

@@ -18,6 +18,7 @@ from nvrtc import nvrtc_missing, ptx_of
 import gpu_envs
 from gpu_envs import EnvSpec, Field, Param, Role, Rules, Spec, Table, TeamSpec
 from gpu_envs.backend import messages
+from gpu_envs.backend.diagnostics import diagnostics
 from gpu_envs.backend.host import HostBackend
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.backend.toolchain import ZIG_OPTIONS
@@ -97,12 +98,16 @@ def with_the_machines_compiler(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def with_clang(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which("clang++"):
-        monkeypatch.setenv("CXX", "clang++")
-    elif importlib.util.find_spec("ziglang"):
-        monkeypatch.setenv("CXX", shlex.join((sys.executable, "-m", "ziglang", *ZIG_OPTIONS)))
-    else:
+    if not shutil.which("clang++"):
         pytest.skip("there is no clang")
+    monkeypatch.setenv("CXX", "clang++")
+    HostBackend().load(program(spec, on_gpu=False))
+
+
+def with_zig(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not importlib.util.find_spec("ziglang"):
+        pytest.skip("there is no zig")
+    monkeypatch.setenv("CXX", shlex.join((sys.executable, "-m", "ziglang", *ZIG_OPTIONS)))
     HostBackend().load(program(spec, on_gpu=False))
 
 
@@ -121,7 +126,7 @@ def with_nvrtc(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
 Compile = Callable[[Spec, pytest.MonkeyPatch], None]
 
 
-@pytest.fixture(params=[with_the_machines_compiler, with_clang, with_nvrtc])
+@pytest.fixture(params=[with_the_machines_compiler, with_clang, with_zig, with_nvrtc], ids=lambda way: way.__name__[5:])
 def compiling(request: pytest.FixtureRequest) -> Compile:
     """Each compiler that is here."""
     made: Compile = request.param
@@ -210,6 +215,7 @@ TEAM_CASES = [
 @pytest.mark.parametrize(
     ("kind", "header", "right", "wrong", "expected"),
     [*((one, HEADER, *case) for case in CASES), *((team, TEAM_HEADER, *case) for case in TEAM_CASES)],
+    ids=[*(f"one-{number}" for number in range(len(CASES))), *(f"team-{number}" for number in range(len(TEAM_CASES)))],
 )
 def test_the_author_s_own_line_comes_first(
     kind: Any, header: str, right: str, wrong: str, expected: str,
@@ -280,6 +286,29 @@ def test_clang_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "my_env.cuh:8: error: there is no 'start' here; the field of Params is p.start\n" in str(error)
     assert "tile.cuh" not in str(error)
     assert error.output == log
+
+
+@pytest.mark.parametrize(
+    "wording",
+    [
+        "static assertion failed: two indices for 'slope'",  # g++
+        """static_assert failed due to requirement 'Params::is("x") == 2' "two indices for 'slope'\"""",  # clang to 16
+        """static_assert failed "two indices for 'slope'\"""",
+        "static assertion failed due to requirement '2 == DIMENSIONS': two indices for 'slope'",  # clang from 17
+        """static assertion failed with "two indices for 'slope'\"""",  # NVRTC
+    ],
+    ids=["g++", "clang-14", "clang-14-plain", "clang-17", "nvrtc"],
+)
+def test_a_static_assertion_says_its_message(wording: str) -> None:
+    (error,) = diagnostics(f"my_env.cuh:7:13: error: {wording}\n", "my_env.cuh")
+    assert (error.line, error.text) == (7, "two indices for 'slope'")
+
+
+def test_a_static_assertion_without_a_message_says_its_requirement() -> None:
+    (error,) = diagnostics(
+        "my_env.cuh:7:13: error: static assertion failed due to requirement '1 == 2'\n", "my_env.cuh"
+    )
+    assert error.text == "static assertion failed due to requirement '1 == 2'"
 
 
 def test_the_command_line_shows_it_without_a_traceback(
