@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiers
 from browser import Browser, Tab, found
 from harness import DEVICES, IDS, MODES, PLACES, SMALLER, TEAM_IDS, UNOPTIMISED, Make, Place, forgotten
 from registered import Variant
@@ -18,6 +19,19 @@ import gpu_envs
 from gpu_envs.backend import ahead
 from gpu_envs.envs import ALL
 from gpu_envs.registry import known as registry
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options for the tiers of tests."""
+    tiers.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what belongs to the second tier, and what needs a GPU."""
+    tiers.mark(items)
+    if config.getoption("--shuffle") is not None:
+        tiers.shuffle(items, config.getoption("--shuffle"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if not hasattr(config, "workerinput"):  # one of xdist's processes tells the first, which tells us
         config.pluginmanager.register(NamesFailures(config))
+        config.pluginmanager.register(tiers.ListsHopper(config))
+    tiers.configure(config)
 
 
 def pytest_collection_finish() -> None:

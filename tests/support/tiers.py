@@ -1,0 +1,185 @@
+"""The two tiers of tests: which cases ``make test`` leaves to ``make test-all``, and the guard that keeps it quick."""
+
+import random
+import re
+import resource
+import sys
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_envs
+
+REPRESENTATIVES = ("CartPole-v1", "Acrobot-v1", "TagContinuous-v0", "TagGridWorld-v0", "SimpleSpread-v3")
+"""Environments that stand for all others in the first tier: a test over environments is slow for the rest."""
+
+IN_ALL_MODES = ("CartPole-v1", "TagGridWorld-v0")
+"""Those that the first tier runs in every auto-reset mode; the others in ``USUAL_MODE``."""
+
+USUAL_MODE = "SameStep"
+MODES = ("NextStep", "SameStep", "Disabled")
+
+END_TO_END_SECONDS = 20.0
+
+IMPORT_SECONDS = 15.0
+"""What a case may take beyond its limit when it is the first of its process to import one of ``HEAVY``."""
+
+HEAVY = {
+    "cupy",
+    "jax",
+    "lightning",
+    "matplotlib",
+    "pygame",
+    "ray",
+    "rsl_rl",
+    "skrl",
+    "stable_baselines3",
+    "torch",
+    "torchrl",
+}
+
+GPU_REASON = re.compile(r"CUDA device|GPU|graphs")
+"""How tests that only a GPU runs word why they are skipped."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """The options of this module, which are given as ``--name=value``."""
+    group = parser.getgroup("tiers of tests")
+    group.addoption("--cpu-limit", type=float, help="fail cases that use more seconds of CPU time than this")
+    group.addoption("--costs", type=Path, help="write the CPU seconds of each case to this file")
+    group.addoption("--shuffle", type=int, help="run the cases in a random order, by this seed")
+
+
+def configure(config: pytest.Config) -> None:
+    """Registers the plugins that the options ask for; xdist's processes get the options of the first."""
+    if config.getoption("--cpu-limit") is not None or config.getoption("--costs") is not None:
+        config.pluginmanager.register(MeasuresCases(config.getoption("--cpu-limit")))
+    if config.getoption("--costs") is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(WritesCosts(config.getoption("--costs")))
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Marks the cases that need a GPU, and those that only `make test-all` runs."""
+    cases = defaultdict(list)
+    for item in items:
+        if _needs_gpu(item):
+            item.add_marker(pytest.mark.cuda)
+        cases[item.nodeid.partition("[")[0]].append(item)
+    for group in cases.values():
+        _mark_product(group)
+        _mark_beyond_the_first(group)
+
+
+def shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Puts the cases into a random order, the same in every process."""
+    random.Random(seed).shuffle(items)
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
+
+
+def _needs_gpu(item: pytest.Item) -> bool:
+    for name, value in _parameters(item).items():
+        if "cuda" in (getattr(value, "device", None), value if name in ("device", "kind", "where") else None):
+            return True
+    return any(GPU_REASON.search(str(each.kwargs.get("reason", ""))) for each in item.iter_markers("skipif"))
+
+
+def _mark_product(cases: list[pytest.Item]) -> None:
+    """Leaves the representatives of a test over environments and modes, and the first case in any event."""
+    if cases[0].get_closest_marker("every_environment") is not None:
+        return
+    ids = set(gpu_envs.ids())
+    for case in cases[1:]:
+        values = _parameters(case).values()
+        names = {name for name in (getattr(value, "env_id", value) for value in values) if isinstance(name, str)}
+        environments, modes = names & ids, names & set(MODES)
+        if environments.difference(REPRESENTATIVES) or (
+            modes.difference([USUAL_MODE]) and environments and not environments.intersection(IN_ALL_MODES)
+        ):
+            case.add_marker(pytest.mark.slow)
+
+
+def _mark_beyond_the_first(cases: list[pytest.Item]) -> None:
+    limit = cases[0].get_closest_marker("fast_cases")
+    quick = [case for case in cases if case.get_closest_marker("slow") is None]
+    for case in quick[limit.args[0] :] if limit is not None else ():
+        case.add_marker(pytest.mark.slow)
+
+
+class MeasuresCases:
+    """Measures each case's CPU seconds, set-up, tear-down and child processes included; fails those above the limit."""
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self._before = 0.0
+        self._imported: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
+        self._before, self._imported = _cpu_seconds(), HEAVY.intersection(sys.modules)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        report = yield
+        if call.when == "teardown":
+            seconds = _cpu_seconds() - self._before
+            imports = bool(HEAVY.intersection(sys.modules) - self._imported)
+            report.user_properties.append(("cpu_seconds", seconds - IMPORT_SECONDS * imports))
+            limit = self._limit_of(item)
+            if report.passed and limit is not None and seconds > limit + IMPORT_SECONDS * imports:
+                report.outcome = "failed"
+                report.longrepr = (
+                    f"{item.nodeid} used {seconds:.1f} s of CPU time; `make test` allows {limit:g}. Make it cheaper, "
+                    "or mark it `slow` (or `fast_cases(n)`), so that only `make test-all` runs it."
+                )
+        return report
+
+    def _limit_of(self, item: pytest.Item) -> float | None:
+        if self._limit is None or item.get_closest_marker("slow") is not None:
+            return None
+        return END_TO_END_SECONDS if item.get_closest_marker("end_to_end") is not None else self._limit
+
+
+def _cpu_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class WritesCosts:
+    """Writes a line for each case, the costliest first: its CPU seconds and its name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._costs: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self._costs[report.nodeid] = float(dict(report.user_properties)["cpu_seconds"])  # type: ignore[arg-type]  # object
+
+    def pytest_sessionfinish(self) -> None:
+        lines = [f"{seconds:.3f} {name}" for name, seconds in sorted(self._costs.items(), key=lambda row: -row[1])]
+        self._path.write_text("".join(f"{line}\n" for line in lines))
+
+
+class ListsHopper:
+    """Lists at the end what only a Hopper GPU runs and this machine therefore skipped."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._skipped: dict[str, int] = defaultdict(int)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and "Hopper" in str(report.longrepr):
+            self._skipped[report.nodeid.partition("[")[0]] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._skipped:
+            terminalreporter.section("skipped: only a Hopper GPU (H100, H200) runs these")
+            for name, count in sorted(self._skipped.items()):
+                terminalreporter.write_line(f"{name}: {count} {'case' if count == 1 else 'cases'}")
