@@ -26,18 +26,22 @@ DEV := dev$(EXTRA)$(if $(DEV_EXTRA),$(comma)$(DEV_EXTRA))
 USER_STAMP := $(VENV)/.installed$(subst $(comma),-,$(EXTRA))
 DEV_STAMP  := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
 
+# The versions that were tested together; `make constraints` chooses anew. `make newest` does without.
+CONSTRAINTS := --constraint constraints.txt
+
 # Not --quiet: pip says what it fetches, and how far it is.
 define install
 @echo 'Setting up $(VENV), once: some minutes for what is fetched.'
-$(BIN)/python -m pip install --disable-pip-version-check '$(TORCH)'
-$(BIN)/python -m pip install --disable-pip-version-check --editable '$(1)'
+$(BIN)/python -m pip install --disable-pip-version-check $(CONSTRAINTS) '$(TORCH)'
+$(BIN)/python -m pip install --disable-pip-version-check $(CONSTRAINTS) --editable '$(1)'
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tag test check format pages docs links dist clean
+.PHONY: help train play tag test test-slow test-all test-gpu newest mutants
+.PHONY: check format pages docs links dist constraints clean
 
 help:  ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 train: $(USER_STAMP)  ## set up for this machine, then train CartPole until it is solved
 	$(BIN)/gpu-envs train CartPole-v1 $(ARGS)
@@ -59,10 +63,31 @@ else
 endif
 	$(MAKE) --no-print-directory play ARGS='--replicas 2 $(ARGS)'
 
-test: $(DEV_STAMP)  ## set up for development, then run the tests; ARGS="-k name" chooses among them
-	@$(BIN)/python -c 'import os; n = os.cpu_count() or 1; \
-	  print(f"All tests take about {48 // n + 1} minutes on {n} cores; failures are named as they come.")'
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+test: $(DEV_STAMP)  ## set up for development, then run the quick tests; ARGS="-k name" chooses among them
+	@echo 'These tests take about four minutes on two cores; failures are named as they happen.'
+	$(PYTEST) -m 'not slow' $(ARGS)
+	@echo 'make test-all also runs the slow tests: every environment in every mode, training, other libraries, NVRTC.'
+
+test-slow: $(DEV_STAMP)  ## run the tests that make test leaves out
+	$(PYTEST) -m slow $(ARGS)
+
+test-all: $(DEV_STAMP)  ## run every test: about a quarter of an hour on two cores
+	$(PYTEST) $(ARGS)
+
+# Not in .venv: an environment with CUDA, torch, CuPy and pytest is there already, and nothing is installed.
+GPU_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(16, os.cpu_count() or 1))')
+
+test-gpu:  ## run what needs a GPU, in the environment of PYTHON=/path/to/python; nothing is installed
+	$(PYTHON) -m pytest -m cuda $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && \
+	  echo ' -n' $(GPU_PROCESSES) --dist worksteal) $(ARGS)
+
+newest:  ## run every test with the newest version of each library, in .venv-newest
+	$(MAKE) VENV=.venv-newest CONSTRAINTS= TORCH=torch test-all
+
+mutants: $(DEV_STAMP)  ## measure how many small mistakes in the package the tests find: hours; ARGS="--seed 2"
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(DEV_STAMP)  ## formatting, lint and types, and the Dockerfile
 	$(BIN)/ruff format --check .
@@ -91,8 +116,17 @@ dist: $(DEV_STAMP)  ## build the source distribution, and the wheel from it, int
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 
-clean:  ## remove what was made here, the virtual environment included
-	rm -rf $(VENV) build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+# What the driver or the platform chooses is left out; what torch itself needs is named, since it is left out too.
+UNCONSTRAINED := torch cupy-cuda12x cupy-cuda13x nvidia-cuda-nvrtc nvidia-cuda-nvrtc-cu12
+TORCH_NEEDS   := filelock fsspec jinja2 networkx sympy
+
+constraints: $(DEV_STAMP)  ## choose the newest versions that go together, into constraints.txt
+	@mkdir -p build && printf '%s\n' $(UNCONSTRAINED) > build/unconstrained
+	printf '%s\n' $(TORCH_NEEDS) | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  --all-extras --no-header --no-annotate --excludes build/unconstrained --output-file constraints.txt pyproject.toml -
+
+clean:  ## remove what was made here, the virtual environments included
+	rm -rf $(VENV) .venv-newest build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -101,10 +135,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo 'Python lacks its venv module; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 
-$(USER_STAMP): pyproject.toml | $(BIN)/python
+$(USER_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,.[video$(EXTRA)])
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
+$(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,.[$(DEV)])
 	@touch $@
