@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import with_package
+from harness import HAS_CUDA, with_package
 from mark_slow import mark_of, with_marks, without_marks
 from tiers import shuffle
 
@@ -95,7 +95,7 @@ def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
         "test_modes[Acrobot-v1-SameStep]",
         "test_many[0]", "test_many[1]",
         "test_costly", "test_costly_from_end_to_end", "test_starts_a_process",
-        "test_on_devices[cpu]",
+        "test_on_devices[cpu]", *(() if HAS_CUDA else ["test_on_devices[cuda]"]),
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import HAS_CUDA, MODES
 
 import gpu_envs
 
@@ -20,7 +21,6 @@ IN_ALL_MODES = ("CartPole-v1", "TagGridWorld-v0")
 """Those that the first tier runs in every auto-reset mode; the others in ``USUAL_MODE``."""
 
 USUAL_MODE = "SameStep"
-MODES = ("NextStep", "SameStep", "Disabled")
 
 END_TO_END_SECONDS = 20.0
 
@@ -41,7 +41,9 @@ HEAVY = {
     "torchrl",
 }
 
-GPU_REASON = re.compile(r"CUDA device|GPU|graphs")
+GPU_REASON = re.compile(
+    r"(needs (a|two)|no) (CUDA device|GPU|Hopper GPU(?! or none))|about a GPU's memory|a CPU has no graphs"
+)
 """How tests that only a GPU runs word why they are skipped."""
 
 
@@ -83,9 +85,9 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 
 def _needs_gpu(item: pytest.Item) -> bool:
-    for name, value in _parameters(item).items():
-        if "cuda" in (getattr(value, "device", None), value if name in ("device", "kind", "where") else None):
-            return True
+    parameters = _parameters(item)
+    if HAS_CUDA and "cuda" in (parameters.get("device"), getattr(parameters.get("place"), "device", None)):
+        return True
     return any(GPU_REASON.search(str(each.kwargs.get("reason", ""))) for each in item.iter_markers("skipif"))
 
 
