@@ -53,7 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # torch's own: that its mode that finds synchronisations is a prototype.
     config.addinivalue_line("filterwarnings", r"ignore:Synchronization debug mode is a prototype")
 
-    if not hasattr(config, "workerinput"):  # one of xdist's processes tells the first, which tells us
+    if hasattr(config, "workerinput"):  # torch would start as many threads as there are cores, in each process
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    else:  # one of xdist's processes tells the first, which tells us
         config.pluginmanager.register(NamesFailures(config))
         config.pluginmanager.register(tiers.ListsHopper(config))
     tiers.configure(config)
