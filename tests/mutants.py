@@ -1,0 +1,402 @@
+"""Measures how strong the tests are: makes small mistakes in the package, and counts how many of them the tests find.
+
+``python -m tests.mutants`` measures once, in ``build/mutants/``, which case executes which line and compiles which
+header; then it tries mutants, each in a copy of the tree: against the cases of ``make test`` that execute its line, and
+if it survives, against those of ``make test-all``. An interrupted run is continued by the next one.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from coverage import CoverageData
+
+sys.path.insert(0, str(Path(__file__).with_name("support")))  # as pytest does
+
+from mutations import Mutant, draw, of_header, of_python
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "mutants"
+TREE, MAP, CACHE = BUILD / "tree", BUILD / "map", BUILD / "cache"
+
+QUICK_LIMIT, FULL_LIMIT = 60.0, 120.0
+"""Seconds for the cases of the first tier, and for the others."""
+
+STUCK = 20
+"""Seconds after which a case that still runs at the limit may be stuck in the mutated code."""
+
+EQUIVALENT: Mapping[str, str] = {}
+"""Mutants that no test can find, by their names, and why; they are reported apart and do not count."""
+
+Line: TypeAlias = tuple[str, int]
+Cases: TypeAlias = dict[str, dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a mutant fared against some cases."""
+
+    kind: str
+    """killed, timed out, survived, not decided in N s, does not compile, or error."""
+    case: str = ""
+    message: str = ""
+
+    @property
+    def found(self) -> bool:
+        """Whether the tests found it."""
+        return self.kind in ("killed", "timed out")
+
+    def __str__(self) -> str:
+        return f"{self.kind}{f' by {self.case}' if self.case else ''}"
+
+
+class Runs:
+    """Runs pytest in copies of the tree, and knows which processes live."""
+
+    def __init__(self) -> None:
+        self._alive: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def pytest(
+        self, tree: Path, cache: Path, arguments: Sequence[str], limit: float, log: Path, **env: str
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """What the cases' records say, and the exit code, None where the time ran out.
+
+        Raises:
+            RuntimeError: The run imported the package from somewhere else.
+        """
+        records = log.with_suffix(".records")
+        records.unlink(missing_ok=True)
+        paths = os.pathsep.join(str(path) for path in (tree, tree / "tests" / "support"))
+        env = {"PYTHONPATH": paths, "GPU_ENVS_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", **env}
+        env |= {
+            "MUTANTS_RECORDS": str(records),
+            "MUTANTS_COMPILER": str(TREE / "tests" / "support" / "unoptimised-c++"),
+        }
+        options = ["-q", "--tb=short", "-n", "0", "-p", "no:cacheprovider", "-p", "records_headers"]
+        command = [sys.executable, "-m", "pytest", *options, "-o", f"faulthandler_timeout={STUCK}", *arguments]
+        with log.open("wb") as out, self._lock:
+            if self._ended:
+                raise KeyboardInterrupt
+            process = subprocess.Popen(
+                command, cwd=tree, env={**os.environ, **env}, stdout=out, stderr=out, start_new_session=True
+            )
+            self._alive.add(process)
+        try:
+            code: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            self._kill(process)
+            self._alive.discard(process)
+        lines = [json.loads(line) for line in records.read_text().splitlines()] if records.exists() else []
+        wrong = [row["package"] for row in lines if "package" in row and not Path(row["package"]).is_relative_to(tree)]
+        if wrong:
+            raise RuntimeError(f"the run in {tree} imported gpu_envs from {wrong[0]}")
+        return lines, code
+
+    def end(self) -> None:
+        """Ends what still runs."""
+        with self._lock:
+            self._ended = True
+            for process in list(self._alive):
+                self._kill(process)
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the case's own processes included
+        process.wait()
+
+
+def outcome_of(rows: Sequence[Mapping[str, Any]], code: int | None, now: float) -> Outcome:
+    """What a run's records and exit code (None: the time ran out at ``now``) say of the mutant."""
+    ended = {row["case"] for row in rows if "case" in row}
+    running = next((row for row in rows if row.get("started", "") not in ({""} | ended)), None)
+    failed = next((row for row in rows if row.get("outcome") == "failed"), None)
+    if failed is not None:
+        return Outcome("does not compile" if failed["refused"] else "killed", failed["case"], failed["message"])
+    if code is None:
+        stuck = running is not None and now - running["at"] >= STUCK
+        return Outcome("timed out", running["started"]) if running and stuck else Outcome("not decided")
+    if code == 0:
+        return Outcome("survived")
+    return Outcome("killed", running["started"] if running else "collection", f"exit code {code}")
+
+
+def tracked() -> list[str]:
+    """The files of this repository that git tracks."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(name for name in done.stdout.split("\0") if (ROOT / name).is_symlink() or (ROOT / name).is_file())
+
+
+def digest(names: Sequence[str]) -> str:
+    """A digest of the tree's files."""
+    made = hashlib.sha256()
+    for name in names:
+        path = ROOT / name
+        made.update(name.encode() + b"\0" + (b"" if path.is_symlink() else path.read_bytes()) + b"\0")
+    return made.hexdigest()
+
+
+def measure(runs: Runs, jobs: int, anew: bool, tests: Sequence[str]) -> None:
+    """Makes or completes the map of a copy of the tree: a part for each file of tests."""
+    names = tracked()
+    now, then = json.dumps([digest(names), *tests]), BUILD / "measured.json"
+    before = then.read_text() if then.exists() else ""
+    if not before or (anew and before != now):
+        shutil.rmtree(BUILD, ignore_errors=True)
+        for name in names:
+            (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, TREE / name, follow_symlinks=False)
+        MAP.mkdir()
+        CACHE.mkdir(mode=0o700)
+        then.write_text(now)
+    elif before != now:
+        print(
+            "The map in build/mutants is of another tree or other tests, and so are its mutants; --measure renews it."
+        )
+    folders = [TREE / name for name in json.loads(then.read_text())[1:]]
+    files = sorted(
+        {path for folder in folders for path in ([folder] if folder.is_file() else folder.rglob("test_*.py"))}
+    )
+    missing = [path for path in files if not _part_of(path).exists()]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for i, line in enumerate(pool.map(lambda path: _measure_part(runs, path), missing), start=1):
+            print(f"measured {i} of {len(missing)}: {line}", flush=True)
+
+
+def _part_of(path: Path) -> Path:
+    return MAP / (path.relative_to(TREE).as_posix().replace("/", "-") + ".json")
+
+
+def _measure_part(runs: Runs, path: Path) -> str:
+    """Runs a file of tests with coverage; only the cases that pass are kept."""
+    part, start = _part_of(path), time.monotonic()
+    data = part.with_suffix(".coverage")
+    cover = ["--cov=gpu_envs", "--cov=adapters", "--cov-context=test", "--cov-report=", f"--cov-config={os.devnull}"]
+    rows, code = runs.pytest(
+        TREE, CACHE, [*cover, "-m", "not timing", str(path)], 3600, part.with_suffix(".log"), COVERAGE_FILE=str(data)
+    )
+    cases = {row.pop("case"): row for row in rows if row.get("outcome") == "passed"}
+    failed = [row["case"] for row in rows if row.get("outcome") == "failed"]
+    numbers = {name: i for i, name in enumerate(cases)}
+    lines: dict[str, dict[int, list[int]]] = {}
+    if data.exists():
+        covered = CoverageData(str(data))
+        covered.read()
+        for file in covered.measured_files():
+            of_file = lines.setdefault(Path(file).relative_to(TREE).as_posix(), {})
+            for line, contexts in covered.contexts_by_lineno(file).items():
+                known = {numbers.get(context.rpartition("|")[0], -1) for context in contexts}
+                of_file[line] = sorted(known - {-1})
+        data.unlink()
+    scratch = part.with_suffix(".new")
+    scratch.write_text(json.dumps({"cases": cases, "lines": lines}))
+    scratch.replace(part)
+    trouble = "" if code in (0, 1, 5) else f", EXIT CODE {code}: see {part.with_suffix('.log')}"
+    trouble += f", left out because they fail: {' '.join(failed)}" if failed else ""
+    return f"{path.relative_to(TREE)}, {len(cases)} cases, {time.monotonic() - start:.0f} s{trouble}"
+
+
+def parts() -> Iterator[dict[str, Any]]:
+    """The map's parts, one at a time: together they may need a gigabyte."""
+    for path in sorted(MAP.glob("*.json")):
+        yield json.loads(path.read_text())
+
+
+def read_map() -> tuple[Cases, set[Line]]:
+    """All cases, and the lines of Python and the headers (as line 0) that a case of the first tier executes."""
+    cases: Cases = {}
+    quick: set[Line] = set()
+    for part in parts():
+        cases |= part["cases"]
+        is_quick = [case["quick"] for case in part["cases"].values()]
+        for file, lines in part["lines"].items():
+            quick |= {(file, int(line)) for line, numbers in lines.items() if any(is_quick[i] for i in numbers)}
+    for case in cases.values():
+        quick |= {(f"kernels/{header}", 0) for header in case["headers"] if case["quick"]}
+    return cases, quick
+
+
+def cases_of(mutants: Sequence[Mutant], cases: Cases) -> dict[str, list[str]]:
+    """The cases that execute each mutant's line or compile its header, the fastest first."""
+    wanted: dict[str, set[str]] = {mutant.name: set() for mutant in mutants}
+    for part in parts():
+        names = list(part["cases"])
+        for mutant in mutants:
+            numbers = part["lines"].get(mutant.file, {}).get(str(mutant.line), [])
+            wanted[mutant.name].update(names[i] for i in numbers)
+            header = mutant.file.removeprefix("kernels/")
+            wanted[mutant.name].update(name for name in names if header in part["cases"][name]["headers"])
+    return {name: sorted(those, key=lambda case: (cases[case]["seconds"], case)) for name, those in wanted.items()}
+
+
+def try_mutant(runs: Runs, mutant: Mutant, names: Sequence[str], cases: Cases) -> dict[str, Any]:
+    """Tries a mutant in a copy of the tree, against the first tier and then against the rest."""
+    result: dict[str, Any] = {**dataclasses.asdict(mutant), "name": mutant.name}
+    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as scratch:
+        tree, cache = Path(scratch).resolve() / "tree", Path(scratch) / "cache"
+        shutil.copytree(TREE, tree, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(CACHE, cache, copy_function=os.link, ignore=shutil.ignore_patterns("build-*"))
+        (tree / mutant.file).write_bytes(mutant.applied((TREE / mutant.file).read_bytes()))
+        quick = [name for name in names if cases[name]["quick"]]
+        rest = [name for name in names if not cases[name]["quick"]]
+        trial = Trial(runs, tree, cache, cases)
+        start = time.monotonic()
+        first = trial.outcome(quick, QUICK_LIMIT)
+        both = first if first.found or first.kind in STILLBORN or not rest else trial.outcome(rest, FULL_LIMIT)
+        if both.kind == "survived":  # the rest found nothing: what is known of the first tier stays
+            both = first
+        for tier, outcome in (("first", first), ("all", both)):
+            result[tier] = {**dataclasses.asdict(outcome), "found": outcome.found, "text": str(outcome)}
+        return {**result, "cases": [len(quick), len(rest)], "seconds": round(time.monotonic() - start, 1)}
+
+
+STILLBORN = ("does not compile", "error")
+"""Outcomes that say nothing about the tests."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A copy of the tree with a mutant."""
+
+    runs: Runs
+    tree: Path
+    cache: Path
+    cases: Cases
+
+    def outcome(self, names: Sequence[str], limit: float) -> Outcome:
+        """The outcome against the fastest of these cases that fit into the limit."""
+        total, chosen = 0.0, list[str]()
+        for name in names:
+            total += self.cases[name]["seconds"]
+            if total <= limit or not chosen:
+                chosen.append(name)
+        for _ in range(3):
+            found = self._run(self.tree, self.cache, chosen, limit)
+            if found.kind == "timed out":
+                limit *= 2
+                found = self._run(self.tree, self.cache, chosen, limit)
+                if found.kind == "timed out" and not self._is_right(chosen, limit / 2):
+                    found = Outcome("not decided")
+            if found.kind == "not decided" or (found.kind == "survived" and len(chosen) < len(names)):
+                return Outcome(f"not decided in {limit:.0f} s", message=f"{len(chosen)} of {len(names)} cases fit")
+            if found.kind != "killed" or self._is_right(chosen if found.case == "collection" else [found.case], 300):
+                return found
+            chosen = [name for name in chosen if name != found.case]  # it fails without the mutant, too
+        return Outcome("error", message="three cases fail in the tree without the mutant")
+
+    def _is_right(self, names: Sequence[str], limit: float) -> bool:
+        """Whether these cases pass without the mutant."""
+        return self._run(TREE, CACHE, names, limit).kind == "survived"
+
+    def _run(self, tree: Path, cache: Path, names: Sequence[str], limit: float) -> Outcome:
+        if not names:
+            return Outcome("survived")
+        arguments = self.tree.parent / "cases"
+        arguments.write_text("".join(f"{name}\n" for name in names))
+        rows, code = self.runs.pytest(tree, cache, ["-x", f"@{arguments}"], limit, self.tree.parent / "run.log")
+        return outcome_of(rows, code, time.time())
+
+
+def drawn_mutants(seed: int, quick: set[Line]) -> tuple[Iterator[Mutant], Iterator[Mutant]]:
+    """Mutants of Python and of headers, in the order of the seed."""
+    found: Mapping[str, Callable[[str, str], list[Mutant]]] = {".py": of_python, ".cuh": of_header}
+    both: dict[str, list[Mutant]] = {suffix: [] for suffix in found}
+    for file in sorted({file for file, _ in quick}):
+        suffix = Path(file).suffix
+        mutants = found[suffix](file, (TREE / file).read_text("utf-8"))
+        both[suffix] += [mutant for mutant in mutants if {(file, mutant.line), (file, 0)} & quick]
+    return draw(both[".py"], seed), draw(both[".cuh"], seed)
+
+
+def try_drawn(runs: Runs, drawn: Iterator[Mutant], count: int, jobs: int, cases: Cases, path: Path) -> list[Any]:
+    """Tries as many of the drawn mutants, replaces those that do not compile, and keeps what is known of each."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    mine: list[Any] = []
+    while len(counted := [row for row in mine if row["first"]["kind"] not in STILLBORN]) < count:
+        batch = [mutant for mutant, _ in zip(drawn, range(count - len(counted)), strict=False)]
+        if not batch:
+            break
+        names = cases_of([mutant for mutant in batch if mutant.name not in kept], cases)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            tried = {
+                pool.submit(try_mutant, runs, each, names[each.name], cases) for each in batch if each.name in names
+            }
+            for i, done in enumerate(concurrent.futures.as_completed(tried), start=1):
+                row = done.result()
+                kept[row["name"]] = row
+                path.with_suffix(".new").write_text(json.dumps(kept, indent=1))
+                path.with_suffix(".new").replace(path)
+                print(f"{i} of {len(tried)}: {line_of(row)}", flush=True)
+        mine += [kept[mutant.name] for mutant in batch]
+    return mine
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """A mutant and its outcomes, for people."""
+    first, both = row["first"]["text"], row["all"]["text"]
+    return f"{row['name']}: {first}{'' if both == first else f' in the first tier; {both}'} ({row['seconds']:.0f} s)"
+
+
+def summary(rows: Sequence[Mapping[str, Any]], what: str) -> str:
+    """The shares of mutants that were found, and the others."""
+    equivalent = [row for row in rows if row["name"] in EQUIVALENT]
+    void = [row for row in rows if row["first"]["kind"] in STILLBORN]
+    counted = [row for row in rows if row not in equivalent and row not in void]
+    lines = []
+    for tier, title in (("first", "first tier"), ("all", "all tests")):
+        found = sum(row[tier]["found"] for row in counted)
+        lines.append(f"{what}, {title}: {found} of {len(counted)} found, {found / max(1, len(counted)):.0%}")
+    lines += [f"  not found: {line_of(row)}" for row in counted if not row["all"]["found"]]
+    lines += [f"  equivalent: {row['name']}: {EQUIVALENT[row['name']]}" for row in equivalent]
+    return "\n".join(lines + [f"  void: {line_of(row)}" for row in void])
+
+
+def main() -> None:
+    """Measures the map where it is missing, tries the mutants and prints the shares."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="chooses the mutants (default: %(default)s)")
+    parser.add_argument("--python", type=int, default=60, help="mutants of Python (default: %(default)s)")
+    parser.add_argument("--headers", type=int, default=20, help="mutants of C++ headers (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="at a time (default: cores)")
+    parser.add_argument("--measure", action="store_true", help="renew the map if the tree has changed since")
+    parser.add_argument("--tests", nargs="+", default=["tests"], metavar="PATH", help="what the map is measured over")
+    arguments = parser.parse_args()
+    runs = Runs()
+    try:
+        measure(runs, arguments.jobs, arguments.measure, arguments.tests)
+        cases, quick = read_map()
+        print(f"The map has {len(cases)} cases, {sum(case['quick'] for case in cases.values())} of the first tier.")
+        said = []
+        drawn = zip(("python", "headers"), drawn_mutants(arguments.seed, quick), strict=True)
+        for what, mutants in drawn:
+            path, count = BUILD / f"{what}-{arguments.seed}.json", getattr(arguments, what)
+            said.append(summary(try_drawn(runs, mutants, count, arguments.jobs, cases, path), what))
+        print("", *said, sep="\n")
+        (BUILD / f"summary-{arguments.seed}.txt").write_text("\n".join(said) + "\n")
+    finally:
+        runs.end()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command continues")

@@ -1,0 +1,107 @@
+"""A plugin of ``python -m tests.mutants``: records each case's outcome, time, tier, and the headers that it compiles."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_envs
+from gpu_envs.backend import toolchain
+from gpu_envs.errors import CompileError
+
+RECORDS = "MUTANTS_RECORDS"
+"""Environment variable: the file that gets a line of JSON when a case starts and when it ends."""
+
+COMPILER = "MUTANTS_COMPILER"
+"""Environment variable: the unoptimised compiler of all copies. The path of a compiler is in the names of what it
+compiled, so copies with compilers of their own would share nothing."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Records this run if it was asked to."""
+    if os.environ.get(RECORDS):
+        config.pluginmanager.register(RecordsCases(Path(os.environ[RECORDS])))
+
+
+@pytest.fixture(autouse=True)
+def shared_compiler(quick_compiler: None) -> None:
+    """Replaces this copy's unoptimised compiler; ``quick_compiler`` restores the environment."""
+    del quick_compiler
+    shared = os.environ.get(COMPILER, "")
+    if shared and Path(os.environ.get("CXX", "")).name == Path(shared).name:
+        os.environ["CXX"] = shared
+
+
+class RecordsCases:
+    """Writes the records; compilations of other processes, which a case may start, are not seen."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+        self._headers: set[str] = set()
+        self._refused = False
+        self._outcome, self._message = "passed", ""
+
+    def pytest_sessionstart(self) -> None:
+        self._write(package=str(Path(gpu_envs.__file__).resolve()))
+        self._watch_compiler(_texts(Path(gpu_envs.__file__).parent / "kernels"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        self._headers, self._refused, self._outcome, self._message = set(), False, "passed", ""
+        quick = not any(item.get_closest_marker(name) for name in ("slow", "timing"))
+        start = time.time()
+        self._write(started=item.nodeid, at=start)
+        result = yield
+        self._write(
+            case=item.nodeid,
+            outcome=self._outcome,
+            message=self._message,
+            seconds=round(time.time() - start, 3),
+            quick=quick,
+            headers=sorted(self._headers),
+            refused=self._refused,
+        )
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self._outcome != "failed":
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._outcome, self._message = "failed", str(getattr(crash, "message", report.longrepr))[:300]
+        elif report.skipped and self._outcome == "passed":
+            self._outcome = "skipped"
+
+    def _watch_compiler(self, texts: dict[str, str]) -> None:
+        compiled = toolchain._compiled
+        seen: dict[int, frozenset[str]] = {}
+
+        def recorded(source: str, name: str, extra_flags: Sequence[str], folder: Path) -> Path:
+            key = hash(source)
+            if key not in seen:
+                seen[key] = headers_of(source, texts)
+            self._headers |= seen[key]
+            try:
+                return compiled(source, name, extra_flags, folder)
+            except CompileError:
+                self._refused = True
+                raise
+
+        toolchain._compiled = recorded
+
+    def _write(self, **record: object) -> None:
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+
+def _texts(kernels: Path) -> dict[str, str]:
+    return {path.relative_to(kernels).as_posix(): path.read_text("utf-8") for path in kernels.rglob("*.cuh")}
+
+
+def headers_of(source: str, texts: dict[str, str]) -> frozenset[str]:
+    """Names of the headers that a program's source contains, by their texts: some of them have the same file name."""
+    names = set(re.findall(r'^#line \d+ "(.*?)"', source, re.MULTILINE))
+    return frozenset(name for name, text in texts.items() if Path(name).name in names and text.strip() in source)
