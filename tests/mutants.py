@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).with_name("support")))  # as pytest does
 from mutations import Mutant, draw, of_header, of_python
 
 ROOT = Path(__file__).resolve().parents[1]
+SUPPORT = "tests/support"
 BUILD = ROOT / "build" / "mutants"
 TREE, MAP, CACHE = BUILD / "tree", BUILD / "map", BUILD / "cache"
 
@@ -51,7 +53,7 @@ class Outcome:
     """How a mutant fared against some cases."""
 
     kind: str
-    """killed, timed out, survived, not decided in N s, does not compile, or error."""
+    """killed, refused by the compiler, timed out, survived, not decided in N s, or error."""
     case: str = ""
     message: str = ""
 
@@ -82,20 +84,15 @@ class Runs:
         """
         records = log.with_suffix(".records")
         records.unlink(missing_ok=True)
-        paths = os.pathsep.join(str(path) for path in (tree, tree / "tests" / "support"))
-        env = {"PYTHONPATH": paths, "GPU_ENVS_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", **env}
-        env |= {
-            "MUTANTS_RECORDS": str(records),
-            "MUTANTS_COMPILER": str(TREE / "tests" / "support" / "unoptimised-c++"),
-        }
+        env |= {"PYTHONPATH": f"{tree}{os.pathsep}{tree / SUPPORT}", "MUTANTS_RECORDS": str(records)}
+        env |= {"GPU_ENVS_CACHE_DIR": str(cache), "MUTANTS_COMPILER": str(TREE / SUPPORT / "unoptimised-c++")}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
         options = ["-q", "--tb=short", "-n", "0", "-p", "no:cacheprovider", "-p", "records_headers"]
         command = [sys.executable, "-m", "pytest", *options, "-o", f"faulthandler_timeout={STUCK}", *arguments]
         with log.open("wb") as out, self._lock:
             if self._ended:
                 raise KeyboardInterrupt
-            process = subprocess.Popen(
-                command, cwd=tree, env={**os.environ, **env}, stdout=out, stderr=out, start_new_session=True
-            )
+            process = subprocess.Popen(command, cwd=tree, env=env, stdout=out, stderr=out, start_new_session=True)
             self._alive.add(process)
         try:
             code: int | None = process.wait(limit)
@@ -104,18 +101,28 @@ class Runs:
         finally:
             self._kill(process)
             self._alive.discard(process)
-        lines = [json.loads(line) for line in records.read_text().splitlines()] if records.exists() else []
-        wrong = [row["package"] for row in lines if "package" in row and not Path(row["package"]).is_relative_to(tree)]
+        if self._ended:
+            raise KeyboardInterrupt
+        text = records.read_text() if records.exists() else ""
+        rows = [json.loads(line) for line in text.split("\n")[:-1]]  # the last one may be cut off
+        wrong = [row["package"] for row in rows if not Path(row.get("package", tree)).is_relative_to(tree)]
         if wrong:
             raise RuntimeError(f"the run in {tree} imported gpu_envs from {wrong[0]}")
-        return lines, code
+        return rows, code
 
-    def end(self) -> None:
-        """Ends what still runs."""
-        with self._lock:
-            self._ended = True
-            for process in list(self._alive):
-                self._kill(process)
+    @contextlib.contextmanager
+    def workers(self, jobs: int) -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+        """Threads for runs, which end at once where an exception does not let the block finish."""
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            try:
+                yield pool
+            except BaseException:
+                with self._lock:
+                    self._ended = True
+                    for process in list(self._alive):
+                        self._kill(process)
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     @staticmethod
     def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -125,12 +132,12 @@ class Runs:
 
 
 def outcome_of(rows: Sequence[Mapping[str, Any]], code: int | None, now: float) -> Outcome:
-    """What a run's records and exit code (None: the time ran out at ``now``) say of the mutant."""
+    """The outcome by a run's records and exit code, None where the time ran out at ``now``."""
     ended = {row["case"] for row in rows if "case" in row}
     running = next((row for row in rows if row.get("started", "") not in ({""} | ended)), None)
     failed = next((row for row in rows if row.get("outcome") == "failed"), None)
     if failed is not None:
-        return Outcome("does not compile" if failed["refused"] else "killed", failed["case"], failed["message"])
+        return Outcome("refused" if failed["refused"] else "killed", failed["case"], failed["message"])
     if code is None:
         stuck = running is not None and now - running["at"] >= STUCK
         return Outcome("timed out", running["started"]) if running and stuck else Outcome("not decided")
@@ -147,11 +154,8 @@ def tracked() -> list[str]:
 
 def digest(names: Sequence[str]) -> str:
     """A digest of the tree's files."""
-    made = hashlib.sha256()
-    for name in names:
-        path = ROOT / name
-        made.update(name.encode() + b"\0" + (b"" if path.is_symlink() else path.read_bytes()) + b"\0")
-    return made.hexdigest()
+    texts = ((ROOT / name).read_bytes() for name in names if not (ROOT / name).is_symlink())
+    return hashlib.sha256(b"\0".join([*map(str.encode, names), *texts])).hexdigest()
 
 
 def measure(runs: Runs, jobs: int, anew: bool, tests: Sequence[str]) -> None:
@@ -168,15 +172,11 @@ def measure(runs: Runs, jobs: int, anew: bool, tests: Sequence[str]) -> None:
         CACHE.mkdir(mode=0o700)
         then.write_text(now)
     elif before != now:
-        print(
-            "The map in build/mutants is of another tree or other tests, and so are its mutants; --measure renews it."
-        )
-    folders = [TREE / name for name in json.loads(then.read_text())[1:]]
-    files = sorted(
-        {path for folder in folders for path in ([folder] if folder.is_file() else folder.rglob("test_*.py"))}
-    )
-    missing = [path for path in files if not _part_of(path).exists()]
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        print("The tree has changed since build/mutants was made, or --tests; --measure makes it anew.")
+    given = [TREE / name for name in json.loads(then.read_text())[1:]]
+    files = {path for each in given for path in ([each] if each.is_file() else each.rglob("test_*.py"))}
+    missing = [path for path in sorted(files) if not _part_of(path).exists()]
+    with runs.workers(jobs) as pool:
         for i, line in enumerate(pool.map(lambda path: _measure_part(runs, path), missing), start=1):
             print(f"measured {i} of {len(missing)}: {line}", flush=True)
 
@@ -248,27 +248,24 @@ def cases_of(mutants: Sequence[Mutant], cases: Cases) -> dict[str, list[str]]:
 
 
 def try_mutant(runs: Runs, mutant: Mutant, names: Sequence[str], cases: Cases) -> dict[str, Any]:
-    """Tries a mutant in a copy of the tree, against the first tier and then against the rest."""
+    """Tries a mutant in a copy of the tree, against the first tier and then against all other cases."""
+    start = time.monotonic()
     result: dict[str, Any] = {**dataclasses.asdict(mutant), "name": mutant.name}
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as scratch:
         tree, cache = Path(scratch).resolve() / "tree", Path(scratch) / "cache"
         shutil.copytree(TREE, tree, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(CACHE, cache, copy_function=os.link, ignore=shutil.ignore_patterns("build-*"))
         (tree / mutant.file).write_bytes(mutant.applied((TREE / mutant.file).read_bytes()))
-        quick = [name for name in names if cases[name]["quick"]]
-        rest = [name for name in names if not cases[name]["quick"]]
-        trial = Trial(runs, tree, cache, cases)
-        start = time.monotonic()
-        first = trial.outcome(quick, QUICK_LIMIT)
-        both = first if first.found or first.kind in STILLBORN or not rest else trial.outcome(rest, FULL_LIMIT)
-        if both.kind == "survived":  # the rest found nothing: what is known of the first tier stays
-            both = first
-        for tier, outcome in (("first", first), ("all", both)):
+        trial = Trial(runs, tree, cache, cases, mutant.file.endswith(".cuh"))
+        outcome = trial.outcome([name for name in names if cases[name]["quick"]], QUICK_LIMIT)
+        for tier in ("first", "all"):
+            if tier == "all" and not outcome.found and outcome.kind not in VOID:
+                outcome = trial.outcome([name for name in names if name not in trial.passed], FULL_LIMIT)
             result[tier] = {**dataclasses.asdict(outcome), "found": outcome.found, "text": str(outcome)}
-        return {**result, "cases": [len(quick), len(rest)], "seconds": round(time.monotonic() - start, 1)}
+    return {**result, "cases": len(names), "seconds": round(time.monotonic() - start, 1)}
 
 
-STILLBORN = ("does not compile", "error")
+VOID = ("does not compile", "error")
 """Outcomes that say nothing about the tests."""
 
 
@@ -280,30 +277,34 @@ class Trial:
     tree: Path
     cache: Path
     cases: Cases
+    of_header: bool
+    passed: set[str] = dataclasses.field(default_factory=set)
+    """The cases that have passed with the mutant."""
 
     def outcome(self, names: Sequence[str], limit: float) -> Outcome:
-        """The outcome against the fastest of these cases that fit into the limit."""
-        total, chosen = 0.0, list[str]()
-        for name in names:
-            total += self.cases[name]["seconds"]
-            if total <= limit or not chosen:
-                chosen.append(name)
+        """The outcome against the fastest of these cases, as many as fit into the limit."""
+        ends = itertools.accumulate(self.cases[name]["seconds"] for name in names)
+        chosen = [name for i, (name, end) in enumerate(zip(names, ends, strict=True)) if end <= limit or i == 0]
+        not_tried = f"{len(names) - len(chosen)} of {len(names)} cases do not fit"
         for _ in range(3):
-            found = self._run(self.tree, self.cache, chosen, limit)
-            if found.kind == "timed out":
+            result = self._run(self.tree, self.cache, chosen, limit)
+            if result.kind == "timed out":
                 limit *= 2
-                found = self._run(self.tree, self.cache, chosen, limit)
-                if found.kind == "timed out" and not self._is_right(chosen, limit / 2):
-                    found = Outcome("not decided")
-            if found.kind == "not decided" or (found.kind == "survived" and len(chosen) < len(names)):
-                return Outcome(f"not decided in {limit:.0f} s", message=f"{len(chosen)} of {len(names)} cases fit")
-            if found.kind != "killed" or self._is_right(chosen if found.case == "collection" else [found.case], 300):
-                return found
-            chosen = [name for name in chosen if name != found.case]  # it fails without the mutant, too
-        return Outcome("error", message="three cases fail in the tree without the mutant")
+                result = self._run(self.tree, self.cache, chosen, limit)
+                if result.kind == "timed out" and not self._passes_unmutated(chosen, limit / 2):
+                    result = Outcome("not decided")
+            if result.kind == "not decided" or (result.kind == "survived" and len(chosen) < len(names)):
+                return Outcome(f"not decided in {limit:.0f} s", message=not_tried)
+            if result.kind == "refused":
+                result = dataclasses.replace(result, kind="does not compile" if self.of_header else "killed")
+            if result.kind != "killed":
+                return result
+            if self._passes_unmutated(chosen if result.case == "collection" else [result.case], 300):
+                return result
+            chosen = [name for name in chosen if name != result.case]
+        return Outcome("error", message="three cases fail without the mutant, too")
 
-    def _is_right(self, names: Sequence[str], limit: float) -> bool:
-        """Whether these cases pass without the mutant."""
+    def _passes_unmutated(self, names: Sequence[str], limit: float) -> bool:
         return self._run(TREE, CACHE, names, limit).kind == "survived"
 
     def _run(self, tree: Path, cache: Path, names: Sequence[str], limit: float) -> Outcome:
@@ -312,33 +313,35 @@ class Trial:
         arguments = self.tree.parent / "cases"
         arguments.write_text("".join(f"{name}\n" for name in names))
         rows, code = self.runs.pytest(tree, cache, ["-x", f"@{arguments}"], limit, self.tree.parent / "run.log")
+        if tree == self.tree:
+            self.passed.update(row["case"] for row in rows if row.get("outcome") == "passed")
         return outcome_of(rows, code, time.time())
 
 
-def drawn_mutants(seed: int, quick: set[Line]) -> tuple[Iterator[Mutant], Iterator[Mutant]]:
+def drawn_mutants(seed: int, quick: set[Line]) -> dict[str, Iterator[Mutant]]:
     """Mutants of Python and of headers, in the order of the seed."""
-    found: Mapping[str, Callable[[str, str], list[Mutant]]] = {".py": of_python, ".cuh": of_header}
-    both: dict[str, list[Mutant]] = {suffix: [] for suffix in found}
+    both: dict[str, list[Mutant]] = {"python": [], "headers": []}
     for file in sorted({file for file, _ in quick}):
-        suffix = Path(file).suffix
-        mutants = found[suffix](file, (TREE / file).read_text("utf-8"))
-        both[suffix] += [mutant for mutant in mutants if {(file, mutant.line), (file, 0)} & quick]
-    return draw(both[".py"], seed), draw(both[".cuh"], seed)
+        text = (TREE / file).read_text("utf-8")
+        if file.endswith(".cuh"):
+            both["headers"] += of_header(file, text)
+        else:
+            both["python"] += [mutant for mutant in of_python(file, text) if (file, mutant.line) in quick]
+    return {what: draw(mutants, seed) for what, mutants in both.items()}
 
 
 def try_drawn(runs: Runs, drawn: Iterator[Mutant], count: int, jobs: int, cases: Cases, path: Path) -> list[Any]:
     """Tries as many of the drawn mutants, replaces those that do not compile, and keeps what is known of each."""
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     mine: list[Any] = []
-    while len(counted := [row for row in mine if row["first"]["kind"] not in STILLBORN]) < count:
-        batch = [mutant for mutant, _ in zip(drawn, range(count - len(counted)), strict=False)]
+    while len(counted := [row for row in mine if row["first"]["kind"] not in VOID]) < count:
+        batch = list(itertools.islice(drawn, count - len(counted)))
         if not batch:
             break
         names = cases_of([mutant for mutant in batch if mutant.name not in kept], cases)
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            tried = {
-                pool.submit(try_mutant, runs, each, names[each.name], cases) for each in batch if each.name in names
-            }
+        with runs.workers(jobs) as pool:
+            new = [mutant for mutant in batch if mutant.name in names]
+            tried = [pool.submit(try_mutant, runs, mutant, names[mutant.name], cases) for mutant in new]
             for i, done in enumerate(concurrent.futures.as_completed(tried), start=1):
                 row = done.result()
                 kept[row["name"]] = row
@@ -358,7 +361,7 @@ def line_of(row: Mapping[str, Any]) -> str:
 def summary(rows: Sequence[Mapping[str, Any]], what: str) -> str:
     """The shares of mutants that were found, and the others."""
     equivalent = [row for row in rows if row["name"] in EQUIVALENT]
-    void = [row for row in rows if row["first"]["kind"] in STILLBORN]
+    void = [row for row in rows if row["first"]["kind"] in VOID]
     counted = [row for row in rows if row not in equivalent and row not in void]
     lines = []
     for tier, title in (("first", "first tier"), ("all", "all tests")):
@@ -380,22 +383,19 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", default=["tests"], metavar="PATH", help="what the map is measured over")
     arguments = parser.parse_args()
     runs = Runs()
-    try:
-        measure(runs, arguments.jobs, arguments.measure, arguments.tests)
-        cases, quick = read_map()
-        print(f"The map has {len(cases)} cases, {sum(case['quick'] for case in cases.values())} of the first tier.")
-        said = []
-        drawn = zip(("python", "headers"), drawn_mutants(arguments.seed, quick), strict=True)
-        for what, mutants in drawn:
-            path, count = BUILD / f"{what}-{arguments.seed}.json", getattr(arguments, what)
-            said.append(summary(try_drawn(runs, mutants, count, arguments.jobs, cases, path), what))
-        print("", *said, sep="\n")
-        (BUILD / f"summary-{arguments.seed}.txt").write_text("\n".join(said) + "\n")
-    finally:
-        runs.end()
+    measure(runs, arguments.jobs, arguments.measure, arguments.tests)
+    cases, quick = read_map()
+    print(f"The map has {len(cases)} cases, {sum(case['quick'] for case in cases.values())} of the first tier.")
+    summaries = []
+    for what, mutants in drawn_mutants(arguments.seed, quick).items():
+        path, count = BUILD / f"{what}-{arguments.seed}.json", getattr(arguments, what)
+        summaries.append(summary(try_drawn(runs, mutants, count, arguments.jobs, cases, path), what))
+    print("", *summaries, sep="\n")
+    (BUILD / f"summary-{arguments.seed}.txt").write_text("\n".join(summaries) + "\n")
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:

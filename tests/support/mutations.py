@@ -34,12 +34,14 @@ class Mutant:
     kind: str
     scope: str
     """Its function, or its line in a header: at most one mutant of each is drawn."""
+    around: tuple[str, str] = ("", "")
+    """What stands before and after it on its line, if it is on one line."""
 
     @property
     def name(self) -> str:
-        """The mutant for people, on one line."""
-        before, after = (" ".join(text.split()) for text in (self.before, self.after))
-        return f"{self.file}:{self.line}: {before} -> {after or 'nothing'}"
+        """The mutant for people: its line before and after."""
+        before, after = (" ".join(text.join(self.around).split()) for text in (self.before, self.after))
+        return f"{self.file}:{self.line}: {before} -> {after}"
 
     def applied(self, text: bytes) -> bytes:
         """The file's text with the mistake."""
@@ -64,7 +66,7 @@ def of_python(file: str, text: str) -> list[Mutant]:
 
 
 class _Finder(ast.NodeVisitor):
-    """Visits what runs in functions, without docstrings, annotations, defaults, decorators, strings and raised errors."""
+    """Visits what runs in functions, without docstrings, annotations, defaults, decorators, strings and exceptions."""
 
     def __init__(self, file: str, text: str) -> None:
         self.found: list[Mutant] = []
@@ -119,6 +121,10 @@ class _Finder(ast.NodeVisitor):
 
     def visit_arg(self, node: ast.arg) -> None:
         pass
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "strict":  # of zip, which finds mistakes that nobody has made
+            self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         pass
@@ -200,8 +206,10 @@ class _Finder(ast.NodeVisitor):
         if self._in_function:
             start, end = self._range(node)
             before = self._text[start:end].decode()
-            scope = ".".join(self._scopes)
-            self.found.append(Mutant(self._file, node.lineno, start, end, before, after, kind, scope))
+            line, last = self._starts[node.lineno - 1 : node.lineno + 1]
+            around = (self._text[line:start].decode(), self._text[end:last].decode()) if end < last else ("", "")
+            mutant = Mutant(self._file, node.lineno, start, end, before, after, kind, ".".join(self._scopes), around)
+            self.found.append(mutant)
 
 
 def _swapped(operator: ast.AST) -> Any:
@@ -218,7 +226,7 @@ _SWAPS = {
     "+=": "-=", "-=": "+=", "*=": "/=", "/=": "*=", "|=": "&=", "&=": "|=",
 }  # fmt: skip
 _OPERATOR = re.compile(rf"(?<= )(?:{'|'.join(re.escape(each) for each in sorted(_SWAPS, key=len, reverse=True))})(?= )")
-_NUMBER = re.compile(r"(?<![\w.'])(\d+)(\.\d+)?(?=f?\b(?![\w.']))")
+_NUMBER = re.compile(r"(?<![\w.'])(?<![eE][-+])(\d+)(\.\d+)?(?=f?\b(?![\w.']))")
 _NOT = re.compile(r"!(?=[\w(])")
 _CONDITION = re.compile(r"\b(?:if|while) (?=\()")
 _STATEMENT = re.compile(r"^\s*(?!return\b|using\b|else\b|for\b|if\b|while\b|case\b)([\w:.>\[\]*-]+(\([^=;]*\))?"
@@ -243,7 +251,8 @@ def of_header(file: str, text: str) -> list[Mutant]:
             offset = start + len(line[:first].encode())
             before = line[first:last]
             end = offset + len(before.encode())
-            found.append(Mutant(file, number, offset, end, before, after, kind, f"line {number}"))
+            around = (code[:first], code[last:])
+            found.append(Mutant(file, number, offset, end, before, after, kind, f"line {number}", around))
         if code.strip():
             ends_before = code.rstrip()[-1] in ";{}:"
         start += len(line.encode()) + 1

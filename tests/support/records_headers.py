@@ -1,4 +1,4 @@
-"""A plugin of ``python -m tests.mutants``: records each case's outcome, time, tier, and the headers that it compiles."""
+"""A plugin of ``python -m tests.mutants``: records the outcome, time, tier and compiled headers of each case."""
 
 import json
 import os
