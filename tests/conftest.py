@@ -104,7 +104,7 @@ def quick_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
         if not shipped and not timed and "CXX" not in os.environ and shutil.which("c++") is not None:
             own.setenv("CXX", UNOPTIMISED)
         yield
-        for thread in list(ahead._AHEAD.threads.values()):  # what nobody asked for is compiled as the test says
+        for thread in list(ahead.UNDER_WAY.threads.values()):  # what nobody asked for is compiled as the test says
             thread.join()
 
 
@@ -155,7 +155,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 def ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry as it is when the package is imported, whatever other tests have registered."""
     own = [spec.id for spec in ALL]
-    for known in ("_SPECS", "_ORIGINS"):
+    for known in ("SPECS", "ORIGINS"):
         monkeypatch.setattr(registry, known, {name: getattr(registry, known)[name] for name in own})
 
 

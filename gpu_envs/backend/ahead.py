@@ -22,26 +22,26 @@ def begin(key: Key, name: str, make: Callable[[], object]) -> None:
     """
 
     def run() -> None:
-        with _AHEAD.compilers, contextlib.suppress(Exception):
+        with UNDER_WAY.compilers, contextlib.suppress(Exception):
             if threading.main_thread().is_alive():  # else the process is ending, and waits for this thread
                 make()
 
-    if key not in _AHEAD.threads:
+    if key not in UNDER_WAY.threads:
         thread = threading.Thread(target=run, name=f"compile {name}")
         with contextlib.suppress(RuntimeError):  # there are as many threads as there may be
             thread.start()
-            _AHEAD.threads[key] = thread  # another thread that begins the same meanwhile compiles it, too
+            UNDER_WAY.threads[key] = thread  # another thread that begins the same meanwhile compiles it, too
 
 
 def wait(key: Key) -> None:
     """Waits for what was begun; if it was not, for nothing."""
-    under_way = _AHEAD.threads.pop(key, None)
+    under_way = UNDER_WAY.threads.pop(key, None)
     if under_way is not None:
         under_way.join()
 
 
 @final
-class _Ahead:
+class Compilations:
     """Threads that compile, by what; ``compilers`` lets as many work as there are cores."""
 
     def __init__(self) -> None:
@@ -53,6 +53,6 @@ class _Ahead:
         self.compilers = threading.Semaphore(available_threads())
 
 
-_AHEAD = _Ahead()
+UNDER_WAY = Compilations()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_AHEAD.forget)
+    os.register_at_fork(after_in_child=UNDER_WAY.forget)

@@ -32,10 +32,10 @@ def wake(device: str) -> None:
     """
     found = re.fullmatch(r"(?:auto|cuda(?::(\d+))?)", device)
     if found is not None:
-        threading.Thread(target=_start, args=(int(found[1] or 0),), name="wake").start()
+        threading.Thread(target=start_context, args=(int(found[1] or 0),), name="wake").start()
 
 
-def _start(index: int) -> None:
+def start_context(index: int) -> None:
     """Makes the context that all share who call CUDA's runtime; without CuPy there will be nobody."""
     with contextlib.suppress(ImportError):
         import_runtime()
@@ -43,7 +43,7 @@ def _start(index: int) -> None:
 
 
 @functools.cache
-def _may_begin_early(index: int) -> bool:
+def may_begin_early(index: int) -> bool:
     """Whether a launch may begin while the one before it ends: on Hopper, by CUDA 12.3."""
     return driver.version() >= 12030 and _capability(index)[0] == _HOPPER
 
@@ -80,7 +80,7 @@ class CudaKernels(Kernels):
         """Prepares a launch on the current device; where that can be, it begins while the one before it ends."""
         attribute = (
             driver.TOGETHER if together
-            else driver.EARLY if early and _may_begin_early(self._device)
+            else driver.EARLY if early and may_begin_early(self._device)
             else None
         )  # fmt: skip
         return driver.launcher(
@@ -167,7 +167,7 @@ class CudaBackend(Backend):
         check_library(program, "NVRTC")
         with on_device(self.index):
             try:
-                module = _loaded(program.source, program.name, self.index)
+                module = loaded_module(program.source, program.name, self.index)
             except CompileError as error:
                 raise compile_error(program, error.output, "NVRTC") from None
             functions = {kernel: driver.function_of(module, f"kernel_{kernel}") for kernel in program.calls}
@@ -201,7 +201,7 @@ _HOPPER = 9
 
 
 @functools.cache
-def _loaded(source: str, name: str, index: int) -> int:
+def loaded_module(source: str, name: str, index: int) -> int:
     """The handle of a program on a device, the current one; it stays there, as graphs may hold its kernels.
 
     Raises:

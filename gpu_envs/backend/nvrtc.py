@@ -42,8 +42,8 @@ def machine_code(source: str, name: str, architecture: str) -> bytes:
     ahead.wait((source, architecture))
     try:
         prepare(folder)
-        for version in (_installed, _loaded):
-            path = folder / _file(source, name, architecture, version())
+        for version in (package_version, library_version):
+            path = folder / file_name(source, name, architecture, version())
             found = whole(path)
             if found is not None:
                 return found
@@ -59,17 +59,20 @@ def machine_code(source: str, name: str, architecture: str) -> bytes:
 
 def begin(source: str, name: str, architecture: str) -> None:
     """Begins to make what ``machine_code`` will be asked for, where it is not there."""
-    path = cache_folder() / _file(source, name, architecture, _installed() or _loaded())
+    path = cache_folder() / file_name(source, name, architecture, package_version() or library_version())
 
     def make() -> None:
         prepare(path.parent)
-        keep(path.with_name(_file(source, name, architecture, _own_version())), _for_device(source, name, architecture))
+        keep(
+            path.with_name(file_name(source, name, architecture, _own_version())),
+            _for_device(source, name, architecture),
+        )
 
     if not path.exists():
         ahead.begin((source, architecture), name, make)
 
 
-def _file(source: str, name: str, architecture: str, version: str) -> str:
+def file_name(source: str, name: str, architecture: str, version: str) -> str:
     """What a program's file is called."""
     return f"{name}-{digest(source, *OPTIONS, architecture)[:32]}-{digest(version)[:8]}.cubin"
 
@@ -125,7 +128,7 @@ def _architectures() -> list[int]:
 
 
 @functools.cache
-def _installed() -> str:
+def package_version() -> str:
     """The version of NVRTC's package, which is found without loading the library; empty where there is none."""
     import importlib.metadata
 
@@ -138,11 +141,11 @@ def _installed() -> str:
 
 def _own_version() -> str:
     """The version of what compiles in this process, where another library was loaded before, too."""
-    return _installed() if _installed().startswith(f"{version()}.") else _loaded()
+    return package_version() if package_version().startswith(f"{version()}.") else library_version()
 
 
 @functools.cache
-def _loaded() -> str:
+def library_version() -> str:
     """The version of the library itself, as it writes it into what it makes."""
     newest = max(_architectures())
     release = re.search(r"release [\d.]+, V([\d.]+)", compiled("", "nothing", f"compute_{newest}").ptx)

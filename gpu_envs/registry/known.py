@@ -20,9 +20,9 @@ from gpu_envs.specs.team import TeamSpec
 
 NAMESPACE = "gpu_envs"
 
-_SPECS: dict[str, Spec] = {}
-_ORIGINS: dict[str, Origin] = {}
-_CLASHES: dict[str, str] = {}
+SPECS: dict[str, Spec] = {}
+ORIGINS: dict[str, Origin] = {}
+CLASHES: dict[str, str] = {}
 """Of an id that two distributions want: what is wrong."""
 _LOADED = threading.Event()
 _LOADING = threading.RLock()
@@ -49,7 +49,7 @@ def register(spec: Spec, *, replace: bool = False) -> None:
 
 def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
     """Makes an environment known, and where its spec comes from."""
-    known = _SPECS.get(spec.id)
+    known = SPECS.get(spec.id)
     origin = dataclasses.replace(origin, file=str(spec.written_in or ""))
     if known is not None:
         there = origin_of(spec.id)
@@ -64,7 +64,7 @@ def add(spec: Spec, origin: Origin, *, replace: bool = False) -> None:
             return
         if there.file == origin.file and not origin.reference:
             origin = dataclasses.replace(there, turn=max(there.turn, origin.turn))  # which still finds it
-    importing.on_failure(functools.partial(_put_back, spec.id, known, _ORIGINS.get(spec.id)))
+    importing.on_failure(functools.partial(_put_back, spec.id, known, ORIGINS.get(spec.id)))
     _set(spec, origin)
 
 
@@ -73,8 +73,8 @@ def _put_back(id: str, spec: Spec | None, origin: Origin | None) -> None:
     if spec is not None:
         _set(spec, origin or BY_HAND)
         return
-    found = _SPECS.pop(id, None)
-    _ORIGINS.pop(id, None)
+    found = SPECS.pop(id, None)
+    ORIGINS.pop(id, None)
     gymnasium.registry.pop(f"{NAMESPACE}/{id}", None)
     withdraw = getattr(sys.modules.get("gpu_envs.adapters.pettingzoo"), "withdraw", None)
     if withdraw is not None and isinstance(found, TeamSpec):
@@ -82,8 +82,8 @@ def _put_back(id: str, spec: Spec | None, origin: Origin | None) -> None:
 
 
 def _set(spec: Spec, origin: Origin) -> None:
-    _SPECS[spec.id] = spec
-    _ORIGINS[spec.id] = origin
+    SPECS[spec.id] = spec
+    ORIGINS[spec.id] = origin
     if isinstance(spec, TeamSpec):
         publish = getattr(sys.modules.get("gpu_envs.adapters.pettingzoo"), "publish", None)
         if publish is not None:  # it has been imported, so PettingZoo knows of those before this one
@@ -102,12 +102,12 @@ def _set(spec: Spec, origin: Origin) -> None:
 def ids() -> list[str]:
     """The ids of all environments: those registered, and those of installed distributions, which are imported."""
     _load_distributions()
-    return sorted(_SPECS)
+    return sorted(SPECS)
 
 
 def registered() -> list[Spec]:
     """What is known by now, without an import of anything."""
-    return [_SPECS[name] for name in sorted(_SPECS)]
+    return [SPECS[name] for name in sorted(SPECS)]
 
 
 def spec(id: str | Spec) -> Spec:
@@ -126,26 +126,26 @@ def spec(id: str | Spec) -> Spec:
     """
     if isinstance(id, Spec):
         register(id)
-        return _SPECS[id.id]
+        return SPECS[id.id]
     if not isinstance(id, str):
         raise TypeError(f"an environment is named by a string, or is given by its spec; got {type(id).__name__}")
     name = id.removeprefix(f"{NAMESPACE}/")
-    if name in _SPECS and name not in _CLASHES:
-        return _SPECS[name]
+    if name in SPECS and name not in CLASHES:
+        return SPECS[name]
     reference = sources.parse(id)
     if reference is not None:
         found, origin = sources.load(reference)
         add(found, origin)
-        return _SPECS[found.id]
+        return SPECS[found.id]
     _load_distributions()
-    if name in _CLASHES:
-        raise ValueError(_CLASHES[name])
-    if name in _SPECS:
-        return _SPECS[name]
+    if name in CLASHES:
+        raise ValueError(CLASHES[name])
+    if name in SPECS:
+        return SPECS[name]
     place = _place_meant(id)
-    meant = f". Did you mean {place!r}?" if place else did_you_mean(name, _SPECS)
+    meant = f". Did you mean {place!r}?" if place else did_you_mean(name, SPECS)
     raise UnknownEnvironmentError(
-        f"there is no environment {id!r}{meant} There are: {', '.join(sorted(_SPECS))}; one of your own is named by "
+        f"there is no environment {id!r}{meant} There are: {', '.join(sorted(SPECS))}; one of your own is named by "
         "the place of its spec, such as path/to/my_env.py:MY_ENV"
     )
 
@@ -173,8 +173,8 @@ def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
 
 def _was_given(reference: sources.Reference) -> bool:
     """Whether a spec of that place is known here."""
-    known = [origin.reference.rpartition(":")[0] for origin in _ORIGINS.values()]
-    return reference.place in known or reference.place in {origin.file for origin in _ORIGINS.values()}
+    known = [origin.reference.rpartition(":")[0] for origin in ORIGINS.values()]
+    return reference.place in known or reference.place in {origin.file for origin in ORIGINS.values()}
 
 
 def specs(names: Iterable[str]) -> list[Spec]:
@@ -185,7 +185,7 @@ def specs(names: Iterable[str]) -> list[Spec]:
         if reference is not None and not reference.name:
             for each, origin in sources.load_all(reference):
                 add(each, origin)
-                found[each.id] = _SPECS[each.id]
+                found[each.id] = SPECS[each.id]
         else:
             each = spec(name)
             found[each.id] = each
@@ -226,7 +226,7 @@ def team_spec(id: str | Spec) -> TeamSpec:
 
 def origin_of(id: str) -> Origin:
     """Where the spec of this id comes from."""
-    return _ORIGINS.get(id, BY_HAND)
+    return ORIGINS.get(id, BY_HAND)
 
 
 def lasting(name: str) -> str:
@@ -235,12 +235,12 @@ def lasting(name: str) -> str:
     It need not exist.
     """
     known = name.removeprefix(f"{NAMESPACE}/")
-    if known in _SPECS:
+    if known in SPECS:
         return origin_of(known).reference or name
     reference = sources.parse(name)
     if reference is None:
         return name
-    found = [o.reference for o in _ORIGINS.values() if o.reference.rpartition(":")[0] == reference.place]
+    found = [o.reference for o in ORIGINS.values() if o.reference.rpartition(":")[0] == reference.place]
     return found[0] if not reference.name and len(found) == 1 else str(reference)
 
 
@@ -251,7 +251,7 @@ def id_of(name: str) -> str:
 
 def again(id: str, place: str) -> Spec:
     """The spec of an environment that was made in another process, or in this one, where ``lasting`` gave its place."""
-    known = _SPECS.get(id)
+    known = SPECS.get(id)
     if known is not None and origin_of(id).reference in ("", id, place):
         return known
     if place == id:
@@ -284,7 +284,7 @@ def _load_distributions() -> None:
         if _LOADED.is_set():
             return
         _LOADED.set()  # at once: a distribution may ask for the ids while it is imported
-        before = set(_SPECS)
+        before = set(SPECS)
         for point in sources.installed():
             for found, origin in sources.of_distribution(point):
                 try:
@@ -292,4 +292,4 @@ def _load_distributions() -> None:
                 except ValueError as error:
                     warnings.warn(str(error), stacklevel=4)
                     if found.id not in before:  # it is unknown which of the two is meant
-                        _CLASHES[found.id] = str(error)
+                        CLASHES[found.id] = str(error)

@@ -17,14 +17,14 @@ CPP_WORDS = frozenset(
 )
 """Words that mean something in C++ and no name may be."""
 
-_MACROS = frozenset(
+MACROS = frozenset(
     "CHECKED FN FOLD_PHASE FOR_EACH_AGENT FOR_EACH_AGENT_NO_WAIT FOR_EACH_BLOCK FOR_EACH_COLUMN FOR_EACH_ELEMENT "
     "FOR_EACH_ENV FOR_EACH_ENV_IN_TURN FOR_EACH_ENV_OF_A_WARP FOR_EACH_LANE FOR_EACH_LANE_ALONE FOR_EACH_MARKED "
     "FOR_EACH_METRIC FOR_EACH_OF_BLOCK FOR_EACH_TOTAL KERNEL KERNEL_AS KERNEL_OF_BLOCKS NOTE_LANES OMP_SIMD "
     "ROLLED SCRATCH_FILL SELDOM STEP_KERNEL UNROLL".split()
 )
 
-_TYPES = frozenset(
+TYPES = frozenset(
     "ActAndStepCall ActCall Action ActionBounds ActionKind Actions Adding AgentNumber Autoreset BoxActions Buffers "
     "CheckedArray CheckedIf CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements "
     "EpisodeParams Fetched Greatest Heap Held Index Key Least LocalMemory Mask MetricCounts MetricValues Metrics Near "
@@ -40,7 +40,7 @@ _OF_ONE = frozenset(
 )
 """Those that a team's environment may name a choice by, as there they are not, or not by that name."""
 
-_CONSTANTS = frozenset(
+CONSTANTS = frozenset(
     "ACTION_NAN ACTION_NOISE ACTION_OUT_OF_RANGE ACTION_SIZE ACTIVE_HEADS AGENTS ALL_ROWS APART AUTORESET BLOCK "
     "BLOCKS BY_BLOCK BY_WARP CHECKED_SAME CHUNK_AGENTS DIRECTLY DISABLED DRAWN DRAWN_AHEAD EPISODE_OVER FEW "
     "FILLED_TOGETHER FIRST_ROWS FLOAT32 FLOAT64 FOLD_LANES GROUP HOST INT32 INT64 LANES LAST_ROWS LOCAL_BYTES MASKED "
@@ -68,7 +68,7 @@ def check_name(name: str, what: str, *, members: frozenset[str] = frozenset()) -
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in CPP_WORDS or keyword.iskeyword(name):
         raise ValueError(f"{what} {name!r} must be a name in both C++ and Python: a letter, then letters, digits, '_'")
-    if name in _MACROS | _TYPES | members:
+    if name in MACROS | TYPES | members:
         raise ValueError(f"{what} {name!r} has a name that means something in the headers; give another")
 
 
@@ -88,7 +88,7 @@ def check_choices(settings: Mapping[str, Param], what: str, *, team: bool) -> No
     chosen = {name: param.choices for name, param in settings.items() if param.choices}
     enums: dict[str, str] = {}
     for name, choices in chosen.items():
-        if camel(name) in _TYPES - (_OF_ONE if team else frozenset()):
+        if camel(name) in TYPES - (_OF_ONE if team else frozenset()):
             raise ValueError(
                 f"{what}: the choice {name!r} is an enum {camel(name)} in C++, which means something else; give "
                 "another name"
@@ -97,7 +97,7 @@ def check_choices(settings: Mapping[str, Param], what: str, *, team: bool) -> No
             raise ValueError(f"{what}: the choices {enums[camel(name)]!r} and {name!r} are both {camel(name)} in C++")
         words = [choice.replace("-", "_") for choice in choices]
         for choice, word in zip(choices, words, strict=True):
-            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", word) or word in CPP_WORDS | _MACROS:
+            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", word) or word in CPP_WORDS | MACROS:
                 raise ValueError(
                     f"{what}: {name!r} has the choice {choice!r}, which must be a name in C++ once '-' is '_': a "
                     "letter, then letters, digits, '_', '-', and no word of the language"
@@ -111,7 +111,7 @@ def check_capitals(names: Iterable[str], what: str) -> None:
     found: dict[str, str] = {}
     for name in names:
         capitals = name.upper()
-        if capitals in _CONSTANTS | _MACROS:
+        if capitals in CONSTANTS | MACROS:
             raise ValueError(
                 f"{what}: {name!r} is the constant {capitals} in C++, which means something else; give another name"
             )

@@ -62,7 +62,7 @@ extern "C" __attribute__((visibility("default"))) int something(const int (&a)[4
 """What each kind of UNDEFINED looks at: some compilers know a kind and lack what it calls."""
 
 
-def _accepted(flags: tuple[str, ...], library: str = "") -> bool:
+def accepts(flags: tuple[str, ...], library: str = "") -> bool:
     """Whether the compiler knows these flags, and what it makes runs where ``library`` was loaded first."""
     try:
         made = compile_library(_OF_EACH_KIND, "flags", flags)
@@ -100,7 +100,7 @@ def sanitizer(kind: str) -> str:
 def undefined_values(subject: Subject) -> str:
     """Compares builds that differ where C++ defines nothing: in optimisation, and in what memory holds beforehand."""
     filled = [("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)]
-    pattern, zero = filled if all(map(_accepted, filled)) else ((), ())
+    pattern, zero = filled if all(map(accepts, filled)) else ((), ())
     # first those that look at every index
     verdict = _play(subject, ((*_PLAIN, *pattern), (*_PLAINEST, *zero), ()))
     if verdict:
@@ -135,7 +135,7 @@ def sanitized(subject: Subject) -> str:
     address = sanitizer("asan")
     for library, kinds in ((address, f"address,{UNDEFINED}"), (sanitizer("ubsan"), UNDEFINED)):
         flags = (*_SANITIZED, f"-fsanitize={kinds}")
-        if (address or kinds == UNDEFINED) and _accepted(flags, library):
+        if (address or kinds == UNDEFINED) and accepts(flags, library):
             _play(subject, (flags,), library)
             return f"{_played(subject)}; sanitizers: {kinds.replace(',', ', ')}"
     raise SkippedError("this compiler has no sanitizers")

@@ -29,6 +29,11 @@ CALLS = {
 }
 
 
+def target(reference: Any) -> Any:
+    """What a ``ctypes.byref`` refers to."""
+    return reference._obj  # noqa: SLF001 - ctypes has no public name for it
+
+
 class Told:
     """The driver's library and CUDA's runtime of two devices, that remember what they were told."""
 
@@ -46,33 +51,33 @@ class Told:
         )
 
     def cuDeviceGetCount(self, count: Any) -> int:
-        count._obj.value = 2
+        target(count).value = 2
         return 0
 
     def cuInit(self, flags: int) -> int:
         return flags
 
     def cuDriverGetVersion(self, version: Any) -> int:
-        version._obj.value = self.version
+        target(version).value = self.version
         return 0
 
     def cuModuleLoadData(self, module: Any, code: bytes) -> int:
-        module._obj.value = 7
+        target(module).value = 7
         return self.tell("load", code, self.current)
 
     def cuModuleGetFunction(self, function: Any, module: ctypes.c_void_p, name: bytes) -> int:
-        function._obj.value = 100 * (module.value or 0) + len(name)
+        target(function).value = 100 * (module.value or 0) + len(name)
         return 0
 
     def cuFuncGetAttribute(self, value: Any, attribute: int, function: ctypes.c_void_p) -> int:
-        value._obj.value = 96 if attribute == 0 and function.value == 710 else 0
+        target(value).value = 96 if attribute == 0 and function.value == 710 else 0
         return 0
 
     def cuFuncSetAttribute(self, function: ctypes.c_void_p, attribute: int, value: int) -> int:
         return self.tell("set", function.value, attribute, value)
 
     def cuLaunchKernelEx(self, config: Any, function: ctypes.c_void_p, arguments: Any, more: Any) -> int:
-        given = config._obj
+        given = target(config)
         attributes = [(given.attributes[i].id, given.attributes[i].value) for i in range(given.count)]
         assert (given.stream, len(arguments), more) == (5, 1, None)
         sizes = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
@@ -80,11 +85,11 @@ class Told:
         return self.status
 
     def cuGetErrorName(self, status: int, text: Any) -> int:
-        text._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS" if status == 700 else None
+        target(text).value = b"CUDA_ERROR_ILLEGAL_ADDRESS" if status == 700 else None
         return 0
 
     def cuGetErrorString(self, status: int, text: Any) -> int:
-        text._obj.value = b"an illegal memory access was encountered" if status == 700 else None
+        target(text).value = b"an illegal memory access was encountered" if status == 700 else None
         return 0
 
     def tell(self, *what: Any) -> int:
@@ -102,7 +107,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
         monkeypatch.setattr(module, "import_runtime", lambda: made.runtime)
     monkeypatch.setattr(driver, "library", lambda: made)
     monkeypatch.setattr(cuda, "machine_code", lambda _, name, architecture: f"{name} for {architecture}".encode())
-    for asked_once in (driver.device_count, driver.version, cuda._may_begin_early, cuda._loaded):
+    for asked_once in (driver.device_count, driver.version, cuda.may_begin_early, cuda.loaded_module):
         monkeypatch.setattr(
             sys.modules[asked_once.__module__], asked_once.__name__, functools.cache(asked_once.__wrapped__)
         )
@@ -264,7 +269,7 @@ def run_python(script: str) -> None:
 )
 def test_who_is_woken(monkeypatch: pytest.MonkeyPatch, device: str, index: int | None) -> None:
     started: list[int] = []
-    monkeypatch.setattr(cuda, "_start", started.append)
+    monkeypatch.setattr(cuda, "start_context", started.append)
     cuda.wake(device)
     for thread in threading.enumerate():
         if thread.name == "wake":
@@ -294,11 +299,11 @@ def test_a_device_is_started_by_its_context(monkeypatch: pytest.MonkeyPatch) -> 
     library = SimpleNamespace(cuInit=init, cuDeviceGet=get, cuDevicePrimaryCtxRetain=retain)
     monkeypatch.setattr(driver, "library", lambda: library)
     monkeypatch.setattr(cuda, "import_runtime", no_cupy)
-    cuda._start(1)
+    cuda.start_context(1)
     assert asked == []
     monkeypatch.setattr(cuda, "import_runtime", lambda: None)
-    cuda._start(1)
-    cuda._start(2)  # there is none: whoever asks for it later is told
+    cuda.start_context(1)
+    cuda.start_context(2)  # there is none: whoever asks for it later is told
     assert asked == [("init", 0), ("retain", 41), ("init", 0)]
     monkeypatch.setattr(driver, "library", lambda: None)
-    cuda._start(0)
+    cuda.start_context(0)

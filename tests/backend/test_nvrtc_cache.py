@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
-    monkeypatch.setattr(ahead._AHEAD, "threads", {})  # what others began and nobody waited for
+    monkeypatch.setattr(ahead.UNDER_WAY, "threads", {})  # what others began and nobody waited for
     return folder
 
 
@@ -60,7 +60,7 @@ def test_what_is_there_is_found_without_loading_the_library() -> None:
         machine_code({SOURCE.replace("ANSWER", "1")!r}, "answer", "sm_90a")
         print("libnvrtc." in Path("/proc/self/maps").read_text())
     """
-    if nvrtc._installed() == "":
+    if nvrtc.package_version() == "":
         pytest.skip("NVRTC is not installed as a package of Python")
     assert [run_python(script) for _ in range(2)] == ["True\n", "False\n"]
 
@@ -85,25 +85,27 @@ def test_programs_of_another_nvrtc_are_left_alone(cache: Path, monkeypatch: pyte
     """A file is named by the library that made it, whatever package is there."""
     made()
     (own,) = cache.iterdir()
-    monkeypatch.setattr(nvrtc, "_installed", lambda: installed)
+    monkeypatch.setattr(nvrtc, "package_version", lambda: installed)
     with monkeypatch.context() as patch:
         patch.setattr(nvrtc, "_for_device", refuse_to_compile)
         made()
-    monkeypatch.setattr(nvrtc, "_loaded", lambda: "99.0.1")
+    monkeypatch.setattr(nvrtc, "library_version", lambda: "99.0.1")
     made()
     assert len({*cache.iterdir()} - {own}) == 1
 
 
 def test_what_is_begun_is_named_by_the_library_that_makes_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "_installed", lambda: "12.9.86")
+    monkeypatch.setattr(nvrtc, "package_version", lambda: "12.9.86")
     source = SOURCE.replace("ANSWER", "1")
     nvrtc.begin(source, "answer", "sm_90a")
     ahead.wait((source, "sm_90a"))
-    assert [kept.name for kept in cache.iterdir()] == [nvrtc._file(source, "answer", "sm_90a", nvrtc._loaded())]
+    assert [kept.name for kept in cache.iterdir()] == [
+        nvrtc.file_name(source, "answer", "sm_90a", nvrtc.library_version())
+    ]
 
 
 def test_the_library_says_the_version_of_its_package() -> None:
-    assert nvrtc._installed() in ("", nvrtc._loaded())
+    assert nvrtc.package_version() in ("", nvrtc.library_version())
 
 
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
@@ -206,7 +208,7 @@ def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nvrtc, "compiled", told)
     for _ in range(2):
         nvrtc.begin(source, "answer", "sm_90a")
-    assert len(ahead._AHEAD.threads) == 1
+    assert len(ahead.UNDER_WAY.threads) == 1
     assert made(9).startswith(b"\x7fELF")
     assert made_there == ["compile answer"]
     assert len(list(cache.iterdir())) == 1
@@ -214,10 +216,10 @@ def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPat
 
 def test_nothing_is_begun_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made()
-    for installed in (nvrtc._installed(), ""):
-        monkeypatch.setattr(nvrtc, "_installed", lambda installed=installed: installed)
+    for installed in (nvrtc.package_version(), ""):
+        monkeypatch.setattr(nvrtc, "package_version", lambda installed=installed: installed)
         nvrtc.begin(SOURCE.replace("ANSWER", "1"), "answer", "sm_90a")
-        assert not ahead._AHEAD.threads
+        assert not ahead.UNDER_WAY.threads
 
 
 def test_what_goes_wrong_there_is_told_here(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +246,7 @@ def test_python_goes_on_while_it_compiles() -> None:
         for i in range(25)
     )
     nvrtc.begin(source, "answer", "sm_90a")
-    (thread,) = ahead._AHEAD.threads.values()
+    (thread,) = ahead.UNDER_WAY.threads.values()
     longest, last = 0.0, time.perf_counter()
     began = last
     while thread.is_alive():

@@ -31,7 +31,7 @@ SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() { retur
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(folder))
-    monkeypatch.setattr(ahead._AHEAD, "threads", {})  # what others began and nobody waited for
+    monkeypatch.setattr(ahead.UNDER_WAY, "threads", {})  # what others began and nobody waited for
     return folder
 
 
@@ -135,11 +135,11 @@ def run_python(script: str, **settings: str) -> str:
 def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (31, 32, 31):
         toolchain.begin(SOURCE.replace("ANSWER", str(number)), "answer")
-    assert len(ahead._AHEAD.threads) == 2
-    threads = list(ahead._AHEAD.threads.values())
+    assert len(ahead.UNDER_WAY.threads) == 2
+    threads = list(ahead.UNDER_WAY.threads.values())
     answers = [answer_of(number) for number in (31, 32)]
     assert not any(thread.is_alive() for thread in threads)
-    assert (answers, ahead._AHEAD.threads, len(list(cache.iterdir()))) == ([31, 32], {}, 2)
+    assert (answers, ahead.UNDER_WAY.threads, len(list(cache.iterdir()))) == ([31, 32], {}, 2)
     monkeypatch.setattr(subprocess, "run", refuse_to_compile)
     toolchain.begin(SOURCE.replace("ANSWER", "31"), "answer")
     assert answer_of(31) == 31  # it was there
@@ -198,8 +198,8 @@ def test_a_process_that_ends_begins_nothing_more(cache: Path, tmp_path: Path) ->
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that threads are at work
 def test_a_forked_process_waits_for_no_thread_of_its_parent(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead._AHEAD, "compilers", threading.Semaphore(1))
-    with ahead._AHEAD.compilers:  # so that the thread does not get further
+    monkeypatch.setattr(ahead.UNDER_WAY, "compilers", threading.Semaphore(1))
+    with ahead.UNDER_WAY.compilers:  # so that the thread does not get further
         toolchain.begin(SOURCE.replace("ANSWER", "34"), "answer")
         worker = multiprocessing.get_context("fork").Process(target=_begin_and_build)
         worker.start()

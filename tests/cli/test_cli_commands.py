@@ -227,7 +227,7 @@ def test_an_environment_of_one_s_own_is_listed(
         description="",
         max_episode_steps=None,
     )
-    monkeypatch.setattr(registry, "_SPECS", {own.id: own})
+    monkeypatch.setattr(registry, "SPECS", {own.id: own})
     text = said(capsys, "list")
     assert text.startswith(f"{own.id}\n  agents       4 tagger, 1 runner\n")
     assert "  limit        none\n" in text

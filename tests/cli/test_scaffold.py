@@ -136,7 +136,7 @@ def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
     second = file.read_text().replace("MINE = ", "OTHER = ").replace("Mine-v0", "Other-v0")
     Path("mine/both.py").write_text(file.read_text() + second)
     file.unlink()
-    del registry._SPECS["Mine-v0"]
+    del registry.SPECS["Mine-v0"]
     assert [line.split()[0] for line in said(capsys, "list", "mine/both.py").splitlines()[1:]] == [
         "Mine-v0",
         "Other-v0",

@@ -56,7 +56,7 @@ def episodes(env: Any, actions: Mapping[str, np.ndarray], steps: int, place: Pla
     count = [0] * env.num_envs
     for _ in range(steps):
         env.step(placed(env, actions, place))
-        over = numpy_of(env._sim.buffers["finished"])
+        over = numpy_of(env.simulation.buffers["finished"])
         if not over.any():
             continue
         metrics = {name: numpy_of(values) for name, values in env.episode_metrics.items()}
@@ -184,7 +184,7 @@ def test_every_reduction_has_the_bits_of_a_plain_loop(variant: Variant, precisio
             now = {"last": x, "mean": x / x.dtype.type(2), "sum": trail[:, 2], "highest": x - trail[:, 0]}
         for name, found in now.items():
             values[name].append(found)
-        over = numpy_of(env._sim.buffers["finished"])
+        over = numpy_of(env.simulation.buffers["finished"])
         for i in np.flatnonzero(over):
             (length, *_) = (each[i].max() for each in numpy_by_role(env, env.episode_length).values())
             for name, metric in env.env_spec.metrics.items():
@@ -241,7 +241,7 @@ def test_threads_and_blocks_agree(make: Make, device: str) -> None:
 def test_a_team_over_the_whole_gpu_measures_the_same(make: Make) -> None:
     variant = OWN["FLOCK"]._replace(params={"max_episode_steps": 9, "birds": 3000})
     envs = [started(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep") for device in ("cpu", "cuda")]
-    assert envs[1]._sim.layout.schedule.kind == "SPREAD"
+    assert envs[1].simulation.layout.schedule.kind == "SPREAD"
     one, other = (episodes(env, draw(env, 1)[0], 20) for env in envs)
     assert_same_bits(list(one.values()), list(other.values()))
 
@@ -275,7 +275,7 @@ def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, pla
     for env in envs:
         env.allow_frozen_steps()
     actions = draw(envs[0], 20)
-    source = envs[0]._sim.program_source()
+    source = envs[0].simulation.program_source()
     for t, action in enumerate(actions):
         with envs[0].measured() if t % 5 == 2 else contextlib.nullcontext():
             for env in envs:
@@ -283,8 +283,8 @@ def test_measuring_each_step_changes_no_metric(variant: Variant, make: Make, pla
                 if t == 7:
                     env.set_attr("edge", 1.5)
         assert_same_bits(envs[0].get_state(), envs[1].get_state())
-    assert envs[0]._sim.program_source() == envs[1]._sim.program_source()
-    assert not envs[0]._sim.config.measured
+    assert envs[0].simulation.program_source() == envs[1].simulation.program_source()
+    assert not envs[0].simulation.config.measured
     assert "MEASURED = false" in source
 
 
@@ -298,7 +298,7 @@ def test_infos_have_them(variant: Variant, make: Make, place: Place, mode: str) 
     seen = 0
     for action in draw(env, 20):
         infos = env.step(placed(env, action, place))[4]
-        over = numpy_of(env._sim.buffers["finished"])
+        over = numpy_of(env.simulation.buffers["finished"])
         if "episode" not in infos:
             assert not over.any()
             continue
@@ -318,7 +318,7 @@ def test_a_step_writes_them_where_it_is_told_to(variant: Variant, make: Make, pl
     ended = np.zeros(6, bool)
     for action in draw(env, 20):
         infos = env.step(placed(env, action, storage_place(place)), out=Step(episode_metrics=array))[4]
-        ended |= numpy_of(env._sim.buffers["finished"])
+        ended |= numpy_of(env.simulation.buffers["finished"])
         for j, (name, values) in enumerate(env.episode_metrics.items()):
             assert_same_bits(numpy_of(array)[ended, j], numpy_of(values)[ended])
             assert "episode" not in infos or np.array_equal(numpy_of(infos["episode"][name]), numpy_of(array)[:, j])

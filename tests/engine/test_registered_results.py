@@ -143,7 +143,7 @@ def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -
     fresh = place.output == "numpy" if copied is None else copied
     first, infos = env.reset(seed=0)
     steps = [env.step(placed(env, action, place)) for action in draw(env, 3)]
-    call = env._sim.program.calls["step"]
+    call = env.simulation.program.calls["step"]
     for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
         columns = {name: [split(env, step[i])[role] for step in steps] for i, name in enumerate(RESULTS)}
         columns["observations"].append(split(env, first)[role])
@@ -153,7 +153,7 @@ def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -
         for name, column in columns.items():
             assert len({address(array) for array in column}) == (len(column) if fresh else 1)
             if not fresh:
-                assert address(column[0]) == address(env._sim.buffers[slot(env, name, role)])
+                assert address(column[0]) == address(env.simulation.buffers[slot(env, name, role)])
         if not fresh:
             assert kernel.observations == address(columns["observations"][-1])  # what the kernel writes to
     if variant.has_team and not fresh:
@@ -190,7 +190,7 @@ def test_out(make: Make, variant: Variant, place: Place, count: int) -> None:
     plain.reset(seed=0), env.reset(seed=0)
     actions = draw(env, steps)
     expected = record(plain, actions, place)
-    untouched = {key: numpy_of(env._sim.buffers[slot(env, *key)]) for key in storage}
+    untouched = {key: numpy_of(env.simulation.buffers[slot(env, *key)]) for key in storage}
     for t, action in enumerate(actions):
         rows = {name: {role: storage[name, role][t + 1] for role in roles_of(env)} for name in RESULTS}
         out = Step(**{name: joined_actions(env, by_role) for name, by_role in rows.items()})
@@ -202,7 +202,7 @@ def test_out(make: Make, variant: Variant, place: Place, count: int) -> None:
         assert_same_bits(given[1:], expected[name][role], f"{name}.{role}")
         assert (given[0] == np.full(1, 77).astype(given.dtype)).all()
         assert_guards(wholes[name, role])
-        assert_same_bits(untouched[name, role], env._sim.buffers[slot(env, name, role)], "no further copy")
+        assert_same_bits(untouched[name, role], env.simulation.buffers[slot(env, name, role)], "no further copy")
 
 
 @pytest.mark.parametrize("name", [*RESULTS, *EXTRAS])
@@ -309,7 +309,7 @@ def overlapping_outs(env: Any) -> dict[str, Any]:
         rewards = array.reshape(-1)[: int(np.prod(shape))].reshape(shape)
         return Step(rewards={role: rewards} if team else rewards)
 
-    seen = env._sim.buffers[slot(env, "observations", role)]
+    seen = env.simulation.buffers[slot(env, "observations", role)]
     reals = [values for values in env.state.values() if str(values.dtype).endswith("float32")]
     storage = empty(storage_place(Place(env.device.partition(":")[0], env.output)), tuple(seen.shape), "float32")
     both = dataclasses.replace(first_of(storage), observations={role: storage} if team else storage)
@@ -348,7 +348,7 @@ def test_out_on_another_device(make: Make, variant: Variant, place: Place) -> No
     """Storage must be where the environment is, which is told by its device alone."""
     env = made(make, variant, 5, place)
     names = [f".{role}" for role in roles_of(env)] if variant.has_team else [""]
-    reader = OutReader(env._sim.shapes, names, "cuda:7")
+    reader = OutReader(env.simulation.shapes, names, "cuda:7")
     role = roles_of(env)[-1]
 
     def out(place: Place) -> Step:

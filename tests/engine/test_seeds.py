@@ -238,8 +238,8 @@ def test_starts_follow_from_seeds_however_they_came(
     assert env.np_random_seed == tuple(seeds)
     counts_up = seeds == [(seeds[0] + i) % 2**64 for i in range(9)]
     if snapshot or way != "a list that counts up":
-        assert bool(numpy_of(env._sim.buffers["counted"])[0]) == counts_up
-    episodes = numpy_of(env._sim.buffers["episodes"])
+        assert bool(numpy_of(env.simulation.buffers["counted"])[0]) == counts_up
+    episodes = numpy_of(env.simulation.buffers["episodes"])
     alone = [make("CartPole-v1", 1, **options) for _ in seeds]
     for single, seed, episode in zip(alone, seeds, episodes.tolist(), strict=True):
         single.reset(seed=seed)

@@ -355,7 +355,7 @@ def test_what_snapshots_keep_does_not_keep_the_environment() -> None:
     env = gpu_envs.make("CartPole-v1", 3, device="cpu")
     env.reset(seed=0)
     env.set_state(env.get_state([1]), [2])
-    sim = weakref.ref(env._sim)
+    sim = weakref.ref(env.simulation)
     gc.disable()
     try:
         del env

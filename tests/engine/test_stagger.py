@@ -138,7 +138,7 @@ def test_later_episodes_are_whole(spec: Any, device: str, mode: str) -> None:
         assert own[0] == first[replica]
         assert set(own[1:]) == {LIMIT}
     assert not offsets_of(env).any()
-    assert not numpy_of(env._sim.buffers["staggered"]).any()
+    assert not numpy_of(env.simulation.buffers["staggered"]).any()
 
 
 def test_a_reset_begins_whole_episodes(spec: Any, device: str) -> None:
@@ -149,7 +149,7 @@ def test_a_reset_begins_whole_episodes(spec: Any, device: str) -> None:
     chosen = np.arange(env.num_envs) % 2 == 0
     env.reset(options={"reset_mask": chosen})
     assert offsets_of(env).tolist() == np.where(chosen, 0, before).tolist()
-    assert numpy_of(env._sim.buffers["staggered"]).tolist() == [np.count_nonzero(before[~chosen])]
+    assert numpy_of(env.simulation.buffers["staggered"]).tolist() == [np.count_nonzero(before[~chosen])]
     env.reset(seed=2)
     assert not offsets_of(env).any()
 
@@ -191,4 +191,4 @@ def test_a_rollout_is_cut_as_steps_are(spec: Any, device: str) -> None:
             for role, values in by_role.split(getattr(result, name)).items():
                 assert_same_bits(numpy_of(values)[t], numpy_of(by_role.split(part)[role]), f"{name}, step {t}")
     assert_same_bits(progress(single), progress(fused))
-    assert not numpy_of(fused._sim.buffers["staggered"]).any()
+    assert not numpy_of(fused.simulation.buffers["staggered"]).any()

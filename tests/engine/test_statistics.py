@@ -65,7 +65,7 @@ def test_all_else_is_the_same(make: Make, variant: Variant, place: Place, mode: 
         given, expected = bare.step(placed(bare, actions, place)), plain.step(placed(plain, actions, place))
         assert_same_bits(outcome(bare, given), outcome(plain, expected), f"step {t}")
         assert not {"episode", "_episode"} & given[4].keys()
-        over = numpy_of(plain._sim.buffers["finished"])
+        over = numpy_of(plain.simulation.buffers["finished"])
         ends += int(over.sum())
         if t % 7 == 6:
             mask = np.arange(9) % 3 == t % 3
@@ -92,14 +92,14 @@ def test_rollouts_are_the_same(make: Make, env_id: str, place: Place, per_step: 
 def test_memory_that_is_not_there(make: Make, variant: Variant, device: str, mode: str) -> None:
     """Neither returns nor lengths nor metrics have memory, and so a replica needs less of it."""
     plain, bare = both(make, variant, 2, Place(device, "numpy"), autoreset_mode=mode)
-    buffers = plain._sim.buffers.keys() - bare._sim.buffers.keys()
+    buffers = plain.simulation.buffers.keys() - bare.simulation.buffers.keys()
     assert {name.partition(".")[0] for name in buffers} >= {"running_return", *KEPT[:2]}
     assert all(of_statistics(name) or name == "records" for name in buffers)
-    assert not [name for name in bare._sim.buffers if of_statistics(name)]
-    bytes_of = [sum(array.nbytes for array in env._sim._allocated.values()) for env in (plain, bare)]
+    assert not [name for name in bare.simulation.buffers if of_statistics(name)]
+    bytes_of = [sum(array.nbytes for array in env.simulation._allocated.values()) for env in (plain, bare)]
     real = 4 * sum(np.prod(shape_of(plain, "rewards", role)[0]) for role in roles_of(plain))
     assert bytes_of[0] - bytes_of[1] >= real, "at least the running returns"
-    layout = layout_of(bare._sim.config, bare.backend.traits)
+    layout = layout_of(bare.simulation.config, bare.backend.traits)
     assert {"STATISTICS = false" in generate(layout, module).source for module in layout.modules} == {True}
 
 
@@ -108,7 +108,7 @@ def test_an_end_writes_one_sector_or_none(make: Make, device: str) -> None:
     found = {}
     for mode, kept in itertools.product(("SameStep", "NextStep"), (None, False)):
         env = make("CartPole-v1", 3, device=device, autoreset_mode=mode, statistics=kept)
-        found[mode, kept] = getattr(env._sim.buffers.get("records"), "nbytes", None)
+        found[mode, kept] = getattr(env.simulation.buffers.get("records"), "nbytes", None)
     sector = 3 * 32
     assert list(found.values()) == [sector, sector, sector, None]
 

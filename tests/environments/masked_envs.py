@@ -158,5 +158,5 @@ def registered(folder: Path) -> Iterator[None]:
     """Within it they are known by their ids."""
     with pytest.MonkeyPatch.context() as patch:
         for spec in specs(folder):
-            patch.setitem(registry._SPECS, spec.id, spec)
+            patch.setitem(registry.SPECS, spec.id, spec)
         yield

@@ -66,7 +66,7 @@ def pair(make: Make, variant: Variant, place: Place, mode: str = "SameStep", see
     for env in envs:
         env.reset(seed=seed)
         # a team that is spread has the whole GPU, with a launch for each phase
-        assert any(name.startswith("scratch.") for name in env._sim.buffers) == large
+        assert any(name.startswith("scratch.") for name in env.simulation.buffers) == large
     return envs
 
 
@@ -395,7 +395,7 @@ def test_actions_are_read_where_they_are(make: Make, torch: Any, variant: Varian
     by_role = tensors(draw(env, 1)[0])
     given = joined_actions(env, by_role)
     env.step(given)
-    call = env._sim.program.calls["step"]
+    call = env.simulation.program.calls["step"]
     for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
         assert kernel.actions == by_role[role].data_ptr()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
@@ -437,7 +437,7 @@ def test_numpy_output_comes_in_one_transfer(make: Make, variant: Variant) -> Non
     """Whatever a step gives, and a second where episodes end in it; what was given stays as it was."""
     envs = [made(make, variant, 5, place, autoreset_mode="SameStep") for place in (Place("cuda", "numpy"), HOST)]
     transfers: list[Any] = []
-    for memory in envs[0]._sim.arrays._together:
+    for memory in envs[0].simulation.arrays._together:
         memory.device = Counted(memory.device, transfers)
     for env in envs:
         env.reset(seed=1)

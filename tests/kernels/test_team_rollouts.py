@@ -249,7 +249,7 @@ def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, pl
     variant = TEAM_VARIANTS["rice-talks"]
     one, other = (begun(make, variant, mode, place) for _ in range(2))
     action = block(draw(one, 1), place)
-    shape, kind = one._sim.shapes["action_mask.region"]
+    shape, kind = one.simulation.shapes["action_mask.region"]
     elsewhere = gpu_envs.Step(action_mask={"region": moved(np.zeros(shape, kind), place)})
     if place == ("cuda", "numpy"):
         elsewhere = gpu_envs.Step()

@@ -283,7 +283,7 @@ class TestTorchRL:
     def test_copies(self, env_of: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A copy draws by masks of its own."""
         spec = corridor(folder, "everything", masked=True)
-        monkeypatch.setitem(registry._SPECS, spec.id, spec)
+        monkeypatch.setitem(registry.SPECS, spec.id, spec)
         env = env_of("everything", True)
         env.rollout(2)
         other = copy.deepcopy(env)
@@ -494,7 +494,7 @@ class TestWrappers:
 @pytest.mark.parametrize("player", [Sb3, TorchRl, Skrl], ids=lambda player: player.module)
 def test_takes_a_place(player: type[Player], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file and the name of the spec in it stand for an id."""
-    for kept in ("_SPECS", "_ORIGINS", "_CLASHES"):
+    for kept in ("SPECS", "ORIGINS", "CLASHES"):
         monkeypatch.setattr(registry, kept, dict(getattr(registry, kept)))
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
     path = write_file(tmp_path, f"Corridor{player.module}-v0")

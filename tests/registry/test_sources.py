@@ -50,7 +50,7 @@ DRIFT = EnvSpec(
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What these tests register is forgotten, and other distributions than theirs do not matter."""
-    for name in ("_SPECS", "_ORIGINS", "_CLASHES"):
+    for name in ("SPECS", "ORIGINS", "CLASHES"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     monkeypatch.setattr(importing, "_FILES", {})
     monkeypatch.setattr(importing, "_SIBLINGS", {})
@@ -331,7 +331,7 @@ def test_a_pickle_of_what_was_registered_by_hand(folder: Path) -> None:
     gpu_envs.register(spec)
     data = pickle.dumps(gpu_envs.make("Drift-v0", device="cpu"))
     assert pickle.loads(data).num_envs == 1  # here it is known
-    del registry._SPECS["Drift-v0"]
+    del registry.SPECS["Drift-v0"]
     with pytest.raises(UnknownEnvironmentError, match=r"registered by hand in another process.*register it here too"):
         pickle.loads(data)
 
@@ -359,7 +359,7 @@ def test_a_run_is_gone_on_with_from_anywhere(
     assert run.name.startswith("Drift-v0-")
     assert json.loads((run / "config.json").read_text())["config"]["env"] == f"{folder}/drift.py:DRIFT"
     monkeypatch.chdir(tmp_path)
-    for name in ("_SPECS", "_ORIGINS"):
+    for name in ("SPECS", "ORIGINS"):
         getattr(registry, name).pop("Drift-v0")
     assert main(["eval", str(run), "--trust", "--episodes=4", "--device=cpu"]) == OK
     (folder / "drift.py").write_text(SPEC + "# edited since\n")

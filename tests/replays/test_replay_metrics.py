@@ -74,14 +74,14 @@ def test_where_episodes_end_they_are_those_of_infos(name: str, mode: str, device
         env.allow_frozen_steps()
         env.reset(seed=3)
     act = acting(alone)
-    before = watched._sim.program_source()
+    before = watched.simulation.program_source()
     replay = record(watched, policy=acting(watched), replicas=[4, 0, 1], steps=25)
     assert list(replay.metrics) == list(alone.env_spec.metrics)
     assert replay.measured == alone.env_spec.metrics
     ended = 0
     for step in range(1, 26):
         infos = alone.step(act(None))[4]
-        over = numpy_of(alone._sim.buffers["finished"])[[4, 0, 1]]
+        over = numpy_of(alone.simulation.buffers["finished"])[[4, 0, 1]]
         assert np.array_equal(replay.ends[step] != GOES_ON, over)
         for metric, values in replay.metrics.items():
             assert values.shape == (26, 3)
@@ -90,7 +90,7 @@ def test_where_episodes_end_they_are_those_of_infos(name: str, mode: str, device
             ended += over.sum()
     assert ended >= 3 * len(replay.metrics)
     assert_same_bits(watched.get_state(), alone.get_state())
-    assert watched._sim.program_source() == before
+    assert watched.simulation.program_source() == before
 
 
 REDUCED: Mapping[str, Callable[[np.ndarray], Any]] = {
@@ -166,10 +166,10 @@ def test_a_run_has_them_too(tmp_path: Path) -> None:
 def test_there_may_be_none(tmp_path: Path, device: str) -> None:
     env = gpu_envs.VectorEnv(drawn(walk(tmp_path)), 3, device=device)
     env.reset(seed=0)
-    source = env._sim.program_source()
+    source = env.simulation.program_source()
     with env.measured() as so_far:
         assert so_far is None
-        assert env._sim.program_source() == source
+        assert env.simulation.program_source() == source
     replay = record(env, steps=9)
     assert replay.metrics == replay.measured == {}
     assert "metrics" not in about_of(page.text(replay))

@@ -251,7 +251,7 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     message = "Undrawn-v0 cannot be shown: its spec has no drawing"
     with pytest.raises(ValueError, match=message):
         record(gpu_envs.VectorEnv(undrawn(), 2, device="cpu"), seed=0)
-    monkeypatch.setitem(registry._SPECS, "Undrawn-v0", undrawn())
+    monkeypatch.setitem(registry.SPECS, "Undrawn-v0", undrawn())
     with pytest.raises(ValueError, match=message):
         record("Undrawn-v0", device="cpu")
 

@@ -63,7 +63,7 @@ def _run(tmp_path: Path, file: Path) -> Path:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Knows no more than a process that begins."""
-    for table in (registry._SPECS, registry._ORIGINS):
+    for table in (registry.SPECS, registry.ORIGINS):
         monkeypatch.delitem(table, "Moving-v0")
 
 

@@ -186,8 +186,8 @@ def test_no_name_of_the_headers_is_forgotten(tmp_path: Path, make: Any) -> None:
                 constants |= set(re.findall(r"([A-Za-z_]\w*) *(?:=[^,}]*)?(?:,|$)", body))
     assert len(types) > 20
     assert len(macros) > 8
-    assert types - names._TYPES <= {"alignas", "real", "class"}
-    assert macros <= names._MACROS | names._TYPES
+    assert types - names.TYPES <= {"alignas", "real", "class"}
+    assert macros <= names.MACROS | names.TYPES
     if make is chase:
         assert len(constants) > 40
-        assert constants - names._CONSTANTS == {"HUNTER", "PREY", "NUM_HUNTERS", "NUM_PREY"}
+        assert constants - names.CONSTANTS == {"HUNTER", "PREY", "NUM_HUNTERS", "NUM_PREY"}

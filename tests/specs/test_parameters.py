@@ -45,19 +45,19 @@ def test_options_are_not_compiled_in(device: str) -> None:
     """A reset's own bounds need no other program."""
     env = gpu_envs.make("CartPole-v1", 4, device=device)
     env.reset(seed=0)
-    source = env._sim.program_source()
+    source = env.simulation.program_source()
     env.reset(seed=0, options={"low": 0.1, "high": 0.1})
     assert (env.get_state()["state"]["theta"] == np.float32(0.1)).all()
-    assert env._sim.program_source() == source
+    assert env.simulation.program_source() == source
 
 
 def test_an_option_of_one_reset_leaves_nothing_behind(device: str) -> None:
     """Where replicas have bounds of their own, a reset's option makes arrays that end with that reset."""
     env = gpu_envs.make("CartPole-v1", 4, device=device, low=np.zeros(4), high=np.full(4, 0.01))
     env.reset(seed=0)
-    held = env._sim.program.calls["reset"].params.low
+    held = env.simulation.program.calls["reset"].params.low
     env.reset(options={"low": -0.5, "high": -0.4})
     assert (env.get_state()["state"]["x"] < -0.3).all()
-    assert env._sim.program.calls["reset"].params.low == held
+    assert env.simulation.program.calls["reset"].params.low == held
     env.reset()
     assert (env.get_state()["state"]["x"] >= 0).all()

@@ -254,7 +254,7 @@ def compare_devices(variant: Variant, mode: str, block_size: int | None = None, 
         results = [env.step(actions) for env in (host, card)]
         assert_all_same(results, f"step {t}")
         masks = results[0][4]["action_mask"]
-        ended = numpy_of(host._sim.buffers["finished"])
+        ended = numpy_of(host.simulation.buffers["finished"])
         if mode == "Disabled" and ended.any():
             assert_all_same(env.reset(options={"reset_mask": ended}) for env in (host, card))
     assert_all_same(env.get_state() for env in (host, card))
@@ -512,7 +512,7 @@ def pettingzoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     from gpu_envs.adapters import pettingzoo as adapter
 
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    monkeypatch.setattr(registry, "SPECS", dict(registry.SPECS))
     gpu_envs.register(CARRIERS)
     yield adapter
     for known in (aec_registry, parallel_registry):

@@ -304,7 +304,7 @@ class Calls:
         """Rewards that would be written into memory of the environment's own."""
         role = roles_of(self.env)[-1]
         name = f"observations.{role}" if self.team else "observations"
-        own = self.env._sim.buffers[name].reshape(-1)
+        own = self.env.simulation.buffers[name].reshape(-1)
         shape = shape_of(self.env, "rewards", role)[0]
         array = own[: int(np.prod(shape))].reshape(shape)
         return Step(rewards={role: array} if self.team else array)

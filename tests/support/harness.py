@@ -193,7 +193,7 @@ def assert_unchanged(env: gpu_envs.VectorEnv, act: Callable[[], object]) -> None
 @contextlib.contextmanager
 def forgotten() -> Iterator[None]:
     """What is registered meanwhile is forgotten afterwards."""
-    tables: list[dict[Any, Any]] = [registry._SPECS, registry._ORIGINS, registry._CLASHES, gymnasium.registry]
+    tables: list[dict[Any, Any]] = [registry.SPECS, registry.ORIGINS, registry.CLASHES, gymnasium.registry]
     before = [table.copy() for table in tables]
     try:
         yield

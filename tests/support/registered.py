@@ -110,7 +110,7 @@ def slot(env: Any, name: str, role: str) -> str:
 
 def shape_of(env: Any, name: str, role: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of a result of a role."""
-    shape, kind = env._sim.shapes[slot(env, name, role)]
+    shape, kind = env.simulation.shapes[slot(env, name, role)]
     return tuple(shape), str(kind)
 
 
@@ -222,7 +222,7 @@ def progress(env: Any) -> dict[str, Any]:
 
 def all_buffers(env: Any) -> dict[str, np.ndarray]:
     """All memory of a simulation but for what it needs within a step."""
-    return {name: numpy_of(array) for name, array in env._sim.buffers.items() if not name.startswith("scratch.")}
+    return {name: numpy_of(array) for name, array in env.simulation.buffers.items() if not name.startswith("scratch.")}
 
 
 def set_elapsed(env: Any, steps: Any) -> None:

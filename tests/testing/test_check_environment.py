@@ -198,8 +198,8 @@ def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
 
 def test_flags_are_tried_on_code_that_stays() -> None:
     """Where the compiler may leave it out, a sanitizer counts as there whose functions are not."""
-    assert not builds._accepted(("-fsanitize=shift", "-nodefaultlibs"))
-    assert builds._accepted(("-nodefaultlibs",))
+    assert not builds.accepts(("-fsanitize=shift", "-nodefaultlibs"))
+    assert builds.accepts(("-nodefaultlibs",))
 
 
 @pytest.mark.parametrize("compiler", ["", "clang++"])

@@ -2,7 +2,9 @@
 
 import pytest
 from harness import DEVICES, IDS, SMALLER, TEAM_IDS
+from registered import limit_name
 
+import gpu_envs
 from gpu_envs.testing import builds, check_environment
 
 SANITIZED = ("CartPole-v1", "TagGridWorld-v0")
@@ -12,9 +14,11 @@ SANITIZED = ("CartPole-v1", "TagGridWorld-v0")
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_it_passes(env_id: str) -> None:
     told: list[str] = []
+    limit = limit_name(gpu_envs.spec(env_id))
+    params = {**SMALLER.get(env_id, {}), **({limit: 40} if limit else {})}
     report = check_environment(
         env_id, devices=DEVICES, num_envs=7, steps=30, sanitize=env_id in SANITIZED, report=told.append,
-        params=SMALLER.get(env_id),
+        params=params,
     )  # fmt: skip
     assert len(told) == len(report.lines) + 1
     outcomes = [line.outcome for line in report.lines]

@@ -331,7 +331,7 @@ def test_a_mask_that_forbids_nothing_trains_the_same_run(device: str, monkeypatc
     open_spec = dataclasses.replace(
         registry.env_spec("BareCorridor-v0"), id="OpenCorridor-v0", action_mask=True, header=_open_header(),
     )  # fmt: skip
-    monkeypatch.setitem(registry._SPECS, open_spec.id, open_spec)
+    monkeypatch.setitem(registry.SPECS, open_spec.id, open_spec)
     found = []
     for env in ("BareCorridor-v0", "OpenCorridor-v0"):
         trainer = Trainer(corridor(device, env, fused=False))
