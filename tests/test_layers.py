@@ -117,6 +117,7 @@ def test_no_file_is_too_long() -> None:
     assert {name: lines for name, lines in tests.items() if lines > 600} == {}
 
 
+@pytest.mark.slow
 def test_no_test_file_imports_another() -> None:
     tests = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
     assert {name: found for name, path in tests.items() if (found := [each for _, each in imports(path, tests)])} == {}

@@ -89,6 +89,7 @@ def test_the_constraints_name_versions_alone() -> None:
     assert not [line for line in lines if free.match(line)]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("processes", [[], ["-n", "2"]])
 def test_a_failure_is_named_when_it_happens(tmp_path: Path, processes: list[str]) -> None:
     if processes:

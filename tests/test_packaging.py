@@ -155,6 +155,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
 
 
+@pytest.mark.slow
 def test_the_source_distribution_is_the_repository(sdist: Path) -> None:
     """Only the symlinks are left out: they are made of what they point to."""
     with tarfile.open(sdist) as archive:

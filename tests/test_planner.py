@@ -24,6 +24,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mppi", "cem"])
 def test_it_swings_a_pendulum_up_without_learning(planner: Any, method: str, device: str) -> None:
     """A random policy has about -1,200; from near the bottom, where it begins here, -360 is about what can be had."""
@@ -34,6 +35,7 @@ def test_it_swings_a_pendulum_up_without_learning(planner: Any, method: str, dev
     assert planner.run(args) == returns
 
 
+@pytest.mark.slow
 def test_it_balances_a_pole_by_choices(planner: Any, device: str) -> None:
     args = planner.Args(env_id="CartPole-v1", device=device, trials=1024, iterations=1, episodes=1)
     assert planner.run(args) == [500.0]

@@ -59,6 +59,7 @@ def blocks() -> dict[str, str]:
 BLOCKS = blocks()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, on whatever device is here."""

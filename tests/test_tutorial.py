@@ -48,6 +48,7 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind != "cpp"], ids=lambda b: b.file or b.text.split()[1])
 def test_block_runs(folder: Path, block: CodeBlock) -> None:
     for word, library in NEEDED.items():

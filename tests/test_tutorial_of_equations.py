@@ -116,6 +116,7 @@ def test_the_rules_are_the_equations(precision: str, tolerance: float, device: s
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_it_passes_the_check() -> None:
     assert ["gpu-envs", "check", PLACE] in COMMANDS
@@ -124,6 +125,7 @@ def test_it_passes_the_check() -> None:
     assert not report.failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted({b.file for b in BLOCKS if b.file not in ("", "economy.py")}))
 def test_script_runs(
     file: str, folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

@@ -65,6 +65,7 @@ def alone(player: type[Player]) -> dict[str, Any]:
 # --- trajectories ---
 
 
+@pytest.mark.fast_cases(10)
 @each_case(lambda player: player is not Sb3Role, TorchRlTransformed)  # a role's agents come and go: test_sb3_teams.py
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_gives_what_the_environment_gives(player: type[Player], name: str, device: str, precision: str) -> None:
@@ -393,6 +394,7 @@ def in_another_process(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("module", "library"), [(name, library) for name, player in MODULES.items() for library in player.libraries]
 )
@@ -408,6 +410,7 @@ def test_a_missing_library_is_reported_with_its_extra(module: str, library: str)
     assert re.search(rf"{library}.*pip install 'gpu_envs\[{extra}\]'", done.stderr, re.I | re.S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_importing_takes_no_other_library(module: str) -> None:
     """``gpu_envs`` imports none of them, and an adapter its own alone."""

@@ -360,6 +360,7 @@ def set_through_wrappers(env: Any, name: str, value: Any) -> None:
     env.set_wrapper_attr(name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("set_value", [set_by_name, set_through_wrappers])
 def test_single_parameters_are_attributes(env_id: str, device: str, set_value: Callable[[Any, str, Any], None]) -> None:
     """What is read is what was given, and what is set rules the steps from then on, in copies too."""

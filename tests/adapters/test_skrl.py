@@ -359,6 +359,7 @@ def test_it_counts_returns_as_the_environment_does(device: str, tmp_path: Any) -
 # --- learning ---
 
 
+@pytest.mark.slow
 def test_ppo_learns_cartpole() -> None:
     """The example, as its users run it."""
     args = skrl_ppo.Args(device="cpu")

@@ -52,6 +52,7 @@ def test_collectors_collect(env_id: str, device: str) -> None:
         assert_same_bits(sums[fresh], rewards[fresh])
 
 
+@pytest.mark.slow
 @COLLECTORS
 def test_ppo_solves_cart_pole() -> None:
     import torchrl_ppo

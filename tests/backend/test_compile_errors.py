@@ -212,6 +212,7 @@ TEAM_CASES = [
 ]
 
 
+@pytest.mark.fast_cases(35)
 @pytest.mark.parametrize(
     ("kind", "header", "right", "wrong", "expected"),
     [*((one, HEADER, *case) for case in CASES), *((team, TEAM_HEADER, *case) for case in TEAM_CASES)],
@@ -227,6 +228,7 @@ def test_the_author_s_own_line_comes_first(
     assert message.removeprefix("my_env.cuh").removeprefix(":").startswith(expected)
 
 
+@pytest.mark.fast_cases(3)
 def test_what_is_right_compiles(compiling: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header = tmp_path / "my_env.cuh"
     for make, text in ((one, HEADER), (team, TEAM_HEADER)):

@@ -181,6 +181,7 @@ def _made_when_all_are_ready(ready: "multiprocessing.synchronize.Barrier") -> No
     made(8)
 
 
+@pytest.mark.slow
 def test_several_processes_make_the_same_at_once(cache: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(4)
@@ -239,6 +240,7 @@ def test_a_folder_that_will_not_do_is_told_once(cache: Path) -> None:
     assert len(told) == 1
 
 
+@pytest.mark.slow
 def test_python_goes_on_while_it_compiles() -> None:
     """NVRTC works without Python's lock."""
     source = SOURCE.replace("ANSWER", "12") + "".join(

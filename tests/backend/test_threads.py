@@ -49,6 +49,7 @@ def load(program: str, *arguments: object, memory: int | None = None) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_every_part_is_done_once(sanitized: str, threads: int) -> None:
     load(sanitized, 10_000, threads)
@@ -59,6 +60,7 @@ def test_parts_that_take_long(sanitized: str) -> None:
     load(sanitized, 2_000, 8, 300)
 
 
+@pytest.mark.slow
 def test_more_threads_than_the_system_gives(plain: str) -> None:
     load(plain, 2_000, 1_000, memory=1 << 30)
 

@@ -145,6 +145,7 @@ def test_what_was_begun_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPat
     assert answer_of(31) == 31  # it was there
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 def test_threads_begin_and_build_the_same_at_once() -> None:
     answers: list[int] = []
@@ -233,6 +234,7 @@ def test_programs_that_are_no_compiler_are_named(
         gpu_envs.make("CartPole-v1", device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_comments_in_any_language_compile_in_any_locale(tmp_path: Path, encoding: str) -> None:
@@ -287,6 +289,7 @@ def test_another_compiler_or_processor_builds_anew(cache: Path, monkeypatch: pyt
     assert len(list(cache.glob("answer-*.so"))) == 3
 
 
+@pytest.mark.slow
 def test_an_edited_header_is_noticed(cache: Path, tmp_path: Path) -> None:
     """The rules are part of the source, so that a new text is a new digest."""
     package = Path(gpu_envs.__file__).parent
@@ -310,6 +313,7 @@ def test_an_edited_header_is_noticed(cache: Path, tmp_path: Path) -> None:
     assert len(set(cache.glob("Mine-v0-*.so")) - built) == len(built) == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
     assert run_python(answer_script(5)) == "5\n"
     (library,) = cache.iterdir()
@@ -319,6 +323,7 @@ def test_a_damaged_file_is_made_again(cache: Path) -> None:
         assert len(library.read_bytes()) > 1000
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_is_loaded(cache: Path, tmp_path: Path) -> None:
     """A compiler that copies lets hundreds of damaged files be made again; the process must outlive all of them."""
     run_python(answer_script(5))
@@ -356,6 +361,7 @@ def answer_script(number: int) -> str:
     """
 
 
+@pytest.mark.slow
 def test_a_warm_cache_needs_no_compiler(cache: Path, tmp_path: Path) -> None:
     made = "gymnasium.make('gpu_envs/CartPole-v1', device='cpu')"
     single = f"import gymnasium, gpu_envs; print({made}.reset(seed=0)[0].shape)"
@@ -534,6 +540,7 @@ def _answer_when_all_are_ready(number: int, ready: "multiprocessing.synchronize.
     sys.exit(0 if answer_of(number) == number else 1)
 
 
+@pytest.mark.slow
 def test_several_processes_compile_the_same_at_once(cache: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(6)

@@ -227,6 +227,7 @@ def few(listed: list[Work]) -> list[Work]:
     return list(found.values())
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_section_for_each(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,6 +270,7 @@ def test_the_command_writes_a_section_for_each(
 # --- the peers themselves ---
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("name", "device"),
     [(name, device) for name, peer in PEERS.items() for device in DEVICES if peer.on_cpu or device == "cuda"],
@@ -378,6 +380,7 @@ def test_the_numba_peer_plays_the_same_game() -> None:
 # --- scaling ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_scaling_has_a_point_for_each_size(device: str, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []

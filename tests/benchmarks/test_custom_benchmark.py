@@ -16,6 +16,7 @@ from gpu_envs import EnvSpec
 pytest.importorskip("torch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_each_is_measured_beside_its_like(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

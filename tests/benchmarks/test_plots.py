@@ -60,6 +60,7 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PICTURES)
 def test_committed_pictures_are_of_the_committed_results(name: str, redrawn: Path) -> None:
     """Byte for byte with the same libraries; with others letters look a little different."""
@@ -113,6 +114,7 @@ def scaled(document: Mapping[str, Any], factor: float) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_another_figure_is_another_picture(tmp_path: Path) -> None:
     """What the tolerance lets pass between versions is less than a third of one curve's height, and is told."""
     (tmp_path / "training_cuda.json").write_text(json.dumps(scaled(DOCUMENTS["training_cuda"], 0.7)))
@@ -143,6 +145,7 @@ def test_what_is_missing_is_told_with_its_command(tmp_path: Path) -> None:
     assert len(lines) == len(PICTURES)
 
 
+@pytest.mark.slow
 def test_a_users_own_style_changes_nothing(tmp_path: Path, redrawn: Path) -> None:
     import matplotlib as mpl
 

@@ -142,6 +142,7 @@ def test_the_jax_peer_stops_by_the_same_rule() -> None:
     assert mean_of_last(np.array([[1000, 0.0], [60, 600.0], [0, 0.0], [50, 1600.0]])) == pytest.approx(2200 / 110)
 
 
+@pytest.mark.slow
 def test_constant_actions_are_compared() -> None:
     """Of COVID's the best for governors is a long closing with all the money there is; regions save, and warm."""
     here = plan.TrainingPlan("cpu", seeds=1, rounds=1, seconds=1.0, jax_python="", sb3_python="", log=lambda _: None)
@@ -155,6 +156,7 @@ def test_constant_actions_are_compared() -> None:
     assert worlds.across([1.0, 2.0, 3.0]) == {"mean": 2.0, "interval": pytest.approx(4.303 / 3**0.5)}
 
 
+@pytest.mark.slow
 def test_tag_is_learnt_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few updates of a small game: each seed has a run of its own, and the page has both ends."""
     pytest.importorskip("torch")

@@ -18,6 +18,7 @@ from gpu_envs.specs.team import TeamSpec
 pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
 
 
+@pytest.mark.slow
 def test_every_environment_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

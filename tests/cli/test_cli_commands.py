@@ -136,6 +136,7 @@ sys.exit(not {"torch", "cupy", "pygame", "imageio"}.isdisjoint(sys.modules))
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_training_imports_nothing_of_torch_that_is_slow(tmp_path: Path) -> None:
     """Its compiler, and SymPy for that: a second on a slow machine."""
     pytest.importorskip("torch")
@@ -241,6 +242,7 @@ def rows_of(text: str) -> dict[str, str]:
     return {cells[0]: cells[1] for cells in (re.split("  +", line, maxsplit=1) for line in joined.splitlines())}
 
 
+@pytest.mark.slow
 def test_info_of_this_machine(cache: Path) -> None:
     done = run("info", GPU_ENVS_CACHE_DIR=str(cache))
     assert (done.returncode, done.stderr) == (OK, "")

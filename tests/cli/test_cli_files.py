@@ -161,6 +161,7 @@ def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         assert roles == (dict(spec.counts(params)) if isinstance(spec, gpu_envs.TeamSpec) else {"agent": 1})
 
 
+@pytest.mark.slow
 def test_this_machine_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["name"]: row["text"] for row in json.loads(said(capsys, "info", "--json"))}
     assert gpu_envs.__version__ in rows["gpu_envs"]

@@ -48,6 +48,7 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, stdout, stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DEVICES)
 def test_two_train_and_go_on(place: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -95,6 +96,7 @@ KILLED = {"cpu": [(0, 2), (2, 3)], "cuda": [(0, 2), (1, 2), (2, 3)], "nccl": [(0
 """Which process of how many."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "rank", "gpus"), [(p, *each) for p in DEVICES for each in KILLED[p]])
 def test_one_is_killed(place: str, rank: int, gpus: int, tmp_path: Path) -> None:
     if place != "cpu" and gpus > device_count():
@@ -118,6 +120,7 @@ def test_one_is_killed(place: str, rank: int, gpus: int, tmp_path: Path) -> None
     assert not [pid for pid in all_of_them if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DEVICES)
 def test_one_that_is_killed_is_started_again(place: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -139,6 +142,7 @@ def test_one_that_is_killed_is_started_again(place: str, tmp_path: Path) -> None
     assert steps == list(range(10, steps[-1] + 1, 10))
 
 
+@pytest.mark.slow
 def test_torchrun_starts_it_again(tmp_path: Path) -> None:
     """Its own option does, where the run has a folder: the second attempt goes on with what the first has saved."""
     run = tmp_path / "run"
@@ -161,6 +165,7 @@ def test_torchrun_starts_it_again(tmp_path: Path) -> None:
     assert steps == list(range(10, steps[-1] + 1, 10))
 
 
+@pytest.mark.slow
 def test_a_restart_does_not_take_over_another_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["train", "Acrobot-v1", "--device", "cpu", *WORDS, "--total-steps", "128", "--run-dir", str(run)]) == OK
@@ -171,6 +176,7 @@ def test_a_restart_does_not_take_over_another_run(tmp_path: Path) -> None:
     assert (run / "config.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_what_fails_in_one_is_told_with_its_cause(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
@@ -186,6 +192,7 @@ def test_what_fails_in_one_is_told_with_its_cause(tmp_path: Path) -> None:
     assert stderr.endswith("OverflowError: of the second alone\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -221,6 +228,7 @@ def test_what_fails_in_the_midst(error: str, code: int, said: str, tmp_path: Pat
         assert "6,400 in 25 updates" in stdout
 
 
+@pytest.mark.slow
 def test_numbers_that_become_nan(tmp_path: Path) -> None:
     words = ("--gpus", "2", *WORDS, "--learning-rate", "1e38", "--run-dir", str(tmp_path / "run"))
     code, stdout, stderr = ended(started("CartPole-v1", *words, "--max-restarts", "2"))
@@ -231,6 +239,7 @@ def test_numbers_that_become_nan(tmp_path: Path) -> None:
     assert "NaN" in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DEVICES)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_is_told_to_end(rank: int, place: str, tmp_path: Path) -> None:
@@ -243,6 +252,7 @@ def test_one_is_told_to_end(rank: int, place: str, tmp_path: Path) -> None:
     assert f" in {steps:,} updates" in stdout
 
 
+@pytest.mark.slow
 def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = begun(run)
@@ -255,6 +265,7 @@ def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
     assert str(run / "checkpoints") in stderr
 
 
+@pytest.mark.slow
 def test_told_to_end_again_and_again(tmp_path: Path) -> None:
     """Before, while and after its processes end: what the launcher was told last ends it, without a word."""
     process = begun(tmp_path / "run")
@@ -281,6 +292,7 @@ def test_a_signal_while_torch_throws_things_away(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_what_is_ignored_stays_so(tmp_path: Path) -> None:
     """As under nohup, where a terminal that is closed ends nothing."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -331,6 +343,7 @@ def test_who_failed_first(codes: dict[int, int], told: dict[int, dict[str, objec
     assert explained(2, codes, told) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DEVICES)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved(how: signal.Signals, place: str, tmp_path: Path) -> None:
@@ -344,6 +357,7 @@ def test_an_interrupted_run_is_saved(how: signal.Signals, place: str, tmp_path: 
     assert f" in {steps:,} updates" in stdout
 
 
+@pytest.mark.slow
 def test_a_mistake_is_told_once() -> None:
     code, stdout, stderr = ended(started("CartPole-v1", "--gpus", "2", *WORDS, "--minibatches", "1000"))
     assert code == MISTAKE

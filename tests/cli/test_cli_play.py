@@ -77,6 +77,7 @@ def test_an_id_becomes_a_page_here(tmp_path: Path) -> None:
     assert told["page"] == f"CartPole-v1.html ({round(size / 1000)} KB)"
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_page_beside_it(runs: Mapping[str, Path], tmp_path: Path) -> None:
     """With its name, what it was trained for, and the episodes by which it is evaluated."""
     told = played(str(runs["cart"]) + "/", *CPU, "--replicas", "7", cwd=tmp_path)
@@ -100,6 +101,7 @@ def test_a_run_becomes_a_page_beside_it(runs: Mapping[str, Path], tmp_path: Path
     page.unlink()
 
 
+@pytest.mark.slow
 def test_videos_and_pages_at_once(runs: Mapping[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     words = (
@@ -146,6 +148,7 @@ def test_gifs_of_random_actions(tmp_path: Path) -> None:
         assert gif.n_frames == steps + 1
 
 
+@pytest.mark.slow
 def test_a_run_plays_where_another_was_trained(runs: Mapping[str, Path], tmp_path: Path) -> None:
     told = played(
         "TagGridWorld-v0",
@@ -312,6 +315,7 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
     assert play("CartPole-v1", *CPU, "--steps", "50", cwd=tmp_path).stderr == ""
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     process = subprocess.Popen(

@@ -62,6 +62,7 @@ def test_who_calls_it_from_python_keeps_his_settings() -> None:
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 def test_the_device_starts_before_torch_is_imported() -> None:
     script = """

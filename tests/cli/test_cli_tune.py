@@ -30,6 +30,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.slow
 def test_training_says_what_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     words = ("train", *FEW, "--num-envs", "auto", "--no-progress", "--run-dir", str(run), "--total-steps")

@@ -43,6 +43,7 @@ RECORD = "'import os,sys,pathlib;pathlib.Path(os.environ[\"OPENED\"]).write_text
 """A browser that keeps a note of what it was to open."""
 
 
+@pytest.mark.slow
 def test_one_page_is_all_that_it_leaves(folder: Path) -> None:
     page = folder / "work" / "demo.html"
     assert list((folder / "work").iterdir()) == [page]
@@ -96,6 +97,7 @@ def test_the_page_plays(width: int, folder: Path, browser: Browser) -> None:
 FRAMES = "[...document.querySelectorAll('iframe')].map((it) => it.contentDocument)"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     """And nothing is left."""
     (tmp_path / "tmp").mkdir()
@@ -120,6 +122,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -138,6 +141,7 @@ def test_mistakes_are_told_before_anything_is_trained(words: list[str], said: st
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
     program = (

@@ -38,6 +38,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: " ".join(options) or "plain")
 def test_the_next_three_commands(options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,6 +120,7 @@ def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("mine/mine.py").read_text() == before
 
 
+@pytest.mark.slow
 def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "new", "mine")
     file = Path("mine/mine.py")

@@ -82,6 +82,7 @@ def test_what_the_user_named_is_run(stranger: Path) -> None:
         use()
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_run(stranger: Path, tmp_path: Path) -> None:
     name(stranger, "package.inside:MINE")
     (tmp_path / "elsewhere" / "package").mkdir(parents=True)

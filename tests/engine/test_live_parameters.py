@@ -156,6 +156,7 @@ def test_a_direct_step_follows_the_parameters(make: Make, env_id: str) -> None:
         assert_same_bits(observations, twin.observe())
 
 
+@pytest.mark.fast_cases(2)
 def test_threads_take_turns(make: Make, variant: Variant) -> None:
     """Two threads that step one environment get what one thread would: each step's results whole, none lost."""
     count, steps = 1000 if variant.env_id != COVID else 100, 25

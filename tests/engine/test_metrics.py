@@ -246,6 +246,7 @@ def test_a_team_over_the_whole_gpu_measures_the_same(make: Make) -> None:
     assert_same_bits(list(one.values()), list(other.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("birds", [3, 300, 3000])
 def test_every_schedule_compiles(birds: int) -> None:
     if nvrtc_missing():
@@ -375,6 +376,7 @@ def picked(env: Any, replicas: list[int]) -> dict[str, np.ndarray]:
     return {n: v[replicas] for n, v in {**kept, "totals": totals}.items() if n != "layout_seed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 def test_they_are_checked(name: str) -> None:
     """Sanitizers are slow to compile, and those in Python have the same rules."""
@@ -417,6 +419,7 @@ def test_an_unknown_metric_is_named(tmp_path: Path) -> None:
         gpu_envs.VectorEnv(walk(tmp_path, more={"metrics": {"far": Metric()}}, further=measure), 1, device="cpu")
 
 
+@pytest.mark.slow
 def test_one_turn_writes_a_metric(tmp_path: Path) -> None:
     """In a build that follows the turns of phases."""
     measure = """FN void measure(World& w, const Params& p, Team& team, Metrics& metrics) {

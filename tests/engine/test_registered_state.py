@@ -180,6 +180,7 @@ def at_replica(params: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
     return {name: values[index].tolist() for name, values in params.items()}
 
 
+@pytest.mark.fast_cases(6)
 @each_variant
 def test_replicas_follow_their_own_parameters(make: Make, variant: Variant, device: str) -> None:
     """Replica i with arrays of parameters is the single environment with the i-th."""
@@ -455,6 +456,7 @@ def test_larger_teams_than_fit(place: Place) -> None:
         gpu_envs.make(CONTINUOUS, 1, **place._asdict(), num_runners=10**6, use_full_observation=True)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("env_id", "params", "agents"),
     [

@@ -13,6 +13,7 @@ CLANG = ["clang++"] if shutil.which("clang++") else []
 COUNT, STEPS, LIMIT = 130, 60, 25
 
 
+@pytest.mark.fast_cases(5)
 def test_compilers_agree(make: Make, monkeypatch: pytest.MonkeyPatch, variant: Variant, mode: str) -> None:
     """Most tests do not optimise, and speak for what is shipped. Clang is asked in one mode."""
     results: list[Any] = []
@@ -24,6 +25,7 @@ def test_compilers_agree(make: Make, monkeypatch: pytest.MonkeyPatch, variant: V
     assert_all_same(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ALL)
 def test_they_agree_where_states_have_arrays_and_bools(
     make: Make, monkeypatch: pytest.MonkeyPatch, env_id: str

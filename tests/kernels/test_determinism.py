@@ -65,6 +65,7 @@ def start(env: Any, seed: int) -> dict[str, np.ndarray]:
     return numpy_by_role(env, env.reset(seed=seed)[0])
 
 
+@pytest.mark.fast_cases(12)
 @each_variant
 @each_automatic
 def test_replica_is_single_environment(
@@ -88,6 +89,7 @@ def test_replica_is_single_environment(
         assert_same_bits(part(whole, here), record(env, some(actions, here)), f"replica {index}")
 
 
+@pytest.mark.slow
 def test_thread_count_changes_nothing(make: Make, variant: Variant, mode: str) -> None:
     """One thread and two give the same, in steps and in rollouts."""
     results: list[Any] = []
@@ -271,6 +273,7 @@ def test_rollout_refuses_what_it_cannot_do(make: Make, env_id: str, device: str)
 # --- seeds ---
 
 
+@pytest.mark.slow
 @each_variant
 def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> None:
     """A reset with a seed begins anew, whatever was before; so does another environment."""
@@ -281,6 +284,7 @@ def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> N
     assert not variant.draws or (rows(env, runs[0][0]) != rows(env, start(env, 5))).any(axis=(1, 2)).all()
 
 
+@pytest.mark.slow
 def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, place: Place) -> None:
     """A reset without a seed begins the episode that an automatic restart would, and all of them differ."""
     by_hand = made(make, variant, 33, place)
@@ -371,6 +375,7 @@ def test_masked_seeds(make: Make, variant: Variant, device: str) -> None:
 # --- snapshots and copies ---
 
 
+@pytest.mark.fast_cases(11)
 @each_variant
 @pytest.mark.parametrize("place_of_state", PLACES_OF_STATE, ids=lambda place: f"{place.device}-{place.output}")
 def test_snapshots_continue(make: Make, variant: Variant, mode: str, place_of_state: Place) -> None:
@@ -425,6 +430,7 @@ def test_unused_copies(make: Make, variant: Variant, device: str) -> None:
     assert pickle.loads(pickle.dumps(fresh)).closed
 
 
+@pytest.mark.slow
 def test_pickled_parameters(make: Make) -> None:
     """A copy has the parameters of its original: its replicas' own, and those set since."""
     own = {"max_speed": np.array([0.5, 1.0, 2.0]), "runner_exits_game_after_tagged": [True, False, True]}
@@ -436,6 +442,7 @@ def test_pickled_parameters(make: Make) -> None:
     assert_all_same((e.reset(seed=2)[0], record(e, draw(e, 15))) for e in (env, twin))
 
 
+@pytest.mark.fast_cases(2)
 def test_bad_snapshots(make: Make, variant: Variant) -> None:
     """A state of another size, kind or shape is refused, and changes nothing."""
     env, larger = (made(make, variant, count) for count in (3, 4))
@@ -455,6 +462,7 @@ def test_bad_snapshots(make: Make, variant: Variant) -> None:
         assert_refused(env, functools.partial(env.set_state, bad), ValueError, "state")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["continuous-nearest", "grid-full"])
 def test_snapshots_keep_fixed_parameters(make: Make, name: str) -> None:
     """A state whose fixed parameters are another environment's is refused: shapes may agree by chance."""
@@ -480,6 +488,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_stepping_goes_on_after_fork() -> None:
     """A child forked after its parent stepped with several threads steps with several, too."""

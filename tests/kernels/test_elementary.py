@@ -46,6 +46,7 @@ def samples(name: str, real: str, seed: int) -> list[Array]:
     return [first[kept], second[kept]]
 
 
+@pytest.mark.fast_cases(11)
 @wide_enough
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("real", REALS)

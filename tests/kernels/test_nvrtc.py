@@ -35,6 +35,7 @@ def _nvrtc() -> None:
         pytest.skip(f"{missing}; pip install 'gpu_envs[cuda13]' brings it")
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(("architecture", "mode"), [*zip(ARCHITECTURES, AUTORESET_MODES, strict=True)])
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_compiles(env_id: str, architecture: str, mode: str) -> None:
@@ -64,6 +65,7 @@ def in_turn(*kinds: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("env_id", "kind"), [*zip([*IDS, *TEAM_IDS], itertools.cycle(kinds), strict=False)])
 
 
+@pytest.mark.fast_cases(2)
 @in_turn(("float32", True), ("float64", False), ("float64", True))
 def test_compiles_with_parameters_per_replica(env_id: str, kind: tuple[str, bool]) -> None:
     """And in float64 with those that all share."""
@@ -81,12 +83,14 @@ def drawn_params(env_id: str) -> dict[str, Distribution]:
     return arrays | dict(zip((name for name in free if name not in arrays), kinds, strict=False))
 
 
+@pytest.mark.fast_cases(2)
 @in_turn(*itertools.product(AUTORESET_MODES, PRECISIONS))
 def test_compiles_with_drawn_parameters(env_id: str, kind: tuple[str, str]) -> None:
     for program in programs(env_id, *kind, drawn=drawn_params(env_id)):
         check(program, "sm_90a", kind[1])
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_compiles_with_drawn_parameters_that_are_observed(env_id: str) -> None:
     drawn = dict(list(drawn_params(env_id).items())[:1])
@@ -94,6 +98,7 @@ def test_compiles_with_drawn_parameters_that_are_observed(env_id: str) -> None:
         check(program, "sm_90a", "float32")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "RiceN-v0", "TagContinuous-v0"])
 def test_a_checked_build_compiles_with_drawn_parameters(env_id: str) -> None:
     drawn = drawn_params(env_id)
@@ -116,6 +121,7 @@ HOOKS = {
 """What drivers do for parameters that are drawn, and what they would do if there were none."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", AUTORESET_MODES)
 def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
     """The machine code is that of drivers that know nothing of it."""
@@ -132,6 +138,7 @@ def test_drawing_costs_those_nothing_who_do_not_use_it(mode: str) -> None:
     assert found == set(HOOKS)
 
 
+@pytest.mark.fast_cases(2)
 @in_turn(*AUTORESET_MODES)
 def test_compiles_without_statistics(env_id: str, kind: str) -> None:
     for program in programs(env_id, kind, "float32", statistics=False):
@@ -162,12 +169,14 @@ def strings(ptx: str) -> set[bytes]:
     return {bytes(map(int, codes.split(","))).rstrip(b"\0") for codes in found}
 
 
+@pytest.mark.fast_cases(2)
 @in_turn(True, False)
 def test_a_build_that_looks_at_every_index_compiles(env_id: str, kind: bool) -> None:
     for program in programs(env_id, "SameStep", "float32", checked=True, statistics=kind):
         ptx_of(program.source)
 
 
+@pytest.mark.slow
 def test_a_build_that_looks_at_every_index_names_lines_of_the_rules() -> None:
     """Not those of the header that looks."""
     for env_id in ("TagContinuous-v0", "TagGridWorld-v0"):

@@ -107,6 +107,7 @@ def bound_float64(variant: Variant, where: str) -> float:
     return 1e-11 if variant.env_id == "Acrobot-v1" and where == "box" else 1e-12
 
 
+@pytest.mark.slow
 @where
 @each_variant
 def test_oracle_is_gymnasium(variant: Variant, where: str) -> None:
@@ -151,6 +152,7 @@ def test_float64_is_the_formula(make: Make, device: str, variant: Variant, where
         assert_close(variant, ours.rewards, oracle.rewards, 1e-12)
 
 
+@pytest.mark.fast_cases(8)
 @where
 @each_variant
 def test_float32_is_near(make: Make, device: str, variant: Variant, where: str) -> None:
@@ -170,6 +172,7 @@ def test_float32_is_near(make: Make, device: str, variant: Variant, where: str) 
         assert 0 < oracle.terminations.sum() < STATES  # so that the comparison above means something
 
 
+@pytest.mark.slow
 def test_acrobot_noise_is_uniform(make: Make, device: str) -> None:
     """A disturbed torque lies between its bounds, evenly, and is drawn anew in each step."""
     count, noise, variant = 10_000, 0.5, Variant("Acrobot-v1")

@@ -80,6 +80,7 @@ def check(
             assert_close(ours, theirs, tolerance, kept)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("env_id", PARTICLES)
 def test_steps_and_episodes(env_id: str, continuous: bool, device: str, make: Make) -> None:
@@ -102,6 +103,7 @@ def test_steps_and_episodes(env_id: str, continuous: bool, device: str, make: Ma
     assert not any(numpy_of(ended).any() for ended in terminations.values())
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: f"{kind[0]}-{named(kind)}")
 def test_other_sizes(kind: tuple[str, dict[str, Any]], continuous: bool, device: str, make: Make) -> None:
@@ -176,6 +178,7 @@ FN void observe(const World& w, const Params&, int i, const Row& row) {
 """
 
 
+@pytest.mark.slow
 def test_rules_of_others_use_the_same_physics(tmp_path: Path) -> None:
     """Discs that begin apart and go on until they are at rest lie apart; how many there are is a function."""
     header = tmp_path / "bumpers.cuh"

@@ -12,11 +12,13 @@ from gpu_envs.testing.phases import demand_phases
 from gpu_envs.testing.report import FailedError
 
 
+@pytest.mark.slow
 def test_good_ones_pass() -> None:
     """As do all that are registered, which are checked whole."""
     assert wrong(builds.phases, CARRIERS) == ""
 
 
+@pytest.mark.slow
 def test_counting_and_gathering_pass(tmp_path: Path) -> None:
     step = """FOR_EACH_AGENT(i, AGENTS) { w.hits[i] = 0; if (i == 0) { w.least = 99; w.first = 0; } }
     FOR_EACH_AGENT(i, AGENTS) { add(w.hits[i / 2], 1); lower(w.least, i); w.first = 1; }
@@ -61,6 +63,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "told"), BROKEN.values(), ids=BROKEN)
 def test_broken_ones_are_found(tmp_path: Path, step: str, told: str) -> None:
     found = wrong(builds.phases, chase(tmp_path, step=f"{step}\n    {CHASE['step']}"))

@@ -119,6 +119,7 @@ def added(values: np.ndarray) -> np.ndarray:
     return lanes[..., 0]
 
 
+@pytest.mark.fast_cases(10)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("many", "wide"),
@@ -158,10 +159,12 @@ def test_block_sizes_change_nothing(spec: TeamSpec, device: str) -> None:
             np.testing.assert_array_equal(values, states[0][name])
 
 
+@pytest.mark.slow
 def test_the_checker_takes_them_for_phases(spec: TeamSpec) -> None:
     assert wrong(builds.phases, spec) == ""
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 @pytest.mark.parametrize("many", [3, 100, 9000])
 @pytest.mark.parametrize("checked", [False, True])

@@ -70,6 +70,7 @@ def assert_outcomes_near(given: Outcome[World], expected: Outcome[World], bound:
     assert given.over == expected.over
 
 
+@pytest.mark.fast_cases(4)
 @each_variant
 def test_one_step_is_the_rules(make: MakeTeam, device: str, name: str, precision: str) -> None:
     """From states far and wide a step is the formula's, and what agents see is what the new state shows."""

@@ -30,6 +30,7 @@ REPLICAS, STEPS = 33, 70
 # --- all that is promised of an environment ---
 
 
+@pytest.mark.slow
 @each
 def test_the_checker_passes(id: str) -> None:
     """Of all it looks at every index; sanitizers are slow to compile."""
@@ -137,6 +138,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str, float]] = {
 """Settings, the role that is looked at, and the mean return that it reaches."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("id", TRAINED)
 def test_the_trainer_learns_it(id: str) -> None:
@@ -212,6 +214,7 @@ def test_plants_and_seeds_are_conserved(make: Make) -> None:
             sown = env.state["growing"] + env.state["seeds"] + env.state["harvest"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", [REGATTA, GREENHOUSE])
 def test_a_python_step_is_what_python_itself_makes_of_it(make: Make, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
     """The functions are never run by the package; here they are, with NumPy's numbers."""

@@ -99,6 +99,7 @@ def test_rates_and_sizes_are_gymnasium_s(env_id: str) -> None:
     env.close()
 
 
+@pytest.mark.fast_cases(3)
 def test_a_frame_is_pixels(any_id: str, device: str) -> None:
     env = gpu_envs.make(any_id, 3, device=device, render_mode="rgb_array")
     env.reset(seed=0)
@@ -247,6 +248,7 @@ def look_at_frames(env: Any) -> None:
     assert len(list(frames[1:])) == 2
 
 
+@pytest.mark.fast_cases(13)
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("autoreset", MODES)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")

@@ -68,6 +68,7 @@ def test_tiles_are_painted_of_few_replicas(painted: list[int]) -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_frames_are_a_sequence() -> None:
     env = gpu_envs.make("Pendulum-v1", 130, device="cpu", render_mode="rgb_array")
     env.reset(seed=0)
@@ -137,6 +138,7 @@ def test_one_tile_is_the_frame() -> None:
     assert_same_bits(pictures[0], pictures[1])
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_500_pictures_of_64_cartpoles_take_little() -> None:
     env = gpu_envs.make("CartPole-v1", 64, device="cpu", render_mode="tiled", autoreset_mode="SameStep")

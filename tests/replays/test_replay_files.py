@@ -34,6 +34,7 @@ def decoded(path: Path) -> tuple[np.ndarray, float]:
     return np.frombuffer(done.stdout, np.uint8).reshape(-1, int(found[2]), int(found[1]), 3), float(found[3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "fps"), [(None, None), (301, 17)])
 def test_an_mp4(replay: Replay, width: int | None, fps: int | None, tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
@@ -186,6 +187,7 @@ def bytes_of(text: str) -> bytes:
     return zlib.decompress(base64.b64decode(found[1]))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("env_id", "replicas", "most"), [("CartPole-v1", 9, 0.6e6), ("TagContinuous-v0", 4, 3e6), ("Acrobot-v1", 9, 0.6e6)]
 )

@@ -336,6 +336,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0"])
 @pytest.mark.parametrize(("greedy", "seed"), [(True, None), (False, None), (True, 5)])

@@ -180,6 +180,7 @@ def test_when_it_is_computed(tmp_path: Path, changes: dict[str, Any], said: str)
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_index_outside_is_found(tmp_path: Path) -> None:
     rules = {**RULES, "reset": "s.x = 0;\n    s.pace = p.pull(2, 0);"}
     said = wrong(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))

@@ -45,6 +45,7 @@ def spec(tmp_path: Path, request: pytest.FixtureRequest) -> EnvSpec:
     )
 
 
+@pytest.mark.slow
 def test_no_index_runs_out(spec: EnvSpec) -> None:
     """Every autoreset mode is played by builds that look at every index."""
     check_environment(spec, devices=["cpu"], steps=20, report=lambda _: None)

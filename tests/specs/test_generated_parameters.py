@@ -49,6 +49,7 @@ def in_kernels(env: Any, name: str) -> Any:
     return getattr(env.simulation.program.calls["step"].params, name)
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_values_are_refused_or_in_force(env_id: str) -> None:

@@ -250,6 +250,7 @@ def test_wrappers_take_what_they_can_and_refuse_the_rest() -> None:
     assert on_host(flattened) in flat.observation_space
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 @pytest.mark.parametrize(
     ("mode", "precision", "checked"),

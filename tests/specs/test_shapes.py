@@ -127,6 +127,7 @@ def test_a_state_has_them_too(tmp_path: Path, place: Place) -> None:
 WIDE: dict[str, Any] = {"params": {"wide": Param(3, minimum=1, fixed=True)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
@@ -169,6 +170,7 @@ def test_what_is_no_shape(tmp_path: Path, shape: Any, error: type[Exception], sa
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_checker_passes_them(tmp_path: Path) -> None:
     assert wrong(builds.phases, chase(tmp_path, "Gifts-v0", more=FIELDS, **GIFTS)) == ""
 
@@ -178,6 +180,7 @@ def test_a_length_or_a_shape() -> None:
         Field(length=3, shape=(2, 2))
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
 @pytest.mark.parametrize("checked", [False, True])
 def test_nvrtc_compiles(gifts: TeamSpec, tmp_path: Path, checked: bool) -> None:

@@ -46,6 +46,7 @@ def same(whole: Any, own: Any, shared: Any, who: np.ndarray | None = None) -> No
         first += count
 
 
+@pytest.mark.fast_cases(7)
 @pytest.mark.parametrize("hunters", [70, 2100])
 def test_parts_make_whole_rows_of_many(spec: TeamSpec, place: Place, hunters: int) -> None:
     """Of teams that have a block each, and of one that is spread; episodes end in several steps."""
@@ -67,6 +68,7 @@ def test_parts_make_whole_rows_of_many(spec: TeamSpec, place: Place, hunters: in
     assert ended[2:4] == [[False, True], [True, False]]
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("mode", MODES)
 def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
     whole, parts = both(spec, place, autoreset_mode=mode, max_episode_steps=7)
@@ -153,6 +155,7 @@ def test_pickles_keep_the_way() -> None:
     np.testing.assert_array_equal(here["shared_observations"]["region"], there["shared_observations"]["region"])
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
 @pytest.mark.parametrize("hunters", [2, 300, 5000])
 @pytest.mark.parametrize("apart", [False, True])

@@ -133,6 +133,7 @@ def assert_shown(
 # --- the rules ---
 
 
+@pytest.mark.fast_cases(9)
 @each_small_variant
 @pytest.mark.parametrize("mode", AUTORESET_MODES)
 def test_the_rules_in_numpy_give_the_same(variant: Variant, mode: str, device: str) -> None:
@@ -278,12 +279,14 @@ def test_the_schedule_is_the_one_meant(variant: Variant) -> None:
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
 
 
+@pytest.mark.fast_cases(2)
 @needs_nvrtc
 @each_variant
 def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:
     check(generate(layout(variant.params), "multi_agent"), "sm_90a", "float32")
 
 
+@pytest.mark.fast_cases(3)
 @needs_nvrtc
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ["several", "spread"])

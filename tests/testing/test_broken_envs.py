@@ -154,6 +154,7 @@ def test_a_header_that_is_not_there_is_named(broken: Broken) -> None:
 # --- what the checker finds ---
 
 
+@pytest.mark.slow
 def test_a_write_beyond_an_array_is_found(broken: Broken) -> None:
     spec = broken("s.marks[action] += 1;", "s.marks[4 + action] += 1;")
     message = message_of(AssertionError, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
@@ -161,12 +162,14 @@ def test_a_write_beyond_an_array_is_found(broken: Broken) -> None:
     assert re.search(r"index [45] of .*, which has 4 elements", message)
 
 
+@pytest.mark.slow
 def test_an_observation_longer_than_its_space_is_found(broken: Broken) -> None:
     spec = broken("observation[1] =", "observation[2] =")
     message = message_of(Exception, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",)))
     assert f"{broken.header.name}:{broken.line_of('observation[2]')}" in message
 
 
+@pytest.mark.slow
 def test_all_that_is_wrong_is_listed(broken: Broken) -> None:
     """An observation outside its space, and a rule that remembers what it did."""
     right, counted = (
@@ -211,6 +214,7 @@ def test_a_nan_of_a_team_names_the_agent(broken: Broken) -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_the_checker_finds_a_nan(broken: Broken) -> None:
     spec = broken("observation[0] = s.x;", "observation[0] = log(s.x - real(0.5));")
     message = message_of(Exception, lambda: gpu_envs.testing.check_environment(spec, devices=("cpu",), sanitize=False))
@@ -332,6 +336,7 @@ def test_python_that_cannot_be_translated_names_file_and_line(
     assert wrong.strip() in message
 
 
+@pytest.mark.slow
 def test_a_write_beyond_an_array_in_python_is_found(tmp_path: Path) -> None:
     name, line = in_python(tmp_path, "s.marks[action] += 1", "s.marks[action + 4] += 1")
     spec = gpu_envs.spec(name)

@@ -49,6 +49,7 @@ def line_of(spec: Any, text: str) -> str:
     return f"{spec.header}:{lines.index(text) + 1}: "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [walk, chase])
 def test_a_good_one_passes(tmp_path: Path, make: Callable[..., Any]) -> None:
     told: list[str] = []
@@ -141,6 +142,7 @@ def astray(tmp_path: Path, line: str) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "what"), OUTSIDE.values(), ids=OUTSIDE)
 def test_what_is_outside_an_array(tmp_path: Path, line: str, what: str) -> None:
     spec = astray(tmp_path, line)
@@ -149,6 +151,7 @@ def test_what_is_outside_an_array(tmp_path: Path, line: str, what: str) -> None:
     assert what in found
 
 
+@pytest.mark.slow
 def test_what_is_outside_an_array_is_found_first(tmp_path: Path) -> None:
     """It could end the process that tests."""
     told: list[str] = []
@@ -157,6 +160,7 @@ def test_what_is_outside_an_array_is_found_first(tmp_path: Path) -> None:
     assert told[-2] == "skipped  cpu: all else: what was found could crash this process: fix it first"
 
 
+@pytest.mark.slow
 def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
     """Beyond the last agent lies the next replica: no sanitizer could know."""
     line = "w.x[i + 1] = w.x[i];"
@@ -168,6 +172,7 @@ def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
     assert builds.sanitizer("asan") == "" or wrong(builds.sanitized, spec) == found
 
 
+@pytest.mark.slow
 def test_an_agents_array_that_is_written_outside(tmp_path: Path) -> None:
     line = "for (int k = 0; k < 3; ++k) w.bag[i * 2 + k] = 1;"
     more = {"state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2)}}
@@ -177,11 +182,13 @@ def test_an_agents_array_that_is_written_outside(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_row_that_is_written_outside(tmp_path: Path) -> None:
     spec = chase(tmp_path, observe=CHASE["observe"] + "\n    if (i > 0) row[2] = 0;")
     assert "index 2 of 'the row of observations', which has 2 elements" in wrong(builds.undefined_values, spec)
 
 
+@pytest.mark.slow
 def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
     line = "for (int j = 2; j < 4; ++j) observation[j] = 0;"
     spec = walk(tmp_path, observe=f"{WALK['observe']}\n    {line}")
@@ -202,6 +209,7 @@ def test_flags_are_tried_on_code_that_stays() -> None:
     assert builds.accepts(("-nodefaultlibs",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["", "clang++"])
 def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
     if compiler and not shutil.which(compiler):
@@ -215,6 +223,7 @@ def test_what_cpp_leaves_undefined(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert wrong(builds.sanitized, spec) == f"{line_of(spec, line)}division by zero"
 
 
+@pytest.mark.slow
 def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is played in this process, which it would hold for ever."""
     spec = walk(
@@ -228,6 +237,7 @@ def test_a_loop_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "fix it first" in "\n".join(told)
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_with_a_replica_that_ended(tmp_path: Path) -> None:
     """In SameStep there is none; in the other modes one waits."""
     line = "s.x = real(8 / (4 - int(s.pace)));"
@@ -253,18 +263,21 @@ def test_every_autoreset_mode_is_played(tmp_path: Path, capfd: pytest.CaptureFix
 # --- what is not set ---
 
 
+@pytest.mark.slow
 def test_a_field_that_reset_leaves_out(tmp_path: Path) -> None:
     found = wrong(builds.undefined_values, walk(tmp_path, reset="s.x = random.uniform(real(-1), real(1));"))
     assert "pace of replica" in found
     assert "reset must set every field" in found
 
 
+@pytest.mark.slow
 def test_a_teams_field_that_reset_leaves_out(tmp_path: Path) -> None:
     spec = chase(tmp_path, reset="FOR_EACH_AGENT(i, AGENTS) { w.x[i] = team.random(RESET, i).uniform(0, 10); }")
     assert "state.caught of replica" in wrong(sameness.resets, spec, "cpu")
     assert "state.caught of replica" in wrong(builds.undefined_values, spec)
 
 
+@pytest.mark.slow
 def test_a_local_variable_without_a_value(tmp_path: Path) -> None:
     spec = walk(
         tmp_path, step="real push;\n    if (action == 1) push = s.pace;\n    s.x += push;\n    return {0, false};"
@@ -272,12 +285,14 @@ def test_a_local_variable_without_a_value(tmp_path: Path) -> None:
     assert "state.x of replica" in wrong(builds.undefined_values, spec)
 
 
+@pytest.mark.slow
 def test_scratch_that_nobody_wrote(tmp_path: Path) -> None:
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) w.reward[i] = w.near[i];"
     spec = chase(tmp_path, more={"scratch": {"near": gpu_envs.Field()}}, step=broken)
     assert "rewards." in wrong(builds.undefined_values, spec)
 
 
+@pytest.mark.slow
 def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
     more = {"shared_scratch": {"mark": gpu_envs.Field()}}
     broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, 1) w.mark = real(w.elapsed);"
@@ -285,12 +300,14 @@ def test_a_look_that_counts_on_step(tmp_path: Path) -> None:
     assert "observations.hunter" in wrong(builds.undefined_values, spec)
 
 
+@pytest.mark.slow
 def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
     found = wrong(builds.undefined_values, chase(tmp_path, observe="row[0] = 1;\n    if (i < 2) row[1] = 0;"))
     assert "after reset" in found
     assert "element [1] of the observation 'prey' of replica 0, prey_1 was not written: observe must write" in found
 
 
+@pytest.mark.slow
 def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
     parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
     paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
@@ -330,6 +347,7 @@ TEAM_MASK = "FN void allow(const World& w, const Params& p, int i, const Mask& m
 MASK = "FN void allow(const State& s, const Params& p, Mask& mask) {\n    BODY\n}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "allow", "none", "who", "some", "outside"),
     [
@@ -359,6 +377,7 @@ def test_masks(
     assert "of 'the action mask', which has " in wrong(builds.undefined_values, broken)
 
 
+@pytest.mark.slow
 def test_several_observations_pass(tmp_path: Path) -> None:
     parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
     paint = (
@@ -428,6 +447,7 @@ def test_ends_are_counted(tmp_path: Path) -> None:
 # --- the command, and what is given ---
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpu_envs", "check", "--device", "cpu", "--steps", "5", "--no-sanitize"]
     done = subprocess.run(

@@ -43,6 +43,7 @@ LATE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "more"), LATE.values(), ids=LATE)
 def test_an_index_that_is_outside_late(tmp_path: Path, step: str, more: dict[str, Any]) -> None:
     found = wrong(builds.undefined_values, clocked(tmp_path, step, **more))
@@ -62,6 +63,7 @@ def test_an_observation_that_seldom_leaves_its_space(tmp_path: Path) -> None:
     assert "its space allows -8.0 to 8.0" in found
 
 
+@pytest.mark.slow
 def test_a_difference_that_comes_late(tmp_path: Path) -> None:
     step = "real push;\n    if (s.clock < 100) push = 1;\n    s.x = push;"
     assert "of a long run (SameStep), state.x of replica" in wrong(builds.undefined_values, clocked(tmp_path, step))
@@ -74,6 +76,7 @@ NEIGHBOURS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "told"), NEIGHBOURS.values(), ids=NEIGHBOURS)
 def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, told: str) -> None:
     spec = chase(tmp_path, step=CHASE["step"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
@@ -83,12 +86,14 @@ def test_a_write_to_another_agent_without_a_race(tmp_path: Path, line: str, told
     assert found.startswith(f"{spec.header}:{at}: ")
 
 
+@pytest.mark.slow
 def test_two_agents_of_a_turn(tmp_path: Path) -> None:
     """In a phase over something else than agents a turn stands for the one that it writes first."""
     spec = chase(tmp_path, step=CHASE["step"] + "\n    FOR_EACH_AGENT(k, 2) { w.x[2 * k] = 1; w.x[2 * k + 1] = 2; }")
     assert "the turn of agent 2 writes 'x' of agent 3" in wrong(builds.phases, spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "phase",
     [
@@ -112,6 +117,7 @@ def test_what_is_nobody_elses_may_be_written(tmp_path: Path, phase: str) -> None
     assert wrong(builds.phases, spec) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "reset"), [(walk, "s.x = 0;\n    s.pace = real(0.25);"), (chase, "FOR_EACH_AGENT(i, AGENTS) w.x[i] = 5;")]
 )
@@ -130,6 +136,7 @@ def test_a_start_that_is_always_the_same_is_mentioned(tmp_path: Path, make: Call
     assert not report.failures
 
 
+@pytest.mark.slow
 def test_steps_are_those_asked_for(tmp_path: Path) -> None:
     """Of builds that look too."""
     spec = walk(tmp_path, more={"observation": spaces.Box(-8, 8, (2,), np.float32)})

@@ -11,6 +11,7 @@ SANITIZED = ("CartPole-v1", "TagGridWorld-v0")
 """Of the others every index is looked at too; sanitizers are slow to compile."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_it_passes(env_id: str) -> None:
     told: list[str] = []

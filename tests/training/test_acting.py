@@ -36,6 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return {env: folder / env for env in ENVS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("env_id", ENVS)
 def test_they_act_as_in_an_evaluation(env_id: str, greedy: bool, device: str, runs: Mapping[str, Path]) -> None:

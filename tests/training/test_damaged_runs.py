@@ -66,6 +66,7 @@ def outcome(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
     return code, captured.out, captured.err
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_damaged_file(
     batch: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -142,6 +143,7 @@ print(caught)
 """
 
 
+@pytest.mark.slow
 def test_killed_runs_go_on(tmp_path: Path) -> None:
     """Killed at any moment: the last checkpoint is whole, and the run goes on from there, its log without a gap."""
     code = [sys.executable, "-c", KILLED, str(tmp_path), str(KILLS)]

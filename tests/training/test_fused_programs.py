@@ -21,6 +21,7 @@ COMPILED = ("CartPole", "Pendulum")
 """In every precision."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize(
     ("name", "precision"),
@@ -41,6 +42,7 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
     assert grid.early == (network.update_blocks == 1)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize(
     ("name", "precision"),
@@ -59,6 +61,7 @@ def test_compiles_for_warpgroups_without_spills(name: str, precision: str) -> No
     assert compiled.log == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
 def test_compiles_for_other_architectures(architecture: str) -> None:

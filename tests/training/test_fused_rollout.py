@@ -98,6 +98,7 @@ def run_of(name: str, device: str, **settings: Any) -> Any:
     return small(device, **(few | RUNS[name] | settings))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("name", RUNS)
 def test_compiles(name: str) -> None:

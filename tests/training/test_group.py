@@ -305,6 +305,7 @@ def test_who_waits_in_vain_is_told(tmp_path: Path) -> None:
     together(2, left_waiting, tmp_path, tmp_path, device="cuda")
 
 
+@pytest.mark.slow
 def test_the_example_under_torchs_launcher(tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "examples" / "several_processes.py"
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(file)]

@@ -152,6 +152,7 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, device: str) -> None:
     """By the bits of its last checkpoint, buffer and all."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -298,6 +299,7 @@ def test_too_large_a_buffer_is_refused_with_what_fits() -> None:
 # --- learning ---
 
 
+@pytest.mark.slow
 def test_pendulum_is_swung_up(device: str) -> None:
     """From -1,200 at random to what it takes to hold it up for most of 200 steps."""
     config = usual(

@@ -11,6 +11,7 @@ from gpu_envs.training import Config, Trainer
 from gpu_envs.training.presets import PRESETS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "preset", "metric", "share", "steps"),
     [

@@ -93,6 +93,7 @@ def test_the_runs_own_settings_given_to_a_policy_change_no_bit(device: str) -> N
     assert_same_bits(states[0], states[1])
 
 
+@pytest.mark.fast_cases(15)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_all_policies_have_of_their_own_is_what_the_run_has(name: str, device: str) -> None:
     value = OTHERS[name]
@@ -100,6 +101,7 @@ def test_what_all_policies_have_of_their_own_is_what_the_run_has(name: str, devi
     assert_same_bits(expected, learnt(duel(device, policy_settings={role: {name: value} for role in ROLES}), 2))
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("name", UPDATING)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device: str) -> None:
@@ -112,6 +114,7 @@ def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device:
         assert_same_bits(plain[role], found[role])
 
 
+@pytest.mark.fast_cases(9)
 @pytest.mark.parametrize("name", [*FROM_A_BUFFER, *EXPLORING])
 def test_a_setting_of_learning_from_a_buffer_changes_its_policy_and_no_other(name: str, device: str) -> None:
     algorithm, value = {**FROM_A_BUFFER, **EXPLORING}[name]

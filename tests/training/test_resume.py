@@ -157,6 +157,7 @@ def stop(process: "subprocess.Popen[str]", run: Path, after: int, *how: int) -> 
     return process.communicate(timeout=60)[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_interrupted_goes_on(tmp_path: Path, device: str) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     from gpu_envs.cli import INTERRUPTED, OK, main
@@ -183,6 +184,7 @@ def test_a_run_that_is_killed_and_interrupted_goes_on(tmp_path: Path, device: st
     assert_same_bits(final(whole), final(broken))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "again"), [("SIGTERM", None), ("SIGHUP", None), ("SIGINT", "SIGINT"), ("SIGHUP", "SIGHUP")]
 )
@@ -204,6 +206,7 @@ def test_signals_leave_a_run_that_goes_on(how: str, again: str | None, tmp_path:
     assert resume(run, total_steps=(done + 1) * NUM_ENVS * HORIZON, progress=False).iterations == done + 1
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     pty = pytest.importorskip("pty")
     run = tmp_path / "run"
@@ -224,6 +227,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     assert latest > saved
 
 
+@pytest.mark.slow
 def test_what_a_process_ignores_it_goes_on_ignoring(tmp_path: Path) -> None:
     """As under nohup, or in the background of a shell script."""
     code = "import signal, sys; [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGHUP, signal.SIGINT)]\n"

@@ -182,6 +182,7 @@ print(partial, last)
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_writing(tmp_path: Path) -> None:
     """Twenty writers are killed at random moments; every checkpoint that has its name is whole."""
     code = [sys.executable, "-c", KILLED, str(tmp_path)]
@@ -335,6 +336,7 @@ def test_command_lines_of_other_programs_are_not_kept(
     assert run.about()["commands"] == [[program, "word"]] * 2 * kept
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     run = RunDirectory.create(tmp_path / "run", Config(env="CartPole-v1", device="cpu"))

@@ -59,6 +59,7 @@ def random_parameters(name: str, rows: int, seed: int = 0) -> Tensor:
     return scale * torch.randn(rows, head.parameters, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("name", SPACES)
 def test_log_probabilities_and_entropies(name: str, device: str) -> None:
     head, parameters = Head.of(SPACES[name]), random_parameters(name, 999)

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- learning ---
 
 
+@pytest.mark.slow
 def test_cartpole_is_solved(device: str) -> None:
     config = usual("CartPole-v1", device,  num_envs=128, horizon=32, epochs=4, minibatches=4, total_steps=400_000,
         gamma=0.98, learning_rate="0:0.003,1:0", seed=1, run_dir="",
@@ -178,6 +179,7 @@ def test_schedules_on_the_device_are_the_schedules(device: str) -> None:
     assert [target.item() for _, target in targets] == [np.float32(schedule.at(done)) for schedule in schedules]
 
 
+@pytest.mark.slow
 def test_a2c_learns(device: str) -> None:
     config = usual("CartPole-v1", device,  num_envs=64, horizon=16, algorithm="a2c", learning_rate="0:0.003,1:0",
         total_steps=150_000, run_dir="",
@@ -188,6 +190,7 @@ def test_a2c_learns(device: str) -> None:
     assert ours.evaluate(100)["agent"].mean > 80
 
 
+@pytest.mark.slow
 def test_pendulum_learns(device: str) -> None:
     config = usual("Pendulum-v1", device,  num_envs=64, horizon=32, learning_rate="0:0.003,1:0", total_steps=200_000,
         gamma=0.9, normalise_observations=True, normalise_rewards=True, run_dir="",
@@ -198,6 +201,7 @@ def test_pendulum_learns(device: str) -> None:
     assert ours.evaluate(100)["agent"].mean > -400
 
 
+@pytest.mark.slow
 def test_a_team_learns(device: str) -> None:
     """Taggers learn to catch a runner that moves at random."""
     config = usual(GRID, device, params={"grid_length": 5, "max_episode_steps": 30},  num_envs=64, horizon=16,
@@ -436,6 +440,7 @@ def test_the_environments_own_shortage_is_explained(device: str, monkeypatch: py
 # --- the process ---
 
 
+@pytest.mark.slow
 def test_the_process_is_left_as_it_was(tmp_path: Path, device: str) -> None:
     torch.manual_seed(5)
     before = process()
@@ -465,6 +470,7 @@ def process() -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.slow
 def test_errors_leave_the_process_as_it_was(device: str) -> None:
     ours = Trainer(small(device, precision="tf32", threads=2))
     before = process()

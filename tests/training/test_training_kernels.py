@@ -213,6 +213,7 @@ COUNTS = [1, 2, 3, 7, 8, 9, 63, 64, 65, 127, 1000, 65535, 65536, 65537, 524_289,
 """About powers of two, prime, and those of which a thread has several elements."""
 
 
+@pytest.mark.fast_cases(16)
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_permutation_has_each_index_once(count: int, device: str) -> None:
     found = orders(count, device, 3)
@@ -294,6 +295,7 @@ IN_DOUBLES = ("optimise", "schedule", "measure", "episodes")
 """Programs that work some numbers out in doubles, once a step or an iteration."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100"])
 def test_nvrtc_compiles(architecture: str) -> None:
     from nvrtc import compile_with_nvrtc, double_arithmetic, nvrtc_missing, resources

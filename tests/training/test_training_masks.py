@@ -75,6 +75,7 @@ def of_distribution(head: Head, parameters: Tensor, mask: Tensor) -> list[Any]:
     return [torch.distributions.Categorical(logits=part) for part in alike]
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("name", HEADS)
 def test_forbidden_choices_are_never_drawn(name: str, device: str) -> None:
     """Frequencies and log-probabilities of one distribution, drawn many times."""

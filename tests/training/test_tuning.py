@@ -94,6 +94,7 @@ def test_what_fits_follows_from_what_was_taken() -> None:
 # --- measuring ---
 
 
+@pytest.mark.slow
 def test_sizes_are_measured_one_after_the_other(device: str) -> None:
     told: list[Size] = []
     config = small(device, num_envs="auto", total_steps=200 * 16 * 500)
@@ -111,6 +112,7 @@ def test_sizes_are_measured_one_after_the_other(device: str) -> None:
     assert found.largest > counts[-1]
 
 
+@pytest.mark.slow
 def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(device)
     first, need = FIRST[device], need_of(config, Trainer(config).device)
@@ -124,6 +126,7 @@ def test_it_ends_where_memory_does(device: str, monkeypatch: pytest.MonkeyPatch)
         assert found.largest > 10**6
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(trainer: Trainer) -> tuple[float, float]:
         if trainer.config.num_envs == 4 * FIRST[device]:
@@ -136,6 +139,7 @@ def test_what_does_not_fit_in_truth_ends_it(device: str, monkeypatch: pytest.Mon
     assert (found.largest, found.ended) == (4 * FIRST[device] - 1, "the memory was full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str) -> None:
     many: dict[str, Any] = {"minibatches": 100}
@@ -146,6 +150,7 @@ def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str
     assert (found.most, found.chosen) == (1, 64)
 
 
+@pytest.mark.slow
 def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
     """Not its warm-up; and a buffer holds a batch."""
     config = off_policy(device, warm_up=10_000, batch=6000, slots=40)
@@ -154,6 +159,7 @@ def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
     assert not any(learner.waits for learner in tuning._trial(config, 256, None).learners.values())
 
 
+@pytest.mark.slow
 def test_a_module_of_the_users_own_stays_as_it_is(device: str) -> None:
     class Mine(nn.Module):
         def __init__(self) -> None:
@@ -189,6 +195,7 @@ def test_a_trainer_wants_a_number(device: str) -> None:
         Trainer(small(device, num_envs="auto"))
 
 
+@pytest.mark.slow
 def test_the_run_keeps_the_number(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     result = train(small(device, num_envs="auto", total_steps=4000, run_dir=str(run)), progress=False)

@@ -272,6 +272,7 @@ def test_a_frozen_policy_by_values_plays(tmp_path: Path, device: str) -> None:
     assert_same_bits(timeless(trainer.state()), timeless(other.state()))
 
 
+@pytest.mark.slow
 def test_cartpole_is_solved(device: str) -> None:
     config = usual(
         "CartPole-v1", device, algorithm="pqn", num_envs=64, horizon=32, epochs=4, minibatches=8, layer_norm=True,

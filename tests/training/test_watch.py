@@ -28,6 +28,7 @@ other.kill()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gone", "seconds", "told", "expected"),
     [

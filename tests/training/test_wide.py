@@ -86,6 +86,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 @pytest.mark.parametrize(
     ("name", "precision"),

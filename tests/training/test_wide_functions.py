@@ -81,6 +81,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 @no_other_gpu
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 def test_functions_compile() -> None:
@@ -90,6 +91,7 @@ def test_functions_compile() -> None:
         assert list(resources(compile_with_nvrtc(program.source).cubin))
 
 
+@pytest.mark.slow
 @no_other_gpu
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
 def test_shared_memory_is_as_large_as_it_has_to_be() -> None:

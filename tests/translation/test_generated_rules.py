@@ -50,6 +50,7 @@ def assert_same(here: dict[str, np.ndarray], there: dict[str, np.ndarray]) -> No
         same_bits(f"{name} of replicas", replica, values.ravel(), there[name].ravel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_python_computes_the_same(seed: int, tmp_path: Path) -> None:
     spec, python = spec_of(seed, tmp_path, exact=True)
@@ -68,6 +69,7 @@ def test_python_computes_the_same(seed: int, tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("clang++"), reason="there is no clang")
 @pytest.mark.parametrize("seed", SEEDS[::4])
 def test_clang_makes_the_same_bits(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

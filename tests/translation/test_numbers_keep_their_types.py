@@ -52,6 +52,7 @@ def test_a_line_of_a_team(tmp_path: Path) -> None:
     assert "double" in second
 
 
+@pytest.mark.slow
 def test_it_is_a_check_of_its_own(tmp_path: Path) -> None:
     spec = walk(tmp_path, more=WHOLE, reset="s.x = 0;\n s.pace = real(0.25);\n s.count = 0.7;")
     with pytest.raises(CheckError, match=r"- cpu: numbers keep their types: .*walk\.cuh:4: a real number becomes"):

@@ -66,6 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[types.ModuleType, di
     return python, stepped(held_spec(python, len(CASES)), {"x": np.full(REPLICAS * len(CASES), 0.5)}, "float64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", range(len(CASES)), ids=CASES)
 def test_python_evaluates_alike(n: int, made: tuple[types.ModuleType, dict[str, np.ndarray]]) -> None:
     python, found = made

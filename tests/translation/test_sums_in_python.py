@@ -272,5 +272,6 @@ def test_they_are_numpys(market: gpu_envs.TeamSpec, precision: str, device: str)
     env.close()
 
 
+@pytest.mark.slow
 def test_they_pass_the_checker(market: gpu_envs.TeamSpec) -> None:
     assert wrong(builds.phases, market) == ""

@@ -39,6 +39,7 @@ def opened(spec: gpu_envs.Spec, replicas: int, device: str = "cpu", **options: A
     return gpu_envs.VectorEnv(spec, replicas, device=device, **options)
 
 
+@pytest.mark.slow
 def test_arithmetic_is_pythons(tmp_path: Path) -> None:
     spec, python = computing_spec(tmp_path)
     given = samples()
@@ -109,6 +110,7 @@ def played(env: Any, mode: str) -> Iterator[Any]:
             yield env.reset(options={"reset_mask": ended})[0]
 
 
+@pytest.mark.fast_cases(7)
 @pytest.mark.parametrize(("env_id", "variant", "mode", "precision"), CASES)
 def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, precision: str, device: str) -> None:
     options = {"autoreset_mode": mode, "precision": precision, "max_episode_steps": 70, **VARIANTS[env_id][variant]}
@@ -136,6 +138,7 @@ def programs(spec: gpu_envs.Spec, precision: str, *, on_gpu: bool) -> Iterator[P
         yield from (generate(layout, name) for name in layout.modules)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("n", range(1 + len(TWINS)))
 def test_no_warnings_on_a_cpu(n: int, precision: str, tmp_path: Path) -> None:
@@ -148,6 +151,7 @@ def test_no_warnings_on_a_cpu(n: int, precision: str, tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("n", range(1 + len(TWINS)))
@@ -301,6 +305,7 @@ def test_images_dicts_and_masks(tmp_path: Path) -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec_of", [seen_spec, kinds_spec])
 def test_rules_in_python_pass_the_checker(spec_of: Any, tmp_path: Path) -> None:
     check_environment(spec_of(tmp_path), devices=["cpu"])
@@ -433,6 +438,7 @@ def drawing_spec(body: str, folder: Path, state: Mapping[str, gpu_envs.Field]) -
     return spec, made
 
 
+@pytest.mark.slow
 def test_draws_come_in_pythons_order(tmp_path: Path) -> None:
     """Python runs the same functions, with the numbers that the device draws one after another."""
     count = len(ORDERS)

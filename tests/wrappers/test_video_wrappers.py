@@ -127,7 +127,6 @@ def test_gymnasium_shows_a_single_environment_in_a_window() -> None:
 
 @needs_pygame
 @needs_opencv
-@pytest.mark.slow
 def test_gymnasium_shows_a_thousand_in_a_window() -> None:
     """It paints them all and makes them small: 0.7 GB a frame, of its own making."""
     import cv2

@@ -61,6 +61,7 @@ def test_queues_of_many_blocks(count: int, length: int, device: str) -> None:
     check(ours, theirs, "CartPole-v1", 50, device)
 
 
+@pytest.mark.slow
 def test_more_rows_than_blocks(device: str) -> None:
     """So many replicas that a block has more of them than threads."""
     count = 256 * 1024 + 300

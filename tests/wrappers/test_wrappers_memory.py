@@ -199,6 +199,7 @@ def test_frozen_statistics_launch_less(device: str) -> None:
     assert record == []
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["all", "RecordEpisodeStatistics", "ObservationNoise", "ActionNoise", "RandomPushes"])
 def test_the_same_bits_everywhere(name: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +254,7 @@ def programs(mode: str) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "mode"), [*(("sm_90a", mode) for mode in MODES), ("sm_80", MODES[0]), ("sm_100", MODES[0])]
 )
