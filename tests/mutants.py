@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 from coverage import CoverageData
 
-sys.path.insert(0, str(Path(__file__).with_name("support")))  # as pytest does
+sys.path.insert(0, str(Path(__file__).parent))  # as pytest does
 
 from mutations import Mutant, draw, of_header, of_python
 
@@ -158,12 +158,12 @@ def digest(names: Sequence[str]) -> str:
     return hashlib.sha256(b"\0".join([*map(str.encode, names), *texts])).hexdigest()
 
 
-def measure(runs: Runs, jobs: int, anew: bool, tests: Sequence[str]) -> None:
+def measure(runs: Runs, jobs: int, renew: bool, tests: Sequence[str]) -> None:
     """Makes or completes the map of a copy of the tree: a part for each file of tests."""
     names = tracked()
     now, then = json.dumps([digest(names), *tests]), BUILD / "measured.json"
     before = then.read_text() if then.exists() else ""
-    if not before or (anew and before != now):
+    if not before or (renew and before != now):
         shutil.rmtree(BUILD, ignore_errors=True)
         for name in names:
             (TREE / name).parent.mkdir(parents=True, exist_ok=True)
@@ -172,9 +172,9 @@ def measure(runs: Runs, jobs: int, anew: bool, tests: Sequence[str]) -> None:
         CACHE.mkdir(mode=0o700)
         then.write_text(now)
     elif before != now:
-        print("The tree has changed since build/mutants was made, or --tests; --measure makes it anew.")
-    given = [TREE / name for name in json.loads(then.read_text())[1:]]
-    files = {path for each in given for path in ([each] if each.is_file() else each.rglob("test_*.py"))}
+        print("The tree or --tests has changed since build/mutants was measured; --measure measures again.")
+    paths = [TREE / name for name in json.loads(then.read_text())[1:]]
+    files = {path for each in paths for path in ([each] if each.is_file() else each.rglob("test_*.py"))}
     missing = [path for path in sorted(files) if not _part_of(path).exists()]
     with runs.workers(jobs) as pool:
         for i, line in enumerate(pool.map(lambda path: _measure_part(runs, path), missing), start=1):
@@ -186,7 +186,7 @@ def _part_of(path: Path) -> Path:
 
 
 def _measure_part(runs: Runs, path: Path) -> str:
-    """Runs a file of tests with coverage; only the cases that pass are kept."""
+    """Runs a file of tests with coverage; only the cases that pass are stored."""
     part, start = _part_of(path), time.monotonic()
     data = part.with_suffix(".coverage")
     cover = ["--cov=gpu_envs", "--cov=adapters", "--cov-context=test", "--cov-report=", f"--cov-config={os.devnull}"]
@@ -194,7 +194,7 @@ def _measure_part(runs: Runs, path: Path) -> str:
         TREE, CACHE, [*cover, "-m", "not timing", str(path)], 3600, part.with_suffix(".log"), COVERAGE_FILE=str(data)
     )
     cases = {row.pop("case"): row for row in rows if row.get("outcome") == "passed"}
-    failed = [row["case"] for row in rows if row.get("outcome") == "failed"]
+    failed = " ".join(row["case"] for row in rows if row.get("outcome") == "failed")
     numbers = {name: i for i, name in enumerate(cases)}
     lines: dict[str, dict[int, list[int]]] = {}
     if data.exists():
@@ -203,15 +203,14 @@ def _measure_part(runs: Runs, path: Path) -> str:
         for file in covered.measured_files():
             of_file = lines.setdefault(Path(file).relative_to(TREE).as_posix(), {})
             for line, contexts in covered.contexts_by_lineno(file).items():
-                known = {numbers.get(context.rpartition("|")[0], -1) for context in contexts}
-                of_file[line] = sorted(known - {-1})
+                of_file[line] = sorted({numbers.get(each.rpartition("|")[0], -1) for each in contexts} - {-1})
         data.unlink()
     scratch = part.with_suffix(".new")
     scratch.write_text(json.dumps({"cases": cases, "lines": lines}))
     scratch.replace(part)
-    trouble = "" if code in (0, 1, 5) else f", EXIT CODE {code}: see {part.with_suffix('.log')}"
-    trouble += f", left out because they fail: {' '.join(failed)}" if failed else ""
-    return f"{path.relative_to(TREE)}, {len(cases)} cases, {time.monotonic() - start:.0f} s{trouble}"
+    ended = "" if code in (0, 1, 5) else f", EXIT CODE {code}: see {part.with_suffix('.log')}"
+    without = f", left out because they fail: {failed}" if failed else ""
+    return f"{path.relative_to(TREE)}, {len(cases)} cases, {time.monotonic() - start:.0f} s{ended}{without}"
 
 
 def parts() -> Iterator[dict[str, Any]]:
@@ -244,13 +243,13 @@ def cases_of(mutants: Sequence[Mutant], cases: Cases) -> dict[str, list[str]]:
             wanted[mutant.name].update(names[i] for i in numbers)
             header = mutant.file.removeprefix("kernels/")
             wanted[mutant.name].update(name for name in names if header in part["cases"][name]["headers"])
-    return {name: sorted(those, key=lambda case: (cases[case]["seconds"], case)) for name, those in wanted.items()}
+    return {name: sorted(found, key=lambda case: (cases[case]["seconds"], case)) for name, found in wanted.items()}
 
 
 def try_mutant(runs: Runs, mutant: Mutant, names: Sequence[str], cases: Cases) -> dict[str, Any]:
     """Tries a mutant in a copy of the tree, against the first tier and then against all other cases."""
     start = time.monotonic()
-    result: dict[str, Any] = {**dataclasses.asdict(mutant), "name": mutant.name}
+    result: dict[str, Any] = {"name": mutant.name, **dataclasses.asdict(mutant)}
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as scratch:
         tree, cache = Path(scratch).resolve() / "tree", Path(scratch) / "cache"
         shutil.copytree(TREE, tree, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -331,25 +330,25 @@ def drawn_mutants(seed: int, quick: set[Line]) -> dict[str, Iterator[Mutant]]:
 
 
 def try_drawn(runs: Runs, drawn: Iterator[Mutant], count: int, jobs: int, cases: Cases, path: Path) -> list[Any]:
-    """Tries as many of the drawn mutants, replaces those that do not compile, and keeps what is known of each."""
-    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    mine: list[Any] = []
-    while len(counted := [row for row in mine if row["first"]["kind"] not in VOID]) < count:
+    """Tries as many of the drawn mutants, replaces those that do not compile, and stores each result."""
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    results: list[Any] = []
+    while len(counted := [row for row in results if row["first"]["kind"] not in VOID]) < count:
         batch = list(itertools.islice(drawn, count - len(counted)))
         if not batch:
             break
-        names = cases_of([mutant for mutant in batch if mutant.name not in kept], cases)
+        names = cases_of([mutant for mutant in batch if mutant.name not in stored], cases)
         with runs.workers(jobs) as pool:
             new = [mutant for mutant in batch if mutant.name in names]
             tried = [pool.submit(try_mutant, runs, mutant, names[mutant.name], cases) for mutant in new]
             for i, done in enumerate(concurrent.futures.as_completed(tried), start=1):
                 row = done.result()
-                kept[row["name"]] = row
-                path.with_suffix(".new").write_text(json.dumps(kept, indent=1))
+                stored[row["name"]] = row
+                path.with_suffix(".new").write_text(json.dumps(stored, indent=1))
                 path.with_suffix(".new").replace(path)
                 print(f"{i} of {len(tried)}: {line_of(row)}", flush=True)
-        mine += [kept[mutant.name] for mutant in batch]
-    return mine
+        results += [stored[mutant.name] for mutant in batch]
+    return results
 
 
 def line_of(row: Mapping[str, Any]) -> str:
@@ -364,7 +363,7 @@ def summary(rows: Sequence[Mapping[str, Any]], what: str) -> str:
     void = [row for row in rows if row["first"]["kind"] in VOID]
     counted = [row for row in rows if row not in equivalent and row not in void]
     lines = []
-    for tier, title in (("first", "first tier"), ("all", "all tests")):
+    for tier, title in {"first": "first tier", "all": "all tests"}.items():
         found = sum(row[tier]["found"] for row in counted)
         lines.append(f"{what}, {title}: {found} of {len(counted)} found, {found / max(1, len(counted)):.0%}")
     lines += [f"  not found: {line_of(row)}" for row in counted if not row["all"]["found"]]
@@ -381,8 +380,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="at a time (default: cores)")
     parser.add_argument("--measure", action="store_true", help="renew the map if the tree has changed since")
     parser.add_argument("--tests", nargs="+", default=["tests"], metavar="PATH", help="what the map is measured over")
-    arguments = parser.parse_args()
-    runs = Runs()
+    arguments, runs = parser.parse_args(), Runs()
     measure(runs, arguments.jobs, arguments.measure, arguments.tests)
     cases, quick = read_map()
     print(f"The map has {len(cases)} cases, {sum(case['quick'] for case in cases.values())} of the first tier.")
