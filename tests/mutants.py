@@ -250,7 +250,7 @@ def try_mutant(runs: Runs, mutant: Mutant, names: Sequence[str], cases: Cases) -
     """Tries a mutant in a copy of the tree, against the first tier and then against all other cases."""
     start = time.monotonic()
     result: dict[str, Any] = {"name": mutant.name, **dataclasses.asdict(mutant)}
-    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(dir=BUILD, prefix="copy-", ignore_cleanup_errors=True) as scratch:
         tree, cache = Path(scratch).resolve() / "tree", Path(scratch) / "cache"
         shutil.copytree(TREE, tree, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(CACHE, cache, copy_function=os.link, ignore=shutil.ignore_patterns("build-*"))
