@@ -213,6 +213,7 @@ def long() -> Replay:
     return record("Pendulum-v1", replicas=4, steps=1000, seed=1, device="cpu")
 
 
+@pytest.mark.end_to_end
 def test_it_plays_and_stops(long: Replay, opened: Open) -> None:
     tab = opened(long, moving=True)
     assert playing(tab)  # by itself

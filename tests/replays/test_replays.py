@@ -319,24 +319,20 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Small runs, trained for a moment."""
     torch = pytest.importorskip("torch")
-    from trainers import FIELD, GRID, small
+    from trainers import GRID, TrainedRuns, small
 
     from gpu_envs.training import train
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("runs")
-    found = {}
-    for env in ("CartPole-v1", "Pendulum-v1", GRID, FIELD):
+    def train_one(env: str, folder: str) -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
         params = {"params": {"max_episode_steps": 20, "grid_length": 3}} if env == GRID else {}
-        run = folder / env
-        train(small("cpu", env, total_steps=8 * 16 * 12, run_dir=str(run), fused=False, **params), progress=False)
-        found[env] = run
-    torch.set_num_threads(before)
-    return found
+        train(small("cpu", env, total_steps=8 * 16 * 12, run_dir=folder, fused=False, **params), progress=False)
+        torch.set_num_threads(before)
+
+    return TrainedRuns(tmp_path_factory.mktemp("runs"), train_one)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0"])
 @pytest.mark.parametrize(("greedy", "seed"), [(True, None), (False, None), (True, 5)])

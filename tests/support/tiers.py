@@ -22,6 +22,9 @@ IN_ALL_MODES = ("CartPole-v1", "TagGridWorld-v0")
 
 USUAL_MODE = "SameStep"
 
+COSTLY_FIXTURES = ("browser",)
+"""A case that uses one of these is slow."""
+
 END_TO_END_SECONDS = 20.0
 
 IMPORT_SECONDS = 15.0
@@ -69,6 +72,9 @@ def mark(items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_gpu(item):
             item.add_marker(pytest.mark.cuda)
+        costly = set(COSTLY_FIXTURES).intersection(getattr(item, "fixturenames", ()))
+        if costly and item.get_closest_marker("end_to_end") is None:
+            item.add_marker(pytest.mark.slow)
         cases[item.nodeid.partition("[")[0]].append(item)
     for group in cases.values():
         _mark_product(group)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from trainers import GRID, small
+from trainers import GRID, TrainedRuns, small
 
 import gpu_envs
 from gpu_envs.seeds import derived_seed
@@ -30,13 +30,13 @@ ENVS: Mapping[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """A run of each, trained for a moment."""
-    folder = tmp_path_factory.mktemp("runs")
-    for env, own in ENVS.items():
-        train(small("cpu", env, total_steps=8 * 16, run_dir=str(folder / env), **own), progress=False)
-    return {env: folder / env for env in ENVS}
+
+    def train_one(env: str, folder: str) -> None:
+        train(small("cpu", env, total_steps=8 * 16, run_dir=folder, **ENVS[env]), progress=False)
+
+    return TrainedRuns(tmp_path_factory.mktemp("runs"), train_one)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("env_id", ENVS)
 def test_they_act_as_in_an_evaluation(env_id: str, greedy: bool, device: str, runs: Mapping[str, Path]) -> None:
