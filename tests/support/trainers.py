@@ -71,6 +71,30 @@ def timeless(state: dict[str, Any]) -> dict[str, Any]:
     return rest | {"recent": [entry[:2] for entry in state["recent"]]}
 
 
+def saved(run: Path | str, device: str = "cpu") -> dict[str, Any]:
+    """What the last checkpoint of a run holds."""
+    from gpu_envs.training import RunDirectory
+    from gpu_envs.training.record.checkpoint import load
+
+    latest = RunDirectory.open(run).checkpoints.latest()
+    assert latest is not None
+    return load(latest, device)
+
+
+def after(trainer: Any, iterations: int, act: Callable[[], object]) -> None:
+    """Does something after the updates of so many iterations, before anybody has looked at them."""
+    learner = next(iter(trainer.learners.values()))
+    count, done = learner.count, []
+
+    def counted() -> None:
+        count()
+        done.append(1)
+        if len(done) == iterations:
+            act()
+
+    learner.count = counted
+
+
 def rows_of(log: Path) -> list[dict[str, str]]:
     """The rows of a log, without the times in it."""
     header, *lines = log.read_text().splitlines()
@@ -104,7 +128,7 @@ def figures_of(learner: Any) -> dict[str, float]:
 
 def taken(trainer: Any, name: str) -> dict[str, np.ndarray]:
     """The roll-out's arrays of a policy, ``[T, rows, ...]``."""
-    learner, storage = trainer.learners[name], trainer._horizon_env.storage
+    learner, storage = trainer.learners[name], trainer.horizon_env.storage
     names = ("observations", "rewards", "terminations", "truncations", "final_obs", "alive")
     present = [n for n in names if getattr(next(iter(storage.values())), n) is not None]
     arrays = {n: numpy_of(learner._taken(storage, n)) for n in present}

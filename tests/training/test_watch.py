@@ -14,12 +14,11 @@ from gpu_envs.training.process.watch import ENDED
 
 PROGRAM = """
 import os, signal, subprocess, threading
-from gpu_envs.training.process import watch
 from gpu_envs.training.process.settings import interruption
-watch._PATIENCE = 1.0
+from gpu_envs.training.process.watch import Watch
 signal.signal(signal.SIGUSR1, lambda *_: None)
 other = subprocess.Popen(["sleep", "30"])
-with watch.Watch([other.pid]), interruption():
+with Watch([other.pid], patience=1.0), interruption():
     print("ready", flush=True)
     if {gone}:
         other.kill()

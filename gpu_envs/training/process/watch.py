@@ -13,9 +13,6 @@ from typing import Final, final
 ENDED: Final = 128 + signal.SIGTERM
 """The exit code."""
 
-_PATIENCE = 5.0
-"""Seconds to find out by itself that another is gone."""
-
 REQUESTS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that tell a process to end."""
 
@@ -28,13 +25,15 @@ class Watch:
     Python writes to a socket at a signal need not. Elsewhere than in the main thread nothing is watched.
     """
 
-    def __init__(self, others: Sequence[int]) -> None:
+    def __init__(self, others: Sequence[int], patience: float = 5.0) -> None:
         """Prepares.
 
         Args:
             others: The processes of this host that this one may wait for.
+            patience: Seconds to find out by itself that another is gone.
         """
         self._others: Final = others
+        self._patience: Final = patience
         self._done: Final = threading.Event()
         self._tell: socket.socket | None = None
         self._before = -1
@@ -62,7 +61,7 @@ class Watch:
             while (numbers := told.recv(1)) and numbers[0] not in REQUESTS:
                 pass
             while numbers and not self._done.wait(0.5):  # what is told of further signals needs a reader still
-                if any(map(_gone, self._others)) and not self._done.wait(_PATIENCE):
+                if any(map(_gone, self._others)) and not self._done.wait(self._patience):
                     os._exit(ENDED)
 
 
