@@ -61,7 +61,7 @@ def explain_shortage(config: Config, device: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:  # NumPy and CuPy, by which the environment allocates, or torch
         if isinstance(error, RuntimeError) and not is_shortage(error):
             raise
-        wanted, total = asked_for(str(error)), _total(device)
+        wanted, total = asked_for(str(error)), memory_of(device)
         if isinstance(error, torch.OutOfMemoryError):
             wanted += torch.cuda.memory_allocated(device)
         raise ShortageError(_advice(config, wanted, total, device)) from error
@@ -76,7 +76,7 @@ def available(device: str) -> int | None:
         for line in Path("/proc/meminfo").read_text("utf-8").splitlines():  # see proc_meminfo(5)
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 2**10
-    return _total(device)
+    return memory_of(device)
 
 
 def give_back(device: str) -> None:
@@ -88,7 +88,7 @@ def give_back(device: str) -> None:
         import_cupy().get_default_memory_pool().free_all_blocks()
 
 
-def _total(device: str) -> int | None:
+def memory_of(device: str) -> int | None:
     """The memory of a device; None where nobody says."""
     if device != "cpu":
         return int(torch.cuda.get_device_properties(device).total_memory)
