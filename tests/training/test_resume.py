@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, with_package
-from trainers import FIELD, FIELD_PARAMS, GRID, rows_of, small, timeless
+from trainers import FIELD, FIELD_PARAMS, GRID, after, rows_of, saved, small, timeless
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+import gpu_envs  # noqa: E402
 from gpu_envs import Uniform  # noqa: E402
+from gpu_envs.cli import INTERRUPTED, OK, main  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import RunDirectory, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
@@ -109,14 +111,12 @@ class Both(nn.Module):
 
 def final(run: Path) -> dict[str, Any]:
     """The last checkpoint, without times."""
-    latest = RunDirectory.open(run).checkpoints.latest()
-    assert latest is not None
-    return timeless(checkpoint.load(latest))
+    return timeless(saved(run))
 
 
 # --- through the run's folder ---
 
-ITERATIONS, NUM_ENVS, HORIZON = 400, 16, 8
+ITERATIONS, NUM_ENVS, HORIZON = 300, 16, 8
 
 WORDS = [
     *("CartPole-v1", "--preset=none", "--no-progress", "--threads=1", "--hidden=16", "--normalise-observations"),
@@ -127,13 +127,9 @@ WORDS = [
 
 def start(*words: str, code: str = "") -> "subprocess.Popen[str]":
     program = ["-c", code] if code else ["-m", "gpu_envs"]
-    return subprocess.Popen(
-        [sys.executable, *program, "train", *words],
-        env=with_package(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    words = (sys.executable, *program, "train", *words)
+    out, errors = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.Popen(words, env=with_package(), stdout=out, stderr=errors, text=True)
 
 
 @pytest.fixture(autouse=True)
@@ -157,11 +153,9 @@ def stop(process: "subprocess.Popen[str]", run: Path, after: int, *how: int) -> 
     return process.communicate(timeout=60)[0]
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_a_run_that_is_killed_and_interrupted_goes_on(tmp_path: Path, device: str) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    from gpu_envs.cli import INTERRUPTED, OK, main
-
     assert main(["train", *WORDS, "--run-dir", str(whole), "--device", device]) == OK
 
     process = start(*WORDS, "--run-dir", str(broken), "--device", device)
@@ -185,24 +179,19 @@ def test_a_run_that_is_killed_and_interrupted_goes_on(tmp_path: Path, device: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "again"), [("SIGTERM", None), ("SIGHUP", None), ("SIGINT", "SIGINT"), ("SIGHUP", "SIGHUP")]
-)
-def test_signals_leave_a_run_that_goes_on(how: str, again: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT] * 2], ids=["once", "twice"])
+def test_signals_leave_a_run_that_goes_on(numbers: list[int], tmp_path: Path) -> None:
     """The first saves; a second one ends the process at once, wherever it is."""
     run = tmp_path / "run"
     process = start(*WORDS, "--run-dir", str(run), "--device=cpu", "--hidden=512,512")
-    numbers = [getattr(signal, name) for name in (how, again) if name]
     printed = stop(process, run, 7, *numbers)
     assert "Traceback" not in printed
-    if again is None:
+    if len(numbers) == 1:
         assert process.returncode == 130, printed
         assert f"--resume {run}" in printed
     else:
         assert process.returncode in (130, -numbers[0]), printed
-    latest = RunDirectory.open(run).checkpoints.latest()
-    assert latest is not None
-    done = checkpoint.load(latest)["iteration"]
+    done = saved(run)["iteration"]
     assert resume(run, total_steps=(done + 1) * NUM_ENVS * HORIZON, progress=False).iterations == done + 1
 
 
@@ -218,13 +207,10 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     while not list((run / "checkpoints").glob("iteration-*.pt")):
         assert time.monotonic() < deadline
         os.read(terminal, 1000)
-    saved = RunDirectory.open(run).checkpoints.latest()
+    before = saved(run)["iteration"]
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
-    latest = RunDirectory.open(run).checkpoints.latest()
-    assert latest is not None
-    assert saved is not None
-    assert latest > saved
+    assert saved(run)["iteration"] > before
 
 
 @pytest.mark.slow
@@ -247,36 +233,23 @@ def test_figures_of_a_log_row_span_the_stop(cut: int, tmp_path: Path, device: st
         folder = RunDirectory.create(str(run), config)
         trainer = Trainer(config, folder)
         for at in stops:
-            interrupt_at(trainer, at)
+            after(trainer, at, lambda: os.kill(os.getpid(), signal.SIGINT))
             assert trainer.run(progress=False).reason == "interrupted"
             trainer = Trainer(config, folder)
-            latest = folder.checkpoints.latest()
-            assert latest is not None
-            trainer.load(checkpoint.load(latest, trainer.device))
+            trainer.load(saved(run, trainer.device))
             assert trainer.iteration == at
         assert trainer.run(progress=False).reason == "total_steps"
     assert rows_of(runs[0] / "log.csv") == rows_of(runs[1] / "log.csv")
     assert_same_bits(final(runs[0]), final(runs[1]))
 
 
-def interrupt_at(trainer: Any, iteration: int) -> None:
-    """Presses Ctrl-C while that iteration is under way."""
-    trainer.prepare()
-    learn, done = trainer._works[1], []
-
-    def press() -> None:
-        learn()
-        done.append(1)
-        if len(done) == iteration:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    trainer._works[1] = press
-
-
-def test_more_steps_than_asked_for_at_first(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize("gravity", [9.8, np.linspace(8, 11, 8)], ids=["one", "each"])
+def test_more_steps_than_asked_for_at_first(gravity: Any, tmp_path: Path, device: str) -> None:
+    """Also where replicas differ: config.json holds lists where the run was given an array."""
     steps = 8 * 16 * 10
-    train(small(device, total_steps=2 * steps, run_dir=str(tmp_path / "long")), progress=False)
-    train(small(device, total_steps=steps, run_dir=str(tmp_path / "short")), progress=False)
+    for name, asked in (("long", 2 * steps), ("short", steps)):
+        config = small(device, params={"gravity": gravity}, total_steps=asked, run_dir=str(tmp_path / name))
+        train(config, progress=False)
     resume(str(tmp_path / "short"), total_steps=2 * steps, progress=False)
     assert_same_bits(final(tmp_path / "long"), final(tmp_path / "short"))
     assert rows_of(tmp_path / "long" / "log.csv") == rows_of(tmp_path / "short" / "log.csv")
@@ -307,8 +280,6 @@ def test_a_run_goes_on_otherwise(tmp_path: Path, device: str) -> None:
 
 def test_a_run_of_another_version_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run is has a version of its own."""
-    import gpu_envs
-
     run = tmp_path / "run"
     train(small("cpu", total_steps=8 * 16, run_dir=str(run)), progress=False)
     monkeypatch.setattr(gpu_envs, "__version__", "99.0")
@@ -318,24 +289,12 @@ def test_a_run_of_another_version_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small("cpu", total_steps=8 * 16, run_dir=str(run)), progress=False)
-    state, latest = (
-        checkpoint.load(run / "checkpoints/iteration-00000001.pt"),
-        run / "checkpoints/iteration-00000001.pt",
-    )
+    state = saved(run)
     state["learners"]["agent"]["module"]["critic.0.bias"][3] = float("nan")
-    checkpoint.save(latest, state)
+    checkpoint.save(run / "checkpoints/iteration-00000001.pt", state)
     for use in (lambda: evaluate(run, episodes=2, device="cpu"), lambda: resume(run, total_steps=9999)):
         with pytest.raises(CheckpointError, match=r"agent.* NaN or infinite \(critic.0.bias\)"):
             use()
-
-
-def test_a_run_whose_replicas_differ_goes_on(tmp_path: Path, device: str) -> None:
-    """config.json holds lists where the run was given an array."""
-    params = {"gravity": np.linspace(8, 11, 8)}
-    for name, steps in (("long", 8 * 16 * 6), ("short", 8 * 16 * 3)):
-        train(small(device, params=params, total_steps=steps, run_dir=str(tmp_path / name)), progress=False)
-    resume(str(tmp_path / "short"), total_steps=8 * 16 * 6, progress=False)
-    assert_same_bits(final(tmp_path / "long"), final(tmp_path / "short"))
 
 
 # --- what does not fit ---
