@@ -29,7 +29,7 @@ MOST_REPLICAS = 4096
 _LOOK_EVERY = 32
 """Steps between two looks at whether all episodes are over."""
 
-_MOST_STEPS = 1_000_000
+MOST_STEPS = 1_000_000
 """Of one episode, where the environment knows no limit."""
 
 
@@ -108,9 +108,9 @@ def play(
         horizon_env = HorizonEnv(replicated(config, count), device, count, 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         policies = ActingPolicies(config, parts, networks, horizon_env.roles, count, device, seed)
-        tally = {name: _Tally(each, count, 2, device) for name in horizon_env.storage}
-        measured = _Tally(each, count, len(horizon_env.metrics), device)
-        for turn in range(_MOST_STEPS * each):
+        tally = {name: Tally(each, count, 2, device) for name in horizon_env.storage}
+        measured = Tally(each, count, len(horizon_env.metrics), device)
+        for turn in range(MOST_STEPS * each):
             horizon_env.carry_over()
             seen, masks = horizon_env.observations(0), horizon_env.action_masks(0)
             horizon_env.step(0, policies.act(turn, seen, masks, greedy=greedy))
@@ -123,7 +123,7 @@ def play(
             if turn % _LOOK_EVERY == _LOOK_EVERY - 1 and all(t.complete() for t in tally.values()):
                 found = dict(zip(horizon_env.metrics, measured.estimates(), strict=True))
                 return Evaluations({name: _evaluation(t.estimates(), each * count, found) for name, t in tally.items()})
-        raise RuntimeError(f"an episode of {config.env} did not end within {_MOST_STEPS:,} steps; give it a limit")
+        raise RuntimeError(f"an episode of {config.env} did not end within {MOST_STEPS:,} steps; give it a limit")
 
 
 def replicated(config: Config, count: int) -> Config:
@@ -191,7 +191,7 @@ def acting_buffers(
 
 
 @final
-class _Tally:
+class Tally:
     """Each replica's first episodes."""
 
     def __init__(self, each: int, num_envs: int, numbers: int, device: str) -> None:
