@@ -23,7 +23,8 @@ def main() -> None:
         dist.init_process_group("gloo")
     config = Config(
         env="CartPole-v1", device=device, num_envs=512, horizon=32, minibatches=4, learning_rate=3e-3,
-        total_steps=20_000_000, target_return=475, run_dir=os.environ.get("RUN_DIR", ""),
+        total_steps=20_000_000, target_return=float(os.environ.get("TARGET_RETURN", "475")),
+        run_dir=os.environ.get("RUN_DIR", ""),
     )  # fmt: skip
     result = train(config, group=dist.group.WORLD)
     if dist.get_rank() == 0:

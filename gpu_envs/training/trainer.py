@@ -51,6 +51,9 @@ class Trainer:
         device: ``cpu`` or ``cuda:N``.
         iteration: Updates done.
         eager_because: Why nothing is captured in CUDA graphs; empty where it is.
+        learners: The policies that learn, and ``players``, those that do not, by name.
+        horizon_env: The environment, with what the last horizon left.
+        phases: What an iteration runs, ``roll_out`` and ``learn``: as CUDA graphs where they are captured.
     """
 
     @alone()
@@ -72,14 +75,14 @@ class Trainer:
             MemoryError: The device has too little; the message says which setting to lower, and to what.
             RuntimeError: Another thread of this process makes, trains or evaluates policies at this moment.
         """
-        self._group = Group(group)
-        if config.gpus not in (1, self._group.size):
+        self.group = Group(group)
+        if config.gpus not in (1, self.group.size):
             raise ValueError(
-                f"gpus is {config.gpus}, and as many processes must train together; here it is {self._group.size}. "
+                f"gpus is {config.gpus}, and as many processes must train together; here it is {self.group.size}. "
                 f"Start them by gpu-envs train --gpus {config.gpus}, or give a group of so many"
             )
-        config = dataclasses.replace(config, gpus=self._group.size)
-        self._group.check_same(comparable(config.to_json() | {"device": "", "run_dir": ""}))
+        config = dataclasses.replace(config, gpus=self.group.size)
+        self.group.check_same(comparable(config.to_json() | {"device": "", "run_dir": ""}))
         self.config, self._run = config, run
         self.device = resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
@@ -88,49 +91,49 @@ class Trainer:
         self.iteration, self.seconds = 0, 0.0
         self._threads = config.cpu_threads or torch.get_num_threads()
         with explain_shortage(config, self.device):
-            self._random = RandomState.of(config.seed, self._group.rank, self.device)
+            self._random = RandomState.of(config.seed, self.group.rank, self.device)
             self._build(dict(modules or {}), kept or {})
-        self._group.check_same(comparable(self.describe() | {"code": self._horizon_env.code}))
+        self.group.check_same(comparable(self.describe() | {"code": self.horizon_env.code}))
         first_learning = next(iter(self.learners.values())).policy_rows.parts[0].role.name
-        self._history = History(config, list(self._horizon_env.storage), first_learning, self._horizon_env.metrics)
+        self.history = History(config, list(self.horizon_env.storage), first_learning, self.horizon_env.metrics)
         self.eager_because = why_eager(self.device, config.graphs)
-        self._works: list[GraphWork] = []
+        self.phases: list[GraphWork] = []
         self._begin_episodes()
 
     def _begin_episodes(self, *when: str) -> None:
         seed = self.config.seed
         stagger = derived_seed(seed, "stagger", *when) if self.config.stagger else None
-        self._horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
+        self.horizon_env.reset(derived_seed(seed, "environments", *when), stagger=stagger)
 
     def _build(self, modules: dict[str, nn.Module], kept: Mapping[str, Any]) -> None:
         config, device = self.config, self.device
         world = simulated(config, config.replicas, device)
         self._parts = assign(role_infos(world), config.policies)
         check_names("modules", modules, self._parts)
-        whose = (config, device, config.replicas, config.horizon, self._group.rank * config.replicas)
+        whose = (config, device, config.replicas, config.horizon, self.group.rank * config.replicas)
         env = HorizonEnv(*whose) if modules else None  # one's own are taken over when nothing can be wrong any more
         self.learners: dict[str, Learner] = {}
-        self._players: dict[str, Player] = {}
+        self.players: dict[str, Player] = {}
         self._networks: dict[str, Networks | None] = {}
         for name, parts in self._parts.items():
-            policy_rows = PolicyRows(name, parts, config.replicas, device, self._group)
+            policy_rows = PolicyRows(name, parts, config.replicas, device, self.group)
             if learns(name):
-                learner = make_learner(policy_rows, modules.get(name), config, device, limit_of(world), self._group)
+                learner = make_learner(policy_rows, modules.get(name), config, device, limit_of(world), self.group)
                 self.learners[name], self._networks[name] = learner, learner.networks
             else:
-                self._players[name], self._networks[name] = make_player(policy_rows, config, device, kept.get(name))
+                self.players[name], self._networks[name] = make_player(policy_rows, config, device, kept.get(name))
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; let one role have a name of its own")
         self._episode_sums = EpisodeSums(device)  # they are compiled while the environment is
-        self._horizon_env = horizon_env = env or HorizonEnv(*whose)  # what policies need is being compiled
-        rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self._players.values()]
-        self._actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
+        self.horizon_env = horizon_env = env or HorizonEnv(*whose)  # what policies need is being compiled
+        rows_of_all = [a.policy_rows for a in self.learners.values()] + [p.policy_rows for p in self.players.values()]
+        self.actions = acting_buffers(horizon_env.roles, horizon_env.num_envs, horizon_env.device, rows_of_all)
         self._mailbox = Mailbox(
             [role.name for role in horizon_env.roles], {name: each.names for name, each in self.learners.items()},
             config.horizon, device, UNDER_WAY if self._on_gpu else 1, horizon_env.metrics,
         )  # fmt: skip
         self._figures, self._asked = (torch.zeros(size, device=device) for size in (self._mailbox.size, 1))
-        self._fused_rollout = FusedRollout.of(horizon_env, self.learners, self._players, config.params)
+        self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules]
         self._schedules = DeviceSchedules(targets, config, device)
 
@@ -140,39 +143,39 @@ class Trainer:
 
     # --- one iteration, all on the device ---
 
-    def _roll_out(self) -> None:
+    def roll_out(self) -> None:
         """Acts and steps for a horizon."""
-        horizon_env = self._horizon_env
+        horizon_env = self.horizon_env
         horizon_env.carry_over()
-        if self._fused_rollout is not None:
-            self._fused_rollout()
+        if self.fused_rollout is not None:
+            self.fused_rollout()
             return
         for t in range(self.config.horizon):
             for learner in self.learners.values():
-                learner.policy_rows.give(learner.act(t, horizon_env.storage), self._actions)
+                learner.policy_rows.give(learner.act(t, horizon_env.storage), self.actions)
             observations, masks = horizon_env.observations(t), horizon_env.action_masks(t)
-            for player in self._players.values():
-                player.policy_rows.give(player.act(t, observations, masks), self._actions)
-            horizon_env.step(t, self._actions)
-        for player in self._players.values():
+            for player in self.players.values():
+                player.policy_rows.give(player.act(t, observations, masks), self.actions)
+            horizon_env.step(t, self.actions)
+        for player in self.players.values():
             player.advance(self.config.horizon)
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """Advantages and updates of every policy that learns, and the figures of the iteration."""
         self._schedules.write()
         for learner in self.learners.values():
-            learner.conclude(self._horizon_env.storage)
+            learner.conclude(self.horizon_env.storage)
             learner.update()
-        self._horizon_env.forget_cut_episodes()
-        parts = [part.flatten() for part in self._horizon_env.episodes(self._episode_sums)]
+        self.horizon_env.forget_cut_episodes()
+        parts = [part.flatten() for part in self.horizon_env.episodes(self._episode_sums)]
         torch.cat([*parts, *(learner.figures for learner in self.learners.values()), self._asked], out=self._figures)
-        self._group.combine(self._figures, sum(part.numel() for part in parts))  # learners' differ in the largest alone
+        self.group.combine(self._figures, sum(part.numel() for part in parts))  # learners' differ in the largest alone
 
     def prepare(self) -> None:
         """Compiles, warms up and captures; afterwards everything is as it was before, and nothing has been learnt."""
-        if self._works:
+        if self.phases:
             return
-        works: list[GraphWork] = [self._roll_out, self._learn]
+        works: list[GraphWork] = [self.roll_out, self.learn]
         if not self.eager_because:
             start = self.state(whole=False)
             try:
@@ -184,7 +187,7 @@ class Trainer:
                 self._take_over(start)
             if self.eager_because:
                 warnings.warn(f"training without CUDA graphs: {self.eager_because}", stacklevel=2)
-        self._works = works
+        self.phases = works
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
@@ -196,7 +199,7 @@ class Trainer:
 
     def _advance(self) -> None:
         waiting = any(learner.waits for learner in self.learners.values())
-        roll_out, learn = (self._roll_out, self._learn) if waiting else self._works
+        roll_out, learn = (self.roll_out, self.learn) if waiting else self.phases
         marks = self._mailbox.begin()
         marks.set(0)
         try:
@@ -233,7 +236,7 @@ class Trainer:
     @property
     def returns(self) -> dict[str, float]:
         """The mean return of each role's last 100 episodes, as far as the host knows."""
-        return self._history.returns
+        return self.history.returns
 
     def run(self, progress: bool | None = None) -> Result:
         """Trains until the steps are done, the target is reached, or it is interrupted; saves at the end.
@@ -248,13 +251,13 @@ class Trainer:
         """
         config = self.config
         self.prepare()
-        history, quiet = self._history, self._group.rank > 0 or (None if progress is None else not progress)
+        history, quiet = self.history, self.group.rank > 0 or (None if progress is None else not progress)
         bar = Progress(config.steps_at(config.iterations), quiet, target=history.target)
         if self._run is not None:
             history.keep_in(self._run.log_path, self.iteration)
         if self._on_gpu:
             torch.cuda.synchronize(self.device)
-        neighbours = self._group.neighbours()
+        neighbours = self.group.neighbours()
         began, before, first = time.perf_counter(), self.seconds, self.steps
         reason = "total_steps" if self.iteration >= config.iterations else ""
         reason = "target_return" if history.target_reached else reason
@@ -266,7 +269,7 @@ class Trainer:
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     reports = self._mailbox.receive(all_of_them=last or due)
                     stopped = interrupted.is_set()
-                    if self._group.size > 1:  # all stop after the same iteration: the one that brings word of it
+                    if self.group.size > 1:  # all stop after the same iteration: the one that brings word of it
                         self._asked.fill_(float(stopped))
                         stopped = any(report.stop for report in reports)
                     if stopped:
@@ -302,7 +305,7 @@ class Trainer:
         return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics, why)
 
     def _take_in(self, report: IterationReport) -> None:
-        self._history.add(report)
+        self.history.add(report)
         check_figures(report, self.learners, self._run)
 
     # --- checkpoints ---
@@ -312,7 +315,7 @@ class Trainer:
         config = self.config
         found: dict[str, Any] = {"env": id_of(config.env), "params": dict(config.params), "gpus": config.gpus}
         found |= {name: getattr(config, name) for name in SETTINGS_THAT_STAY}
-        if any(role.masked for role in self._horizon_env.roles):
+        if any(role.masked for role in self.horizon_env.roles):
             found["action_mask"] = True
         for name, learner in self.learners.items():
             found |= {f"{name}: {key}": value for key, value in learner.describe(found).items()}
@@ -330,10 +333,10 @@ class Trainer:
             "steps": self.steps,
             "seconds": self.seconds,
             "clock": self._schedules.clock.clone(),
-            **self._history.state(),
-            **self._horizon_env.state(),
+            **self.history.state(),
+            **self.horizon_env.state(),
             "learners": {name: learner.state(whole=whole) for name, learner in self.learners.items()},
-            "players": {name: player.state() for name, player in self._players.items()},
+            "players": {name: player.state() for name, player in self.players.items()},
             "random": self._random.state(),
             "threads": self._threads,
         }
@@ -345,52 +348,49 @@ class Trainer:
         check_fits(now, then)
         for name, kept in state["learners"].items():
             check_finite(kept["module"], name)
-        if set(state["players"]) != set(self._players):
-            theirs, own = sorted(state["players"]), sorted(self._players)
+        if set(state["players"]) != set(self.players):
+            theirs, own = sorted(state["players"]), sorted(self.players)
             raise CheckpointError(f"the checkpoint's policies that do not learn are {theirs}; this run's are {own}")
         self._take_over(state)
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         same = state["describes"].get("gpus", 1) == self.config.gpus
-        state = state_of(state, self._group.rank) if same else anew(state)
+        state = state_of(state, self.group.rank) if same else anew(state)
         for name, learner in self.learners.items():
             learner.load(state["learners"][name])
-        for name, player in self._players.items():
+        for name, player in self.players.items():
             player.load(state["players"][name])
-        self._history.load(state)
+        self.history.load(state)
         if same:
-            self._horizon_env.load(state)
+            self.horizon_env.load(state)
             self._random.load(state["random"])
         else:  # other episodes and random numbers than those with which the run began
             when = str(state["iteration"])
             self._begin_episodes(when)
-            self._random.load(RandomState.of(self.config.seed, self._group.rank, self.device, when).state())
+            self._random.load(RandomState.of(self.config.seed, self.group.rank, self.device, when).state())
         self._threads = self.config.cpu_threads or int(state["threads"])
         self._schedules.clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, where there is a folder for it."""
-        folders = [folder for folder in self._group.told(self._run and str(self._run.path)) if folder is not None]
+        folders = [folder for folder in self.group.told(self._run and str(self._run.path)) if folder is not None]
         if not folders:
             return
         check_weights(self.learners, self.iteration, self._run)
-        self._horizon_env.env.check()
-        save_together(RunDirectory.open(folders[0]).checkpoints, self.iteration, self.state(), self._group)
+        self.horizon_env.env.check()
+        save_together(RunDirectory.open(folders[0]).checkpoints, self.iteration, self.state(), self.group)
 
     def evaluate(
         self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None
     ) -> Evaluations:
-        """Plays full episodes with the policies as they are now, in environments of their own.
+        """Plays full episodes with the policies as they are now, in environments of their own; by role.
 
         Args:
             episodes: How many at least.
             greedy: Take the likeliest actions, where otherwise they are sampled.
             seed: Of environments and actions; None: derived from the run's.
             num_envs: Replicas side by side; None: as many as episodes, up to 4,096.
-
-        Returns:
-            By role.
         """
         own = derived_seed(self.config.seed, "evaluation") if seed is None else seed
         with self._settings():

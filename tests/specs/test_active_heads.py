@@ -116,10 +116,10 @@ def test_policies_learn_nothing_of_idle_elements(spec: TeamSpec, device: str) ->
     with forgotten():
         gpu_envs.register(spec)
         trainer = Trainer(small(device, "Turns-v0", num_envs=4, horizon=6, epochs=1, minibatches=1))
-        trainer._roll_out()
+        trainer.roll_out()
         learner: Any = trainer.learners["other"]
-        learner.conclude(trainer._horizon_env.storage)
-        rows, batch = learner._flat
+        learner.conclude(trainer.horizon_env.storage)
+        rows, batch = learner.samples
         logits, _ = learner.module(rows)
         actions = batch.actions.long()
         step = torch.arange(6, device=device).repeat_interleave(4)

@@ -369,13 +369,13 @@ def test_policies_take_possible_actions_only(id: str, device: str) -> None:
     trainer = Trainer(small(device, id, num_envs=32))
     trainer.iterate(3)
     learner: Any = trainer.learners["agent"]
-    storage = trainer._horizon_env.storage["agent"]
+    storage = trainer.horizon_env.storage["agent"]
     assert torch.isfinite(learner.figures).all()
     assert storage.action_mask is not None
-    space = trainer._horizon_env.env.single_action_space
+    space = trainer.horizon_env.env.single_action_space
     masks = torch.split(storage.action_mask[:-1, :, 0], space.nvec.tolist(), -1)
     for j, mask in enumerate(masks):
-        choices = learner._actions[..., j].long() - int(space.start[j])
+        choices = learner.actions[..., j].long() - int(space.start[j])
         assert mask.gather(-1, choices.unsqueeze(-1)).all()
 
 

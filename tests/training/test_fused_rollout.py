@@ -124,13 +124,13 @@ def test_a_horizon_in_one_launch_changes_no_bit(name: str, num_envs: int) -> Non
     for fused in (True, False):
         config = run_of(name, "cuda", num_envs=num_envs, horizon=24, total_steps=10**9, graphs=fused)
         trainer = Trainer(config)
-        assert trainer._fused_rollout is not None
+        assert trainer.fused_rollout is not None
         if not fused:
-            trainer._fused_rollout = None
+            trainer.fused_rollout = None
         trainer.iterate(3)
-        storage = trainer._horizon_env.storage["agent"]
+        storage = trainer.horizon_env.storage["agent"]
         kept = {name: getattr(storage, name) for name in WRITTEN} | trainer.learners["agent"].tensors()
-        kept["episode_metrics"] = trainer._horizon_env.episode_metrics
+        kept["episode_metrics"] = trainer.horizon_env.episode_metrics
         arrays = {name: array.cpu() for name, array in kept.items() if array is not None}
         states.append((timeless(trainer.state()), arrays))
     assert_same_bits(states[0], states[1])
@@ -143,7 +143,7 @@ def test_others_act_step_by_step() -> None:
         {"env": GRID, **narrow}, {"fused": False, **narrow}, {"algorithm": "pqn", **narrow},
         {"hidden": (256, 256), "precision": "bf16"}, {"params": {"checking": True}, **narrow},
     ):  # fmt: skip
-        assert Trainer(small("cuda", **settings))._fused_rollout is None
+        assert Trainer(small("cuda", **settings)).fused_rollout is None
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
@@ -152,9 +152,9 @@ def test_an_environment_that_is_compiled_anew_is_so_here() -> None:
     for fused in (True, False):
         trainer = Trainer(run_of("walk", "cuda", num_envs=100, params={}, graphs=False, total_steps=10**9))
         if not fused:
-            trainer._fused_rollout = None
+            trainer.fused_rollout = None
         trainer.iterate(2)
-        trainer._horizon_env.env.set_attr("pace", np.linspace(0.1, 0.9, 100))
+        trainer.horizon_env.env.set_attr("pace", np.linspace(0.1, 0.9, 100))
         trainer.iterate(2)
         states.append(timeless(trainer.state()))
     assert_same_bits(states[0], states[1])

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, with_package
-from trainers import GRID, small, timeless
+from trainers import GRID, after, saved, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -73,11 +74,11 @@ def iterated(group: Any, device: str) -> dict[str, Any]:
     for name in RUNS:
         ours = Trainer(config_of(name, device), group=group)
         ours.iterate(1)
-        seen = {role: storage.observations.cpu().clone() for role, storage in ours._horizon_env.storage.items()}
+        seen = {role: storage.observations.cpu().clone() for role, storage in ours.horizon_env.storage.items()}
         ours.iterate(2)
         found[name] = {"state": ours.state(), "seen": seen, "steps": ours.steps}
-        found[name]["returns"] = ours.returns | ours._history.metrics
-        found[name]["way"] = ours._group.way
+        found[name]["returns"] = ours.returns | ours.history.metrics
+        found[name]["way"] = ours.group.way
     return found
 
 
@@ -121,7 +122,7 @@ def test_the_first_horizon_is_that_of_one_process(parts: Any, name: str, place: 
     device = "cpu" if place == "cpu" else "cuda"
     whole = Trainer(config_of(name, device, 2 * EACH))
     whole.iterate(1)
-    for role, storage in whole._horizon_env.storage.items():
+    for role, storage in whole.horizon_env.storage.items():
         seen = torch.cat([part["seen"][role] for part in parts(name, 2, place)], 1)
         near = 0.0 if name == "kernels" and device == "cuda" else 1e-5  # torch rounds by the number of rows
         torch.testing.assert_close(seen, storage.observations.cpu(), rtol=near, atol=near)
@@ -143,7 +144,7 @@ def test_updates_are_those_of_one_process(parts: Any, name: str, size: int) -> N
                 for part in ("mean", "variance", "count"):
                     torch.testing.assert_close(found[scale][part], kept[scale][part], rtol=1e-5, atol=1e-6)
     for each in (first, *others):
-        assert each["returns"] == pytest.approx(whole.returns | whole._history.metrics, rel=1e-5, nan_ok=True)
+        assert each["returns"] == pytest.approx(whole.returns | whole.history.metrics, rel=1e-5, nan_ok=True)
 
 
 def trained(group: Any, device: str, folder: str, name: str, until: int | None) -> dict[str, Any]:
@@ -159,16 +160,13 @@ def trained(group: Any, device: str, folder: str, name: str, until: int | None) 
 
 def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
     """Sends Ctrl-C when a trainer of this process has done so many iterations."""
-    import signal
+    prepare = Trainer.prepare
 
-    advance: Callable[[Trainer], None] = Trainer._advance
+    def prepared(ours: Trainer) -> None:
+        prepare(ours)
+        after(ours, iteration, lambda: signal.raise_signal(signal.SIGINT))
 
-    def advanced(ours: Trainer) -> None:
-        advance(ours)
-        if ours.iteration == iteration:
-            signal.raise_signal(signal.SIGINT)
-
-    patch.setattr(Trainer, "_advance", advanced)
+    patch.setattr(Trainer, "prepare", prepared)
 
 
 def gone_on(group: Any, device: str, folder: str, changes: dict[str, Any]) -> str:
@@ -206,7 +204,7 @@ def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) ->
     assert (config.gpus, kept["iteration"], config.steps_at(20)) == (2, 20, 40 * steps)
 
     alone = Trainer(dataclasses.replace(config, gpus=1, since=(20, 40 * steps), total_steps=50 * steps))
-    begun = alone._horizon_env.state()["observations"]["agent"].clone()
+    begun = alone.horizon_env.state()["observations"]["agent"].clone()
     alone.load(kept)
     assert_same_bits(weights(alone.state()), weights(kept))
     found, expected = (state["learners"]["agent"] for state in (alone.state(), kept))
@@ -215,7 +213,7 @@ def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) ->
     assert found["rewards"]["count"] == expected["rewards"]["count"]
     assert not found["rewards"]["running"].any()
     assert (alone.iteration, alone.steps, alone.config.iterations) == (20, 40 * steps, 30)
-    assert not torch.equal(alone._horizon_env.state()["observations"]["agent"], begun)
+    assert not torch.equal(alone.horizon_env.state()["observations"]["agent"], begun)
 
     with pytest.warns(UserWarning, match="was trained by 2 processes, and goes on with 1"):
         result = resume(folder, total_steps=50 * steps)
@@ -310,8 +308,8 @@ def test_the_example_under_torchs_launcher(tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "examples" / "several_processes.py"
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(file)]
     run = tmp_path / "run"
-    env = with_package(OMP_NUM_THREADS="1", RUN_DIR=str(run))
+    env = with_package(OMP_NUM_THREADS="1", RUN_DIR=str(run), TARGET_RETURN="60")
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"return (4[789]\d|500)\.\d after [\d,]+ steps", done.stdout), done.stdout
+    assert re.search(r"return [67]\d\.\d after [\d,]+ steps", done.stdout), done.stdout
     assert (run / "log.csv").exists()

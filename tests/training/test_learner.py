@@ -36,14 +36,14 @@ def test_storage_is_what_the_environment_gives(env: str, params: Mapping[str, An
         return numpy_of(array[role] if teams else array[:, None])
 
     for _ in range(8 if teams else 3):
-        trainer._roll_out()
-        storage = trainer._horizon_env.storage
+        trainer.roll_out()
+        storage = trainer.horizon_env.storage
         for t in range(trainer.config.horizon):
             for role, s in storage.items():
                 assert_same_bits(s.observations[t], of(observations, role), f"observations[{t}]")
                 if teams:
                     assert_same_bits(s.alive[t], of(infos["alive"], role), f"alive[{t}]")
-            taken = {role: learner._actions[t] for role, learner in trainer.learners.items()}
+            taken = {role: learner.actions[t] for role, learner in trainer.learners.items()}
             actions: Any = {r: a.view(8, -1) for r, a in taken.items()} if teams else taken["agent"][:, 0]
             observations, rewards, terminations, truncations, infos = other.step(actions)
             final = numpy_of(infos["_final_obs"])
@@ -59,14 +59,14 @@ def test_storage_is_what_the_environment_gives(env: str, params: Mapping[str, An
                 assert_same_bits(numpy_of(s.episode_return[t])[final], episode[final])
                 if not teams:  # what follows an end is a beginning
                     assert (np.abs(numpy_of(s.observations[t + 1])[final]) <= 0.05).all()
-        trainer._learn()
+        trainer.learn()
     assert ended >= 8
 
 
 def test_staggered_replicas_are_cut_at_steps_of_their_own(device: str) -> None:
     trainer: Any = Trainer(small(device, "Pendulum-v1", stagger=True, num_envs=64, horizon=200))
-    trainer._roll_out()
-    storage = trainer._horizon_env.storage["agent"]
+    trainer.roll_out()
+    storage = trainer.horizon_env.storage["agent"]
     truncations = numpy_of(storage.truncations)[..., 0]
     assert (truncations.sum(0) == 1).all()  # once within the limit
     assert len(set(truncations.argmax(0))) > 40
@@ -81,8 +81,8 @@ def test_staggered_episodes_are_not_counted(device: str) -> None:
         counted = np.zeros(64)
         for horizon in range(2 * limit // 50):
             trainer.iterate(1)
-            role = trainer._horizon_env.roles[0].name
-            lengths = numpy_of(trainer._horizon_env.storage[role].episode_length)[..., 0]
+            role = trainer.horizon_env.roles[0].name
+            lengths = numpy_of(trainer.horizon_env.storage[role].episode_length)[..., 0]
             for t, replica in np.argwhere(lengths > 0):
                 counted[replica] += 1
                 assert 50 * horizon + t + 1 >= lengths[t, replica]  # so many steps it has been played
@@ -92,7 +92,7 @@ def test_staggered_episodes_are_not_counted(device: str) -> None:
         state = trainer.state()
         assert not state["begun_midway"].any()
         restored.load(state)
-        assert not restored._horizon_env.begun_midway.any()
+        assert not restored.horizon_env.begun_midway.any()
 
 
 def advantages_of(a: Mapping[str, np.ndarray], values: np.ndarray, final_values: np.ndarray, config: Any) -> np.ndarray:
@@ -134,18 +134,18 @@ def test_advantages_of_a_horizon(case: str, device: str) -> None:
     trainer: Any = Trainer(small(device, env, params=params, horizon=horizon, fused=False))
     seen = np.zeros(3, int)
     for _ in range(2):
-        trainer._roll_out()
-        trainer._learn()
+        trainer.roll_out()
+        trainer.learn()
     for name, learner in trainer.learners.items():
-        trainer._roll_out()
+        trainer.roll_out()
         for other in trainer.learners.values():
-            other.conclude(trainer._horizon_env.storage)
+            other.conclude(trainer.horizon_env.storage)
         arrays = taken(trainer, name)
-        values = numpy_of(learner._values)
+        values = numpy_of(learner.values)
         assert np.abs(values - valued(learner, arrays["observations"])).max() <= 16 * EPS * np.abs(values).max()
         final_values = valued(learner, arrays["final_obs"]) if "final_obs" in arrays else values[1:]
         expected = advantages_of(arrays, values.astype(np.float64), final_values, trainer.config)
-        found, returns = numpy_of(learner._advantages), numpy_of(learner._returns)
+        found, returns = numpy_of(learner.advantages), numpy_of(learner.returns)
         # Each of up to `horizon` terms is a sum of three numbers of this size, rounded a few times
         largest = np.abs(arrays["rewards"]).max() + 2 * np.abs(values).max()
         assert np.abs(found - expected).max() <= horizon * 16 * EPS * largest
@@ -173,10 +173,10 @@ def test_those_out_of_the_game_change_nothing(shared: bool, device: str) -> None
     for garbage in (False, True):
         trainer: Any = Trainer(small(device, FIELD, policies={"tagger": "one", "runner": "one"}, **settings))
         for _ in range(2):
-            trainer._roll_out()
+            trainer.roll_out()
             if garbage:
                 spoil(trainer)
-            trainer._learn()
+            trainer.learn()
         learner = trainer.learners["one"]
         states.append(learner.state())
         figures.append(figures_of(learner))
@@ -187,7 +187,7 @@ def test_those_out_of_the_game_change_nothing(shared: bool, device: str) -> None
 def spoil(trainer: Any) -> None:
     """Writes something else wherever an agent was out of the game."""
     dead_rows = []
-    for storage in trainer._horizon_env.storage.values():
+    for storage in trainer.horizon_env.storage.values():
         dead = ~storage.alive[:-1]
         storage.observations[:-1][dead] = 1e3
         storage.rewards[dead] = math.nan
@@ -195,9 +195,9 @@ def spoil(trainer: Any) -> None:
     learner = trainer.learners["one"]
     dead = torch.cat(dead_rows, 1)
     assert dead.any()
-    learner._log_probs[dead] = math.nan
-    learner._actions[dead] = 0
-    learner._values[:-1][dead] = math.nan
+    learner.log_probs[dead] = math.nan
+    learner.actions[dead] = 0
+    learner.values[:-1][dead] = math.nan
 
 
 def test_moments_are_those_of_all_samples(device: str) -> None:
@@ -219,7 +219,7 @@ def test_observations_are_normalised_by_all_before_this_horizon(env: str, device
     seen: dict[str, list[np.ndarray]] = {name: [] for name in trainer.learners}
     for iteration in range(4):
         for name, learner in trainer.learners.items():
-            scale = learner._scale
+            scale = learner.scale
             probe = torch.full((1, learner.policy_rows.features), 0.125, device=trainer.device)
             if iteration == 0:
                 assert torch.equal(scale(probe), probe)
@@ -228,8 +228,8 @@ def test_observations_are_normalised_by_all_before_this_horizon(env: str, device
                 inverse = 1 / np.sqrt(np.maximum(samples.var(0), 1e-8))
                 expected = np.clip((0.125 - samples.mean(0)) * inverse, -OBSERVATION_LIMIT, OBSERVATION_LIMIT)
                 assert np.allclose(numpy_of(scale(probe))[0], expected, rtol=1e-5, atol=1e-6)
-        trainer._roll_out()
-        trainer._learn()
+        trainer.roll_out()
+        trainer.learn()
         for name in trainer.learners:
             arrays = taken(trainer, name)
             seen[name].append(arrays["observations"][:-1][arrays["alive"]].astype(np.float64))
@@ -242,8 +242,8 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, de
     learner = trainer.learners[name]
     running, seen = np.zeros(learner.policy_rows.rows), []
     for _ in range(3):
-        trainer._roll_out()
-        learner.conclude(trainer._horizon_env.storage)
+        trainer.roll_out()
+        learner.conclude(trainer.horizon_env.storage)
         arrays = taken(trainer, name)
         for t in range(trainer.config.horizon):
             alive, ended = arrays["alive"][t], arrays["terminations"][t] | arrays["truncations"][t]
@@ -251,14 +251,14 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns(env: str, de
             seen.append(running[alive].copy())
             running[ended | ~alive] = 0.0
         deviation = np.concatenate(seen).std()
-        assert learner._rewards.scale.item() == pytest.approx(1 / deviation, rel=1e-5)
-        scaled = arrays | {"rewards": arrays["rewards"] * learner._rewards.scale.item()}
-        values = numpy_of(learner._values)
+        assert learner.reward_scale.scale.item() == pytest.approx(1 / deviation, rel=1e-5)
+        scaled = arrays | {"rewards": arrays["rewards"] * learner.reward_scale.scale.item()}
+        values = numpy_of(learner.values)
         expected = advantages_of(
             scaled, values.astype(np.float64), valued(learner, arrays["final_obs"]), trainer.config
         )
         largest = np.abs(scaled["rewards"]).max() + 2 * np.abs(values).max()
-        assert np.abs(numpy_of(learner._advantages) - expected).max() <= 24 * 16 * EPS * largest * ROUGHER[device]
+        assert np.abs(numpy_of(learner.advantages) - expected).max() <= 24 * 16 * EPS * largest * ROUGHER[device]
 
 
 ROUGHER = {"cpu": 1, "cuda": 64}

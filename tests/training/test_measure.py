@@ -236,12 +236,12 @@ class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])
 def test_beside_the_networks_torch_has_next_to_nothing_to_do(env: str, device: str) -> None:
     trainer: Any = Trainer(small(device, env))
-    trainer._roll_out()
+    trainer.roll_out()
     for learner in trainer.learners.values():
         learner.networks = Idle()
-    trainer._learn()
+    trainer.learn()
     with Noted() as noted:
-        trainer._learn()
+        trainer.learn()
     counters = ["add_"] * len(trainer.learners)  # of random numbers
-    sums = ["new_empty"] * len(trainer._horizon_env.episodes(trainer._episode_sums))
+    sums = ["new_empty"] * len(trainer.horizon_env.episodes(trainer._episode_sums))
     assert noted.done == [*counters, *sums, "cat"]

@@ -43,18 +43,18 @@ class Plain:
         self.actor = copy.deepcopy(learner.module.actor).double()
         self.critics, aiming = (
             [self._critic(module.critics, number) for number in range(len(module.critics.weights[0]))]
-            for module in (learner.module, learner._update._targets)
+            for module in (learner.module, learner.gradient_step._targets)
         )
-        self.aims_of = [copy.deepcopy(learner._update._targets.actor).requires_grad_().double(), *aiming]
+        self.aims_of = [copy.deepcopy(learner.gradient_step._targets.actor).requires_grad_().double(), *aiming]
         self.log_temperature = torch.tensor(
-            learner._update.log_temperature.item(), dtype=torch.float64, device=learner._rate.device
+            learner.gradient_step.log_temperature.item(), dtype=torch.float64, device=learner.rate.device
         )
         self.scaled: Callable[[Any], Any] = lambda rows: rows
 
     def note_scale(self) -> None:
         """Keeps the statistics by which the next update normalises."""
-        if self.learner._scale is not None:
-            offset, inverse = self.learner._scale.offset.clone(), self.learner._scale.inverse.clone()
+        if self.learner.scale is not None:
+            offset, inverse = self.learner.scale.offset.clone(), self.learner.scale.inverse.clone()
             self.scaled = lambda rows: ((rows - offset) * inverse).clamp(-10, 10)
 
     def _critic(self, critics: Any, number: int) -> nn.Sequential:
@@ -74,13 +74,13 @@ class Plain:
         return nn.Sequential(*layers).double()
 
     def batch(self) -> tuple[Any, ...]:
-        drawn = self.learner._drawn
+        drawn = self.learner.batch
         assert bool(drawn.found.all())
         seen, then = (self.scaled(rows).double() for rows in (drawn.observations, drawn.next_observations))
         return seen, drawn.actions.double(), drawn.returns.double(), drawn.discounts.double(), then
 
     def normals(self) -> tuple[Any, Any]:
-        normal, rows = self.learner._normal.double(), self.config.batch
+        normal, rows = self.learner.normals.double(), self.config.batch
         return normal[:rows], normal[rows:]
 
     def gaussian(self, outputs: Any, normal: Any) -> tuple[Any, Any]:
@@ -226,10 +226,10 @@ def test_ten_updates_are_those_of_plain_torch(
     monkeypatch.setattr(Adam, "step", descent(rate))
     trainer = Trainer(off_policy(device, hidden=(24, 19), fused=None if kernels else False, **KINDS[kind]))
     learner: Any = trainer.learners["agent"]
-    assert isinstance(learner._update, KernelUpdate) == (kernels and device == "cpu")
+    assert isinstance(learner.gradient_step, KernelUpdate) == (kernels and device == "cpu")
     plain = Plain(learner)
-    trainer._roll_out()
-    learner.conclude(trainer._horizon_env.storage)
+    trainer.roll_out()
+    learner.conclude(trainer.horizon_env.storage)
     for _ in range(10):
         fresh = Plain(learner)  # from the same weights to the bit
         for each in (plain, fresh):
@@ -260,12 +260,12 @@ def test_a_truncated_episode_goes_on_from_its_own_last_observation(algorithm: st
     config = off_policy(device, algorithm=algorithm, updates=2, batch=512, tau=1e-4, learning_rate=0.0, fused=False)
     trainer = Trainer(config)
     learner: Any = trainer.learners["agent"]
-    trainer._roll_out()
-    learner.conclude(trainer._horizon_env.storage)
+    trainer.roll_out()
+    learner.conclude(trainer.horizon_env.storage)
     learner.update()
-    storage = trainer._horizon_env.storage["agent"]
+    storage = trainer.horizon_env.storage["agent"]
     rows = storage.observations[:-1].flatten(0, 2)
-    seen = learner._drawn.observations
+    seen = learner.batch.observations
     places = (seen.unsqueeze(1) == rows.unsqueeze(0)).all(2).float().argmax(1)
     assert torch.equal(rows[places], seen)
     truncated = storage.truncations.flatten()[places]
@@ -274,13 +274,13 @@ def test_a_truncated_episode_goes_on_from_its_own_last_observation(algorithm: st
     following = storage.observations[1:].flatten(0, 2)[places]
     last = following if wrong else storage.final_obs.flatten(0, 2)[places]
     after = torch.where(truncated.unsqueeze(1), last, following)
-    assert torch.equal(after, learner._drawn.next_observations) is not wrong
-    aims = learner._update._aims(learner._drawn, learner._drawn.next_observations, learner._normal[:512])
-    own = learner._update._aims(learner._drawn, after, learner._normal[:512])
+    assert torch.equal(after, learner.batch.next_observations) is not wrong
+    aims = learner.gradient_step._aims(learner.batch, learner.batch.next_observations, learner.normals[:512])
+    own = learner.gradient_step._aims(learner.batch, after, learner.normals[:512])
     assert torch.equal(aims, own) is not wrong
     rewards = storage.rewards.flatten()[places]
-    assert torch.equal(learner._drawn.returns, rewards)
-    assert torch.allclose(learner._drawn.discounts, torch.full_like(rewards, 0.9))  # nothing terminates
+    assert torch.equal(learner.batch.returns, rewards)
+    assert torch.allclose(learner.batch.discounts, torch.full_like(rewards, 0.9))  # nothing terminates
 
 
 def test_nothing_is_expected_after_a_termination(device: str) -> None:
@@ -288,7 +288,7 @@ def test_nothing_is_expected_after_a_termination(device: str) -> None:
     trainer.iterate(1)
     for name in ("tagger", "runner"):
         learner: Any = trainer.learners[name]
-        storage, drawn = trainer._horizon_env.storage[name], learner._drawn
+        storage, drawn = trainer.horizon_env.storage[name], learner.batch
         rows = storage.observations[:-1].flatten(0, 2)
         places = torch.cdist(drawn.observations.double(), rows.double()).argmin(1)
         assert torch.equal(rows[places], drawn.observations)
@@ -315,16 +315,16 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
         trainer.iterate(2)
         for learner in trainer.learners.values():
             update: Any = learner
-            drawn = update._drawn
+            drawn = update.batch
             drawn.found[::3] = False
             for tensor in (drawn.observations, drawn.actions, drawn.returns, drawn.next_observations):
                 tensor[::3] = 0.0
-            update._update.learn(drawn, update._normal, actor=True)
+            update.gradient_step.learn(drawn, update.normals, actor=True)
     for name in ours.learners:
         mine, other = (trainer.learners[name] for trainer in (ours, theirs))
         assert isinstance(mine, OffPolicyLearner)
         assert isinstance(other, OffPolicyLearner)
-        assert isinstance(mine._update, KernelUpdate)
+        assert isinstance(mine.gradient_step, KernelUpdate)
         assert other.why_torch == "they are turned off"
         for one, another in zip(mine.optimisers, other.optimisers, strict=True):
             torch.testing.assert_close(one.gradient, another.gradient, rtol=1e-3, atol=1e-4)
@@ -366,7 +366,7 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
         mine, other = (trainer.learners[name] for trainer in (ours, theirs))
         assert isinstance(mine, OffPolicyLearner)
         assert isinstance(other, OffPolicyLearner)
-        assert type(mine._update) is kind
+        assert type(mine.gradient_step) is kind
         sizes = [each.numel() for part in ("critics", "actor") for each in getattr(mine.module, part).parameters()]
         gradients = [torch.cat([adam.gradient for adam in each.optimisers[:2]]).split(sizes) for each in (mine, other)]
         for one, another in zip(*gradients, strict=True):
@@ -394,7 +394,7 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
         learner = trainer.learners["agent"]
         assert isinstance(learner, OffPolicyLearner)
         learners.append(learner)
-    within, apart = (learner._update for learner in learners)
+    within, apart = (learner.gradient_step for learner in learners)
     assert isinstance(within, SmallBatchUpdate)
     assert isinstance(apart, SmallBatchUpdate)
     assert apart._steps_too

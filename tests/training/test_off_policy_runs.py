@@ -30,11 +30,11 @@ def numbers_of(kind: str, device: str, steps: int, *, rows: int = 400, hidden: A
     """The numbers of some steps, ``[steps, rows, 1]``; of the first half of the rows an episode ends after step 19."""
     trainer = Trainer(off_policy(device, exploration=kind, num_envs=rows, batch=64))
     learner: Any = trainer.learners["agent"]
-    ended = torch.arange(rows, device=learner._rate.device) < rows // 2
+    ended = torch.arange(rows, device=learner.rate.device) < rows // 2
     found = []
     for t in range(steps):
         seen = torch.ones((rows, 16), device=ended.device) if hidden is None else hidden[t]
-        found.append(learner.exploration.next(learner._streams["actions"], t, seen).clone())
+        found.append(learner.exploration.next(learner.streams["actions"], t, seen).clone())
         if t == 19:
             learner.exploration.begin_anew(ended)
     return torch.stack(found).cpu()
@@ -79,7 +79,7 @@ def test_numbers_begin_anew_where_an_episode_ended(kind: str, device: str) -> No
     learner: Any = trainer.learners["agent"]
     for _ in range(4):
         trainer.iterate(1)
-        storage = trainer._horizon_env.storage["agent"]
+        storage = trainer.horizon_env.storage["agent"]
         assert torch.equal(learner.exploration._new, storage.truncations[-1].flatten())
 
 
@@ -94,7 +94,7 @@ def test_warming_up_is_acting_at_random_without_learning(device: str) -> None:
         assert learner.waits == waits
         trainer.iterate(1)
         assert_same_bits(before, learner.module.state_dict())
-        shares = (learner._actions.flatten().cpu() + 1) / 2
+        shares = (learner.actions.flatten().cpu() + 1) / 2
         counts = torch.histc(shares, 10, 0.0, 1.0)
         assert float(((counts - 50) ** 2 / 50).sum()) < 30  # chi-square of nine degrees: 21.7 in one of a hundred
         steps = learner.optimisers[0].state()["steps"]
@@ -193,9 +193,9 @@ def test_a_checkpoint_without_the_buffer_collects_again(tmp_path: Path, device: 
     before = learner.optimisers[0].flat.clone()
     trainer.iterate(3)
     assert torch.equal(before, learner.optimisers[0].flat)
-    outputs, _ = learner.networks.look(trainer._horizon_env.storage["agent"].observations[0, :, 0])
+    outputs, _ = learner.networks.look(trainer.horizon_env.storage["agent"].observations[0, :, 0])
     likeliest = torch.tanh(outputs[:, :1])
-    assert float((learner._actions[0] - likeliest).abs().max()) < 0.3  # by the policy, not evenly
+    assert float((learner.actions[0] - likeliest).abs().max()) < 0.3  # by the policy, not evenly
     trainer.iterate(1)
     assert not torch.equal(before, learner.optimisers[0].flat)
 

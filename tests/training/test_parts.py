@@ -131,12 +131,12 @@ def test_minibatches_keep_groups_together(device: str) -> None:
     trainer = Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=4, epochs=1))
     learner: Any = trainer.learners["prey"]
     assert learner.policy_rows.each == 3
-    trainer._roll_out()
-    trainer._learn()
-    order = numpy_of(learner._indices).reshape(-1, 3)
+    trainer.roll_out()
+    trainer.learn()
+    order = numpy_of(learner.indices).reshape(-1, 3)
     assert sorted(order[:, 0].tolist()) == list(range(0, 90, 3))
     assert (order == order[:, :1] + np.arange(3)).all()
-    assert learner._cuts == [0, 21, 45, 66, 90]
+    assert learner.cuts == [0, 21, 45, 66, 90]
     with pytest.raises(ValueError, match=r"minibatches is 31; .* 'hunter' has 30 samples of 2 agents each"):
         Trainer(small(device, "Sharing-v0", num_envs=6, horizon=5, minibatches=31, epochs=1))
 
@@ -145,23 +145,23 @@ def test_minibatches_keep_groups_together(device: str) -> None:
 def test_learning_is_that_of_whole_rows(device: str, settings: dict[str, Any]) -> None:
     """Values, and the gradient of a minibatch, of a module that is given parts and of the same given whole rows."""
     trainer = Trainer(small(device, "Sharing-v0", num_envs=5, horizon=7, **settings))
-    trainer._roll_out()
-    trainer._learn()
-    trainer._roll_out()
+    trainer.roll_out()
+    trainer.learn()
+    trainer.roll_out()
     learner: Any = trainer.learners["prey"]
     for (_, rate), value in zip(learner.schedules, (1e-3, 0.01), strict=True):
         rate.fill_(value)
-    learner.conclude(trainer._horizon_env.storage)
-    parts, batch = learner._flat
+    learner.conclude(trainer.horizon_env.storage)
+    parts, batch = learner.samples
     assert isinstance(parts, Parts)
     chosen = torch.arange(6, 27, device=device, dtype=torch.int32)
     found = []
     for rows in (parts, parts.whole):
         values = torch.empty(parts.shape[0], device=device)
         learner.networks.values(rows, values)
-        totals = torch.empty_like(learner._optimiser.totals)
-        learner.networks.gradient(rows, batch, chosen, learner._settings, learner._scalars, totals)
-        found.append((values, learner._optimiser.gradient.clone(), totals))
+        totals = torch.empty_like(learner.optimiser.totals)
+        learner.networks.gradient(rows, batch, chosen, learner.loss_settings, learner.scalars, totals)
+        found.append((values, learner.optimiser.gradient.clone(), totals))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
@@ -172,10 +172,10 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
     assert {name: learner.policy_rows.each for name, learner in one.learners.items()} == {
         "hunter": 2, "first": 1, "others": 2, "guard": 1,
     }  # fmt: skip
-    one._roll_out()
-    one._learn()
+    one.roll_out()
+    one.learn()
     others: Any = one.learners["others"]
-    rows, first = others._flat[0], one._horizon_env.storage["prey"]
+    rows, first = others.samples[0], one.horizon_env.storage["prey"]
     assert first.shared_observations is not None
     assert torch.equal(rows.own.view(16, 8, 2, 3), first.observations[:-1, :, 1:])
     assert torch.equal(rows.shared.view(16, 8, 71), first.shared_observations[:-1])
@@ -184,10 +184,10 @@ def test_policies_of_some_agents_and_of_several_roles(device: str) -> None:
 def test_roles_that_share_otherwise_may_have_one_policy(device: str) -> None:
     """It has whole rows then."""
     trainer = Trainer(small(device, "Sharing-v0", policies={"hunter": "all", "prey": "all"}))
-    trainer._roll_out()
-    trainer._learn()
+    trainer.roll_out()
+    trainer.learn()
     learner: Any = trainer.learners["all"]
-    rows, prey = learner._flat[0], trainer._horizon_env.storage["prey"]
+    rows, prey = learner.samples[0], trainer.horizon_env.storage["prey"]
     assert rows.shape == (16 * 8 * 5, 74)
     assert prey.shared_observations is not None
     last = rows.view(16, 40, 74)[:, 16:].reshape(16, 8, 3, 74)
@@ -208,8 +208,8 @@ def test_what_nobody_sees_may_be_no_number(device: str, tmp_path: Path) -> None:
         gpu_envs.register(dataclasses.replace(spec, id="Dying-v0"))
         trainer = Trainer(small(device, "Dying-v0", total_steps=8 * 16 * 3, normalise_observations=True))
         for _ in range(3):
-            trainer._roll_out()
-            trainer._learn()
+            trainer.roll_out()
+            trainer.learn()
         assert all(bool(torch.isfinite(p).all()) for p in trainer.learners["prey"].module.parameters())
 
 
@@ -240,9 +240,9 @@ def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:
 
     config = small(device, "Sharing-v0", num_envs=4, horizon=3, graphs=False)
     trainer = Trainer(config, modules={"prey": Own().to(device)})
-    trainer._roll_out()
+    trainer.roll_out()
     assert {tuple(rows.shape) for rows in seen[1:]} == {(12, 74)}
-    storage: Any = trainer._horizon_env.storage["prey"]
+    storage: Any = trainer.horizon_env.storage["prey"]
     assert torch.equal(seen[-1][:, 3:].view(4, 3, 71), storage.shared_observations[2].unsqueeze(1).expand(-1, 3, -1))
 
 

@@ -142,10 +142,10 @@ def test_names_of_agents_reach_the_game(device: str) -> None:
     for name, choice in (("tagger", 0), ("odd", 4), ("runner", 2)):
         always(trainer.learners[name].module, choice)
     trainer.iterate(1)
-    taken = numpy_of(trainer._actions["tagger"])[..., 0]
+    taken = numpy_of(trainer.actions["tagger"])[..., 0]
     assert taken.shape == (8, 4)
     assert (taken == [0, 0, 4, 0]).all()
-    assert (numpy_of(trainer._actions["runner"]) == 2).all()
+    assert (numpy_of(trainer.actions["runner"]) == 2).all()
 
 
 def always(module: Any, choice: int) -> None:
@@ -434,7 +434,7 @@ def test_random_does_not_learn_and_the_rest_does(device: str) -> None:
     trainer = Trainer(small(device, GRID, policies={"runner": "random"}))
     assert list(trainer.learners) == ["tagger"]
     trainer.iterate(2)
-    runner = numpy_of(trainer._actions["runner"])
+    runner = numpy_of(trainer.actions["runner"])
     assert len(np.unique(runner)) > 1
     assert list(trainer.returns) == ["tagger", "runner"]
 
@@ -465,14 +465,14 @@ def test_a_frozen_policy_acts_as_it_was_and_stays_so(env: str, tmp_path: Path, d
         assert list(trainer.learners) == ["tagger"]
         name = f"{source} (runner)"
         for _ in range(2):
-            observations = {"runner": trainer._horizon_env.storage["runner"].observations[-1]}
-            ours = trainer._players[name].act(0, observations, greedy=True).clone()
-            policy_rows = trainer._players[name].policy_rows
+            observations = {"runner": trainer.horizon_env.storage["runner"].observations[-1]}
+            ours = trainer.players[name].act(0, observations, greedy=True).clone()
+            policy_rows = trainer.players[name].policy_rows
             expected = torch.zeros_like(ours, dtype=torch.float32 if policy_rows.head.kind == "box" else torch.int32)
             raw, log_probs = torch.zeros_like(expected), expected.new_zeros(policy_rows.rows, dtype=torch.float32)
             theirs.learners[policy].networks.act(
                 policy_rows.take(observations, 0), raw, log_probs, None, expected if env == FIELD else None,
-                trainer._players[name].stream, 0, greedy=True,
+                trainer.players[name].stream, 0, greedy=True,
             )  # fmt: skip
             assert torch.equal(expected if env == FIELD else raw, ours)
             trainer.iterate(1)
@@ -517,9 +517,9 @@ def test_a_frozen_policy_is_part_of_the_run_it_acts_in(
     source = small(device, GRID, run_dir="source", **runs)
     train(source, progress=False)
     trainer = Trainer(small(device, GRID, policies={"runner": "frozen:source"}))
-    config, observations = trainer.config, {"runner": trainer._horizon_env.storage["runner"].observations[-1]}
+    config, observations = trainer.config, {"runner": trainer.horizon_env.storage["runner"].observations[-1]}
     name = "frozen:source (runner)"
-    policy_rows = trainer._players[name].policy_rows
+    policy_rows = trainer.players[name].policy_rows
     player, _ = make_player(policy_rows, config, place)
     player.advance(5)
     expected = player.act(0, observations, greedy=True).clone()

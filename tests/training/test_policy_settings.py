@@ -148,9 +148,9 @@ def test_algorithms_of_their_own(device: str) -> None:
     run = {"clip": 0.1, "entropy_weight": 0.01, "policy_settings": {"runner": own}}
     trainer, whole = Trainer(small(device, GRID, **run)), Trainer(small(device, GRID, clip=0.1, entropy_weight=0.01))
     assert type(trainer.learners["runner"].networks) is not type(trainer.learners["tagger"].networks)
-    trainer._roll_out()
-    whole._roll_out()
-    actions = [each._horizon_env.storage["tagger"].observations[1] for each in (trainer, whole)]
+    trainer.roll_out()
+    whole.roll_out()
+    actions = [each.horizon_env.storage["tagger"].observations[1] for each in (trainer, whole)]
     assert not torch.equal(*actions)  # they meet other runners
     mine, theirs = (each.learners["tagger"].module.state_dict() for each in (trainer, whole))
     assert_same_bits(mine, theirs)

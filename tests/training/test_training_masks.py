@@ -256,7 +256,7 @@ def corridor(device: str, env: str = "MaskedCorridor-v0", **settings: Any) -> An
 
 def forbidden_in(trainer: Trainer) -> int:
     """How often something forbidden was done in the last horizon: rewards below zero say so."""
-    return sum(int((storage.rewards < 0).sum()) for storage in trainer._horizon_env.storage.values())
+    return sum(int((storage.rewards < 0).sum()) for storage in trainer.horizon_env.storage.values())
 
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
@@ -356,7 +356,7 @@ def test_masks_of_the_state_that_is_observed(device: str) -> None:
     trainer = Trainer(corridor(device))
     for _ in range(3):
         trainer.iterate(1)
-        storage = trainer._horizon_env.storage["agent"]
+        storage = trainer.horizon_env.storage["agent"]
         place = numpy_of(storage.observations).argmax(-1)[..., None]
         choice = np.arange(CHOICES)
         expected = (choice == (place * 5 + 2) % CHOICES) | (choice == (place * 5 + 4) % CHOICES)
@@ -396,7 +396,7 @@ def test_the_row_of_a_dict() -> None:
 
 def test_flat_rows_cost_nothing(device: str) -> None:
     for env in ("CartPole-v1", "TagGridWorld-v0"):
-        roles = Trainer(small(device, env))._horizon_env.roles
+        roles = Trainer(small(device, env)).horizon_env.roles
         assert all(role.flattening is None and not role.masked for role in roles)
     square = Flattening.of(gymnasium.spaces.Box(0, 1, (3, 3), np.float32))
     assert (square.features, square.pieces) == (9, ())
@@ -418,7 +418,7 @@ def test_what_cannot_be_flattened(space: gymnasium.Space[Any]) -> None:
 def test_rows_of_a_horizon_are_those_of_the_environment(env: str, device: str) -> None:
     """Step by step beside an environment of the same seed: observations, final ones, rewards and ends."""
     trainer = Trainer(corridor(device, env, seed=5))
-    horizon_env = trainer._horizon_env
+    horizon_env = trainer.horizon_env
     storage: Any = horizon_env.storage["agent"]
     way = Flattening.of(horizon_env.env.single_observation_space)
     other = gpu_envs.make(env, 16, device=device, output="torch", autoreset_mode="SameStep")

@@ -66,16 +66,16 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
         hidden=(6, 5), fused=False, max_grad_norm=0.3, normalise_advantages=env != GRID, **passes,
     )  # fmt: skip
     trainer = Trainer(config)
-    trainer._roll_out()
-    trainer._learn()  # so that values and moments are no beginner's
-    trainer._roll_out()
+    trainer.roll_out()
+    trainer.learn()  # so that values and moments are no beginner's
+    trainer.roll_out()
     name = next(iter(trainer.learners))
     learner: Any = trainer.learners[name]
     for (_, rate), value in zip(learner.schedules, (0.02, 0.03), strict=True):
         rate.fill_(value)
     for other in trainer.learners.values():
-        other.conclude(trainer._horizon_env.storage)
-    observations, flat = learner._flat
+        other.conclude(trainer.horizon_env.storage)
+    observations, flat = learner.samples
     batch = {n: getattr(flat, n).double() for n in ("log_probs", "advantages", "returns")}
     batch |= {"observations": observations.double()}
     discrete = learner.policy_rows.head.kind == "discrete"
@@ -93,7 +93,7 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     double = copy.deepcopy(learner.module).double()
     weights = list(double.parameters())
     adam = torch.optim.Adam(weights, lr=0.02, eps=1e-5)
-    kept = learner._optimiser.state()
+    kept = learner.optimiser.state()
     start = int(kept["steps"].item())
     for parameter, mean, square in zip(
         weights, pieces(kept["means"], weights), pieces(kept["squares"], weights), strict=True
@@ -104,42 +104,42 @@ def test_an_update_is_that_of_plain_torch(algorithm: str, env: str, device: str)
     epochs, minibatches = config.passes
     samples = len(batch["returns"])
     order = torch.arange(samples, dtype=torch.int32, device=trainer.device)
-    stream = learner._streams["minibatches"].clone()
+    stream = learner.streams["minibatches"].clone()
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "kl", "samples"), 0.0)
     steps: list[tuple[Tensor, ...]] = []
-    take = learner._step
+    take = learner.step
 
     def checked(some: Tensor, all_of_it: Any, number: int) -> None:
         if epochs * minibatches > 1 and number == 0:
-            learner._permutation.write(order, stream, len(steps) // minibatches)
+            learner.permutation.write(order, stream, len(steps) // minibatches)
         cuts = [part * samples // minibatches for part in range(minibatches + 1)]
         rows = order[cuts[number] : cuts[number + 1]].long()
         rows = rows[alive[rows]]
-        copy_into(weights, learner._optimiser.flat)
+        copy_into(weights, learner.optimiser.flat)
         total, parts = losses(double, batch, rows, kinds, 0.03, moments)
         one_by_one = torch.eye(len(total), dtype=torch.float64, device=trainer.device)
         each = torch.autograd.grad(total, weights, one_by_one, is_grads_batched=True)  # of each sample
-        before = learner._optimiser.flat.clone()
+        before = learner.optimiser.flat.clone()
         take(some, all_of_it, number)
         for part, values in parts.items():
             sums[part] += values.sum().item()
         sums["samples"] += len(rows)
-        for index, found in enumerate(pieces(learner._optimiser.gradient, weights)):
+        for index, found in enumerate(pieces(learner.optimiser.gradient, weights)):
             expected = each[index]
             # A sample's gradient is off by the roundings of products of two layers, the loss and the sum: some dozens
             allowed = 64 * EPS * (expected.abs().amax() * len(rows) + EPS)
             assert (found.double() - expected.sum(0)).abs().max() <= allowed
-        for parameter, gradient in zip(weights, pieces(learner._optimiser.gradient, weights), strict=True):
+        for parameter, gradient in zip(weights, pieces(learner.optimiser.gradient, weights), strict=True):
             parameter.grad = gradient.double() / len(rows)
         torch.nn.utils.clip_grad_norm_(weights, 0.3)
         adam.step()
-        ours = learner._optimiser.flat
+        ours = learner.optimiser.flat
         theirs = torch.cat([p.detach().ravel() for p in weights])
         # a step is lr times a ratio of about 1, made in a few float32 operations; the weight is rounded once more
         assert (ours - theirs).abs().max() <= 0.02 * 64 * EPS + EPS * theirs.abs().max()
         steps.append((before, ours.clone()))
 
-    learner._step = checked
+    learner.step = checked
     learner.update()
     assert len(steps) == epochs * minibatches
     assert all(not torch.equal(before, after) for before, after in steps)
@@ -160,17 +160,17 @@ def copy_into(weights: list[Tensor], flat: Tensor) -> None:
 @pytest.mark.parametrize(("env", "shared"), [("CartPole-v1", False), (FIELD, True)])
 def test_pieces_of_a_minibatch_add_up(env: str, shared: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer: Any = Trainer(small(device, env, fused=False, shared_trunk=shared))
-    trainer._roll_out()
+    trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
-    learner.conclude(trainer._horizon_env.storage)
-    observations, batch = learner._flat
+    learner.conclude(trainer.horizon_env.storage)
+    observations, batch = learner.samples
     order = torch.arange(len(observations), dtype=torch.int32, device=trainer.device).flip(0)[:101].contiguous()
 
     def found(chosen: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         totals, values = torch.zeros(6, device=trainer.device), torch.zeros(len(observations), device=trainer.device)
-        learner.networks.gradient(observations, batch, chosen, learner._settings, learner._scalars, totals)
+        learner.networks.gradient(observations, batch, chosen, learner.loss_settings, learner.scalars, totals)
         learner.networks.values(observations, values)
-        return learner._optimiser.gradient.clone(), totals, values
+        return learner.optimiser.gradient.clone(), totals, values
 
     for chosen in (None, order):
         whole = found(chosen)
@@ -191,19 +191,19 @@ def test_a_deviation_beyond_a_bound_follows_what_leads_back(
 ) -> None:
     """It acts as one at the bound; so its gradient is the one there, and nothing where that leads further out."""
     trainer: Any = Trainer(small(device, "Pendulum-v1", shared_trunk=shared))
-    trainer._roll_out()
+    trainer.roll_out()
     learner: Any = trainer.learners["agent"]
-    learner.conclude(trainer._horizon_env.storage)
-    observations, batch = learner._flat
-    flat = learner._optimiser.flat
+    learner.conclude(trainer.horizon_env.storage)
+    observations, batch = learner.samples
+    flat = learner.optimiser.flat
     place = (learner.module.log_std.data_ptr() - flat.data_ptr()) // flat.element_size()
 
     def found(log_std: float, entropy_weight: float) -> Tensor:
         learner.module.log_std.data.fill_(log_std)
-        learner._scalars[2] = entropy_weight
+        learner.scalars[2] = entropy_weight
         totals = torch.zeros(6, device=trainer.device)
-        learner.networks.gradient(observations, batch, None, learner._settings, learner._scalars, totals)
-        return learner._optimiser.gradient.clone()
+        learner.networks.gradient(observations, batch, None, learner.loss_settings, learner.scalars, totals)
+        return learner.optimiser.gradient.clone()
 
     beyond, lost = bound + math.copysign(1.5, bound), []
     for chunk in (networks.CHUNK_BYTES, 12 * 100 * 20):
@@ -235,10 +235,10 @@ def test_what_the_dead_observe_does_not_reach_the_weights(
     whole: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer: Any = Trainer(small(device, FIELD, fused=False, normalise_observations=True))
-    trainer._roll_out()
+    trainer.roll_out()
     learner = trainer.learners["runner"]
-    learner.conclude(trainer._horizon_env.storage)
-    observations, batch = learner._flat
+    learner.conclude(trainer.horizon_env.storage)
+    observations, batch = learner.samples
     order = torch.arange(len(observations), dtype=torch.int32, device=trainer.device).flip(0).contiguous()
     dead = torch.rand(len(observations), generator=torch.Generator().manual_seed(0)).to(trainer.device) < 0.3
     batch = dataclasses.replace(batch, alive=~dead)
@@ -247,8 +247,8 @@ def test_what_the_dead_observe_does_not_reach_the_weights(
     def found(some: Tensor) -> Tensor:
         totals = torch.zeros(6, device=trainer.device)
         chosen = None if whole else order
-        learner.networks.gradient(some, batch, chosen, learner._settings, learner._scalars, totals)
-        return learner._optimiser.gradient.clone()
+        learner.networks.gradient(some, batch, chosen, learner.loss_settings, learner.scalars, totals)
+        return learner.optimiser.gradient.clone()
 
     for pieces_of in (2**30, 12 * 100 * 20):
         monkeypatch.setattr(networks, "CHUNK_BYTES", pieces_of)
@@ -280,8 +280,8 @@ def test_an_update_stops_where_the_policy_has_moved_too_far(device: str) -> None
     stopping: Any = Trainer(small(device, target_kl=0.01, **settings))
     going: Any = Trainer(small(device, **settings))
     for trainer in (stopping, going):
-        trainer._roll_out()
-        trainer._learn()
+        trainer.roll_out()
+        trainer.learn()
     one, other = stopping.learners["agent"], going.learners["agent"]
     steps = one.state()["optimiser"]["steps"].item()
     assert 1 <= steps < 16 == other.state()["optimiser"]["steps"].item()
@@ -289,20 +289,20 @@ def test_an_update_stops_where_the_policy_has_moved_too_far(device: str) -> None
     assert figures_of(one)["kl"] / figures_of(one)["samples"] < 1.5 * 0.01
 
     again: Any = Trainer(small(device, **settings))  # that many steps and no more
-    again._roll_out()
-    take, done = again.learners["agent"]._step, []
+    again.roll_out()
+    take, done = again.learners["agent"].step, []
 
     def few(*given: Any) -> None:
         done.append(1)
         if len(done) <= steps:
             take(*given)
 
-    again.learners["agent"]._step = few
-    again._learn()
+    again.learners["agent"].step = few
+    again.learn()
     assert_same_bits(one.state(), again.learners["agent"].state())
 
-    stopping._roll_out()
-    stopping._learn()  # the next horizon begins afresh
+    stopping.roll_out()
+    stopping.learn()  # the next horizon begins afresh
     assert one.state()["optimiser"]["steps"].item() > steps
     loose: Any = Trainer(small(device, target_kl=1e3, **settings))
     loose.iterate(1)
@@ -318,7 +318,7 @@ def test_an_iteration_has_what_its_schedules_say(device: str) -> None:
         trainer.iterate(1)
         at = min(iteration, 9) / 10
         assert figures_of(learner)["learning_rate"] == np.float32(Schedule.of(rate).at(at))
-        assert learner._scalars[2].item() == np.float32(Schedule.of(weight).at(at))
+        assert learner.scalars[2].item() == np.float32(Schedule.of(weight).at(at))
 
 
 def test_every_horizon_has_random_numbers_of_its_own(device: str) -> None:
@@ -326,25 +326,25 @@ def test_every_horizon_has_random_numbers_of_its_own(device: str) -> None:
     trainer: Any = Trainer(small(device, GRID, epochs=1, learning_rate=0.0, policies={"runner": "random"}, horizon=1))
     learner, seen = trainer.learners["tagger"], []
     for _ in range(5):
-        before = trainer._horizon_env.storage["tagger"].observations[-1].clone()
+        before = trainer.horizon_env.storage["tagger"].observations[-1].clone()
         trainer.iterate(1)
-        drawn = (learner._indices, learner._actions, trainer._actions["runner"])
+        drawn = (learner.indices, learner.actions, trainer.actions["runner"])
         seen.append([numpy_of(tensor).tobytes() for tensor in drawn])
-        assert not torch.equal(before, trainer._horizon_env.storage["tagger"].observations[-1])
+        assert not torch.equal(before, trainer.horizon_env.storage["tagger"].observations[-1])
     for column in zip(*seen, strict=True):
         assert len(set(column)) == 5
     orders: Any = []
     trainer = Trainer(small(device, epochs=3))
-    trainer._roll_out()
+    trainer.roll_out()
     learner = trainer.learners["agent"]
-    take = learner._step
+    take = learner.step
 
     def noting(observations: Tensor, batch: Any, number: int) -> None:
-        orders.append(numpy_of(learner._indices).tobytes())
+        orders.append(numpy_of(learner.indices).tobytes())
         take(observations, batch, number)
 
-    learner._step = noting
-    trainer._learn()
+    learner.step = noting
+    trainer.learn()
     assert len(set(orders)) == 3
 
 
@@ -359,23 +359,23 @@ def test_values_explain_what_they_equal(device: str) -> None:
     """Figures of a horizon: 1 - Var(returns - values) / Var(returns), over agents in the game."""
     for env in ("CartPole-v1", FIELD):
         trainer: Any = Trainer(small(device, env))
-        trainer._roll_out()
+        trainer.roll_out()
         for name, learner in trainer.learners.items():
-            learner.conclude(trainer._horizon_env.storage)
+            learner.conclude(trainer.horizon_env.storage)
             alive = taken(trainer, name)["alive"]
-            returns, values = numpy_of(learner._returns), numpy_of(learner._values)[:-1]
+            returns, values = numpy_of(learner.returns), numpy_of(learner.values)[:-1]
             expected = 1 - (returns - values)[alive].var() / returns[alive].var()
             assert figures_of(learner)["explained_variance"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
-            advantages = numpy_of(learner._advantages)[alive].astype(np.float64)
-            assert learner._scalars[0].item() == pytest.approx(advantages.mean(), rel=1e-4, abs=1e-6)
-            assert learner._scalars[1].item() == pytest.approx(1 / advantages.std(), rel=1e-4)
+            advantages = numpy_of(learner.advantages)[alive].astype(np.float64)
+            assert learner.scalars[0].item() == pytest.approx(advantages.mean(), rel=1e-4, abs=1e-6)
+            assert learner.scalars[1].item() == pytest.approx(1 / advantages.std(), rel=1e-4)
             largest = max(abs(taken(trainer, name)["observations"]).max(), 0)
             assert figures_of(learner)["largest_observation"] == largest
 
 
 def test_an_arena_of_replicas_that_never_end(device: str) -> None:
     trainer: Any = Trainer(small(device, "Pendulum-v1", params={"max_episode_steps": -1}))
-    horizon_env: HorizonEnv = trainer._horizon_env
+    horizon_env: HorizonEnv = trainer.horizon_env
     assert horizon_env.limit is None
     assert horizon_env.storage["agent"].final_obs is None
     trainer.iterate(20)

@@ -110,7 +110,7 @@ def test_what_is_forbidden_is_neither_chosen_nor_the_best(device: str) -> None:
 
 def lambda_returns(trainer: Trainer, name: str, best: Any, of_last: Any) -> np.ndarray:
     """Q(lambda), backward over the horizon, in float64: ``best`` of [T + 1, rows], ``of_last`` of [T, rows]."""
-    storage, config = trainer._horizon_env.storage[name], trainer.config
+    storage, config = trainer.horizon_env.storage[name], trainer.config
     rewards, terminated, truncated = (
         getattr(storage, key).flatten(1).cpu().numpy() for key in ("rewards", "terminations", "truncations")
     )
@@ -131,9 +131,9 @@ def test_returns_and_an_update_are_those_of_plain_torch(wrong: bool, device: str
     )  # fmt: skip
     trainer = Trainer(config)
     trainer.iterate(2)
-    trainer._roll_out()
+    trainer.roll_out()
     learner: Any = trainer.learners["agent"]
-    storage = trainer._horizon_env.storage["agent"]
+    storage = trainer.horizon_env.storage["agent"]
     assert storage.truncations.any()
     module = copy.deepcopy(learner.module).double()
     before = [parameter.detach().clone() for parameter in module.parameters()]
@@ -143,18 +143,18 @@ def test_returns_and_an_update_are_those_of_plain_torch(wrong: bool, device: str
         assert last is not None
         of_last = module(last.flatten(0, 2).double()).amax(1).view(20, 6).cpu().numpy()
     expected = lambda_returns(trainer, "agent", best, of_last)
-    trainer._learn()
-    found = learner._returns.cpu().numpy()
+    trainer.learn()
+    found = learner.returns.cpu().numpy()
     if wrong:
         assert abs(found - expected).max() > 1e-3
         return
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
     values = module(storage.observations[:-1].flatten(0, 2).double())
-    actions = learner._actions.flatten(0, 1).long()
-    off = values.gather(1, actions).squeeze(1) - learner._returns.flatten().double()
+    actions = learner.actions.flatten(0, 1).long()
+    off = values.gather(1, actions).squeeze(1) - learner.returns.flatten().double()
     loss = 0.5 * off.square().mean()
     wanted = torch.autograd.grad(loss, list(module.parameters()))
-    gradients = learner._optimiser.gradient.double() / off.numel()
+    gradients = learner.optimiser.gradient.double() / off.numel()
     for parameter, gradient in zip(wanted, gradients.split([each.numel() for each in before]), strict=True):
         assert (parameter.flatten() - gradient).abs().max() <= 1e-5 * parameter.abs().max()
     figures = figures_of(learner)
@@ -179,12 +179,12 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
         wake_autograd("cuda")
         adam = Adam(list(module.parameters()), device="cuda")
         other = TorchValues(module, mine.head, mine._ops, adam, mine.scale, "float32", "cuda")
-        observations, batch = learner._flat
+        observations, batch = learner.samples
         chosen = torch.randperm(len(observations), device="cuda")[: len(observations) // 2].int()
         for indices in (None, chosen):
             totals = torch.full((2, TOTALS), torch.nan, device="cuda")
             for networks, sums in zip((mine, other), totals, strict=True):
-                networks.gradient(observations, batch, indices, learner._settings, learner._scalars, sums)
+                networks.gradient(observations, batch, indices, learner.loss_settings, learner.scalars, sums)
             one, another = mine.optimiser.gradient, adam.gradient
             assert torch.linalg.norm(one - another) <= off * torch.linalg.norm(another)
             torch.testing.assert_close(*totals, rtol=off, atol=off)
@@ -198,8 +198,8 @@ def test_an_action_is_worth_the_mean_of_its_elements(device: str) -> None:
     place = resolve_device(device)
     config = pqn(device, FIELD, params=FIELD_PARAMS, epochs=1, minibatches=1)
     trainer = Trainer(config)
-    trainer._roll_out()
-    trainer._learn()
+    trainer.roll_out()
+    trainer.learn()
     learner = trainer.learners["runner"]
     assert learner.policy_rows.head.width == 2
     assert learner.networks.epsilon is not None

@@ -33,6 +33,8 @@ class Learner(ABC):
         figures: What the last iteration was like.
         names: Of the figures; None: of this algorithm it means nothing.
         schedules: The schedules of what changes as training goes on, each with where its value is to stand.
+        scale: The running scale of observations; None: they are taken as they are.
+        streams: The states of its random numbers, by what they are for.
         waits: So many iterations it collects before it learns again, and does not run in graphs.
     """
 
@@ -59,11 +61,11 @@ class Learner(ABC):
             turns: What it draws random numbers for, and how often in an iteration.
         """
         self.policy_rows, self.module, self.networks, self.config = policy_rows, module, networks, config
-        self._scale, self._limit, self._group = scale, limit, group
+        self.scale, self._limit, self._group = scale, limit, group
         self.why_torch = ""
         keys = [[derived_seed(config.seed, purpose, policy_rows.name), 0] for purpose in turns]
         streams = torch.tensor(keys, device=device)
-        self._streams = dict(zip(turns, streams, strict=True))
+        self.streams = dict(zip(turns, streams, strict=True))
         self._counters, self._turns = streams[:, 1], torch.tensor([*turns.values()], device=device)
 
     def describe(self, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,17 +103,17 @@ class Learner(ABC):
         del whole
         return {
             "module": {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()},
-            "streams": {name: stream.clone() for name, stream in self._streams.items()},
-            "observations": None if self._scale is None else self._scale.state(),
+            "streams": {name: stream.clone() for name, stream in self.streams.items()},
+            "observations": None if self.scale is None else self.scale.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave."""
         self.module.load_state_dict(state["module"])  # into an optimiser's flat buffer, of which they are views
-        for name, stream in self._streams.items():
+        for name, stream in self.streams.items():
             stream.copy_(state["streams"][name])
-        if self._scale is not None:
-            self._scale.load(state["observations"])
+        if self.scale is not None:
+            self.scale.load(state["observations"])
 
     def _taken(self, storage: Mapping[str, RoleStorage], name: str) -> torch.Tensor:
         """The rows of what a horizon left, ``[steps, rows, ...]``."""
@@ -133,7 +135,7 @@ class Learner(ABC):
     def _end(self, observations: Rows, alive: torch.Tensor | None) -> None:
         """Ends an iteration: other random numbers, and what follows running statistics of flat observations."""
         self._counters.add_(self._turns)
-        if self._scale is not None:
-            self._scale.learn(observations, alive)
+        if self.scale is not None:
+            self.scale.learn(observations, alive)
         for buffer in self.module.buffers():  # which a module may change as it goes, by what it has seen
             self._group.take_first(buffer)

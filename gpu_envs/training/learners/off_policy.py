@@ -37,6 +37,14 @@ class OffPolicyLearner(Learner):
     """A policy that puts each horizon into a buffer, and learns from batches that are drawn from there.
 
     It waits for as long as it warms up: before it has ever learnt it takes random actions then.
+
+    Attributes:
+        replay: The buffer.
+        exploration: The noise on its actions.
+        actions: Of the horizon, ``[horizon, rows, width]``, from -1 to 1.
+        batch: The transitions that an update last drew, and ``normals``, the random numbers it used.
+        gradient_step: What learns from a batch.
+        rate: The learning rate.
     """
 
     networks: TorchActor
@@ -53,10 +61,10 @@ class OffPolicyLearner(Learner):
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, device=device)
 
-        self._actions = made(config.horizon, rows, head.width)
+        self.actions = made(config.horizon, rows, head.width)
         self._acted = made(rows, head.width)
         self.replay = Replay(rows, config.slots, features, head.width, device, config.cpu_threads, limit)
-        self._drawn = Transitions.made(config.batch, features, head.width, device)
+        self.batch = Transitions.made(config.batch, features, head.width, device)
         self._first = group.rank * config.batch  # of the samples of all processes
         self._ops = Ops(head, device, config.cpu_threads)
         last = [*networks.module.actor.children()][-1:] if config.exploration == "state" else []
@@ -64,25 +72,25 @@ class OffPolicyLearner(Learner):
         self.exploration = Exploration(config.exploration, policy_rows, hidden, self._ops, device)
         self.figures = made(len(_FIGURES))
         places = dict(zip(_FIGURES, torch.split(self.figures, 1), strict=True))
-        self._rate, self._largest = places["learning_rate"], places["largest_observation"]
+        self.rate, self._largest = places["learning_rate"], places["largest_observation"]
         target = -float(head.width) if config.target_entropy is None else config.target_entropy
         default = isinstance(module, PerceptronActorCritic)
         self.why_torch = why_torch(config, features, head, device, default=default)
         update = update_of(config, self.why_torch, features, head, device)
-        self._update: ActorCriticUpdate = update(networks, config, self._rate, device, group, target)
-        self._normal = made(self._update.numbers * config.batch, head.width)
-        self._beside_normal = self._ops.beside_normal(len(self._normal))
-        self.schedules = [(config.learning_rate, self._rate)]
+        self.gradient_step: ActorCriticUpdate = update(networks, config, self.rate, device, group, target)
+        self.normals = made(self.gradient_step.numbers * config.batch, head.width)
+        self._beside_normal = self._ops.beside_normal(len(self.normals))
+        self.schedules = [(config.learning_rate, self.rate)]
         of_entropy = ("entropy", "temperature")
         self.names = tuple(name if networks.stochastic or name not in of_entropy else None for name in _FIGURES)
-        self._flat: tuple[Rows, torch.Tensor | None] | None = None
+        self.samples: tuple[Rows, torch.Tensor | None] | None = None
         self._begun = False
         self._wait()
 
     @property
     def optimisers(self) -> Sequence[Adam]:
         """Of the critics, the actor and the temperature."""
-        return self._update.optimisers
+        return self.gradient_step.optimisers
 
     def describe(self, run: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: getattr(self.config, name) for name in ("algorithm", "slots", "exploration")}
@@ -101,7 +109,7 @@ class OffPolicyLearner(Learner):
     # --- the horizon ---
 
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> torch.Tensor:
-        stream, actions, exploration = self._streams["actions"], self._actions[t], self.exploration
+        stream, actions, exploration = self.streams["actions"], self.actions[t], self.exploration
         if exploration.follows and t > 0:
             exploration.begin_anew(self._ended(t - 1, storage))
         if self.waits and not self._begun:  # evenly: a normal number's place in its distribution is
@@ -132,48 +140,48 @@ class OffPolicyLearner(Learner):
             self._taken(storage, name) for name in ("rewards", "terminations", "truncations")
         )
         self.replay.insert(
-            whole(observations), self._actions, rewards, terminations, truncations,
+            whole(observations), self.actions, rewards, terminations, truncations,
             None if alive is None else alive[:horizon],
             None if self._limit is None else whole(self._seen_last(storage)),
         )  # fmt: skip
         if self.exploration.follows:
             self.exploration.begin_anew(self._ended(horizon - 1, storage))
         living = None if alive is None else alive[:horizon].reshape(-1)
-        self._flat = observations[:horizon].flatten(0, 1), living
+        self.samples = observations[:horizon].flatten(0, 1), living
 
     # --- the update ---
 
     def update(self) -> None:
-        assert self._flat is not None
-        config, update, batch = self.config, self._update, self._drawn
+        assert self.samples is not None
+        config, update, batch = self.config, self.gradient_step, self.batch
         update.sums.zero_()
         for number in range(0 if self.waits else config.updates):
             self.replay.draw(
-                batch, self._streams["replay"], number, n_step=config.n_step, gamma=config.gamma, first=self._first
+                batch, self.streams["replay"], number, n_step=config.n_step, gamma=config.gamma, first=self._first
             )
             self._ops.normal(
-                self._normal,
-                stream=self._streams["noise"],
+                self.normals,
+                stream=self.streams["noise"],
                 turn=number,
-                first_row=self._group.rank * len(self._normal),
+                first_row=self._group.rank * len(self.normals),
                 beside=self._beside_normal,
             )
             delay = config.policy_delay if config.algorithm == "td3" else 1
-            update.learn(batch, self._normal, actor=number % delay == delay - 1)
+            update.learn(batch, self.normals, actor=number % delay == delay - 1)
         means = update.sums / update.sums[:, _ALIVE : _ALIVE + 1].clamp(min=1.0)
         found = {name: means[int(name != "value_loss"), SUMS.index(name)] for name in _FIGURES[:3]}
         found |= {"temperature": update.log_temperature.detach().exp()[0], "gradient_norm": update.norm[0]}
         torch.stack([found[name] for name in _FIGURES[: len(found)]], out=self.figures[: len(found)])
-        self._end(*self._flat)
+        self._end(*self.samples)
 
     # --- what is kept ---
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        assert self._flat is not None
+        assert self.samples is not None
         critics, actor, *_ = self.optimisers
         return {
-            "observations": largest_of(self._flat[0]),
-            "returns": self._drawn.returns,
+            "observations": largest_of(self.samples[0]),
+            "returns": self.batch.returns,
             "the critics' gradient": critics.gradient,
             "the critics' parameters": critics.flat,
             "the actor's gradient": actor.gradient,
@@ -186,7 +194,7 @@ class OffPolicyLearner(Learner):
             buffer = self.replay.state() if self.config.keep_buffer else None
         return (
             super().state(whole=whole)
-            | self._update.state()
+            | self.gradient_step.state()
             | {
                 "begun": self._begun,
                 "own": {"replay": buffer, "exploration": self.exploration.state()},
@@ -195,7 +203,7 @@ class OffPolicyLearner(Learner):
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
-        self._update.load(state)
+        self.gradient_step.load(state)
         self._begun, own = state["begun"], state["own"]
         self.replay.load(None if own is None else own["replay"])
         self.exploration.load(None if own is None else own["exploration"])

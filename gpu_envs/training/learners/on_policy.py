@@ -29,7 +29,17 @@ _KL_MARGIN = 1.5
 
 @final
 class OnPolicyLearner(Learner):
-    """A policy that learns from each horizon once, by ``FIGURES`` as its figures."""
+    """A policy that learns from each horizon once, by ``FIGURES`` as its figures.
+
+    Attributes:
+        actions: Of the horizon, ``[horizon, rows, width]``; likewise ``log_probs``, ``advantages`` and ``returns``.
+        values: Of all observations, ``[horizon + 1, rows]``.
+        samples: What the update learns from: observations, and all else, a row for each step of an agent.
+        indices: The samples in the order of the epoch; None: in the order of the horizon.
+        cuts: Where minibatches begin and end among them.
+        scalars: The mean and the inverse standard deviation of advantages, the entropy's weight and the clip range.
+        reward_scale: The running scale of rewards; None: they are taken as they are.
+    """
 
     networks: PolicyNetworks
 
@@ -40,23 +50,23 @@ class OnPolicyLearner(Learner):
         """Allocates; the group's samples count as one batch."""
         turns = {"actions": config.horizon, "minibatches": config.passes[0]}
         super().__init__(policy_rows, module, networks, scale, config, device, limit, group, turns)
-        self._optimiser = optimiser
+        self.optimiser = optimiser
         kept = SampleStorage(config, policy_rows.rows, policy_rows.head, device)
 
         def made(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._actions, self._log_probs, self._values = kept.actions, kept.log_probs, kept.values
-        self._advantages, self._returns, self._acted = kept.advantages, kept.returns, kept.acted
-        self._sums, self._indices = kept.sums, kept.indices
+        self.actions, self.log_probs, self.values = kept.actions, kept.log_probs, kept.values
+        self.advantages, self.returns, self._acted = kept.advantages, kept.returns, kept.acted
+        self._sums, self.indices = kept.sums, kept.indices
         self._places, self._last_values = kept.places, kept.last_values
         self._advantage = Advantages(device, config.cpu_threads)
         self._measure = Measure(kept.moments, device, config.cpu_threads, group)
-        self._rewards = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
+        self.reward_scale = RewardScale(policy_rows.rows, device, group) if config.normalise_rewards else None
         each, minibatches = policy_rows.each, config.passes[1]  # agents that share observations stay together
         samples = config.horizon * policy_rows.rows // each
-        shuffled = self._indices is not None
-        self._permutation = Permutation(samples, device, config.cpu_threads, each=each) if shuffled else None
+        shuffled = self.indices is not None
+        self.permutation = Permutation(samples, device, config.cpu_threads, each=each) if shuffled else None
         if minibatches > samples:
             of_each = f" of {each} agents each" if each > 1 else ""
             name = policy_rows.name
@@ -64,24 +74,24 @@ class OnPolicyLearner(Learner):
                 f"minibatches is {minibatches}; a horizon of the policy {name!r} has {samples} samples{of_each}"
             )
         # their sizes differ by one at most
-        self._cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
-        self._settings = LossSettings(
+        self.cuts = [number * samples // minibatches * each for number in range(minibatches + 1)]
+        self.loss_settings = LossSettings(
             clipped=config.algorithm == "ppo", value_clip=config.value_clip, value_weight=config.value_weight
         )
-        self._scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
-        self._normaliser = self._scalars[:2] if config.normalise_advantages else None
+        self.scalars = torch.tensor([0.0, 1.0, 0.0, config.clip], device=device)
+        self._normaliser = self.scalars[:2] if config.normalise_advantages else None
         self._stop = made(1, dtype=torch.int32) if config.target_kl is not None else None
         self.figures = made(len(FIGURES))
         self._sums_of_losses = self.figures[:TOTALS]
         places = dict(zip(FIGURES, torch.split(self.figures, 1), strict=True))
-        self._norm, self._rate = places["gradient_norm"], places["learning_rate"]
-        rates: list[Target] = [(config.learning_rate, self._rate), (config.entropy_weight, self._scalars[2:3])]
+        self._norm, self.rate = places["gradient_norm"], places["learning_rate"]
+        rates: list[Target] = [(config.learning_rate, self.rate), (config.entropy_weight, self.scalars[2:3])]
         self.schedules = [*rates, *([] if networks.epsilon is None else [(config.epsilon, networks.epsilon)])]
         valued = networks.epsilon is not None
         self.names = tuple(None if valued and name in OF_DISTRIBUTIONS else name for name in FIGURES)
-        self._flat: tuple[Rows, Samples] | None = None
+        self.samples: tuple[Rows, Samples] | None = None
         most_kl = math.inf if config.target_kl is None else _KL_MARGIN * config.target_kl
-        self._how = Step(self._rate, config.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
+        self._how = Step(self.rate, config.max_grad_norm, self._norm, self._stop, most_kl, self._sums_of_losses)
 
     # --- the horizon ---
 
@@ -91,12 +101,12 @@ class OnPolicyLearner(Learner):
         noted = self.networks.notes_largest
         alive = {name: s.alive[t] for name, s in storage.items() if s.alive is not None and noted}
         self.policy_rows.act(
-            self.networks, observations, self._actions[t], self._log_probs[t],
-            self._values[t] if self.networks.acts_with_value else None, self._acted, self._streams["actions"], t,
+            self.networks, observations, self.actions[t], self.log_probs[t],
+            self.values[t] if self.networks.acts_with_value else None, self._acted, self.streams["actions"], t,
             action_mask=self.policy_rows.take(masks, 0) if self.policy_rows.masked else None,
             largest=self._measure.largest if noted else None, alive=self.policy_rows.take(alive, 0) if alive else None,
         )  # fmt: skip
-        return self._actions[t] if self._acted is None else self._acted
+        return self.actions[t] if self._acted is None else self._acted
 
     @property
     def chosen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
@@ -105,7 +115,7 @@ class OnPolicyLearner(Learner):
         Actions and log-probabilities have a row for each step. Then come the environment's actions of one step, where
         those are others, and the stream.
         """
-        return self._actions, self._log_probs, self._acted, self._streams["actions"]
+        return self.actions, self.log_probs, self._acted, self.streams["actions"]
 
     def conclude(self, storage: Mapping[str, RoleStorage]) -> None:
         config = self.config
@@ -119,27 +129,27 @@ class OnPolicyLearner(Learner):
         masks = self._taken(storage, "action_mask") if self.policy_rows.masked else None
         self._value(observations, alive_rows, masks)
         bootstrap = self._bootstrap(storage, terminations, truncations)
-        if self._rewards is not None and self._sums is not None:
+        if self.reward_scale is not None and self._sums is not None:
             self._advantage.discounted(
-                rewards, terminations, truncations, alive, config.gamma, self._rewards.running, *self._sums
+                rewards, terminations, truncations, alive, config.gamma, self.reward_scale.running, *self._sums
             )
-            self._rewards.learn(*self._sums)
+            self.reward_scale.learn(*self._sums)
         self._advantage.compute(
-            rewards, self._values, terminations, truncations, alive, bootstrap, config.gamma, config.gae_lambda,
-            self._advantages, self._returns, self._rewards.scale if self._rewards is not None else None,
+            rewards, self.values, terminations, truncations, alive, bootstrap, config.gamma, config.gae_lambda,
+            self.advantages, self.returns, self.reward_scale.scale if self.reward_scale is not None else None,
             self._measure.moments,
         )  # fmt: skip
         self._measure.write(self.figures, self._normaliser)
         flat = Samples(
-            actions=self._actions.view(-1, self.policy_rows.head.width),
-            log_probs=self._log_probs.view(-1),
-            advantages=self._advantages.view(-1),
-            returns=self._returns.view(-1),
-            values=self._values[:horizon].view(-1),
+            actions=self.actions.view(-1, self.policy_rows.head.width),
+            log_probs=self.log_probs.view(-1),
+            advantages=self.advantages.view(-1),
+            returns=self.returns.view(-1),
+            values=self.values[:horizon].view(-1),
             alive=None if alive is None else alive.reshape(-1),
             action_mask=None if masks is None else masks[:horizon].flatten(0, 1),
         )
-        self._flat = observations[:horizon].flatten(0, 1), flat
+        self.samples = observations[:horizon].flatten(0, 1), flat
 
     def _value(self, observations: Rows, alive: torch.Tensor | None, masks: torch.Tensor | None) -> None:
         """Values of all observations, and the largest of them that was seen."""
@@ -148,13 +158,13 @@ class OnPolicyLearner(Learner):
             last, of_last = observations[-1:].flatten(0, 1), None if alive is None else alive[-1]
             mask = None if masks is None else masks[-1]
             if self.networks.notes_largest:
-                self.networks.values(last, self._values[-1], largest=largest, alive=of_last, action_mask=mask)
+                self.networks.values(last, self.values[-1], largest=largest, alive=of_last, action_mask=mask)
             else:
                 raise_to_largest(largest, observations, alive)
-                self.networks.values(last, self._values[-1], action_mask=mask)
+                self.networks.values(last, self.values[-1], action_mask=mask)
             return
         self.networks.values(
-            observations.flatten(0, 1), self._values.view(-1), largest=largest,
+            observations.flatten(0, 1), self.values.view(-1), largest=largest,
             alive=None if alive is None else alive.flatten(),
             action_mask=None if masks is None else masks.flatten(0, 1),
         )  # fmt: skip
@@ -168,10 +178,10 @@ class OnPolicyLearner(Learner):
         enough; otherwise every row of every step is valued.
         """
         if self._limit is None:
-            return self._values[-1]
+            return self.values[-1]
         final = self._seen_last(storage).flatten(0, 1)
         if self.config.horizon > self._limit:
-            every = torch.empty_like(self._log_probs)
+            every = torch.empty_like(self.log_probs)
             self.networks.values(final, every.view(-1))
             return every
         self._advantage.places(terminations, truncations, self._places, each=self.policy_rows.each)
@@ -181,52 +191,53 @@ class OnPolicyLearner(Learner):
     # --- the update ---
 
     def update(self) -> None:
-        assert self._flat is not None
-        observations, batch = self._flat
+        assert self.samples is not None
+        observations, batch = self.samples
         epochs, minibatches = self.config.passes
         if self._stop is not None:
             self._stop.zero_()
         for epoch in range(epochs):
-            if self._indices is not None and self._permutation is not None:
-                self._permutation.write(self._indices, self._streams["minibatches"], epoch)
+            if self.indices is not None and self.permutation is not None:
+                self.permutation.write(self.indices, self.streams["minibatches"], epoch)
             for number in range(minibatches):
-                self._step(observations, batch, number)
+                self.step(observations, batch, number)
         self._end(observations, batch.alive)
 
-    def _step(self, observations: Rows, batch: Samples, number: int) -> None:
+    def step(self, observations: Rows, batch: Samples, number: int) -> None:
+        """Takes a gradient step on the minibatch of this number."""
         chosen = None
-        if self._indices is not None:
-            chosen = self._indices[self._cuts[number] : self._cuts[number + 1]]
-        self.networks.learn(observations, batch, chosen, self._settings, self._scalars, self._how)
+        if self.indices is not None:
+            chosen = self.indices[self.cuts[number] : self.cuts[number + 1]]
+        self.networks.learn(observations, batch, chosen, self.loss_settings, self.scalars, self._how)
 
     # --- what is kept ---
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        assert self._flat is not None
-        observations = self._flat[0]
+        assert self.samples is not None
+        observations = self.samples[0]
         return {
             "observations": largest_of(observations),
-            "values": self._values,
-            "log-probabilities": self._log_probs,
-            "advantages": self._advantages,
-            "the gradient": self._optimiser.gradient,
-            "the parameters": self._optimiser.flat,
+            "values": self.values,
+            "log-probabilities": self.log_probs,
+            "advantages": self.advantages,
+            "the gradient": self.optimiser.gradient,
+            "the parameters": self.optimiser.flat,
         }
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
         epsilon = self.networks.epsilon
         return super().state(whole=whole) | {
-            "optimiser": self._optimiser.state(),
+            "optimiser": self.optimiser.state(),
             "norm": self._norm.clone(),
-            "rewards": None if self._rewards is None else self._rewards.state(),
+            "rewards": None if self.reward_scale is None else self.reward_scale.state(),
             **({} if epsilon is None else {"epsilon": epsilon.clone()}),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
-        self._optimiser.load(state["optimiser"])
+        self.optimiser.load(state["optimiser"])
         self._norm.copy_(state["norm"])
         if self.networks.epsilon is not None:
             self.networks.epsilon.copy_(state["epsilon"])
-        if self._rewards is not None:
-            self._rewards.load(state["rewards"])
+        if self.reward_scale is not None:
+            self.reward_scale.load(state["rewards"])
