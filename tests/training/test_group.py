@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, with_package
-from trainers import GRID, after, saved, small, timeless
+from trainers import GRID, after, small, timeless
 
 torch = pytest.importorskip("torch")
 
