@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import assert_same_bits, forgotten, numpy_of
-from trainers import FIELD, FIELD_PARAMS, GRID, small
+from trainers import FIELD, FIELD_PARAMS, GRID, saved, small
 
 torch = pytest.importorskip("torch")
 
@@ -195,9 +195,8 @@ def test_modules_of_the_users_own_learn(algorithm: str, device: str) -> None:
         torch.manual_seed(1)
         module: Any = Apart(4, 2)
         first = [p.detach().clone() for p in module.parameters()]
-        trainer = Trainer(
-            small(device, algorithm=algorithm, num_envs=16), modules={"agent": Together(module) if together else module}
-        )
+        modules = {"agent": Together(module) if together else module}
+        trainer = Trainer(small(device, algorithm=algorithm, num_envs=16), modules=modules)
         trainer.iterate(3)
         after = [p.detach().cpu() for p in module.parameters()]
         moved = [not torch.equal(one, other) for one, other in zip(first, after, strict=True)]
@@ -350,12 +349,6 @@ def test_a_part_that_is_not_to_learn_stays(part: str, device: str) -> None:
         assert same == (name.startswith(part) or name == "never_used")
 
 
-def test_a_shared_policy_needs_no_module(device: str) -> None:
-    trainer = Trainer(small(device, GRID, policies={"tagger": "own"}))
-    assert list(trainer.learners) == ["own", "runner"]
-    trainer.iterate(1)
-
-
 def test_a_module_for_nobody_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match=r"modules names 'agnt', which is no policy that learns. Did you mean 'agent'"):
         Trainer(small(device), modules={"agnt": Apart(4, 2)})
@@ -368,9 +361,8 @@ def test_first_weights(activation: str, normalised: bool, shared: bool) -> None:
     """Undecided, and of the seed alone."""
     box = Head("box", (2,), (), (-1.0, -1.0), (1.0, 1.0), scalar=False)
     for head in (FIVE, box):
-        config = small(
-            "cpu", hidden=(32, 24), activation=activation, layer_norm=normalised, shared_trunk=shared, initial_std=0.5
-        )  # fmt: skip
+        given: dict[str, Any] = {"layer_norm": normalised, "shared_trunk": shared, "initial_std": 0.5}
+        config = small("cpu", hidden=(32, 24), activation=activation, **given)
         made = [default_policy(7, head, config, torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
         inputs = torch.randn(100, 7, generator=torch.Generator().manual_seed(0))
         (parameters, values), again, other = ([t.detach() for t in module(inputs)] for module in made)
@@ -452,15 +444,10 @@ def test_a_frozen_policy_acts_as_it_was_and_stays_so(env: str, tmp_path: Path, d
     config = small(device, env, normalise_observations=True, total_steps=steps, run_dir=run, fused=False, **settings)
     train(config, progress=False)
     theirs = Trainer(config)
-    latest = RunDirectory.open(run).checkpoints.latest()
-    assert latest is not None
-    theirs.load(load(latest, theirs.device))
+    theirs.load(saved(run, theirs.device))
 
-    for source, policy in (
-        (f"frozen:{run}", "runner"),
-        (f"frozen:{run}:runner", "runner"),
-        (f"frozen:{run}:tagger", "tagger"),
-    ):
+    for which, policy in (("", "runner"), (":runner", "runner"), (":tagger", "tagger")):
+        source = f"frozen:{run}{which}"
         trainer = Trainer(small(device, env, policies={"runner": source}, seed=9, **settings))
         assert list(trainer.learners) == ["tagger"]
         name = f"{source} (runner)"
@@ -482,24 +469,22 @@ def test_what_cannot_be_frozen_is_refused(tmp_path: Path, device: str) -> None:
     run, empty = str(tmp_path / "run"), tmp_path / "empty"
     train(small(device, GRID, total_steps=1, run_dir=run), progress=False)
     train(small(device, total_steps=1, run_dir=str(tmp_path / "other")), progress=False)
-    cases = (
-        (f"{tmp_path / 'nun'}", FileNotFoundError, r"--policy runner=frozen:\S*nun: .*nun does not exist"),
-        (f"{run}:taggr", CheckpointError, "has no policy 'taggr'; it has tagger, runner"),
-        (str(tmp_path / "other"), CheckpointError, "does not fit the agents it is to act for"),
-    )
-    for source, error, message in cases:
-        with pytest.raises(error, match=message):
-            Trainer(small(device, GRID, policies={"runner": f"frozen:{source}"}))
     RunDirectory.create(empty, small(device))
-    with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        Trainer(small(device, GRID, policies={"runner": f"frozen:{empty}"}))
+    for source, message in (
+        (f"{tmp_path / 'nun'}", r"--policy runner=frozen:\S*nun: .*nun does not exist"),
+        (f"{run}:taggr", "has no policy 'taggr'; it has tagger, runner"),
+        (f"{tmp_path / 'other'}", "does not fit the agents it is to act for"),
+        (f"{empty}", "no checkpoint yet"),
+    ):
+        with pytest.raises((FileNotFoundError, CheckpointError), match=message):
+            Trainer(small(device, GRID, policies={"runner": f"frozen:{source}"}))
 
 
 def test_which_of_several_policies_is_to_act_has_to_be_said(tmp_path: Path, device: str) -> None:
     run, alone = str(tmp_path / "run"), str(tmp_path / "alone")
-    few: dict[str, Any] = {"total_steps": 1}
-    train(small(device, GRID, run_dir=run, policies={"tagger": "a", "runner": "b"}, **few), progress=False)
-    train(small(device, GRID, run_dir=alone, policies={"tagger": "a", "runner": "a"}, **few), progress=False)
+    for folder, runner in ((run, "b"), (alone, "a")):
+        policies = {"tagger": "a", "runner": runner}
+        train(small(device, GRID, run_dir=folder, policies=policies, total_steps=1), progress=False)
     with pytest.raises(CheckpointError, match=r"several policies, a, b, and none is called 'runner'.*runner=frozen:"):
         Trainer(small(device, GRID, policies={"runner": f"frozen:{run}"}))
     Trainer(small(device, GRID, policies={"runner": f"frozen:{run}:b"}))
