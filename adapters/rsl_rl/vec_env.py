@@ -119,7 +119,7 @@ class VecEnv(RslRlVecEnv):
         self._action_shape = (count, *action)
         self._size = torch.Size([count])
         self._real = getattr(torch, made.precision)
-        self._middle, self._half = _to_bounds(space, self.device) if rescale_actions else (None, None)
+        self._middle, self._half = to_bounds(space, self.device) if rescale_actions else (None, None)
         self._log = EpisodeLog(made)
         made.reset(seed=seed)
 
@@ -209,7 +209,7 @@ def _groups(env: VectorEnv) -> dict[str, gymnasium.Space[Any]]:
     return dict(space.items()) if isinstance(space, gymnasium.spaces.Dict) else {GROUP: space}
 
 
-def _to_bounds(space: Any, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def to_bounds(space: Any, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """What to add to, and multiply with, an action from -1 to 1; None each where there is nothing to do."""
     bounded = (np.isfinite(space.low) & np.isfinite(space.high)).ravel()
     low = np.where(bounded, space.low.ravel(), -1).astype(np.float64)

@@ -325,7 +325,7 @@ def test_single_copies_go_on_alone(env_id: str, device: str, copied: Callable[[A
     assert twin.spec == env.spec
     env.close()
     steps_of(other, env_id, 30)
-    assert copied(env.unwrapped)._env.closed
+    assert copied(env.unwrapped)._env.closed  # noqa: SLF001 - the environment within has no other name
 
 
 @each_copy
@@ -502,7 +502,7 @@ def test_single_closes_twice(single: gymnasium.Env[Any, Any], env_id: str) -> No
 def test_single_is_on_the_cpu(env_id: str) -> None:
     """One replica is quicker on the CPU, so that is where it is."""
     env: Any = gymnasium.make(f"gpu_envs/{env_id}").unwrapped
-    assert env._env.device == "cpu"
+    assert env._env.device == "cpu"  # noqa: SLF001 - the environment within has no other name
 
 
 BOUNDED = [env_id for env_id in IDS if "low" in gpu_envs.spec(env_id).options]

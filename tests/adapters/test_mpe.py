@@ -46,7 +46,7 @@ def test_a_step_tells_what_mpe2s_tells(env_id: str) -> None:
             actions = {agent: mine.action_space(agent).sample() for agent in mine.agents}
             observations, rewards, _, _, infos = mine.step(actions)
             other.current_actions = [actions[agent] for agent in other.possible_agents]
-            other._execute_world_step()
+            other._execute_world_step()  # noqa: SLF001 - mpe2 steps its world by no public name
             for agent in mine.agents:
                 np.testing.assert_allclose(observations[agent], other.observe(agent), rtol=0, atol=1e-6, err_msg=turn)
                 assert rewards[agent] == pytest.approx(other.rewards[agent], abs=1e-6)

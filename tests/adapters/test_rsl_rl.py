@@ -99,7 +99,7 @@ def test_contract(env_id: str, device: str) -> None:
 def test_bounds_are_where_one_is(low: list[float], high: list[float], at_ends: list[list[float]]) -> None:
     """-1 and 1 are the bounds; numbers without both bounds stay as they are."""
     space = gymnasium.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
-    middle, half = rsl_rl.vec_env._to_bounds(space, torch.device("cpu"))
+    middle, half = rsl_rl.vec_env.to_bounds(space, torch.device("cpu"))
     ends = torch.tensor([[-1.0], [1.0]]).expand(2, len(low))
     half = torch.ones(len(low)) if half is None else half
     assert (ends * half + (0 if middle is None else middle)).tolist() == at_ends

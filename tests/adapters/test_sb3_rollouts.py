@@ -87,7 +87,7 @@ def test_no_step_leaves_its_arrays_in_the_algorithm(algorithm: Any, device: str)
     venv = Recorder(vec("CartPole-v1", 4, device=device))
     model = algorithm("MlpPolicy", venv, n_steps=8, batch_size=32, n_epochs=1, device="cpu", seed=0)
     model.learn(32)
-    last, starts = model._last_obs, model._last_episode_starts
+    last, starts = model._last_obs, model._last_episode_starts  # noqa: SLF001 - where SB3 keeps what it saw last
     assert_same_bits(last, venv.observations[-1])
     kept = last.copy(), starts.copy()
     venv.step(np.zeros(4, np.int64))
@@ -217,7 +217,7 @@ def test_both_learn_the_same_where_nothing_is_cut(device: str) -> None:
         model = algorithm("MlpPolicy", venv, n_steps=32, batch_size=64, n_epochs=3, device="cpu", seed=2)
         models.append(model.learn(32 * 8 * 5))
     assert_same_bits(parameters_of(models[1]), parameters_of(models[0]))
-    assert_same_bits(models[1]._last_obs, models[0]._last_obs)
+    assert_same_bits(models[1]._last_obs, models[0]._last_obs)  # noqa: SLF001 - where SB3 keeps what it saw last
 
 
 def test_both_see_what_is_normalised(device: str) -> None:

@@ -370,8 +370,8 @@ def test_it_counts_the_episodes_of_replicas(device: str, algorithm: Any, tmp_pat
     agent.writer.close()
     assert len(lengths) >= 6
     assert sum(out) >= 10
-    assert [int(counted) for (counted,) in agent._track_timesteps] == lengths
-    assert [float(counted) for (counted,) in agent._track_rewards] == pytest.approx(returns, abs=1e-4)
+    assert [int(counted) for (counted,) in agent._track_timesteps] == lengths  # noqa: SLF001 - skrl's own counters
+    assert [float(counted) for (counted,) in agent._track_rewards] == pytest.approx(returns, abs=1e-4)  # noqa: SLF001 - skrl's own counters
 
 
 @pytest.mark.parametrize("algorithm", [skrl.IPPO, skrl.MAPPO])

@@ -112,7 +112,7 @@ def test_a_mask_alone_resets_too(device: str) -> None:
     first = env.reset()["observation"].clone()
     mask = torch.tensor([[True], [False]], device=device)
     given = TensorDict({"_reset": mask}, batch_size=[2], device=device)
-    second = env._reset(given)["observation"]
+    second = env._reset(given)["observation"]  # noqa: SLF001 - what TorchRL calls
     assert_same_bits((second == first).all(1), torch.tensor([False, True]))
 
 
@@ -252,9 +252,9 @@ def test_nothing_waits_for_the_device(env_id: str, categorical: bool) -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         for action in actions:
-            following = env._step(action)
+            following = env._step(action)  # noqa: SLF001 - what TorchRL calls
             ended += following["done"].sum()
-            again = env._reset(TensorDict({"_reset": following["done"]}, batch_size=[100], device=env.device))
+            again = env._reset(TensorDict({"_reset": following["done"]}, batch_size=[100], device=env.device))  # noqa: SLF001 - what TorchRL calls
         for action in actions:  # nor does TorchRL, where the environment is not wrapped
             _, now = env.step_and_maybe_reset(now.update(action))
     finally:

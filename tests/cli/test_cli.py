@@ -37,18 +37,18 @@ class Trainer:
         self.error = error
         self.returns = {"agent": 487.25}
 
-    def _result(self, run_dir: str | None) -> Result:
+    def result(self, run_dir: str | None) -> Result:
         if self.error is not None:
             raise self.error
         return Result(run_dir, self.reason, iterations=12, steps=3_000_000, seconds=1.5, returns=self.returns)
 
     def train(self, config: Config, *, progress: bool | None = None) -> Result:
         self.asked.append((config, progress))
-        return self._result("runs/my run")
+        return self.result("runs/my run")
 
     def resume(self, run: str, *, progress: bool | None = None, **changes: Any) -> Result:
         self.asked.append((run, changes.get("total_steps"), progress))
-        return self._result(run)
+        return self.result(run)
 
     def evaluate(self, run: str, **options: Any) -> dict[str, SimpleNamespace]:
         self.asked.append((run, options))
@@ -469,7 +469,7 @@ def test_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("/somewhere/else.py", "gpu-envs"),
     ):
         monkeypatch.setattr(sys, "argv", [started])
-        assert f"  {called} play runs/x" in reports.training_report(Trainer()._result("runs/x"))
+        assert f"  {called} play runs/x" in reports.training_report(Trainer().result("runs/x"))
     monkeypatch.setenv("PATH", str(program.parent))
     monkeypatch.setattr(sys, "argv", [str(program)])
     assert reports.this_program() == "gpu-envs"

@@ -97,7 +97,7 @@ def test_memory_that_is_not_there(make: Make, variant: Variant, device: str, mod
     assert {name.partition(".")[0] for name in buffers} >= {"running_return", *KEPT[:2]}
     assert all(of_statistics(name) or name == "records" for name in buffers)
     assert not [name for name in bare.simulation.buffers if of_statistics(name)]
-    bytes_of = [sum(array.nbytes for array in env.simulation._allocated.values()) for env in (plain, bare)]
+    bytes_of = [sum(array.nbytes for array in env.simulation._allocated.values()) for env in (plain, bare)]  # noqa: SLF001 - what is allocated, which nothing public sums
     real = 4 * sum(np.prod(shape_of(plain, "rewards", role)[0]) for role in roles_of(plain))
     assert bytes_of[0] - bytes_of[1] >= real, "at least the running returns"
     layout = layout_of(bare.simulation.config, bare.backend.traits)

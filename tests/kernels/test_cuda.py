@@ -115,7 +115,7 @@ def test_torch_streams(make: Make, torch: Any, variant: Variant, mode: str) -> N
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # tens of milliseconds, in which another stream would run ahead
+        torch.cuda._sleep(50_000_000)  # noqa: SLF001 - tens of milliseconds, in which another stream would run ahead
         for into, action in zip(given, block, strict=True):
             fill(into, action)
         kept = [cloned(env, env.step(joined_actions(env, action))) for action in given]
@@ -379,7 +379,7 @@ def test_step_launches_while_the_device_is_busy(make: Make, torch: Any, variant:
     given = placed(env, draw(env, 1)[0], TORCH)
     env.step(given)
     torch.cuda.synchronize()
-    torch.cuda._sleep(500_000_000)  # a quarter of a second and more
+    torch.cuda._sleep(500_000_000)  # noqa: SLF001 - a quarter of a second and more
     done = torch.cuda.Event()
     for _ in range(10):
         env.step(given)
@@ -437,7 +437,7 @@ def test_numpy_output_comes_in_one_transfer(make: Make, variant: Variant) -> Non
     """Whatever a step gives, and a second where episodes end in it; what was given stays as it was."""
     envs = [made(make, variant, 5, place, autoreset_mode="SameStep") for place in (Place("cuda", "numpy"), HOST)]
     transfers: list[Any] = []
-    for memory in envs[0].simulation.arrays._together:
+    for memory in envs[0].simulation.arrays._together:  # noqa: SLF001 - the block of memory that results share
         memory.device = Counted(memory.device, transfers)
     for env in envs:
         env.reset(seed=1)

@@ -103,7 +103,7 @@ class TestStableBaselines3:
         from gpu_envs.adapters.sb3.results import DeviceResults, shapes_of
 
         one, other = sb3.VecEnv(made(shown), seed=3), sb3.VecEnv(made(shown), seed=3)
-        one._slots._results = DeviceResults(shapes_of(one.env, None), None, one.env.device)
+        one._slots._results = DeviceResults(shapes_of(one.env, None), None, one.env.device)  # noqa: SLF001 - what only a GPU chooses, tried on a host
         assert_same_bits(one.reset(), other.reset())
         rng, ends = np.random.default_rng(0), 0
         for _ in range(STEPS):
@@ -345,7 +345,7 @@ class TestSkrl:
         for _ in range(STEPS):
             assert observations.dtype is torch.float32
             apart = by_key(unflatten_tensorized_space(SPACES[shown], observations))
-            expected = seen(shown, fields_of(wrapper.env if hasattr(wrapper, "env") else wrapper._env))
+            expected = seen(shown, fields_of(wrapper.env if hasattr(wrapper, "env") else wrapper._env))  # noqa: SLF001 - skrl's name for what it wraps
             parts = expected if isinstance(expected, dict) else {"": expected}
             assert_same_bits(
                 apart if isinstance(apart, dict) else {"": apart},

@@ -50,7 +50,7 @@ class Case:
         """The kernels for so many rows; where blocks are few, each has many tiles of a thousand, the last not full."""
         fused: Any = FusedNetworks(self.network(precision), "cuda", flat, gradient, scale, rows=rows)
         if few:
-            fused._processors, fused._update_blocks = 2, 4
+            fused._processors, fused._update_blocks = 2, 4  # noqa: SLF001 - as on a GPU with few processors
         return fused
 
 

@@ -66,11 +66,11 @@ def state_of(env: Any) -> dict[str, Any]:
 def _goals(agents: list[Any], marks: list[Any]) -> dict[str, Any]:
     """Which landmarks are goals: of all, or of each agent; and which one's colour is the key."""
     if getattr(agents[0], "_goal_b", None) is not None:
-        each = [next((k for k, mark in enumerate(marks) if mark is a._goal_b), None) for a in agents]
+        each = [next((k for k, mark in enumerate(marks) if mark is a._goal_b), None) for a in agents]  # noqa: SLF001 - mpe2's own
         return {"goal": each[0] if None in each else each}
     if getattr(agents[0], "_goal_a", None) is None:
         return {}
-    found = {"goal": next(k for k, mark in enumerate(marks) if mark is agents[0]._goal_a)}
+    found = {"goal": next(k for k, mark in enumerate(marks) if mark is agents[0]._goal_a)}  # noqa: SLF001 - mpe2's own
     if getattr(agents[-1], "_key", None) is not None:
         found["key"] = int(np.argmax(agents[-1].key))
     return found
@@ -107,7 +107,7 @@ def recorded(env_id: str, steps: int, continuous: bool, params: tuple[tuple[str,
             env.reset(seed=step)
         before.append(state_of(env))
         env.current_actions = [given[step] if continuous else int(given[step]) for given in actions]
-        env._execute_world_step()
+        env._execute_world_step()  # noqa: SLF001 - mpe2's own
         after.append(state_of(env))
         rewards.append([env.rewards[name] for name in env.possible_agents])
         seen.append([env.observe(name) for name in env.possible_agents])

@@ -84,7 +84,7 @@ def cartpole(env: Any, states: Reals, actions: Reals) -> Outcome:
     new_theta = theta + env.tau * (theta_dot if euler else new_theta_dot)
     over = np.maximum(np.abs(new_x) - env.x_threshold, np.abs(new_theta) - env.theta_threshold_radians)
     terminated = over > 0
-    rewards = np.where(terminated, -1.0, 0.0) if env._sutton_barto_reward else np.ones(len(x))
+    rewards = np.where(terminated, -1.0, 0.0) if env._sutton_barto_reward else np.ones(len(x))  # noqa: SLF001 - Gymnasium's own
     return Outcome(np.stack([new_x, new_x_dot, new_theta, new_theta_dot], 1), rewards, terminated, np.abs(over))
 
 

@@ -239,7 +239,7 @@ class SkrlTeam(Player):
 
     @property
     def raw(self) -> Any:
-        return self.adapter._env
+        return self.adapter._env  # noqa: SLF001 - skrl's name for what it wraps
 
     def by_role(self, by_agent: Mapping[str, Any]) -> Actions:
         """The arrays of a role's agents as one."""

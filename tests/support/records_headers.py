@@ -76,7 +76,7 @@ class RecordsCases:
             self._outcome = "skipped"
 
     def _watch_compiler(self, texts: dict[str, str]) -> None:
-        compiled = toolchain._compiled
+        compiled = toolchain._compiled  # noqa: SLF001 - every compilation is recorded here
         seen: dict[int, frozenset[str]] = {}
 
         def recorded(source: str, name: str, extra_flags: Sequence[str], folder: Path) -> Path:
@@ -90,7 +90,7 @@ class RecordsCases:
                 self._refused = True
                 raise
 
-        toolchain._compiled = recorded
+        toolchain._compiled = recorded  # noqa: SLF001 - every compilation is recorded here
 
     def _write(self, **record: object) -> None:
         self._file.write(json.dumps(record) + "\n")

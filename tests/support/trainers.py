@@ -131,7 +131,7 @@ def taken(trainer: Any, name: str) -> dict[str, np.ndarray]:
     learner, storage = trainer.learners[name], trainer.horizon_env.storage
     names = ("observations", "rewards", "terminations", "truncations", "final_obs", "alive")
     present = [n for n in names if getattr(next(iter(storage.values())), n) is not None]
-    arrays = {n: numpy_of(learner._taken(storage, n)) for n in present}
+    arrays = {n: numpy_of(learner._taken(storage, n)) for n in present}  # noqa: SLF001 - the rows of a policy, as its learner takes them
     horizon = len(arrays["rewards"])
     alive = arrays["alive"][:horizon] if "alive" in arrays else np.ones_like(arrays["terminations"])
     return arrays | {"alive": alive}

@@ -243,5 +243,5 @@ def test_beside_the_networks_torch_has_next_to_nothing_to_do(env: str, device: s
     with Noted() as noted:
         trainer.learn()
     counters = ["add_"] * len(trainer.learners)  # of random numbers
-    sums = ["new_empty"] * len(trainer.horizon_env.episodes(trainer._episode_sums))
+    sums = ["new_empty"] * len(trainer.horizon_env.episodes(trainer._episode_sums))  # noqa: SLF001 - counts what is allocated
     assert noted.done == [*counters, *sums, "cat"]

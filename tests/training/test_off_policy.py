@@ -43,9 +43,9 @@ class Plain:
         self.actor = copy.deepcopy(learner.module.actor).double()
         self.critics, aiming = (
             [self._critic(module.critics, number) for number in range(len(module.critics.weights[0]))]
-            for module in (learner.module, learner.gradient_step._targets)
+            for module in (learner.module, learner.gradient_step.targets)
         )
-        self.aims_of = [copy.deepcopy(learner.gradient_step._targets.actor).requires_grad_().double(), *aiming]
+        self.targets_of = [copy.deepcopy(learner.gradient_step.targets.actor).requires_grad_().double(), *aiming]
         self.log_temperature = torch.tensor(
             learner.gradient_step.log_temperature.item(), dtype=torch.float64, device=learner.rate.device
         )
@@ -94,7 +94,7 @@ class Plain:
     def aims(self) -> Any:
         _, _, returns, discounts, then = self.batch()
         config, (normal, _) = self.config, self.normals()
-        actor, *critics = self.aims_of
+        actor, *critics = self.targets_of
         with torch.no_grad():
             if config.algorithm == "sac":
                 actions, log_probs = self.gaussian(self.actor(then), normal)
@@ -189,7 +189,7 @@ class Plain:
             self.log_temperature.data.sub_(found["temperature"], alpha=rate)
             found["entropy"] = -log_probs.mean()
         with torch.no_grad():
-            for old, new in zip(self.aims_of, [self.actor, *self.critics], strict=True):
+            for old, new in zip(self.targets_of, [self.actor, *self.critics], strict=True):
                 for parameter, own in zip(old.parameters(), new.parameters(), strict=True):
                     parameter.lerp_(own, self.config.tau)
         return found
@@ -275,8 +275,8 @@ def test_a_truncated_episode_goes_on_from_its_own_last_observation(algorithm: st
     last = following if wrong else storage.final_obs.flatten(0, 2)[places]
     after = torch.where(truncated.unsqueeze(1), last, following)
     assert torch.equal(after, learner.batch.next_observations) is not wrong
-    aims = learner.gradient_step._aims(learner.batch, learner.batch.next_observations, learner.normals[:512])
-    own = learner.gradient_step._aims(learner.batch, after, learner.normals[:512])
+    aims = learner.gradient_step.td_targets(learner.batch, learner.batch.next_observations, learner.normals[:512])
+    own = learner.gradient_step.td_targets(learner.batch, after, learner.normals[:512])
     assert torch.equal(aims, own) is not wrong
     rewards = storage.rewards.flatten()[places]
     assert torch.equal(learner.batch.returns, rewards)
@@ -397,9 +397,9 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
     within, apart = (learner.gradient_step for learner in learners)
     assert isinstance(within, SmallBatchUpdate)
     assert isinstance(apart, SmallBatchUpdate)
-    assert apart._steps_too
-    apart._steps_too = False
-    for kernel in (apart._for_critics, apart._for_actor):
+    assert apart._steps_too  # noqa: SLF001 - the same step by other kernels
+    apart._steps_too = False  # noqa: SLF001 - the same step by other kernels
+    for kernel in (apart._for_critics, apart._for_actor):  # noqa: SLF001 - the same step by other kernels
         kernel.fill(alone=0)
     begun = within.state()["targets"]
     for learner in learners:

@@ -80,7 +80,7 @@ def test_numbers_begin_anew_where_an_episode_ended(kind: str, device: str) -> No
     for _ in range(4):
         trainer.iterate(1)
         storage = trainer.horizon_env.storage["agent"]
-        assert torch.equal(learner.exploration._new, storage.truncations[-1].flatten())
+        assert torch.equal(learner.exploration._new, storage.truncations[-1].flatten())  # noqa: SLF001 - who begins anew
 
 
 # --- the warm-up ---

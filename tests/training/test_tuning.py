@@ -156,7 +156,7 @@ def test_of_a_run_with_a_buffer_learning_is_measured(device: str) -> None:
     config = off_policy(device, warm_up=10_000, batch=6000, slots=40)
     found = tune(config, enough=True)
     assert [size.num_envs for size in found.sizes] == [256]
-    assert not any(learner.waits for learner in tuning._trial(config, 256, None).learners.values())
+    assert not any(learner.waits for learner in tuning._trial(config, 256, None).learners.values())  # noqa: SLF001 - a trial is no public run
 
 
 @pytest.mark.slow

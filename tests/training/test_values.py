@@ -178,7 +178,7 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
         module = copy.deepcopy(learner.module)
         wake_autograd("cuda")
         adam = Adam(list(module.parameters()), device="cuda")
-        other = TorchValues(module, mine.head, mine._ops, adam, mine.scale, "float32", "cuda")
+        other = TorchValues(module, mine.head, mine._ops, adam, mine.scale, "float32", "cuda")  # noqa: SLF001 - the same operations in another engine
         observations, batch = learner.samples
         chosen = torch.randperm(len(observations), device="cuda")[: len(observations) // 2].int()
         for indices in (None, chosen):

@@ -112,7 +112,7 @@ def test_steps_are_queued_while_the_device_is_busy(name: str) -> None:
     given = actions_of("cuda", 1, COUNT)[0]
     env.step(given)
     torch.cuda.synchronize()
-    torch.cuda._sleep(500_000_000)  # a quarter of a second and more
+    torch.cuda._sleep(500_000_000)  # noqa: SLF001 - a quarter of a second and more
     done = torch.cuda.Event()
     for _ in range(10):
         env.step(given)

@@ -194,7 +194,7 @@ def test_frozen_statistics_launch_less(device: str) -> None:
     env = made("NormalizeObservation", device)
     env.update_running_mean = False
     record: list[str] = []
-    env._measure = env._merge = lambda *_: record.append("learns")
+    env._measure = env._merge = lambda *_: record.append("learns")  # noqa: SLF001 - notes what would be launched
     env.step(actions_of(device, 1)[0])
     assert record == []
 

@@ -120,7 +120,7 @@ def test_what_lies_far_from_zero(device: str) -> None:
     for _ in range(20):
         env.state["position"].copy_(on(device, rng.normal(1000, 1e-3, 2000).astype(np.float32)))
         raw = env.observe()
-        ours._learn(raw, None)
+        ours._learn(raw, None)  # noqa: SLF001 - observations of no environment
         seen.add(numpy_of(raw))
     mean, var, count = seen.moments()
     # The beginning, of 1e-4 samples at zero, weighs 1e-4 * 1000^2 = 100 in the sum of squares: 0.0025 of the variance.
@@ -130,7 +130,7 @@ def test_what_lies_far_from_zero(device: str) -> None:
     assert float(ours.obs_rms.var[0]) == pytest.approx(var[0], rel=1e-7)
     nothing = {"mean": torch.zeros(2), "var": torch.ones(2), "count": torch.tensor(0.0)}
     ours.load_state_dict(nothing)
-    ours._learn(raw, None)
+    ours._learn(raw, None)  # noqa: SLF001 - observations of no environment
     last = numpy_of(raw)[:, 0].astype(np.float64)
     assert float(ours.obs_rms.mean[0]) == pytest.approx(last.mean(), rel=1e-12)
     assert float(ours.obs_rms.var[0]) == pytest.approx(last.var(), rel=ROUNDINGS * EPS)

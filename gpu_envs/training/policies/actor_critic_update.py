@@ -47,13 +47,13 @@ class ActorCriticUpdate(ABC):
         self.optimisers = [
             Adam(each, eps=_EPSILON, device=device, threads=config.cpu_threads, group=group) for each in self._learning
         ]
-        self._targets = copy.deepcopy(self._module).eval()
-        targets = [self._targets.critics, *([] if actor.stochastic else [self._targets.actor])]
+        self.targets = copy.deepcopy(self._module).eval()
+        targets = [self.targets.critics, *([] if actor.stochastic else [self.targets.actor])]
         self._follows = [
             (flattened(trained(part)), adam.flat) for part, adam in zip(targets, self.optimisers, strict=False)
         ]
-        self._targets.requires_grad_(False)
-        self._buffers = list(zip(self._targets.buffers(), self._module.buffers(), strict=True))
+        self.targets.requires_grad_(False)
+        self._buffers = list(zip(self.targets.buffers(), self._module.buffers(), strict=True))
         self._norms = torch.zeros(len(self.optimisers), device=device)
         self.sums = torch.zeros((2, TOTALS), device=device)
         sums = [*self.sums, None][: len(self.optimisers)]
@@ -92,7 +92,7 @@ class ActorCriticUpdate(ABC):
         """Copies of all that is beside the module's parameters."""
         return {
             "optimisers": [optimiser.state() for optimiser in self.optimisers],
-            "targets": {name: tensor.clone() for name, tensor in self._targets.state_dict().items()},
+            "targets": {name: tensor.clone() for name, tensor in self.targets.state_dict().items()},
             "log_temperature": self.log_temperature.detach().clone(),
             "norms": self._norms.clone(),
         }
@@ -102,7 +102,7 @@ class ActorCriticUpdate(ABC):
         """Takes over what ``state`` gave."""
         for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load(kept)
-        self._targets.load_state_dict(state["targets"])
+        self.targets.load_state_dict(state["targets"])
         self.log_temperature.copy_(state["log_temperature"])
         self._norms.copy_(state["norms"])
 
@@ -122,7 +122,7 @@ class TorchUpdate(ActorCriticUpdate):
     def learn(self, batch: Transitions, normal: torch.Tensor, *, actor: bool) -> None:
         seen, then = (self._actor.scaled(rows) for rows in (batch.observations, batch.next_observations))
         first, second = normal[: len(seen)], normal[len(seen) :]
-        aims = self._aims(batch, then, first)
+        aims = self.td_targets(batch, then, first)
         self._step(0, batch, *self._critics_loss(batch, seen, aims))
         if actor:
             loss, sums, log_probs = self._actor_loss(batch, seen, second)
@@ -133,18 +133,18 @@ class TorchUpdate(ActorCriticUpdate):
 
     # --- what critics should say ---
 
-    def _aims(self, batch: Transitions, then: Any, normal: torch.Tensor) -> torch.Tensor:
+    def td_targets(self, batch: Transitions, then: Any, normal: torch.Tensor) -> torch.Tensor:
         """What critics should say of each row, ``[B]``, or how likely each return should be, ``[B, atoms]``."""
         config = self._config
         with torch.no_grad(), self._actor.computing(learning=True):
             if self._actor.stochastic:
                 actions, log_probs = squashed(self._module.actor(then).float(), normal)
             else:
-                actions = torch.tanh(self._targets.actor(then).float())
+                actions = torch.tanh(self.targets.actor(then).float())
                 if config.algorithm == "td3":
                     most = config.target_noise_clip
                     actions = (actions + (config.target_noise * normal).clamp(-most, most)).clamp(-1.0, 1.0)
-            expected = self._targets.critics(then, actions).float()
+            expected = self.targets.critics(then, actions).float()
         if self._returns is not None:
             return self._projected(batch, expected)
         worth: torch.Tensor = expected.amin(0)
