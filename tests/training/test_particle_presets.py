@@ -15,14 +15,14 @@ from gpu_envs.training.presets import PRESETS
 @pytest.mark.parametrize(
     ("env_id", "preset", "metric", "share", "steps"),
     [
-        ("SimpleTag-v3", "adversaries", "collisions", 5.0, 150_000),  # 10 to 12 at the end
-        ("SimpleSpread-v3", "default", "distance", 0.6, 250_000),  # 0.45; the whole preset comes to 0.3
+        ("SimpleTag-v3", "adversaries", "collisions", 3.0, 80_000),  # 10 at the end
+        ("SimpleSpread-v3", "default", "distance", 0.75, 80_000),  # 0.6; the whole preset comes to 0.3
     ],
 )
 def test_more_is_learnt_than_chance(
     env_id: str, preset: str, metric: str, share: float, steps: int, device: str, make: Make
 ) -> None:
-    env = make(env_id, 4000, device=device, autoreset_mode="SameStep")
+    env = make(env_id, 1000, device=device, autoreset_mode="SameStep")
     env.reset(seed=0)
     for actions in draw(env, 25):
         env.step(placed(env, actions, Place(device, "numpy")))
@@ -31,5 +31,5 @@ def test_more_is_learnt_than_chance(
     settings = {**PRESETS[env_id][preset], "num_envs": 64, "total_steps": steps}
     trainer = Trainer(Config(env=env_id, device=device, run_dir="", **settings))
     trainer.run(progress=False)
-    found = next(iter(trainer.evaluate(episodes=1000).values())).metrics[metric].mean
+    found = next(iter(trainer.evaluate(episodes=200).values())).metrics[metric].mean
     assert found > share * by_chance if share > 1 else found < share * by_chance
