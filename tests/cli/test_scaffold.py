@@ -2,17 +2,16 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import assert_same_bits, with_package
+from cli_tools import refused, run, said
+from harness import assert_same_bits
 
 import gpu_envs
 from gpu_envs import scaffold
-from gpu_envs.cli import MISTAKE, OK, main
+from gpu_envs.cli import main
 from gpu_envs.registry import known as registry
 
 KINDS = ((), ("--python",), ("--multi-agent",), ("--multi-agent", "--python"))
@@ -24,18 +23,6 @@ pytestmark = pytest.mark.usefixtures("forgets")
 @pytest.fixture(autouse=True)
 def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(list(words)) == OK
-    return capsys.readouterr().out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(list(words)) == MISTAKE
-    return capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -51,27 +38,11 @@ def test_the_next_three_commands(options: tuple[str, ...], tmp_path: Path, capsy
     said(capsys, *shlex.split(play)[1:], "--html=boat.html", "--replicas=2", "--steps=20", "--device=cpu")
     assert "ABoat-v0" in (tmp_path / "boat.html").read_text()
     assert test == "pytest a_boat"
-    quick = ["-k", "not learnt and not promises"]  # these are the trainer's and the checker's own to test
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *shlex.split(test)[1:], *quick],
-        env=with_package(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    whole = options == ("--multi-agent",)
+    quick = [] if whole else ["-k", "not learnt and not promises"]  # one kind of environment shows that those pass
+    done = run("-q", "-p", "no:cacheprovider", *shlex.split(test)[1:], *quick, module="pytest")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{2 if '--multi-agent' in options else 1} passed" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("option", ["--python", "--multi-agent"])
-def test_all_of_its_own_tests(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both files of tests, on rules in both languages, which are the same rules."""
-    pytest.importorskip("torch")
-    said(capsys, "new", "envs/a_boat", option)
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "envs/a_boat"]
-    done = subprocess.run(words, env=with_package(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{4 if whole else 2 if '--multi-agent' in options else 1} passed" in done.stdout
 
 
 @pytest.mark.parametrize("team", [False, True])

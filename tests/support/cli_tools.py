@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from harness import with_package
@@ -26,17 +27,26 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err
 
 
-def run(*words: str, code: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own; or some code with these arguments."""
-    start = ["-c", code] if code else ["-m", "gpu_envs"]
+def run(
+    *words: str, code: str = "", module: str = "gpu_envs", cwd: Path | None = None, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own; or some code, or another module, with these arguments."""
+    start = ["-c", code] if code else ["-m", module]
     return subprocess.run(
         [sys.executable, *start, *words],
         env=with_package(**settings),
+        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
+
+
+def started(*words: str, cwd: Path | None = None, **settings: str) -> subprocess.Popen[str]:
+    """The program in a process of its own, at work."""
+    command, pipe = [sys.executable, "-m", "gpu_envs", *words], subprocess.PIPE
+    return subprocess.Popen(command, env=with_package(**settings), cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
 NO_TORCH = """
