@@ -160,7 +160,7 @@ def _ended(gpus: int, words: Sequence[str], launch_id: str) -> Ending:
     codes: dict[int, int] = {}
     with tempfile.TemporaryDirectory(prefix="gpu_envs_") as folder:
         try:
-            with _silent_launcher(gpus):
+            with silent_launcher(gpus):
                 launcher(gpus, sys.executable, launch_id, folder)("-m", "gpu_envs", "train", *words)
             return Ending(OK)
         except SignalException:
@@ -200,7 +200,7 @@ def explained(gpus: int, codes: Mapping[int, int], told: Mapping[int, Mapping[st
 
 
 @contextlib.contextmanager
-def _silent_launcher(gpus: int) -> Iterator[None]:
+def silent_launcher(gpus: int) -> Iterator[None]:
     """Leaves to us what torch's launcher would say; environment and signal handlers are put back afterwards."""
     from torch.distributed.elastic.multiprocessing import SignalException
 
