@@ -3,20 +3,17 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from browser import Browser, Tab
-from harness import with_package
+from cli_tools import NO_TORCH, refused, run, started
 
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
 
 pytest.importorskip("torch")
-
-COMMAND = [sys.executable, "-m", "gpu_envs", "demo", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tmp").mkdir()
     (folder / "work").mkdir()
     settings = {"TMPDIR": str(folder / "tmp"), "DISPLAY": ":0", "BROWSER": f"{sys.executable} -c {RECORD} %s"}
-    done = subprocess.run(
-        [*COMMAND, "--total-steps", "20000", "--seed", "3"],
-        cwd=folder / "work",
-        env=with_package(**settings, OPENED=str(folder / "opened")),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("--device", "cpu", "--total-steps", "20000", "--seed", "3")
+    done = run("demo", *words, cwd=folder / "work", OPENED=str(folder / "opened"), **settings)
     assert (done.returncode, done.stderr) == (OK, "")
     (folder / "told").write_text(done.stdout)
     return folder
@@ -102,14 +93,8 @@ FRAMES = "[...document.querySelectorAll('iframe')].map((it) => it.contentDocumen
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     """And nothing is left."""
     (tmp_path / "tmp").mkdir()
-    process = subprocess.Popen(
-        [*COMMAND, "--no-open", "--progress"],
-        cwd=tmp_path,
-        env=with_package(TMPDIR=str(tmp_path / "tmp")),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("--device", "cpu", "--no-open", "--progress")
+    process = started("demo", *words, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
     try:
         while not list(tmp_path.glob("tmp/*/CartPole-v1/log.csv")):
             assert process.poll() is None
@@ -123,7 +108,6 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -133,23 +117,15 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         (["CartPole-v1"], "nothing is expected after gpu-envs demo but its options; got 'CartPole-v1'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_trained(words: list[str], said: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, *words], cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == MISTAKE
-    assert said in done.stderr
+def test_mistakes_are_told_before_anything_is_trained(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, "demo", "--device", "cpu", *words)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
-    program = (
-        "import sys; sys.path.insert(0, '.'); from gpu_envs.cli import main; sys.exit(main(['demo', '--no-open']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=False
-    )
+def test_without_torch_it_says_what_to_install() -> None:
+    done = run("demo", "--no-open", code=NO_TORCH)
     assert done.returncode == MISTAKE
     assert done.stderr == "gpu-envs: error: 'torch' is not installed: pip install 'gpu_envs[train]'\n"
