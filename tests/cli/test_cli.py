@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_tools import NO_TORCH
-from harness import with_package
+from cli_tools import NO_TORCH, run
 
 import gpu_envs
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
@@ -21,7 +19,6 @@ from gpu_envs.documented import field_docs
 from gpu_envs.training.algorithms import OWN_SETTINGS
 from gpu_envs.training.bounds import WORDS
 from gpu_envs.training.config import Config
-from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.record.reports import Result
 from gpu_envs.training.schedule import Schedule
 
@@ -192,20 +189,10 @@ def test_every_field_has_a_docstring() -> None:
         (["--graphs", "--graphs=none"], "graphs", None),
         (["--param", "a=1", "--param", "a=2"], "params", {"a": 2}),
         (["--param", "a="], "params", {"a": ""}),
-        (
-            ["--param", "a=none", "--param", "b=1e-3", "--param", "c=False"],
-            "params",
-            {"a": "none", "b": 1e-3, "c": False},
-        ),
+        (["--param=a=none", "--param=b=1e-3", "--param=c=False"], "params", {"a": "none", "b": 1e-3, "c": False}),
         (["--policy", "tagger=3"], "policies", {"tagger": "3"}),
         (
-            [
-                "--policy-setting",
-                "a.gae-lambda=0.5",
-                "--policy-setting",
-                "a.fused=true",
-                "--policy-setting=a.fused=off",
-            ],
+            ["--policy-setting", "a.gae-lambda=0.5", "--policy-setting=a.fused=true", "--policy-setting=a.fused=off"],
             "policy_settings",
             {"a": {"gae_lambda": 0.5, "fused": False}},
         ),
@@ -249,14 +236,6 @@ def test_presets_may_know_single_policies(presets: dict[str, Any]) -> None:
         assert trained("TagGridWorld-v0", *words).policy_settings == expected
 
 
-def test_the_shipped_presets_are_runs() -> None:
-    for env, named in PRESETS.items():
-        assert gpu_envs.spec(env).id == env
-        for name, values in named.items():
-            assert name != "none"
-            Config(**(dict(values) | {"env": env}))
-
-
 # --- help ---
 
 
@@ -264,12 +243,12 @@ def unwrapped(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.name)
-def test_help_shows_every_setting(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == OK
     text = unwrapped(capsys.readouterr().out)
-    doc = re.sub(r"\bNone\b", "none", field_docs(Config)[setting.name])
-    assert re.search(rf"{setting.flag}\b.* {re.escape(doc)} \(default: ", text)
+    for setting in settings():
+        doc = re.sub(r"\bNone\b", "none", field_docs(Config)[setting.name])
+        assert re.search(rf"{setting.flag}\b.* {re.escape(doc)} \(default: ", text), setting.name
 
 
 def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,20 +316,12 @@ def test_the_program_explains_itself(capsys: pytest.CaptureFixture[str]) -> None
         (["train", "CartPole-v1", "--num-envs", "0"], "num_envs is 0"),
         (["train", "CartPole-v1", "--num-envs"], "--num-envs: expected one argument"),
         (["train", "CartPole-v1", "--gamma", "high"], "--gamma: 'high' is not a number"),
-        (["train", "CartPole-v1", "--gamma", "2"], "gamma is 2.0"),
         (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' are not whole numbers"),
         (["train", "CartPole-v1", "--learning-rate", "fast"], "--learning-rate: 'fast' is not a schedule"),
-        (["train", "CartPole-v1", "--learning-rate", "0:1,2:0"], "must rise within 0 to 1"),
-        (["train", "CartPole-v1", "--activation", "tan"], "Did you mean 'tanh'?"),
         (["train", "CartPole-v1", "--param", "gravity"], "--param: 'gravity' is not NAME=VALUE"),
         (["train", "CartPole-v1", "--policy", "=x"], "--policy: '=x' is not ROLE=NAME"),
         (["train", "CartPole-v1", "--policy-setting", "gamma=1"], "'gamma=1': give a policy's name and a setting with"),
         (["train", "CartPole-v1", "--policy-setting", "a.gamma"], "'a.gamma' is not POLICY.SETTING=VALUE"),
-        (
-            ["train", "CartPole-v1", "--policy-setting", "a.gama=1"],
-            "'gama', which does not exist. Did you mean 'gamma'?",
-        ),
-        (["train", "CartPole-v1", "--policy-setting", "a.seed=1"], "the setting 'seed', which is the whole run's."),
         (["train", "CartPole-v1", "--policy-setting", "a.gamma=x"], "--policy-setting: 'a.gamma=x': 'x' is not a numb"),
         (["train", "CartPole-v1", "--policy-setting", "a.fused=1"], "'1' is neither on nor off"),
         (["train", "CartPole-v1", "--stagger=none"], "--stagger"),
@@ -373,18 +344,17 @@ def test_mistakes_are_explained(words: list[str], message: str, capsys: pytest.C
     assert trainer.asked == []
 
 
+MENDED = (
+    *(ValueError, TypeError, FileNotFoundError, FileExistsError, BlockingIOError, NotADirectoryError, MemoryError),
+    *(gpu_envs.UnknownEnvironmentError, gpu_envs.NoCompilerError),
+)
+"""What a user can do something about; so can he about torch, where it does not import."""
+
+
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("what is wrong"),
-        TypeError("what is wrong"),
-        FileNotFoundError("what is wrong"),
-        FileExistsError("what is wrong"),
-        BlockingIOError("what is wrong"),
-        NotADirectoryError("what is wrong"),
-        MemoryError("what is wrong"),
-        gpu_envs.UnknownEnvironmentError("what is wrong"),
-        gpu_envs.NoCompilerError("what is wrong"),
+        *(kind("what is wrong") for kind in MENDED),
         ImportError("what is wrong", name="torch"),
         ModuleNotFoundError("what is wrong", name="torch.distributed"),
     ],
@@ -414,6 +384,9 @@ def test_a_real_environments_refusal_is_a_mistake(capsys: pytest.CaptureFixture[
         assert message in capsys.readouterr().err
 
 
+FEW = ("--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1")
+
+
 def test_a_run_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     none = tmp_path / "none"
@@ -423,8 +396,7 @@ def test_a_run_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.Cap
             assert f"{option}: the run directory {none} does not exist" in capsys.readouterr().err
     file = tmp_path / "file"
     file.touch()
-    few = ["--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1"]
-    assert main(["train", "CartPole-v1", *few, "--run-dir", str(file)]) == MISTAKE
+    assert main(["train", "CartPole-v1", *FEW, "--run-dir", str(file)]) == MISTAKE
     assert f"the run directory cannot be {file}, because {file} is a file" in capsys.readouterr().err
 
 
@@ -434,8 +406,7 @@ def test_a_device_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.
     if torch.cuda.is_available():
         pytest.skip("it is there")
     run = str(tmp_path / "run")
-    few = ["--preset=none", "--num-envs=2", "--horizon=2", "--device=cpu", "--threads=1", "--minibatches=1"]
-    assert main(["train", "CartPole-v1", *few, "--total-steps=1", "--run-dir", run, "--no-progress"]) == OK
+    assert main(["train", "CartPole-v1", *FEW, "--total-steps=1", "--run-dir", run, "--no-progress"]) == OK
     assert "no episode ended" in capsys.readouterr().out
     for device in ("cuda", "cuda:3"):
         assert "is not there" in refused(capsys, "eval", run, "--device", device, trainer=None)
@@ -506,26 +477,21 @@ sys.exit(main(sys.argv[2:], trainer=Trainer()))
 """
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    ("words", "stream", "code"),
+    ("words", "stream", "code", "unbuffered"),
     [
-        (["eval", "x"], 1, OK),
-        (["train", "--help"], 1, OK),
-        (["--version"], 1, OK),
-        (["trian"], 2, MISTAKE),
-        (["train", "CartPole-v1"], 2, 141),  # what goes wrong in the middle of a run
+        (["eval", "x"], 1, OK, ""),
+        (["eval", "x"], 1, OK, "1"),
+        (["train", "--help"], 1, OK, ""),
+        (["--version"], 1, OK, ""),
+        (["trian"], 2, MISTAKE, ""),
+        (["train", "CartPole-v1"], 2, 141, ""),  # what goes wrong in the middle of a run
     ],
+    ids=lambda given: given[0] if isinstance(given, list) else str(given),
 )
 def test_nobody_needs_to_read(words: list[str], stream: int, code: int, unbuffered: str) -> None:
     """As behind ``| true``: the exit code is that of what was done."""
-    done = subprocess.run(
-        [sys.executable, "-c", READERLESS, str(stream), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=with_package(PYTHONUNBUFFERED=unbuffered),
-    )
+    done = run(str(stream), *words, code=READERLESS, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
@@ -557,9 +523,8 @@ def test_evaluating(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", *words], trainer=trainer) == OK
     given = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4, "policies": {}}
     assert trainer.asked.pop() == ("runs/x", given | {"trust": True})
-    assert (
-        main(["eval", "runs/x", "--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"], trainer=trainer) == OK
-    )
+    words = ["--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"]
+    assert main(["eval", "runs/x", *words], trainer=trainer) == OK
     assert trainer.asked.pop()[1]["policies"] == {"runner": "random", "tagger_1": "frozen:y:z"}
 
 
@@ -585,16 +550,12 @@ def test_the_age_of_the_process_is_known() -> None:
     ],
 )
 def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NO_TORCH, *words], capture_output=True, text=True, check=False, env=with_package()
-    )
+    done = run(*words, code=NO_TORCH)
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_the_package_is_a_program() -> None:
-    environment = with_package()
-    command = [sys.executable, "-m", "gpu_envs", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    done = run("--version")
     assert done.stdout == f"gpu_envs {gpu_envs.__version__}\n"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_tools import refused
+from cli_tools import refused, run, started
 from harness import with_package
 
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
@@ -21,14 +21,7 @@ CPU = ("--device", "cpu")
 
 def play(*words: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """Runs it in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpu_envs", "play", *words],
-        cwd=cwd,
-        env=with_package(SDL_VIDEODRIVER="dummy", **settings),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run("play", *words, cwd=cwd, SDL_VIDEODRIVER="dummy", **settings)
 
 
 def played(*words: str, cwd: Path) -> dict[str, str]:
@@ -55,10 +48,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     folder = tmp_path_factory.mktemp("work") / "runs"
     found = {"cart": folder / "cart", "grid": folder / "grid", "empty": folder / "empty"}
     train(small("cpu", total_steps=8 * 16 * 10, run_dir=str(found["cart"])), progress=False)
-    train(
-        small("cpu", GRID, total_steps=8 * 16, params={"max_episode_steps": 30}, run_dir=str(found["grid"])),
-        progress=False,
-    )
+    short = {"max_episode_steps": 30}
+    train(small("cpu", GRID, total_steps=8 * 16, params=short, run_dir=str(found["grid"])), progress=False)
     RunDirectory.create(found["empty"], small("cpu"))
     torch.set_num_threads(before)
     return found
@@ -88,10 +79,7 @@ def test_a_run_becomes_a_page_beside_it(runs: Mapping[str, Path], tmp_path: Path
     assert '["Run","cart"]' not in text  # as the title has it
     for part in ("CartPole-v1: cart", '["Trained for","1,280 steps"]', '["Actions","the likeliest"]'):
         assert part in text
-    evaluated = subprocess.run(
-        [sys.executable, "-m", "gpu_envs", "eval", str(runs["cart"]), *CPU, "--episodes", "7"],
-        env=with_package(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    evaluated = run("eval", str(runs["cart"]), *CPU, "--episodes", "7")
     mean = re.search(r"agent +([\d.]+)", evaluated.stdout)
     assert mean is not None
     assert told["return"] == f"{mean[1]} (mean of 7 episodes)"
@@ -104,20 +92,7 @@ def test_a_run_becomes_a_page_beside_it(runs: Mapping[str, Path], tmp_path: Path
 @pytest.mark.slow
 def test_videos_and_pages_at_once(runs: Mapping[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    words = (
-        "--video",
-        "v.mp4",
-        "--html",
-        "p.html",
-        "--replicas",
-        "2",
-        "--steps",
-        "12",
-        "--width",
-        "300",
-        "--fps",
-        "24",
-    )
+    words = "--video v.mp4 --html p.html --replicas 2 --steps 12 --width 300 --fps 24".split()
     others = ("--policy", "runner=random", "--sampled", "--seed", "4", "--window")
     told = played(str(runs["grid"]), *CPU, *words, *others, cwd=tmp_path)
     assert names(tmp_path) == ["p.html", "v.mp4"]
@@ -126,13 +101,8 @@ def test_videos_and_pages_at_once(runs: Mapping[str, Path], tmp_path: Path) -> N
     assert told["return of tagger"] == told["return of runner"] == "no episode ended"
     assert told["video"].startswith("v.mp4 (")
     text = (tmp_path / "p.html").read_text()
-    for part in (
-        '"fps":24',
-        '["Actions","drawn, as in training"]',
-        "runner: random",
-        '["Seed","4"]',
-        "max_episode_steps = 30",
-    ):
+    expected = ('"fps":24', '["Actions","drawn, as in training"]', '["Seed","4"]', "max_episode_steps = 30")
+    for part in (*expected, "runner: random"):
         assert part in text
 
 
@@ -150,17 +120,8 @@ def test_gifs_of_random_actions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_plays_where_another_was_trained(runs: Mapping[str, Path], tmp_path: Path) -> None:
-    told = played(
-        "TagGridWorld-v0",
-        *CPU,
-        "--policy",
-        f"tagger=frozen:{runs['grid']}",
-        "--steps",
-        "3",
-        "--html",
-        "a.html",
-        cwd=tmp_path,
-    )
+    words = ("--policy", f"tagger=frozen:{runs['grid']}", "--steps", "3", "--html", "a.html")
+    told = played("TagGridWorld-v0", *CPU, *words, cwd=tmp_path)
     assert told["recorded"] == "9 replicas of TagGridWorld-v0, 3 steps"
     assert f"tagger: frozen:{runs['grid']}" in (tmp_path / "a.html").read_text()
 
@@ -263,14 +224,7 @@ sys.exit(main(sys.argv[2:]))
     ],
 )
 def test_what_is_missing_is_said(absent: str, words: list[str], code: int, message: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, absent, "play", *words, *CPU],
-        cwd=tmp_path,
-        env=with_package(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(absent, "play", *words, *CPU, code=WITHOUT, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -285,10 +239,7 @@ def test_help_says_what_is_written_where(tmp_path: Path) -> None:
         *("--policy", "--param", "--device", "--width", "--fps", "--progress", "--no-progress", "--debug"),
     ):
         assert flag in text
-    listed = subprocess.run(
-        [sys.executable, "-m", "gpu_envs", "--help"], env=with_package(), capture_output=True, text=True, check=True
-    )
-    assert re.search(r"^  play +show what", listed.stdout, re.MULTILINE)
+    assert re.search(r"^  play +show what", run("--help").stdout, re.MULTILINE)
 
 
 # --- progress, and being interrupted ---
@@ -318,14 +269,8 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_envs", "play", "TagContinuous-v0", *CPU, "--video", "a.gif", "--steps", "400"],
-        cwd=tmp_path,
-        env=with_package(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("TagContinuous-v0", *CPU, "--video", "a.gif", "--steps", "400")
+    process = started("play", *words, cwd=tmp_path)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob(".a.*.partial.gif")):
         assert process.poll() is None, process.communicate()
