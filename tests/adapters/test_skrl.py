@@ -361,14 +361,14 @@ def test_it_counts_returns_as_the_environment_does(device: str, tmp_path: Any) -
 
 @pytest.mark.slow
 def test_ppo_learns_cartpole() -> None:
-    """The example, as its users run it."""
-    args = skrl_ppo.Args(device="cpu")
+    """The example for a fifth as long as its users run it: 22 at random, and of three seeds 336, 368 and 466."""
+    args = skrl_ppo.Args(device="cpu", updates=12)
     before = config.torch.key
     try:
         agent = skrl_ppo.train(args)
     finally:
         config.torch.key = before
-    assert skrl_ppo.evaluate(agent, args).mean() >= 475
+    assert skrl_ppo.evaluate(agent, args).mean() >= 150
 
 
 def test_single_numbers_are_rows_of_one() -> None:

@@ -54,12 +54,13 @@ def test_collectors_collect(env_id: str, device: str) -> None:
 
 @pytest.mark.slow
 @COLLECTORS
-def test_ppo_solves_cart_pole() -> None:
+def test_ppo_learns_cart_pole() -> None:
+    """A fifth of the example: 22 at random, and of three seeds 276, 339 and 343."""
     import torchrl_ppo
 
-    result = torchrl_ppo.train(torchrl_ppo.Args())
-    assert result.steps == 204_800
-    assert float(result.returns.mean()) >= 475.0
+    result = torchrl_ppo.train(torchrl_ppo.Args(updates=20))
+    assert result.steps == 40_960
+    assert float(result.returns.mean()) >= 130
 
 
 @pytest.mark.parametrize("episode_length", [None, 1, 5])
