@@ -92,14 +92,7 @@ def test_the_rate_is_steps_over_time(seconds: float, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("rate", "text"),
-    [
-        (41.04e9, "41.0 G"),
-        (337.2e6, "337 M"),
-        (6.244e3, "6.24 k"),
-        (999.7e6, "1000 M"),
-        (512.4, "512"),
-        (1e9, "1.00 G"),
-    ],
+    [(41.04e9, "41.0 G"), (337.2e6, "337 M"), (6244, "6.24 k"), (999.7e6, "1000 M"), (512.4, "512"), (1e9, "1.00 G")],
 )
 def test_amounts(rate: float, text: str) -> None:
     assert bench.amount(rate) == text

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -222,12 +221,8 @@ def test_an_environment_of_one_s_own_is_listed(
 ) -> None:
     tag = gpu_envs.spec("TagGridWorld-v0")
     assert isinstance(tag, TeamSpec)
-    own = dataclasses.replace(
-        tag,
-        id="AnEnvironmentWhoseNameIsSoLongThatNoTableOfItFitsIntoAHundredColumnsOfAnyTerminal-v12",
-        description="",
-        max_episode_steps=None,
-    )
+    name = "AnEnvironmentWhoseNameIsSoLongThatNoTableOfItFitsIntoAHundredColumnsOfAnyTerminal-v12"
+    own = dataclasses.replace(tag, id=name, description="", max_episode_steps=None)
     monkeypatch.setattr(registry, "SPECS", {own.id: own})
     text = said(capsys, "list")
     assert text.startswith(f"{own.id}\n  agents       4 tagger, 1 runner\n")
@@ -278,10 +273,7 @@ TORCH = {"version": "2.13.0", "cuda": "13.0", "available": True}
 
 
 def told(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    driver: Driver,
-    **results: Mapping[str, Any],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], driver: Driver, **results: Mapping[str, Any]
 ) -> tuple[dict[str, str], str]:
     """The table and the advice on a machine of this kind."""
     monkeypatch.setattr(probes, "driver", lambda: driver)
@@ -304,85 +296,57 @@ def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert advice == "Nothing is missing. "
 
 
+CUPY_ROW, DRIVER_ROW = "CuPy, NVRTC", "CUDA driver"
+
+MISSING: Mapping[str, tuple[Driver, Mapping[str, Any] | None, Mapping[str, Any] | None, str, str, str]] = {
+    "CuPy": (working(), None, TORCH, CUPY_ROW, "not installed", "pip install 'gpu_envs[cuda13]'"),
+    "CuPy for CUDA 12": (working((12, 8)), None, TORCH, CUPY_ROW, "not installed", "pip install 'gpu_envs[cuda12]'"),
+    "a driver of today": (working((11, 4)), None, TORCH, DRIVER_ROW, "580.65, CUDA 11.4", "older than CUDA 12"),
+    "what CuPy imports": (
+        *(working(), {"error": "ImportError: libx"}, TORCH, CUPY_ROW, "does not import: ImportError: libx"),
+        "CuPy does not import (ImportError: libx): pip install 'gpu_envs[cuda13]'",
+    ),
+    "NVRTC": (
+        *(working(), {"version": "14.2.0", "nvrtc error": "RuntimeError: no library"}, TORCH, CUPY_ROW),
+        "CuPy 14.2.0; NVRTC does not load: RuntimeError: no library",
+        "NVRTC does not load, so nothing can be compiled for the GPU: pip install 'gpu_envs[cuda13]'",
+    ),
+    "a driver for CuPy": (
+        *(working((12, 8)), {"version": "14.2.0", "nvrtc": "13.0", "sum error": "driver is too old"}, TORCH, CUPY_ROW),
+        "CuPy 14.2.0, NVRTC 13.0; a first kernel fails: driver is too old",
+        "CuPy cannot use the GPU (driver is too old): pip install 'gpu_envs[cuda12]'",
+    ),
+    "torch": (working(), CUPY, None, "torch", "not installed", "need torch: pip install 'gpu_envs[train]'"),
+    "what torch imports": (
+        *(working(), CUPY, {"error": "OSError: x.so"}, "torch", "does not import: OSError: x.so"),
+        "torch does not import (OSError: x.so)",
+    ),
+    "torch for a GPU": (
+        *(working(), CUPY, {"version": "2.13.0+cpu", "cuda": None, "available": False}, "torch"),
+        "2.13.0+cpu, built without CUDA, sees no GPU",
+        "torch does not see the GPU, so training would use the CPU: pip install --force-reinstall torch",
+    ),
+    "torch for this driver": (
+        *(working((12, 4)), CUPY, TORCH | {"available": False}, "torch"),
+        *("2.13.0, built for CUDA 13.0, sees no GPU", "--index-url https://download.pytorch.org/whl/cu126"),
+    ),
+    "a driver that starts": (
+        *(Driver(True, "", (12, 0), (), "version mismatch (error 803)"), CUPY, TORCH, DRIVER_ROW),
+        "unknown version, CUDA 12.0; it does not start: version mismatch (error 803)",
+        "does not start (version mismatch (error 803)): see what nvidia-smi says",
+    ),
+    "a GPU": (Driver(True, "580.65", (13, 0)), CUPY, TORCH, DRIVER_ROW, "580.65, CUDA 13.0; it sees no GPU", ""),
+    "a driver": (Driver(False), None, TORCH, DRIVER_ROW, "none", ""),
+    "both": (Driver(False), {"error": "x"}, TORCH, CUPY_ROW, "does not import: x", ""),
+}
+
+
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(
-    ("driver", "cupy", "torch", "row", "text", "advice"),
-    [
-        (working(), None, TORCH, "CuPy, NVRTC", "not installed", "pip install 'gpu_envs[cuda13]'"),
-        (working((12, 8)), None, TORCH, "CuPy, NVRTC", "not installed", "pip install 'gpu_envs[cuda12]'"),
-        (working((11, 4)), None, TORCH, "CUDA driver", "580.65, CUDA 11.4", "older than CUDA 12"),
-        (
-            working(),
-            {"error": "ImportError: libx"},
-            TORCH,
-            "CuPy, NVRTC",
-            "does not import: ImportError: libx",
-            "CuPy does not import (ImportError: libx): pip install 'gpu_envs[cuda13]'",
-        ),
-        (
-            working(),
-            {"version": "14.2.0", "nvrtc error": "RuntimeError: no library"},
-            TORCH,
-            "CuPy, NVRTC",
-            "CuPy 14.2.0; NVRTC does not load: RuntimeError: no library",
-            "NVRTC does not load, so nothing can be compiled for the GPU: pip install 'gpu_envs[cuda13]'",
-        ),
-        (
-            working((12, 8)),
-            {"version": "14.2.0", "nvrtc": "13.0", "sum error": "driver is too old"},
-            TORCH,
-            "CuPy, NVRTC",
-            "CuPy 14.2.0, NVRTC 13.0; a first kernel fails: driver is too old",
-            "CuPy cannot use the GPU (driver is too old): pip install 'gpu_envs[cuda12]'",
-        ),
-        (working(), CUPY, None, "torch", "not installed", "need torch: pip install 'gpu_envs[train]'"),
-        (
-            working(),
-            CUPY,
-            {"error": "OSError: x.so"},
-            "torch",
-            "does not import: OSError: x.so",
-            "torch does not import (OSError: x.so)",
-        ),
-        (
-            working(),
-            CUPY,
-            {"version": "2.13.0+cpu", "cuda": None, "available": False},
-            "torch",
-            "2.13.0+cpu, built without CUDA, sees no GPU",
-            "torch does not see the GPU, so training would use the CPU: pip install --force-reinstall torch",
-        ),
-        (
-            working((12, 4)),
-            CUPY,
-            {"version": "2.13.0", "cuda": "13.0", "available": False},
-            "torch",
-            "2.13.0, built for CUDA 13.0, sees no GPU",
-            "--index-url https://download.pytorch.org/whl/cu126",
-        ),
-        (
-            Driver(True, "", (12, 0), (), "version mismatch (error 803)"),
-            CUPY,
-            TORCH,
-            "CUDA driver",
-            "unknown version, CUDA 12.0; it does not start: version mismatch (error 803)",
-            "does not start (version mismatch (error 803)): see what nvidia-smi says",
-        ),
-        (Driver(True, "580.65", (13, 0), ()), CUPY, TORCH, "CUDA driver", "580.65, CUDA 13.0; it sees no GPU", ""),
-        (Driver(False), None, TORCH, "CUDA driver", "none", ""),
-        (Driver(False), {"error": "x"}, TORCH, "CuPy, NVRTC", "does not import: x", ""),
-    ],
-)
+@pytest.mark.parametrize("missing", MISSING)
 def test_what_is_missing_is_named_with_what_brings_it(
-    driver: Driver,
-    cupy: Mapping[str, Any] | None,
-    torch: Mapping[str, Any] | None,
-    row: str,
-    text: str,
-    advice: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    driver, cupy, torch, row, text, advice = MISSING[missing]
     results = {name: found for name, found in (("cupy", cupy), ("torch", torch)) if found is not None}
     rows, given = told(monkeypatch, capsys, driver, **results)
     assert rows[row] == text
@@ -420,13 +384,7 @@ def test_a_library_that_crashes_is_only_reported(of_cupy: str, of_torch: str, tm
         (tmp_path / library).mkdir()
         (tmp_path / library / "__init__.py").write_text(CRASHES[crash][0])
     paths = os.pathsep.join([str(tmp_path), with_package()["PYTHONPATH"]])
-    done = subprocess.run(
-        [sys.executable, "-m", "gpu_envs", "info"],
-        env={**with_package(), "PYTHONPATH": paths, "GPU_ENVS_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("info", PYTHONPATH=paths, GPU_ENVS_CACHE_DIR=str(tmp_path / "cache"))
     assert (done.returncode, done.stderr) == (OK, "")
     rows = rows_of(done.stdout)
     assert CRASHES[of_cupy][1] in rows["CuPy, NVRTC"]
@@ -466,9 +424,8 @@ def test_without_a_compiler_the_ways_to_get_one_are_named(
 ) -> None:
     assert not list(bare_path.iterdir())
     real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: real(name, *rest) if name != "ziglang" else None
-    )
+    found = {"ziglang": None}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found[name] if name in found else real(name))
     text = said(capsys, "info")
     assert rows_of(text)["C++ compiler"] == "none"
     assert "pip install ziglang" in text
@@ -511,23 +468,26 @@ def test_the_cache_is_counted_and_cleared(
     assert toolchain.build(source, "Mine-v0").answer() == 1
 
 
-def test_a_cache_that_cannot_be_written_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("kind", "row", "advice"),
+    [
+        ("file", "it cannot be written", "set GPU_ENVS_CACHE_DIR to a folder that can"),
+        ("open", "it is not used, as others can write to it", "empty it and chmod 700 it"),
+    ],
+)
+def test_a_cache_that_cannot_be_used_is_found_out(
+    kind: str,
+    row: str,
+    advice: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / kind / "cache" if kind == "file" else tmp_path / kind))
     monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
     text = said(capsys, "info")
-    assert "it cannot be written" in rows_of(text)["cache"]
-    assert "set GPU_ENVS_CACHE_DIR to a folder that can" in re.sub(r"\s+", " ", text)
-
-
-def test_a_cache_that_others_can_write_to_is_found_out(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cache.mkdir()
-    cache.chmod(0o777)
-    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
-    text = said(capsys, "info")
-    assert "it is not used, as others can write to it" in rows_of(text)["cache"]
-    assert "empty it and chmod 700 it" in re.sub(r"\s+", " ", text)
+    assert row in rows_of(text)["cache"]
+    assert advice in re.sub(r"\s+", " ", text)
