@@ -129,11 +129,10 @@ def test_the_first_horizon_is_that_of_one_process(parts: Any, name: str, place: 
 
 
 @pytest.mark.parametrize("name", SAME_BATCH)
-@pytest.mark.parametrize("size", [2, 3])
-def test_updates_are_those_of_one_process(parts: Any, name: str, size: int) -> None:
+def test_updates_are_those_of_one_process(parts: Any, name: str) -> None:
     """Gradients, moments, normalisers, the early stop and the returns are about the samples of all."""
-    first, *others = parts(name, size, "cpu")
-    whole = Trainer(config_of(name, "cpu", size * EACH))
+    first, *others = parts(name, 3, "cpu")
+    whole = Trainer(config_of(name, "cpu", 3 * EACH))
     whole.iterate(3)
     for policy, kept in whole.state()["learners"].items():
         found = first["state"]["learners"][policy]
@@ -147,15 +146,18 @@ def test_updates_are_those_of_one_process(parts: Any, name: str, size: int) -> N
         assert each["returns"] == pytest.approx(whole.returns | whole.history.metrics, rel=1e-5, nan_ok=True)
 
 
-def trained(group: Any, device: str, folder: str, name: str, until: int | None) -> dict[str, Any]:
-    """A run in a folder, interrupted after so many iterations by one of the processes, and its end."""
-    config = config_of(name, device, run_dir=folder, checkpoint_interval=3, keep_checkpoints=100, log_interval=1)
-    interrupted = until is not None and torch.distributed.get_rank(group) == 1
-    with pytest.MonkeyPatch.context() as patch:
-        if interrupted:
-            press_at(patch, until or 0)
-        result = train(config, group=group)
-    return {"reason": result.reason, "iterations": result.iterations, "folder": result.run_dir}
+def trained(group: Any, device: str, folder: Path, names: tuple[str, ...], until: int | None) -> list[dict[str, Any]]:
+    """How runs in folders of their own end, each interrupted by one of the processes after so many iterations."""
+    ends = []
+    for name in names:
+        kept = {"checkpoint_interval": 3, "keep_checkpoints": 100, "log_interval": 1}
+        config = config_of(name, device, run_dir=str(folder / name), **kept)
+        with pytest.MonkeyPatch.context() as patch:
+            if until is not None and torch.distributed.get_rank(group) == 1:
+                press_at(patch, until)
+            result = train(config, group=group)
+        ends.append({"reason": result.reason, "iterations": result.iterations, "folder": result.run_dir})
+    return ends
 
 
 def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
@@ -169,35 +171,38 @@ def press_at(patch: pytest.MonkeyPatch, iteration: int) -> None:
     patch.setattr(Trainer, "prepare", prepared)
 
 
-def gone_on(group: Any, device: str, folder: str, changes: dict[str, Any]) -> str:
+def gone_on(group: Any, device: str, folders: list[Path], changes: dict[str, Any]) -> list[str]:
     del device
-    return resume(folder, group=group, **changes).reason
+    return [resume(folder, group=group, **changes).reason for folder in folders]
 
 
-@pytest.mark.parametrize("name", ["one pass", "from a buffer"])
-def test_a_run_that_one_of_them_stops_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_runs_that_one_of_them_stops_go_on_bit_for_bit(tmp_path: Path) -> None:
+    names = ("one pass", "from a buffer")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    ends = together(2, trained, tmp_path / "a", str(whole), name, None)
-    assert [end["reason"] for end in ends] == ["total_steps"] * 2
-    assert [end["folder"] for end in ends] == [str(whole), None]
-    ends = together(2, trained, tmp_path / "b", str(broken), name, 7)
-    assert {end["reason"] for end in ends} == {"interrupted"}
-    assert len({end["iterations"] for end in ends}) == 1
-    assert 7 <= ends[0]["iterations"] <= 9
-    assert together(2, gone_on, tmp_path / "c", str(broken), {}) == ["total_steps"] * 2
-    kept = [load(folder / "checkpoints" / "iteration-00000020.pt") for folder in (whole, broken)]
-    assert_same_bits(timeless(kept[0]), timeless(kept[1]))
-    buffers = [sorted(folder.glob("checkpoints/iteration-00000020.buffers-*.pt")) for folder in (whole, broken)]
-    assert len(buffers[0]) == len(buffers[1]) == (2 if name == "from a buffer" else 0)
-    for one, other in zip(*buffers, strict=True):
-        assert_same_bits(load(one, kind="buffers"), load(other, kind="buffers"))
-    rows = [(folder / "log.csv").read_text().count("\n") for folder in (whole, broken)]
-    assert rows[0] == rows[1]
+    first, second = together(2, trained, tmp_path / "a", whole, names, None)
+    assert [end["reason"] for end in (*first, *second)] == ["total_steps"] * 4
+    assert [end["folder"] for end in (*first, *second)] == [*(str(whole / name) for name in names), None, None]
+    first, second = together(2, trained, tmp_path / "b", broken, names, 7)
+    for one, other in zip(first, second, strict=True):
+        assert one["reason"] == other["reason"] == "interrupted"
+        assert 7 <= one["iterations"] == other["iterations"] <= 9
+    again = together(2, gone_on, tmp_path / "c", [broken / name for name in names], {})
+    assert again == [["total_steps"] * 2] * 2
+    for name in names:
+        folders = (whole / name, broken / name)
+        kept = [load(folder / "checkpoints" / "iteration-00000020.pt") for folder in folders]
+        assert_same_bits(timeless(kept[0]), timeless(kept[1]))
+        buffers = [sorted(folder.glob("checkpoints/iteration-00000020.buffers-*.pt")) for folder in folders]
+        assert len(buffers[0]) == len(buffers[1]) == (2 if name == "from a buffer" else 0)
+        for one, other in zip(*buffers, strict=True):
+            assert_same_bits(load(one, kind="buffers"), load(other, kind="buffers"))
+        rows = [(folder / "log.csv").read_text().count("\n") for folder in folders]
+        assert rows[0] == rows[1]
 
 
 def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) -> None:
-    folder, steps = tmp_path / "run", 16 * EACH
-    together(2, trained, tmp_path / "a", str(folder), "one pass", None)
+    folder, steps = tmp_path / "one pass", 16 * EACH
+    together(2, trained, tmp_path / "a", tmp_path, ("one pass",), None)
     run = RunDirectory.open(folder)
     kept = load_run(run.checkpoints.paths()[-1])
     config = run.config()
@@ -220,7 +225,7 @@ def test_other_numbers_of_processes_go_on_with_fresh_episodes(tmp_path: Path) ->
     assert (result.iterations, result.steps) == (30, 50 * steps)
     assert RunDirectory.open(folder).config().since == (20, 40 * steps)
     assert resume(folder, total_steps=52 * steps).iterations == 32  # as often as one likes
-    together(3, gone_on, tmp_path / "b", str(folder), {"total_steps": 58 * steps})
+    together(3, gone_on, tmp_path / "b", [folder], {"total_steps": 58 * steps})
     assert RunDirectory.open(folder).config().since == (32, 52 * steps)
     rows = [tuple(map(int, line.split(",")[:2])) for line in (folder / "log.csv").read_text().splitlines()[1:]]
     assert rows == [(n, steps * (2 * min(n, 20) + min(max(n - 20, 0), 12) + 3 * max(n - 32, 0))) for n in range(1, 35)]

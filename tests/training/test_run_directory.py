@@ -145,47 +145,6 @@ def test_the_newest_stay(tmp_path: Path) -> None:
         Checkpoints(tmp_path, keep=0)
 
 
-KILLED = """
-import os, pathlib, random, signal, sys, time, torch
-from gpu_envs.training.record.checkpoint import Checkpoints, iteration_of, load
-folder = pathlib.Path(sys.argv[1])
-checkpoints, rounds = Checkpoints(folder, keep=2), random.Random(0)
-checkpoints.save(0, {"iteration": 0, "data": torch.full((200_000,), 0.0)})
-partial = 0
-for _ in range(12):
-    first = iteration_of(checkpoints.latest())
-    child = os.fork()
-    if child == 0:
-        for iteration in range(first + 1, 10_000_000):
-            checkpoints.save(iteration, {"iteration": iteration, "data": torch.full((200_000,), float(iteration))})
-    time.sleep(rounds.uniform(0.005, 0.05))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    partial += bool(list(folder.glob("*.partial")))
-    for path in checkpoints.paths():
-        found = load(path)
-        assert found["iteration"] == iteration_of(path) and (found["data"] == found["iteration"]).all(), path
-# Those killed between writing and pruning left more than two; one writer that lives tidies up after all of them.
-last = iteration_of(checkpoints.latest())
-checkpoints.save(last + 1, {})
-assert [iteration_of(path) for path in checkpoints.paths()] == [last, last + 1]
-assert len(list(folder.iterdir())) == 2
-print(partial, last)
-"""
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle_of_writing(tmp_path: Path) -> None:
-    """Twelve writers are killed at random moments; every checkpoint that has its name is whole."""
-    code = [sys.executable, "-c", KILLED, str(tmp_path)]
-    environment = with_package(OMP_NUM_THREADS="1")
-    done = subprocess.run(code, capture_output=True, text=True, check=False, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
-    caught_writing, last = map(int, done.stdout.split())
-    assert caught_writing > 0, "no writer was killed in the middle of a write"
-    assert last > 0
-
-
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
 def test_a_damaged_file_is_named_with_the_one_before(tmp_path: Path, damage: str) -> None:
     checkpoints = Checkpoints(tmp_path, keep=5)
