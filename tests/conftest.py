@@ -227,7 +227,7 @@ def replay() -> Any:
     return record("Pendulum-v1", replicas=4, steps=20, device="cpu")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One without a screen."""
     pytest.importorskip("PIL.Image")

@@ -34,7 +34,7 @@ REPLICAS, STEPS = 33, 70
 @each
 def test_the_checker_passes(id: str) -> None:
     """Of all it looks at every index; sanitizers are slow to compile."""
-    gpu_envs.testing.check_environment(gpu_envs.spec(id), sanitize=id in (COURIER, FORAGERS))
+    gpu_envs.testing.check_environment(gpu_envs.spec(id), num_envs=7, steps=30, sanitize=id in (COURIER, FORAGERS))
 
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
