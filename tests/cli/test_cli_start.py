@@ -7,6 +7,7 @@ import textwrap
 from typing import Any, NoReturn
 
 import pytest
+from cli_tools import run
 from harness import HAS_TORCH, with_package
 
 from gpu_envs.cli import main, settings, train
@@ -14,11 +15,8 @@ from gpu_envs.registry import known
 
 
 def printed(script: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], env=with_package(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    done = run(code=textwrap.dedent(script))
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
 

@@ -110,8 +110,6 @@ def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine/both.py").write_text(file.read_text() + second)
     file.unlink()
     del registry.SPECS["Mine-v0"]
-    assert [line.split()[0] for line in said(capsys, "list", "mine/both.py").splitlines()[1:]] == [
-        "Mine-v0",
-        "Other-v0",
-    ]
+    _, *both = said(capsys, "list", "mine/both.py").splitlines()
+    assert [line.split()[0] for line in both] == ["Mine-v0", "Other-v0"]
     assert "say which, such as mine/both.py:MINE" in refused(capsys, "train", "mine/both.py")

@@ -21,10 +21,14 @@ from gpu_envs.training.record.log import RunLog  # noqa: E402
 from gpu_envs.training.record.progress import Progress  # noqa: E402
 
 
-def write(log: RunLog, iterations: range) -> None:
+def write(log: RunLog, iterations: range, after: int | None = None) -> None:
+    """Rows of these iterations, behind those up to ``after``; then the log is closed."""
+    if after is not None:
+        log.resume(after)
     for iteration in iterations:
         record = {"return": iteration / 3, "loss, a": -1e-9 * iteration, "count": iteration}
         log.write(iteration, 100 * iteration, record, seconds=iteration / 2)
+    log.close()
 
 
 def messages(data: bytes) -> list[tuple[int, Any]]:
@@ -85,15 +89,10 @@ def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path: Path, cut: str) -> 
     for log in (whole, parts):
         log.path.parent.mkdir()
     write(whole, range(1, 13))
-    whole.close()
     write(parts, range(1, 9))
-    parts.close()
     with parts.path.open("a") as file:
         file.write(cut)  # the process was killed while it wrote this row
-    again = RunLog(parts.path)
-    again.resume(5)
-    write(again, range(6, 13))
-    again.close()
+    write(RunLog(parts.path), range(6, 13), after=5)
     assert parts.path.read_bytes() == whole.path.read_bytes()
     written = [decoded(path) for path in sorted(parts.path.parent.glob("events*"))]
     assert len(written) == 2
@@ -114,7 +113,6 @@ def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path: Path, cut: str) -> 
 def test_what_is_no_log_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     log = RunLog(tmp_path / "log.csv")
     write(log, range(1, 6))
-    log.close()
     log.path.write_bytes(text := damage(log.path.read_bytes()))
     with pytest.raises(ValueError, match=f"log.csv is damaged, or no log of a run, at {message}"):
         RunLog(log.path).resume(4)
@@ -122,11 +120,11 @@ def test_what_is_no_log_is_refused(tmp_path: Path, damage: Callable[[bytes], byt
 
 
 def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
-    for kept in (False, True):
+    for column in ("a", "b"):
         log = RunLog(tmp_path / "log.csv")
         log.resume(0)
         assert rows(log.path) == []
-        log.write(1, 10, {"b" if kept else "a": 1.0}, 1.0)
+        log.write(1, 10, {column: 1.0}, 1.0)
         log.close()
     assert list(rows(log.path)[0])[3:] == ["b"]
     assert counting([decoded(path) for path in sorted(tmp_path.glob("events*"))]) == {(10, "b"): 1.0}
@@ -200,13 +198,8 @@ def test_events_decode(tmp_path: Path) -> None:
 
 def test_tensorboard_reads_them(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    log = RunLog(tmp_path / "log.csv")
-    write(log, range(1, 9))
-    log.close()
-    again = RunLog(log.path)
-    again.resume(5)
-    write(again, range(6, 8))
-    again.close()
+    write(RunLog(tmp_path / "log.csv"), range(1, 9))
+    write(RunLog(tmp_path / "log.csv"), range(6, 8), after=5)
     shown = accumulator.EventAccumulator(str(tmp_path))
     shown.Reload()
     assert sorted(shown.Tags()["scalars"]) == ["count", "loss, a", "return"]
@@ -302,12 +295,10 @@ def test_metrics_are_logged(device: str, tmp_path: Path) -> None:
 
 def test_a_log_without_metrics_goes_on_without_them(tmp_path: Path) -> None:
     """As one of before its environment had any; TensorBoard has them from now on."""
-    log = RunLog(tmp_path / "log.csv")
-    log.write(1, 10, {"return": 1.0}, 0.5)
-    log.close()
-    log = RunLog(tmp_path / "log.csv")
-    log.write(2, 20, {"return": 2.0}, 0.6, {"metrics/far": 3.0})
-    log.close()
+    for iteration, metrics in ((1, {}), (2, {"metrics/far": 3.0})):
+        log = RunLog(tmp_path / "log.csv")
+        log.write(iteration, 10 * iteration, {"return": 1.0}, 0.5, metrics)
+        log.close()
     assert (tmp_path / "log.csv").read_text().splitlines()[0] == "iteration,steps,seconds,return"
     assert sum(b"metrics/far" in path.read_bytes() for path in tmp_path.glob("events.*")) == 1
 

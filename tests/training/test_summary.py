@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -66,14 +67,8 @@ def test_text_is_text() -> None:
 
 def test_a_result_shows_what_it_says(device: str, tmp_path: Path) -> None:
     """In a notebook the same rows as in a shell, and a curve for every return and metric that the folder has."""
-    config = small(
-        device,
-        GRID,
-        total_steps=8 * 16 * 6,
-        params={"max_episode_steps": 20},
-        run_dir=str(tmp_path / "run"),
-        log_interval=1,
-    )
+    kept: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "log_interval": 1}
+    config = small(device, GRID, total_steps=8 * 16 * 6, params={"max_episode_steps": 20}, **kept)
     result = train(config, progress=False)
     log = RunDirectory.open(tmp_path / "run").log()
     assert log["steps"] == [8 * 16 * (i + 1) for i in range(6)] == read_log(tmp_path / "run" / "log.csv")["steps"]

@@ -30,11 +30,7 @@ other.kill()
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("gone", "seconds", "told", "expected"),
-    [
-        (True, None, signal.SIGTERM, ENDED),
-        (True, 3, signal.SIGUSR1, 0),
-        (False, 4, signal.SIGINT, 0),
-    ],
+    [(True, None, signal.SIGTERM, ENDED), (True, 3, signal.SIGUSR1, 0), (False, 4, signal.SIGINT, 0)],
 )
 def test_ends_what_waits_for_nobody(gone: bool, seconds: int | None, told: signal.Signals, expected: int) -> None:
     process = subprocess.Popen(
