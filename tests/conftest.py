@@ -227,7 +227,7 @@ def replay() -> Any:
     return record("Pendulum-v1", replicas=4, steps=20, device="cpu")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # longer, and the last test of all would be charged what it used
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One without a screen."""
     pytest.importorskip("PIL.Image")
