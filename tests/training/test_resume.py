@@ -125,9 +125,8 @@ WORDS = [
 ]
 
 
-def start(*words: str, code: str = "") -> "subprocess.Popen[str]":
-    program = ["-c", code] if code else ["-m", "gpu_envs"]
-    words = (sys.executable, *program, "train", *words)
+def start(*words: str) -> "subprocess.Popen[str]":
+    words = (sys.executable, "-m", "gpu_envs", "train", *words)
     out, errors = subprocess.PIPE, subprocess.STDOUT
     return subprocess.Popen(words, env=with_package(), stdout=out, stderr=errors, text=True)
 
@@ -211,17 +210,6 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     assert saved(run)["iteration"] > before
-
-
-@pytest.mark.slow
-def test_what_a_process_ignores_it_goes_on_ignoring(tmp_path: Path) -> None:
-    """As under nohup, or in the background of a shell script."""
-    code = "import signal, sys; [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGHUP, signal.SIGINT)]\n"
-    code += "from gpu_envs.cli import main; sys.exit(main(sys.argv[1:]))"
-    run = tmp_path / "run"
-    process = start(*WORDS, "--run-dir", str(run), "--device=cpu", code=code)
-    printed = stop(process, run, 7, signal.SIGHUP, signal.SIGINT)
-    assert process.returncode == 0, printed
 
 
 @pytest.mark.parametrize("cut", [3, 10, 14])

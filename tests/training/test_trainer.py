@@ -22,7 +22,7 @@ from gpu_envs.errors import DivergedError  # noqa: E402
 from gpu_envs.training import Config, RunDirectory, Schedule, Trainer, evaluate, resume, train, trainer  # noqa: E402
 from gpu_envs.training.operations.device_schedule import DeviceSchedules  # noqa: E402
 from gpu_envs.training.process import memory  # noqa: E402
-from gpu_envs.training.process.settings import torch_threads  # noqa: E402
+from gpu_envs.training.process.settings import interruption, torch_threads  # noqa: E402
 from gpu_envs.training.record.checkpoint import Checkpoints, load  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -452,6 +452,21 @@ def test_a_second_ctrl_c_does_not_wait(device: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         ours.run(progress=False)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_a_process_ignores_it_goes_on_ignoring() -> None:
+    """As under nohup, or in the background of a shell script."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        with interruption() as pressed:
+            for number in (signal.SIGHUP, signal.SIGINT):
+                signal.raise_signal(number)
+            assert not pressed.is_set()
+            signal.raise_signal(signal.SIGTERM)
+            assert pressed.is_set()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --- precisions ---
