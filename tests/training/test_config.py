@@ -23,7 +23,6 @@ from gpu_envs.training.schedule import Schedule
     ("name", "value", "message"),
     [
         ("num_envs", 0, "num_envs is 0; give a whole number from 1 up"),
-        ("num_envs", 8.0, "num_envs is 8.0"),
         ("num_envs", True, "num_envs is True"),
         ("num_envs", "Auto", "num_envs is 'Auto'; give a whole number from 1 up, or 'auto'"),
         ("horizon", "auto", "horizon is 'auto'; give a whole number from 1 up"),
@@ -35,18 +34,14 @@ from gpu_envs.training.schedule import Schedule
         ("total_steps", 10**30, "give a whole number from 1 to 1,000,000,000,000,000"),
         ("hidden", (10**30,), "hidden is (1000"),
         ("env", None, "env is None; give an environment's id"),
-        ("log_interval", 0, "log_interval is 0"),
         ("checkpoint_interval", -1, "checkpoint_interval is -1"),
         ("keep_checkpoints", 0, "keep_checkpoints is 0"),
         ("gamma", 1.01, "gamma is 1.01; it must lie from 0 to 1"),
         ("gae_lambda", float("nan"), "gae_lambda is nan"),
         ("gamma", "0.9", "gamma is '0.9'; give a number"),
-        ("gamma", None, "gamma is None"),
         ("clip", 0.0, "clip is 0.0; it must lie above 0"),
-        ("value_clip", 0, "value_clip is 0"),
         ("max_grad_norm", 0.0, "max_grad_norm is 0.0"),
         ("target_kl", -1.0, "target_kl is -1.0"),
-        ("initial_std", 0.0, "initial_std is 0.0"),
         ("initial_std", 0.0067, "initial_std is 0.0067; it must lie from 0.0068 to 7.38"),
         ("initial_std", 7.39, "initial_std is 7.39; it must lie from 0.0068 to 7.38"),
         ("target_return", float("inf"), "target_return is inf"),
@@ -58,14 +53,9 @@ from gpu_envs.training.schedule import Schedule
         ("hidden", (64, 6.5), "hidden is (64, 6.5)"),
         ("hidden", 64, "hidden is 64; give the width of each hidden layer"),
         ("hidden", "64", "hidden is '64'"),
-        ("hidden", (True,), "hidden is (True,)"),
-        ("num_envs", np.True_, "num_envs is np.True_"),
         pytest.param("gamma", 10**400, "gamma is 1000", id="gamma-huge"),
         ("normalise_advantages", 1, "normalise_advantages is 1; give True or False"),
         ("normalise_observations", "no", "normalise_observations is 'no'; give True or False"),
-        ("normalise_rewards", None, "normalise_rewards is None; give True or False"),
-        ("stagger", "yes", "stagger is 'yes'"),
-        ("shared_trunk", 0, "shared_trunk is 0"),
         ("graphs", "none", "graphs is 'none'; give True or False, or None"),
         ("fused", 1, "fused is 1; give True or False, or None"),
         ("run_dir", 3, "run_dir is 3; give a path"),
@@ -117,13 +107,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
-def test_the_run_directory_may_be_a_path() -> None:
-    given: dict[str, Any] = {"run_dir": Path("runs") / "one"}
-    config = Config(env="CartPole-v1", **given)
-    assert config.run_dir == str(Path("runs") / "one")
-    assert json.loads(json.dumps(config.to_json()))["run_dir"] == config.run_dir
-
-
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(ValueError, match=r"no setting 'num_env'. Did you mean 'num_envs'\?"):
         Config.from_json({"env": "CartPole-v1", "num_env": 3})
@@ -140,8 +123,9 @@ def test_a_deviation_of_a_run_before_it_was_bounded(then: float, now: float) -> 
 
 def test_json_and_back() -> None:
     given: dict[str, Any] = {"learning_rate": "0:0.1,0.3:1e-7,1:0", "hidden": [32, 16], "target_kl": 0.01}
-    config = Config(env="Pendulum-v1", params={"g": 9.5}, policies={"agent": "mine"}, **given)
-    assert config.hidden == (32, 16)
+    given |= {"params": {"g": 9.5}, "policies": {"agent": "mine"}, "run_dir": Path("runs") / "one"}
+    config = Config(env="Pendulum-v1", **given)
+    assert (config.hidden, config.run_dir) == ((32, 16), str(Path("runs") / "one"))
     own: dict[str, Any] = {"agent": {"learning_rate": "0:1,1:0", "hidden": [8, 4], "target_kl": None, "gamma": 1}}
     config = dataclasses.replace(config, policy_settings=own)
     assert config.policy_settings["agent"] == {
