@@ -3,12 +3,9 @@
 import csv
 import io
 import math
-import os
-import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,32 +28,13 @@ def write(log: RunLog, iterations: range, after: int | None = None) -> None:
     log.close()
 
 
-def messages(data: bytes) -> list[tuple[int, Any]]:
-    """The members of a protocol buffer: numbers, and bytes or integers."""
-    members: list[tuple[int, Any]] = []
-    stream = io.BytesIO(data)
-
-    def varint() -> int:
-        value = shift = 0
-        while True:
-            (byte,) = stream.read(1)
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while stream.tell() < len(data):
-        key = varint()
-        kind = key & 7
-        size = {1: 8, 5: 4}.get(kind)
-        members.append((key >> 3, varint() if kind == 0 else stream.read(varint() if kind == 2 else size)))
-        assert kind in (0, 1, 2, 5)
-    return members
-
-
-def scalars(event: Mapping[int, Any]) -> dict[str, float]:
-    values = [dict(messages(value)) for number, value in messages(event.get(5, b"")) if number == 1]
-    return {value[1].decode(): struct.unpack("<f", value[2])[0] for value in values}
+def shown(folder: Path) -> dict[tuple[int, str], float]:
+    """What TensorBoard shows; it leaves out records whose checksums are wrong."""
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = accumulators.EventAccumulator(str(folder))
+    accumulator.Reload()
+    tags = accumulator.Tags()["scalars"]
+    return {(event.step, tag): event.value for tag in tags for event in accumulator.Scalars(tag)}
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -94,9 +72,9 @@ def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path: Path, cut: str) -> 
         file.write(cut)  # the process was killed while it wrote this row
     write(RunLog(parts.path), range(6, 13), after=5)
     assert parts.path.read_bytes() == whole.path.read_bytes()
-    written = [decoded(path) for path in sorted(parts.path.parent.glob("events*"))]
-    assert len(written) == 2
-    assert counting(written) == counting([decoded(path) for path in whole.path.parent.glob("events*")])
+    assert len(list(parts.path.parent.glob("events*"))) == 2
+    assert shown(parts.path.parent) == shown(whole.path.parent)
+    assert len(shown(whole.path.parent)) == 12 * 3
 
 
 @pytest.mark.parametrize(
@@ -127,83 +105,31 @@ def test_a_log_resumed_before_its_first_row_starts_anew(tmp_path: Path) -> None:
         log.write(1, 10, {column: 1.0}, 1.0)
         log.close()
     assert list(rows(log.path)[0])[3:] == ["b"]
-    assert counting([decoded(path) for path in sorted(tmp_path.glob("events*"))]) == {(10, "b"): 1.0}
-
-
-def crc32c_bit_by_bit(data: bytes) -> int:
-    """The same polynomial written the other way round, unlike the table: 0x1EDC6F41 over mirrored bits."""
-    bits = [byte >> at & 1 for byte in data for at in range(8)]
-    register = 0xFFFFFFFF
-    for bit in bits:
-        top = register >> 31 ^ bit
-        register = (register << 1 & 0xFFFFFFFF) ^ (0x1EDC6F41 if top else 0)
-    return int(f"{register ^ 0xFFFFFFFF:032b}"[::-1], 2)
-
-
-def decoded(path: Path) -> list[dict[int, Any]]:
-    data, events_found = path.read_bytes(), []
-    while data:
-        (length,) = struct.unpack("<Q", data[:8])
-        record = data[12 : 12 + length]
-        for part, at in ((data[:8], 8), (record, 12 + length)):
-            checksum = crc32c_bit_by_bit(part)
-            masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) % 2**32
-            assert struct.unpack("<I", data[at : at + 4]) == (masked,)
-        events_found.append(dict(messages(record)))
-        data = data[16 + length :]
-    return events_found
-
-
-def counting(files: list[list[dict[int, Any]]]) -> dict[tuple[int, str], float]:
-    """What TensorBoard shows: a session's start makes it forget events from that step on."""
-    shown: dict[tuple[int, str], float] = {}
-    for event in (event for file in files for event in file):
-        if 7 in event:
-            assert messages(event[7]) == [(1, 1)]
-            shown = {key: value for key, value in shown.items() if key[0] < event[2]}
-        shown |= {(event[2], tag): value for tag, value in scalars(event).items()}
-    return shown
+    assert shown(tmp_path) == {(10, "b"): 1.0}
 
 
 def test_the_checksum_is_castagnolis() -> None:
     assert events.crc32c(b"123456789") == 0xE3069283  # the check value of the catalogue of CRCs
     assert events.crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
-    for length in range(40):
-        data = os.urandom(length)
-        assert events.crc32c(data) == crc32c_bit_by_bit(data)
+    assert events.crc32c(bytes(range(32))) == 0x46DD794E
 
 
-def test_events_decode(tmp_path: Path) -> None:
-    before = time.time()
-    writer = events.EventWriter(tmp_path / "new")
+def test_tensorboard_reads_events(tmp_path: Path) -> None:
     values = {"return/läufer": 1.5, "nan": math.nan, "huge": 1e300, "low": -1e300, "zero": 0.0}
+    many = {f"tag {number}": float(number) for number in range(300)}
+    writer = events.EventWriter(tmp_path / "new")
     writer.scalars(0, values)
-    writer.scalars(2**40, {f"tag {number}": float(number) for number in range(300)})
-    writer.flush()
-    first, second, third = decoded(writer.path)
+    writer.scalars(2**40, many)
     writer.close()
-    assert first[3] == b"brain.Event:2"
-    assert before <= struct.unpack("<d", first[1])[0] <= time.time()
-    found = scalars(second)
-    assert math.isnan(found.pop("nan"))
-    assert found == {"return/läufer": 1.5, "huge": math.inf, "low": -math.inf, "zero": 0.0}
-    assert third[2] == 2**40
-    assert scalars(third) == {f"tag {number}": float(number) for number in range(300)}
+    found = shown(tmp_path / "new")
+    assert math.isnan(found.pop((0, "nan")))
+    expected = {(0, "return/läufer"): 1.5, (0, "huge"): math.inf, (0, "low"): -math.inf, (0, "zero"): 0.0}
+    assert found == expected | {(2**40, tag): value for tag, value in many.items()}
     second_file = events.EventWriter(tmp_path / "new")
     with pytest.raises(ValueError, match="negative"):
         second_file.scalars(-1, {})
     second_file.close()
     assert len(sorted((tmp_path / "new").iterdir())) == 2
-
-
-def test_tensorboard_reads_them(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    write(RunLog(tmp_path / "log.csv"), range(1, 9))
-    write(RunLog(tmp_path / "log.csv"), range(6, 8), after=5)
-    shown = accumulator.EventAccumulator(str(tmp_path))
-    shown.Reload()
-    assert sorted(shown.Tags()["scalars"]) == ["count", "loss, a", "return"]
-    assert [(event.step, event.value) for event in shown.Scalars("count")] == [(100 * i, i) for i in range(1, 8)]
 
 
 class Terminal(io.StringIO):
