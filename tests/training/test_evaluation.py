@@ -16,7 +16,6 @@ from torch import nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
 import gpu_envs.replays  # noqa: E402
-from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
 from gpu_envs.training import RunDirectory, Trainer, evaluate, load_policies, resume, train  # noqa: E402
@@ -53,29 +52,6 @@ def test_a_run_with_drawn_parameters_is_evaluated_and_shown(tmp_path: Path, devi
     assert replay.facts["Parameters"].startswith("pole_mass = uniform:0.05:0.4")
     assert len(np.unique(replay.drawn["pole_mass"][: replay.last[0] + 1, 0])) == 3
     assert resume(tmp_path / "run", total_steps=8 * 16 * 6, progress=False).steps == 8 * 16 * 6
-
-
-def test_every_replica_contributes_its_first_episodes(device: str) -> None:
-    place = resolve_device(device)
-    each, replicas = 3, 4
-    tally = evaluation.Tally(each, replicas, 2, place)
-    rng = np.random.default_rng(0)
-    counted: list[list[tuple[float, float]]] = [[] for _ in range(replicas)]
-    while min(map(len, counted)) < each:
-        assert not tally.complete()
-        ended = rng.random(replicas) < np.array([0.9, 0.5, 0.2, 0.05])  # some end much sooner
-        numbers = rng.normal(size=(2, replicas))
-        for replica in np.flatnonzero(ended):
-            if len(counted[replica]) < each:
-                counted[replica].append((numbers[0, replica], numbers[1, replica]))
-        tally.add(*(torch.from_numpy(array).to(place) for array in (ended, *numbers)))
-    assert tally.complete()
-    flat = np.array(counted).reshape(-1, 2)
-    assert flat.shape[0] == each * replicas
-    for found, column in zip(tally.estimates(), flat.T, strict=True):
-        assert found.mean == pytest.approx(column.mean(), rel=1e-12)
-        assert found.std == pytest.approx(column.std(ddof=1), rel=1e-12)
-        assert found.interval == pytest.approx(1.96 * column.std(ddof=1) / math.sqrt(12), rel=1e-12)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", GRID])
@@ -127,6 +103,7 @@ def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: s
         # rewards of hundreds of steps were added up in float32 by the environment
         assert found[name].mean == pytest.approx(counted[:, 0].mean(), rel=1e-5, abs=1e-5)
         assert found[name].std == pytest.approx(counted[:, 0].std(ddof=1), rel=1e-4, abs=1e-5)
+        assert found[name].interval == pytest.approx(1.96 * found[name].std / math.sqrt(len(counted)), rel=1e-12)
         assert found[name].length == pytest.approx(counted[:, 1].mean(), rel=1e-12)
 
 

@@ -73,17 +73,6 @@ def test_every_setting_has_another_value_here() -> None:
     assert all(getattr(duel("cpu", **{name: value}), name) != getattr(defaults, name) for name, value in OTHERS.items())
 
 
-def test_the_runs_own_settings_given_to_a_policy_change_no_bit(device: str) -> None:
-    plain = duel(device, learning_rate="0:0.01,1:0", normalise_rewards=True)
-    same = {name: getattr(plain, name) for name in OF_A_POLICY}  # pqn's too, as they are the defaults
-    states = []
-    for settings in ({}, {"tagger": same}):
-        trainer = Trainer(duel(device, learning_rate="0:0.01,1:0", normalise_rewards=True, policy_settings=settings))
-        trainer.iterate(3)
-        states.append(timeless(trainer.state()))
-    assert_same_bits(states[0], states[1])
-
-
 @pytest.mark.fast_cases(15)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_all_policies_have_of_their_own_is_what_the_run_has(name: str, device: str) -> None:
