@@ -83,8 +83,7 @@ class Trainer:
             )
         config = dataclasses.replace(config, gpus=self.group.size)
         self.group.check_same(comparable(config.to_json() | {"device": "", "run_dir": ""}))
-        self.config, self._run = config, run
-        self.device = resolve_device(config.device)
+        self.config, self._run, self.device = config, run, resolve_device(config.device)
         self._on_gpu = self.device != "cpu"
         open_backend(self.device, config.threads)  # says what is missing, before torch does
         check_room(config, self.device, modules or {})

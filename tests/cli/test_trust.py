@@ -88,6 +88,6 @@ def test_what_is_installed_is_run(stranger: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "package").mkdir(parents=True)
     shutil.copy(stranger / "mine.py", tmp_path / "elsewhere" / "package" / "inside.py")
     code = "import sys; from gpu_envs.cli import main; sys.exit(main(sys.argv[1:]))"
-    installed = {"PYTHONPATH": f"{tmp_path / 'elsewhere'}:{with_package()['PYTHONPATH']}"}
+    paths = f"{tmp_path / 'elsewhere'}:{with_package()['PYTHONPATH']}"
     assert run("eval", str(stranger), "--episodes=2", "--device=cpu", code=code).returncode == 2
-    assert run("eval", str(stranger), "--episodes=2", "--device=cpu", code=code, **installed).returncode == 0
+    assert run("eval", str(stranger), "--episodes=2", "--device=cpu", code=code, PYTHONPATH=paths).returncode == 0

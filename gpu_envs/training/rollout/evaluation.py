@@ -208,6 +208,7 @@ class Tally:
         self._done.add_(ended.to(torch.int64))
 
     def complete(self) -> bool:
+        """Whether every replica has ended as many episodes as are wanted."""
         return bool((self._done >= self._each).all().item())
 
     def estimates(self) -> list[Estimate]:
