@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_tools import refused, run, started
+from cli_tools import refused, run, said, started
 from harness import with_package
 
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
@@ -69,7 +69,9 @@ def test_an_id_becomes_a_page_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_becomes_a_page_beside_it(runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_run_becomes_a_page_beside_it(
+    runs: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With its name, what it was trained for, and the episodes by which it is evaluated."""
     told = played(str(runs["cart"]) + "/", *CPU, "--replicas", "7", cwd=tmp_path)
     page = runs["cart"].with_name("cart.html")
@@ -79,12 +81,12 @@ def test_a_run_becomes_a_page_beside_it(runs: Mapping[str, Path], tmp_path: Path
     assert '["Run","cart"]' not in text  # as the title has it
     for part in ("CartPole-v1: cart", '["Trained for","1,280 steps"]', '["Actions","the likeliest"]'):
         assert part in text
-    evaluated = run("eval", str(runs["cart"]), *CPU, "--episodes", "7")
-    mean = re.search(r"agent +([\d.]+)", evaluated.stdout)
+    mean = re.search(r"agent +([\d.]+)", said(capsys, "eval", str(runs["cart"]), *CPU, "--episodes", "7"))
     assert mean is not None
     assert told["return"] == f"{mean[1]} (mean of 7 episodes)"
     page.unlink()
-    played(".", *CPU, "--steps", "1", cwd=runs["cart"])
+    monkeypatch.chdir(runs["cart"])
+    said(capsys, "play", ".", *CPU, "--steps", "1")
     assert page.exists()
     page.unlink()
 
