@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, final
 
 from gpu_envs.backend.toolchain import FLAGS
 
-_PATIENCE = 120
+PATIENCE = 120
 """Seconds until a trial is given up."""
 
 _CUPY = """
@@ -93,11 +93,11 @@ class Trials:
         if isinstance(process, OSError):
             return {"error": brief(process)}
         try:
-            out, err = process.communicate(timeout=_PATIENCE)
+            out, err = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return {"error": f"no answer within {_PATIENCE} s"}
+            return {"error": f"no answer within {PATIENCE} s"}
         lines = out.decode(errors="replace").splitlines()
         try:
             found = json.loads(lines[-1])
@@ -119,7 +119,7 @@ def compile_something(command: Sequence[str]) -> str:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=_PATIENCE,
+                timeout=PATIENCE,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return brief(error)
