@@ -154,12 +154,6 @@ def test_every_setting_can_be_given(setting: Setting) -> None:
         assert getattr(config, setting.name) is None
 
 
-def test_all_settings_at_once() -> None:
-    values = {setting.name: other_value(setting) for setting in settings()}
-    words = [word for setting in settings() for word in words_for(setting, values[setting.name])]
-    assert trained(*words, "CartPole-v1") == Config(env="CartPole-v1", **values)  # there is no preset for a2c
-
-
 def test_settings_are_the_dataclass() -> None:
     assert [setting.name for setting in settings()] == [name for name in FIELDS if name not in ("env", "gpus", "since")]
     flags = [setting.flag for setting in settings()]
@@ -449,13 +443,14 @@ def test_an_interrupted_run_says_how_to_go_on(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "gpu-envs: interrupted\n"
 
 
-def test_a_run_in_which_no_episode_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_folder_in_which_no_episode_ended(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     trainer.returns = {"tagger": float("nan"), "runner": 1.5}
-    assert main(["train", "CartPole-v1"], trainer=trainer) == OK
+    assert main(["train", "--resume", ""], trainer=trainer) == OK
     text = capsys.readouterr().out
     assert re.search(r"return of tagger +no episode ended\n", text)
     assert "nan" not in text
+    assert "eval" not in text
 
 
 READERLESS = """
@@ -489,12 +484,6 @@ def test_nobody_needs_to_read(words: list[str], stream: int, code: int, unbuffer
     """As behind ``| true``: the exit code is that of what was done."""
     done = run(str(stream), *words, code=READERLESS, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
-
-
-def test_a_run_without_a_folder_is_not_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
-    trainer = Trainer()
-    assert main(["train", "--resume", ""], trainer=trainer) == OK
-    assert "eval" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("words", "progress"), [([], None), (["--progress"], True), (["--no-progress"], False)])
@@ -550,8 +539,3 @@ def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, m
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_package_is_a_program() -> None:
-    done = run("--version")
-    assert done.stdout == f"gpu_envs {gpu_envs.__version__}\n"

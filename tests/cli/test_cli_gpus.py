@@ -180,22 +180,6 @@ def test_a_restart_does_not_take_over_another_run(tmp_path: Path) -> None:
     assert (run / "config.json").read_text() == before
 
 
-@pytest.mark.slow
-def test_what_fails_in_one_is_told_with_its_cause(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os\n"
-        "if os.environ.get('RANK') == '1':\n"
-        "    import torch.distributed\n"
-        "    def failing(*given, **more):\n        raise OverflowError('of the second alone')\n"
-        "    torch.distributed.init_process_group = failing\n"
-    )
-    process = started("CartPole-v1", "--gpus", "2", *WORDS, at=tmp_path)
-    code, stdout, stderr = ended(process)
-    assert (code, stdout) == (1, "")
-    assert stderr.startswith("gpu-envs: error: process 1 of 2 failed: Traceback")
-    assert stderr.endswith("OverflowError: of the second alone\n")
-
-
 ERRORS = ("OverflowError", "MemoryError", "ValueError")
 
 FAILING = f"""
@@ -353,15 +337,6 @@ def words(kind: str, message: str = "this", timestamp: float = 1.0) -> dict[str,
 )  # fmt: skip
 def test_who_failed_first(codes: dict[int, int], told: dict[int, dict[str, object]], expected: Ending) -> None:
     assert explained(2, codes, told) == expected
-
-
-@pytest.mark.slow
-def test_a_mistake_is_told_once() -> None:
-    code, stdout, stderr = ended(started("CartPole-v1", "--gpus", "2", *WORDS, "--minibatches", "1000"))
-    assert code == MISTAKE
-    assert stdout.count("\n") == 1
-    assert "gpu-envs: error: minibatches is 1000; a horizon of the policy 'agent' has 128 samples" in stderr
-    assert stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
