@@ -1,7 +1,6 @@
 """What bench measures, what show prints, and the tables of both."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,30 +63,19 @@ def test_how_many_replicas_are_measured() -> None:
     assert bench.replicas_for(tag, {"num_runners": 10**6}, "cpu") == 1
 
 
-class Clock:
-    """Time that passes only while work is done."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.done = 0
-
-    def work(self, seconds: float) -> Callable[[int], None]:
-        def step(times: int) -> None:
-            self.done += times
-            self.now += times * seconds
-
-        return step
-
-
 @pytest.mark.parametrize("seconds", [1e-7, 1e-4, 0.03, 2.0])
 def test_the_rate_is_steps_over_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    waits: list[float] = []
-    monkeypatch.setattr("time.perf_counter", lambda: clock.now)
-    found = bench.rate(clock.work(seconds), lambda: waits.append(clock.now), 50, 1.0)
+    """On a clock that goes on only while work is done."""
+    now, waits = [100.0], []
+
+    def work(times: int) -> None:
+        now[0] += times * seconds
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    found = bench.rate(work, lambda: waits.append(now[0]), 50, 1.0)
     assert found == pytest.approx(50 / seconds)
     assert len(waits) >= 2  # the warm-up's end is waited for too
-    assert clock.now - 100 < max(4, 3 * seconds)
+    assert now[0] - 100 < max(4, 3 * seconds)
 
 
 @pytest.mark.parametrize(

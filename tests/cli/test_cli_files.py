@@ -47,21 +47,21 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return folder
 
 
+class AskedError(Exception):
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+
 def asked(*words: str) -> Config:
     """The run that a command line asks for."""
-    found: list[Config] = []
-
-    class Trained(Exception):  # noqa: N818
-        pass
 
     class Trainer:
         def train(self, config: Config, **_: Any) -> None:
-            found.append(config)
-            raise Trained
+            raise AskedError(config)
 
-    with pytest.raises(Trained):
+    with pytest.raises(AskedError) as caught:
         main(["train", *words, "--debug"], trainer=Trainer())
-    return found[0]
+    return caught.value.config
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.env)
@@ -108,9 +108,7 @@ def test_presets_are_for_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
         assert config.seed == seed
         assert config.algorithm == next((name for name in ("a2c", "pqn") if name in words), "ppo")
     assert asked("Pendulum-v1", "--algorithm", "ppo") == Config(env="Pendulum-v1")
-    with pytest.raises(
-        ValueError, match=r"'big' of CartPole-v1 is for ppo, and the algorithm is pqn; .*: pqn, pqn-big"
-    ):
+    with pytest.raises(ValueError, match=r"'big' of CartPole-v1 is for ppo, and the algorithm is pqn; .*: pqn, pqn-"):
         asked("CartPole-v1", "--preset", "big", "--algorithm", "pqn")
 
 

@@ -16,7 +16,7 @@ from trainers import FIELD, FIELD_PARAMS, GRID, after, rows_of, saved, small, ti
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from dropping import seeded_dropout  # noqa: E402
 
 import gpu_envs  # noqa: E402
 from gpu_envs import Uniform  # noqa: E402
@@ -84,29 +84,13 @@ def test_the_seed_decides(device: str) -> None:
 
 
 def test_modules_of_the_users_own_go_on(tmp_path: Path, device: str) -> None:
-    def modules() -> dict[str, Any]:
-        generator = torch.Generator().manual_seed(5)
-        net = Both()
-        for parameter in net.parameters():
-            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-        return {"agent": net}
-
+    """Dropout's numbers belong to the run."""
     config = small(device, total_steps=8 * 16 * 6, run_dir=str(tmp_path / "one"), checkpoint_interval=2)
-    train(config, progress=False, modules=modules())
+    train(config, progress=False, modules=seeded_dropout())
     part = small(device, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "two"))
-    train(part, progress=False, modules=modules())
-    resume(str(tmp_path / "two"), total_steps=8 * 16 * 6, progress=False, modules=modules())
+    train(part, progress=False, modules=seeded_dropout())
+    resume(str(tmp_path / "two"), total_steps=8 * 16 * 6, progress=False, modules=seeded_dropout())
     assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
-
-
-class Both(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.trunk = torch.nn.Linear(4, 3)
-
-    def forward(self, observations: Any) -> tuple[Any, Any]:
-        both = self.trunk(observations)
-        return both[:, :2], both[:, 2]
 
 
 def final(run: Path) -> dict[str, Any]:

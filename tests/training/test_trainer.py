@@ -15,7 +15,7 @@ from trainers import FIELD, FIELD_PARAMS, GRID, after, rows_of, saved, small, ti
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from dropping import Dropping, seeded_dropout  # noqa: E402
 
 from gpu_envs.backend.ahead import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
@@ -90,41 +90,6 @@ def test_an_aim_is_reached_at_the_same_iteration_every_time(device: str) -> None
     assert_same_bits(ends[0][1], ends[2][1])
 
 
-class Dropping(nn.Module):
-    """A small policy that draws numbers of torch's own, and may do what no graph can."""
-
-    def __init__(self, *, reads_back: bool = False) -> None:
-        super().__init__()
-        self.reads_back = reads_back
-        self.body = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh())
-        self.heads = torch.nn.Linear(16, 3)
-
-    def forward(self, observations: Any) -> tuple[Any, Any]:
-        both = self.heads(torch.nn.functional.dropout(self.body(observations), 0.3, training=True))
-        if self.reads_back and both.sum().item() == 0:
-            both = both + 1
-        return both[:, :2], both[:, 2]
-
-
-def seeded_dropout() -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        return Dropping()
-
-
-def test_modules_that_draw_numbers_resume_exactly(device: str) -> None:
-    """Dropout's numbers belong to the run, and the process keeps its own."""
-    config = small(device)
-    whole, first, second = (Trainer(config, modules={"agent": seeded_dropout()}) for _ in range(3))
-    whole.iterate(6)
-    before = torch.get_rng_state()
-    first.iterate(3)
-    assert torch.equal(before, torch.get_rng_state())
-    second.load(first.state())
-    second.iterate(3)
-    assert_same_bits(timeless(whole.state())["learners"], timeless(second.state())["learners"])
-
-
 @pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
 def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
     ours = Trainer(small("cuda"), modules={"agent": Dropping(reads_back=True)})
@@ -138,11 +103,13 @@ def test_an_evaluation_draws_no_numbers_of_the_training(tmp_path: Path, device: 
     config = small(device, run_dir=str(tmp_path / "run"))
     states = []
     for evaluates in (False, True):
-        ours = Trainer(config, modules={"agent": seeded_dropout()})
+        ours = Trainer(config, modules=seeded_dropout())
+        before = torch.get_rng_state()
         ours.iterate(1)
         if evaluates:
             assert ours.evaluate(4, seed=1) == ours.evaluate(4, seed=1)
         ours.iterate(1)
+        assert torch.equal(before, torch.get_rng_state())  # the process keeps its own numbers
         states.append(timeless(ours.state())["learners"])
     assert_same_bits(states[0], states[1])
 
@@ -415,7 +382,7 @@ def test_training_elsewhere_than_in_the_main_thread(device: str) -> None:
 def test_two_threads_train_one_after_the_other(device: str) -> None:
     """Beside one another they would share torch's random numbers, threads and captures: the second is refused."""
     config = small(device, total_steps=8 * 16 * 6)
-    lone, ours = (Trainer(config, modules={"agent": seeded_dropout()}) for _ in range(2))
+    lone, ours = (Trainer(config, modules=seeded_dropout()) for _ in range(2))
     lone.run(progress=False)
     refused: list[str] = []
 
