@@ -44,7 +44,7 @@ def test_help_is_complete(command: str, capsys: pytest.CaptureFixture[str]) -> N
     assert said(capsys, command, "-h") == text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "play", "eval"])
 def test_the_program_names_them(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(rf"^  {command} +\w+", said(capsys, "--help"), re.MULTILINE)
     assert f"Did you mean {command!r}?" in refused(capsys, command + "x")

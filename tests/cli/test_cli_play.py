@@ -226,17 +226,6 @@ def test_what_is_missing_is_said(absent: str, words: list[str], code: int, messa
     assert names(tmp_path) == (["CartPole-v1.html"] if code == OK and words != ["--help"] else [])
 
 
-def test_help_says_what_is_written_where(tmp_path: Path) -> None:
-    text = play("--help", cwd=tmp_path).stdout
-    assert "RUN.html beside the run's folder, or ID.html here" in " ".join(text.split())
-    for flag in (
-        *("--video", "--html", "--window", "--replicas", "--steps", "--episodes", "--greedy", "--sampled", "--seed"),
-        *("--policy", "--param", "--device", "--width", "--fps", "--progress", "--no-progress", "--debug"),
-    ):
-        assert flag in text
-    assert re.search(r"^  play +show what", run("--help").stdout, re.MULTILINE)
-
-
 # --- progress, and being interrupted ---
 
 
