@@ -1,5 +1,6 @@
 """Settings of single policies: each is honoured, changes its policy and no other, and goes on with the run."""
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,8 +83,7 @@ def test_what_all_policies_have_of_their_own_is_what_the_run_has(name: str, devi
 
 
 @pytest.mark.fast_cases(12)
-@pytest.mark.parametrize("name", UPDATING)
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("name", "role"), list(zip(UPDATING, itertools.cycle(ROLES), strict=False)))
 def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device: str) -> None:
     value = OTHERS[name]
     plain, every = learnt(duel(device)), learnt(duel(device, **{name: value}))

@@ -166,16 +166,12 @@ class Malice:
         return (os.system, ("echo harm",))
 
 
-def test_no_code_is_run(tmp_path: Path) -> None:
-    path = tmp_path / "one.pt"
-    torch.save({"version": 1, "kind": "training", "payload": Malice()}, path)
-    with pytest.raises(CheckpointError, match="damaged"):
-        checkpoint.load(path)
-
-
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.pt"
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        checkpoint.load(path)
+    torch.save({"version": 1, "kind": "training", "payload": Malice()}, path)  # whose code is not run
+    with pytest.raises(CheckpointError, match="damaged"):
         checkpoint.load(path)
     torch.save({"model": torch.ones(3)}, path)
     with pytest.raises(CheckpointError, match="no checkpoint of gpu_envs"):
@@ -242,20 +238,17 @@ def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monke
     assert names == [f"CartPole-v1-20250131-120000{end}" for end in ("", "-2", "-3")]
 
 
-def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path: Path) -> None:
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     config = Config(env="CartPole-v1", device="cpu")
     (tmp_path / "empty").mkdir()
     RunDirectory.create(tmp_path / "empty", config)
     with pytest.raises(FileExistsError, match="--resume"):
         RunDirectory.create(tmp_path / "empty", config)
-
-
-@pytest.mark.parametrize("below", ["", "run"])
-def test_a_file_is_no_folder(below: str, tmp_path: Path) -> None:
     file = tmp_path / "notes"
     file.write_text("x")
-    with pytest.raises(NotADirectoryError, match="notes is a file: name another"):
-        RunDirectory.create(file / below, Config(env="CartPole-v1", device="cpu"))
+    for place in (file, file / "run"):
+        with pytest.raises(NotADirectoryError, match="notes is a file: name another"):
+            RunDirectory.create(place, config)
     with pytest.raises(FileNotFoundError, match="notes is a file, not a folder"):
         RunDirectory.open(file)
     assert file.read_text() == "x"
