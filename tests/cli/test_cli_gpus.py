@@ -282,7 +282,7 @@ def test_a_signal_while_torch_throws_things_away(capfd: pytest.CaptureFixture[st
     weakref.finalize(timer, signal.raise_signal, signal.SIGTERM)
     before = signal.getsignal(signal.SIGTERM)
     with launch.silent_launcher(1):
-        signal.signal(signal.SIGTERM, api._terminate_process_handler)  # noqa: SLF001 - torch's launcher, which has no public name for it
+        signal.signal(signal.SIGTERM, api._terminate_process_handler)  # noqa: SLF001 - torch's own
         del timer
     assert signal.getsignal(signal.SIGTERM) is before
     assert capfd.readouterr() == ("", "")

@@ -80,32 +80,19 @@ class Silent:
         raise ValueError(f"asked for {config.env} on {config.device}")
 
 
-def test_a_trainer_of_one_s_own_wakes_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(train, "wake"), (train, "device_count"), (settings, "field_docs"), (known, "ids")],
+    ids=["device", "number of GPUs", "descriptions of options", "environments"],
+)
+def test_what_a_run_does_not_need_is_not_asked_for(
+    module: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(device: str) -> NoReturn:
-        raise AssertionError(f"wakes {device}")
+    """A trainer of one's own starts no device, a run on one GPU counts none, and help alone describes options."""
 
-    monkeypatch.setattr(train, "wake", refuse)
-    assert main(["train", "CartPole-v1", "--device=cuda"], trainer=Silent()) == 2
+    def refuse(*_: Any) -> NoReturn:
+        raise AssertionError(f"asks for {name}")
+
+    monkeypatch.setattr(module, name, refuse)
+    assert main(["train", "CartPole-v1", "--device=cuda", "--horizon=8"], trainer=Silent()) == 2
     assert "asked for CartPole-v1 on cuda" in capsys.readouterr().err
-
-
-def test_options_are_described_for_help_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(cls: type) -> NoReturn:
-        raise AssertionError(f"reads the source of {cls}")
-
-    monkeypatch.setattr(settings, "field_docs", refuse)
-    monkeypatch.setattr(known, "ids", refuse)
-    assert main(["train", "CartPole-v1", "--horizon=8"], trainer=Silent()) == 2
-    assert "asked for CartPole-v1" in capsys.readouterr().err
-
-
-def test_a_run_on_one_gpu_does_not_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> NoReturn:
-        raise AssertionError("asks the driver")
-
-    monkeypatch.setattr(train, "device_count", refuse)
-    assert main(["train", "CartPole-v1", "--device=cuda"], trainer=Silent()) == 2

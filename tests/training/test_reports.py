@@ -44,20 +44,6 @@ def test_the_window_is_the_last_whole_steps_with_enough_episodes(most: int) -> N
             assert window.mean_length == last[2] / last[0]
 
 
-def test_a_window_goes_on_from_its_state() -> None:
-    one, other = EpisodeWindow(), EpisodeWindow()
-    one.add(steps_of(30, 0, 30, 30, 5, 9))
-    other.add(steps_of(7))
-    other.load(one.state())
-    assert (other.mean_return, other.mean_length, other.full) == (one.mean_return, one.mean_length, one.full)
-    for window in (one, other):
-        window.add(steps_of(8, 8, seed=1))
-    assert one.state() == other.state()
-    one.load([])
-    assert not one.full
-    assert math.isnan(one.mean_return)
-
-
 def test_reports_arrive_whole_and_in_order(device: str) -> None:
     place = resolve_device(device)
     roles, learners, horizon, depth = ("a", "b"), {"x": ("loss", None), "y": ("norm",)}, 4, 2
