@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_tools import NO_TORCH, run
+from cli_tools import run, without
 
 import gpu_envs
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, commands, main
@@ -531,7 +531,7 @@ def test_the_age_of_the_process_is_known() -> None:
     ],
 )
 def test_help_needs_no_torch_and_the_rest_says_so(words: list[str], code: int, message: str) -> None:
-    done = run(*words, code=NO_TORCH)
+    done = run(*words, code=without("torch", "cupy"))
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -5,12 +5,13 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_tools import NO_TORCH, refused, run, said
+from cli_tools import refused, run, said, without
 from harness import HAS_CUDA, with_package
 
 import gpu_envs
@@ -99,7 +100,7 @@ def test_a_gpu_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]
 
 
 def test_info_needs_no_torch() -> None:
-    done = run("info", code=NO_TORCH)
+    done = run("info", code=without("torch", "cupy"))
     assert (done.returncode, done.stderr) == (OK, "")
     assert rows_of(done.stdout)["torch"] == "not installed"
 
@@ -239,14 +240,9 @@ def test_info_of_this_machine(cache: Path) -> None:
     assert "\n\nNothing is missing.\n" in done.stdout or "\n\nTo do:\n- " in done.stdout
 
 
-class Tried:
+def tried(**results: Mapping[str, Any]) -> Callable[[], SimpleNamespace]:
     """Stands in for the trials of libraries."""
-
-    def __init__(self, **results: Mapping[str, Any]) -> None:
-        self._results = results
-
-    def result(self, name: str) -> Mapping[str, Any] | None:
-        return self._results.get(name)
+    return lambda: SimpleNamespace(result=results.get)
 
 
 H200 = Gpu("NVIDIA H200", 140 * 2**30, (9, 0))
@@ -261,7 +257,7 @@ def told(
 ) -> tuple[dict[str, str], str]:
     """The table and the advice on a machine of this kind."""
     monkeypatch.setattr(probes, "driver", lambda: driver)
-    monkeypatch.setattr(probes, "Trials", lambda: Tried(**results))
+    monkeypatch.setattr(probes, "Trials", tried(**results))
     text = said(capsys, "info")
     return rows_of(text), re.sub(r"\s+", " ", text.partition("\n\n")[2])
 
@@ -345,7 +341,7 @@ def test_nothing_that_is_wrong_here_ends_it(
     def fail(*_: object) -> None:
         raise RuntimeError("this machine is strange\nin many ways")
 
-    monkeypatch.setattr(probes, "Trials", lambda: Tried(cupy=CUPY, torch=TORCH))
+    monkeypatch.setattr(probes, "Trials", tried(cupy=CUPY, torch=TORCH))
     monkeypatch.setattr(probes, broken, fail)
     text = said(capsys, "info")
     assert "in many ways" not in text
@@ -393,14 +389,8 @@ def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
+    monkeypatch.setattr(probes, "Trials", tried(torch=TORCH))
     return folder
-
-
-def add_compiler(folder: Path, script: str) -> None:
-    program = folder / "c++"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
 
 
 @pytest.mark.usefixtures("cache")
@@ -425,7 +415,9 @@ def test_without_a_compiler_the_ways_to_get_one_are_named(
 
 @pytest.mark.usefixtures("cache")
 def test_a_compiler_that_fails_is_found_out(bare_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    add_compiler(bare_path, 'if [ "$1" = --version ]; then echo "mine 1.0"; else echo "out of order" >&2; exit 1; fi')
+    program = bare_path / "c++"
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "mine 1.0" || { echo "out of order" >&2; exit 1; }\n')
+    program.chmod(0o755)
     text = said(capsys, "info")
     assert rows_of(text)["C++ compiler"] == f"{bare_path}/c++ (mine 1.0) does not compile"
     assert "out of order" in re.sub(r"\s+", " ", text)
@@ -435,7 +427,7 @@ def test_a_compiler_that_fails_is_found_out(bare_path: Path, capsys: pytest.Capt
 def test_the_cache_is_counted_and_cleared(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
+    monkeypatch.setattr(probes, "Trials", tried(torch=TORCH))
     assert said(capsys, "info", "--clear-cache") == f"removed 0 compiled, 0.0 MB, from {cache}\n"
     source = 'extern "C" __attribute__((visibility("default"))) int answer() { return 1; }'
     assert toolchain.build(source, "Mine-v0").answer() == 1
@@ -472,7 +464,7 @@ def test_a_cache_that_cannot_be_used_is_found_out(
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     monkeypatch.setenv("GPU_ENVS_CACHE_DIR", str(tmp_path / kind / "cache" if kind == "file" else tmp_path / kind))
-    monkeypatch.setattr(probes, "Trials", lambda: Tried(torch=TORCH))
+    monkeypatch.setattr(probes, "Trials", tried(torch=TORCH))
     text = said(capsys, "info")
     assert row in rows_of(text)["cache"]
     assert advice in re.sub(r"\s+", " ", text)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_tools import refused, run, said, started
+from cli_tools import refused, run, said, started, without
 from harness import with_package
 
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
@@ -194,19 +194,6 @@ def test_mistakes_about_a_run(
     assert names(tmp_path) == []
 
 
-WITHOUT = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-ABSENT = sys.argv[1].split(",")
-sys.meta_path.insert(0, Absent())
-from gpu_envs.cli import main
-sys.exit(main(sys.argv[2:]))
-"""
-
-
 @pytest.mark.parametrize(
     ("absent", "words", "code", "message"),
     [
@@ -219,7 +206,7 @@ sys.exit(main(sys.argv[2:]))
     ],
 )
 def test_what_is_missing_is_said(absent: str, words: list[str], code: int, message: str, tmp_path: Path) -> None:
-    done = run(absent, "play", *words, *CPU, code=WITHOUT, cwd=tmp_path)
+    done = run("play", *words, *CPU, code=without(*absent.split(",")), cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

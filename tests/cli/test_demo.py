@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Tab
-from cli_tools import NO_TORCH, refused, run, started
+from cli_tools import refused, run, started, without
 
 from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
 
@@ -126,6 +126,6 @@ def test_mistakes_are_told_before_anything_is_trained(
 
 
 def test_without_torch_it_says_what_to_install() -> None:
-    done = run("demo", "--no-open", code=NO_TORCH)
+    done = run("demo", "--no-open", code=without("torch", "cupy"))
     assert done.returncode == MISTAKE
     assert done.stderr == "gpu-envs: error: 'torch' is not installed: pip install 'gpu_envs[train]'\n"

@@ -49,11 +49,16 @@ def started(*words: str, cwd: Path | None = None, **settings: str) -> subprocess
     return subprocess.Popen(command, env=with_package(**settings), cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
-NO_TORCH = """
+def without(*libraries: str) -> str:
+    """Code that is the program where these libraries are not installed."""
+    return f"ABSENT = {libraries}\n{_WITHOUT}"
+
+
+_WITHOUT = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "cupy"):
+        if name.partition(".")[0] in ABSENT:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 from gpu_envs.cli import main
