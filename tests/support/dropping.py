@@ -7,16 +7,16 @@ from torch import nn
 
 
 class Dropping(nn.Module):
-    """A small policy with dropout, which may do what no graph can."""
+    """A small policy with dropout of a share of its hidden layer, which may do what no graph can."""
 
-    def __init__(self, *, reads_back: bool = False) -> None:
+    def __init__(self, share: float = 0.3, *, reads_back: bool = False) -> None:
         super().__init__()
-        self.reads_back = reads_back
+        self.share, self.reads_back = share, reads_back
         self.body = nn.Sequential(nn.Linear(4, 16), nn.Tanh())
         self.heads = nn.Linear(16, 3)
 
     def forward(self, observations: Any) -> tuple[Any, Any]:
-        both = self.heads(nn.functional.dropout(self.body(observations), 0.3, training=True))
+        both = self.heads(nn.functional.dropout(self.body(observations), self.share, training=True))
         if self.reads_back and both.sum().item() == 0:
             both = both + 1
         return both[:, :2], both[:, 2]

@@ -12,7 +12,7 @@ from trainers import FIELD, GRID, saved, small, timeless
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from dropping import Dropping  # noqa: E402
 
 import gpu_envs  # noqa: E402
 import gpu_envs.replays  # noqa: E402
@@ -200,16 +200,6 @@ def test_a_frozen_policy_needs_its_run_no_longer(tmp_path: Path, device: str) ->
         evaluate(run, episodes=5, device=device, policies=policies)
 
 
-class Own(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.both = nn.Linear(4, 3)
-
-    def forward(self, observations: Any) -> tuple[Any, Any]:
-        both = self.both(observations)
-        return both[:, :2], both[:, 2]
-
-
 def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
     RunDirectory.create(tmp_path / "empty", small(device))
     with pytest.raises(CheckpointError, match="no checkpoint yet: there is nothing to evaluate"):
@@ -217,18 +207,18 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, device: str) -> None:
 
     run = str(tmp_path / "own")
     config = small(device, total_steps=300, run_dir=run, normalise_observations=True)
-    train(config, progress=False, modules={"agent": Own()})
+    train(config, progress=False, modules={"agent": Dropping(0.0)})
     with pytest.raises(CheckpointError, match="is a module of your own, which only Python can make again"):
         evaluate(run, device=device)
-    trainer = Trainer(config, modules={"agent": Own()})
+    trainer = Trainer(config, modules={"agent": Dropping(0.0)})
     trainer.load(saved(run, trainer.device))
-    module = Own()
+    module = Dropping(0.0)
     for greedy in (True, False):
         found = evaluate(run, episodes=7, greedy=greedy, device=device, modules={"agent": module})
         assert found == trainer.evaluate(7, greedy=greedy)
     assert_same_bits(module.state_dict(), trainer.learners["agent"].module.state_dict())  # it has the weights now
     with pytest.raises(ValueError, match=r"modules names 'agnet', which is no policy that learns. Did you mean 'ag"):
-        evaluate(run, device=device, modules={"agnet": Own()})
+        evaluate(run, device=device, modules={"agnet": Dropping(0.0)})
     with pytest.raises(CheckpointError, match=r"the module given for the policy .*own:agent is not the one it had"):
         evaluate(run, device=device, modules={"agent": torch.nn.Linear(4, 3)})
 
