@@ -120,53 +120,41 @@ def test_one_is_killed(place: str, rank: int, gpus: int, tmp_path: Path) -> None
     assert not [pid for pid in all_of_them if Path(f"/proc/{pid}").exists()]
 
 
-def assert_logged_throughout(run: Path) -> None:
-    """Every tenth update once and in order, whoever wrote it."""
+def goes_on_after_a_kill(process: "subprocess.Popen[str]", run: Path) -> tuple[int, str]:
+    """One of two is killed: all are started again, and log every tenth update once and in order."""
+    done = reached(process, run, 1)
+    first = children(process)
+    os.kill(first[1], signal.SIGKILL)
+    reached(process, run, done + 50)
+    assert not set(first) & set(children(process))
+    process.send_signal(signal.SIGINT)
+    code, stdout, stderr = ended(process)
+    assert stdout.count("processes train together") == 2
     updates = [int(line.split(",")[0]) for line in (run / "log.csv").read_text().splitlines()[1:]]
     assert updates == list(range(10, updates[-1] + 1, 10))
+    return code, stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", DEVICES)
 def test_one_that_is_killed_is_started_again(place: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = begun(run, "--max-restarts", "1", device=place)
-    first = children(process)
-    os.kill(first[1], signal.SIGKILL)
-    done = reached(process, run, 1)
-    reached(process, run, done + 50)
-    assert not set(first) & set(children(process))
-    process.send_signal(signal.SIGINT)
-    code, stdout, stderr = ended(process)
+    code, stderr = goes_on_after_a_kill(begun(run, "--max-restarts", "1", device=place), run)
     assert code == INTERRUPTED
-    assert re.fullmatch(
-        rf"gpu-envs: process 1 of 2 was ended by SIGKILL; goes on from update [\d,]+ of {run} \(restart 1 of 1\)\n",
-        stderr,
-    )
-    assert stdout.count("processes train together") == 2
-    assert_logged_throughout(run)
+    said = rf"gpu-envs: process 1 of 2 was ended by SIGKILL; goes on from update [\d,]+ of {run} \(restart 1 of 1\)\n"
+    assert re.fullmatch(said, stderr)
 
 
 @pytest.mark.slow
 def test_torchrun_starts_it_again(tmp_path: Path) -> None:
     """Its own option does, where the run has a folder: the second attempt goes on with what the first has saved."""
     run = tmp_path / "run"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    endless = [*WORDS, "--total-steps", "1e9", "--run-dir", str(run), "--device", "cpu"]
-    process = subprocess.Popen(
-        [*torchrun, "--max-restarts", "1", "-m", "gpu_envs", "train", "CartPole-v1", *endless],
-        env=with_package(OMP_NUM_THREADS="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    done = reached(process, run, 1)
-    first = children(process)
-    os.kill(first[1], signal.SIGKILL)
-    reached(process, run, done + 50)
-    assert not set(first) & set(children(process))
-    process.send_signal(signal.SIGTERM)
-    _, stdout, _ = ended(process)
-    assert stdout.count("processes train together") == 2
-    assert_logged_throughout(run)
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 -m gpu_envs".split()
+    endless = ["train", "CartPole-v1", *WORDS, "--total-steps", "1e9", "--run-dir", str(run), "--device", "cpu"]
+    env = with_package(OMP_NUM_THREADS="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, *torchrun, *endless], env=env, stdout=pipe, stderr=pipe, text=True)
+    goes_on_after_a_kill(process, run)
 
 
 @pytest.mark.slow
