@@ -81,6 +81,7 @@ def test_every_room_has_its_place() -> None:
     assert {room(module) for module in modules()} == {each for rooms in ROOMS for each in rooms}
 
 
+@pytest.mark.slow
 def test_no_import_runs_up() -> None:
     known, found, unused = modules(), [], dict(MEANT)
     for module, path in known.items():

@@ -86,6 +86,7 @@ def ran(output: str) -> set[str]:
     return {line[1].partition("::")[2] for line in lines}
 
 
+@pytest.mark.slow
 def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
     quick = ran(run(tmp_path, "-m", "not slow and not cuda"))
     assert quick == {
@@ -99,6 +100,7 @@ def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_guard_and_the_costs(tmp_path: Path) -> None:
     output = run(tmp_path, "-m", "not cuda or cuda", "--cpu-limit=0.2", f"--costs={tmp_path / 'costs'}")
     for name in ("test_costly", "test_starts_a_process"):
@@ -148,3 +150,5 @@ def test_marks_are_set_once() -> None:
     assert marked.splitlines()[0] == marks["test_one"]
     assert "pass\n\n\n@pytest.mark.slow\ndef test_two()" in marked
     assert without_marks(marked) == source
+    text = 'TEXT = """\n@pytest.mark.slow\ndef test(): ...\n"""\n'
+    assert without_marks(text) == text

@@ -65,7 +65,7 @@ def alone(player: type[Player]) -> dict[str, Any]:
 # --- trajectories ---
 
 
-@pytest.mark.fast_cases(10)
+@pytest.mark.fast_cases(11)
 @each_case(lambda player: player is not Sb3Role, TorchRlTransformed)  # a role's agents come and go: test_sb3_teams.py
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_gives_what_the_environment_gives(player: type[Player], name: str, device: str, precision: str) -> None:
@@ -388,6 +388,7 @@ def test_nothing_waits_for_the_device(player: type[Player], name: str) -> None:
 # --- imports ---
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("module", "library"), [(name, library) for name, player in MODULES.items() for library in player.libraries]
 )
@@ -419,7 +420,6 @@ for module in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
 def test_importing_takes_no_other_library() -> None:
     """``gpu_envs`` imports none of them, and an adapter its own alone."""
     modules = sorted(

@@ -101,7 +101,7 @@ def expected_warnings(env: Any) -> set[str]:
     return expected
 
 
-@pytest.mark.fast_cases(7)
+@pytest.mark.fast_cases(5)
 @each_variant
 def test_parallel_api(team_id: str, variant: Mapping[str, Any], device: str) -> None:
     from pettingzoo.test import parallel_api_test
@@ -170,7 +170,7 @@ def test_same_seed_same_episodes(team_id: str, variant: Mapping[str, Any], devic
         assert (starts[0] != starts[1]).any()
 
 
-@pytest.mark.fast_cases(14)
+@pytest.mark.fast_cases(11)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @each_variant
 def test_it_is_the_batch(team_id: str, variant: Mapping[str, Any], device: str, precision: str) -> None:

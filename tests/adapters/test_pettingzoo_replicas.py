@@ -112,6 +112,7 @@ def columns_of(env: Any, value: Any) -> dict[str, Any]:
     return {agent: {key: part[agent] for key, part in parts.items()} for agent in env.possible_agents}
 
 
+@pytest.mark.fast_cases(20)
 @pytest.mark.parametrize("variant", [{}, {"copy": False}, {"copy": True, "statistics": True}], ids=str)
 def test_vector_is_the_batch(team_id: str, place: Place, mode: str, variant: Mapping[str, Any]) -> None:
     """Agents get columns of the roles' arrays, whether actions come by agent or by role."""

@@ -212,7 +212,7 @@ TEAM_CASES = [
 ]
 
 
-@pytest.mark.fast_cases(35)
+@pytest.mark.fast_cases(34)
 @pytest.mark.parametrize(
     ("kind", "header", "right", "wrong", "expected"),
     [*((one, HEADER, *case) for case in CASES), *((team, TEAM_HEADER, *case) for case in TEAM_CASES)],

@@ -216,7 +216,6 @@ def test_a_race_ends_at_its_limit() -> None:
     assert race.outcome([{"seed": 0, "failed": "no device"}])["median_s"] is None
 
 
-@pytest.mark.slow
 def test_policies_are_judged_in_the_same_drawn_worlds(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from gpu_envs.training import Config, train

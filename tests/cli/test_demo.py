@@ -42,7 +42,6 @@ def test_one_page_is_all_that_it_leaves(folder: Path) -> None:
     assert (folder / "opened").read_text() == page.as_uri()
 
 
-@pytest.mark.slow
 def test_it_says_what_it_does(folder: Path) -> None:
     """What was learnt, how fast it all is, and where the page is; in 80 columns."""
     lines = (folder / "told").read_text().splitlines()
@@ -125,6 +124,7 @@ def test_mistakes_are_told_before_anything_is_trained(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_without_torch_it_says_what_to_install() -> None:
     done = run("demo", "--no-open", code=without("torch", "cupy"))
     assert done.returncode == MISTAKE

@@ -19,7 +19,7 @@ FIRST = int(os.environ.get("GENERATED_SEED", "1"))
 PARTS = 8
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_wrong_calls_leave_no_trace(part: int) -> None:
     """An environment that is given wrong calls as well goes on, bit for bit, as its twin that never was."""

@@ -220,7 +220,7 @@ WAYS: dict[str, tuple[list[tuple[Any, Any]], list[int]]] = {
 """What resets are given, one after the other, seeds and masks, and the seeds that replicas have then."""
 
 
-@pytest.mark.fast_cases(39)
+@pytest.mark.fast_cases(43)
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 def test_starts_follow_from_seeds_however_they_came(

@@ -56,7 +56,7 @@ def all_else(env: Any) -> dict[str, np.ndarray]:
     return {name: array for name, array in all_buffers(env).items() if not of_statistics(name) and name != "records"}
 
 
-@pytest.mark.fast_cases(11)
+@pytest.mark.fast_cases(14)
 @each_variant
 def test_all_else_is_the_same(make: Make, variant: Variant, place: Place, mode: str) -> None:
     """Memory that is not there is null for the kernels, so that to touch it would end the process."""

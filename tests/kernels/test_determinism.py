@@ -162,6 +162,7 @@ def test_rollout_of_given_actions_is_single_steps(make: Make, env_id: str, devic
     assert_same_bits(progress(fused), progress(single))
 
 
+@pytest.mark.slow
 def test_where_nothing_restarts_a_rollout_stays_at_the_ends(make: Make, env_id: str, device: str) -> None:
     """In Disabled mode it is the single steps, of which those after an end change nothing, in two parts as in one."""
     count = 300
@@ -277,7 +278,6 @@ def test_rollout_refuses_what_it_cannot_do(make: Make, env_id: str, device: str)
 # --- seeds ---
 
 
-@pytest.mark.slow
 @each_variant
 def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> None:
     """A reset with a seed begins anew, whatever was before; so does another environment."""
@@ -288,7 +288,7 @@ def test_same_seed_same_episodes(make: Make, variant: Variant, device: str) -> N
     assert not variant.draws or (rows(env, runs[0][0]) != rows(env, start(env, 5))).any(axis=(1, 2)).all()
 
 
-@pytest.mark.slow
+@pytest.mark.fast_cases(4)
 def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, place: Place) -> None:
     """A reset without a seed begins the episode that an automatic restart would, and all of them differ."""
     by_hand = made(make, variant, 33, place)
@@ -305,6 +305,7 @@ def test_reset_without_seed_is_the_next_episode(make: Make, variant: Variant, pl
         seen.append(following)
 
 
+@pytest.mark.slow
 def test_replicas_differ(make: Make, variant: Variant, place: Place) -> None:
     """No two replicas begin alike, nor two environments without seeds; but where nothing is drawn all do."""
     env, other = (made(make, variant, 20, place) for _ in range(2))
@@ -379,7 +380,7 @@ def test_masked_seeds(make: Make, variant: Variant, device: str) -> None:
 # --- snapshots and copies ---
 
 
-@pytest.mark.fast_cases(11)
+@pytest.mark.fast_cases(4)
 @each_variant
 @pytest.mark.parametrize(("mode", "place"), KEPT, ids=[f"{mode}-{'-'.join(place)}" for mode, place in KEPT])
 def test_snapshots_continue(make: Make, variant: Variant, mode: str, place: Place) -> None:

@@ -119,7 +119,7 @@ def added(values: np.ndarray) -> np.ndarray:
     return lanes[..., 0]
 
 
-@pytest.mark.fast_cases(10)
+@pytest.mark.fast_cases(9)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("many", "wide"),

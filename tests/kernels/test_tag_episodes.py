@@ -71,7 +71,7 @@ def settle_ours(params: Params, before: World, ours: World, moved: Moved) -> Out
     return settle(params, start, moved.hits)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(("count", "params"), EPISODES.values(), ids=EPISODES)
 def test_whole_episodes_in_integers(make: MakeTeam, device: str, count: int, params: Params) -> None:
     """Who is tagged by whom and when, who is left, the flags and the order of the nearest are the rules', exactly."""

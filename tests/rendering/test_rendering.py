@@ -248,7 +248,7 @@ def look_at_frames(env: Any) -> None:
     assert len(list(frames[1:])) == 2
 
 
-@pytest.mark.fast_cases(13)
+@pytest.mark.fast_cases(12)
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("autoreset", MODES)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")

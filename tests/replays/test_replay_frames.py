@@ -37,7 +37,6 @@ def frame(tab: Tab, number: int) -> int:
     return int(tab.run(f"{FRAMES}[{number}].getElementById('scrub').value"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 700, 390])
 def test_it_is_as_high_as_it_needs_to_be(width: int, replay: Replay, tab: Tab, tmp_path: Path) -> None:
     """Also when a text takes more lines, and when the window changes."""
@@ -81,7 +80,6 @@ def test_it_is_as_dark_as_the_page_around(ink: str, scheme: str, replay: Replay,
     assert (text < 384 < paper) is (ink == "#222")
 
 
-@pytest.mark.slow
 def test_where_scripts_reach_no_further_it_plays_all_the_same(replay: Replay, tab: Tab, tmp_path: Path) -> None:
     """In the frame that some notebooks put around what they show; nobody looks in from outside then."""
     page = host([replay], tmp_path)

@@ -65,7 +65,7 @@ def acting(env: Any) -> Callable[[Any], Any]:
 # --- what is recorded ---
 
 
-@pytest.mark.fast_cases(9)
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*OWN, *IDS, *TEAM_IDS])
 def test_where_episodes_end_they_are_those_of_infos(name: str, mode: str, device: str) -> None:
@@ -322,7 +322,6 @@ def test_without_metrics_there_is_no_place_for_them(tmp_path: Path, opened: Open
     assert tab.run("document.querySelectorAll('figure').length") == 1
 
 
-@pytest.mark.slow
 def test_what_was_recorded_before_there_were_metrics_opens(carts: Replay, browser: Browser, tmp_path: Path) -> None:
     """A recording that names none, in the player of today."""
     whole = page.text(carts)

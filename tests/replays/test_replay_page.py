@@ -483,7 +483,6 @@ def test_one_frame_is_a_page_too(opened: Open) -> None:
     assert text(tab, "figcaption span") == "now 0"
 
 
-@pytest.mark.slow
 def test_a_browser_that_cannot_is_told_so(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     record("Acrobot-v1", replicas=1, steps=2, device="cpu").save_html(path)

@@ -333,6 +333,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return TrainedRuns(tmp_path_factory.mktemp("runs"), train_one)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "TagGridWorld-v0", "TagContinuous-v0"])
 @pytest.mark.parametrize(("greedy", "seed"), [(True, None), (False, None), (True, 5)])

@@ -341,7 +341,6 @@ def sample(request: pytest.FixtureRequest) -> dict[str, np.ndarray]:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-@pytest.mark.slow
 def test_numbers_have_their_distributions(sample: dict[str, np.ndarray]) -> None:
     """Kolmogorov and Smirnov: 1.95 is exceeded with a chance of 0.001."""
     for values in sample["gravity"]:

@@ -46,7 +46,6 @@ def same(whole: Any, own: Any, shared: Any, who: np.ndarray | None = None) -> No
         first += count
 
 
-@pytest.mark.fast_cases(7)
 @pytest.mark.parametrize("hunters", [70, 2100])
 def test_parts_make_whole_rows_of_many(spec: TeamSpec, place: Place, hunters: int) -> None:
     """Of teams that have a block each, and of one that is spread; episodes end in several steps."""
@@ -155,7 +154,7 @@ def test_pickles_keep_the_way() -> None:
     np.testing.assert_array_equal(here["shared_observations"]["region"], there["shared_observations"]["region"])
 
 
-@pytest.mark.fast_cases(6)
+@pytest.mark.fast_cases(5)
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
 @pytest.mark.parametrize("hunters", [2, 300, 5000])
 @pytest.mark.parametrize("apart", [False, True])

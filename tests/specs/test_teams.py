@@ -133,7 +133,7 @@ def assert_shown(
 # --- the rules ---
 
 
-@pytest.mark.fast_cases(9)
+@pytest.mark.fast_cases(7)
 @each_small_variant
 @pytest.mark.parametrize("mode", AUTORESET_MODES)
 def test_the_rules_in_numpy_give_the_same(variant: Variant, mode: str, device: str) -> None:
@@ -279,7 +279,7 @@ def test_the_schedule_is_the_one_meant(variant: Variant) -> None:
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @needs_nvrtc
 @each_variant
 def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:

@@ -55,7 +55,10 @@ def mark_of(costs: list[float], case_limit: float, function_limit: float) -> str
 
 def without_marks(source: str) -> str:
     """A file's text without marks of these two kinds."""
-    return "".join(line for line in source.splitlines(keepends=True) if not MARK.match(line.strip()))
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    decorators = {decorator.lineno for node in functions for decorator in node.decorator_list}
+    lines = enumerate(source.splitlines(keepends=True), 1)
+    return "".join(line for number, line in lines if number not in decorators or not MARK.match(line.strip()))
 
 
 def with_marks(source: str, marks: dict[str, str]) -> str:

@@ -81,7 +81,7 @@ def taken(config: Config, modules: Any = None) -> tuple[int, int]:
     return held, allocations.most
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_what_is_allocated(name: str) -> None:
     """By the difference of two sizes, so that what does not grow with the replicas plays no part."""

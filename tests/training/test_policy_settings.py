@@ -75,7 +75,7 @@ def test_every_setting_has_another_value_here() -> None:
     assert all(getattr(duel("cpu", **{name: value}), name) != getattr(defaults, name) for name, value in OTHERS.items())
 
 
-@pytest.mark.fast_cases(15)
+@pytest.mark.fast_cases(13)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_all_policies_have_of_their_own_is_what_the_run_has(name: str, device: str) -> None:
     value = OTHERS[name]
@@ -95,7 +95,6 @@ def varied(name: str, device: str) -> tuple[Callable[..., Config], Any]:
 NAMES = [*UPDATING, *FROM_A_BUFFER, *EXPLORING]
 
 
-@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize(("name", "role"), [*zip(NAMES, cycle(ROLES), strict=False)])
 def test_a_setting_changes_its_policy_and_no_other(name: str, role: str, device: str) -> None:
     run, value = varied(name, device)

@@ -87,7 +87,7 @@ def drawn(
     return Transitions(**{name: tensor.cpu() for name, tensor in vars(into).items()})
 
 
-@pytest.mark.fast_cases(12)
+@pytest.mark.fast_cases(13)
 @pytest.mark.parametrize("n_step", [1, 2, 5])
 @pytest.mark.parametrize(("features", "width"), [(1, 1), (3, 1), (6, 4), (71, 2)])
 @pytest.mark.parametrize("horizons", [[4], [9, 9, 9, 9], [1] * 31, [10, 3, 15, 7]])

@@ -50,6 +50,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("name", RUNS)
 def test_going_on_from_a_checkpoint(name: str, tmp_path: Path, device: str) -> None:
     config = small(device, **RUNS[name])

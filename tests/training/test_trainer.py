@@ -42,6 +42,7 @@ BETTER = {"ppo": (40, 200), "a2c": (40, 80), "box": (-900, -400)}
 """Mean returns: at most the one before training, at least the other after it."""
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", LEARNT)
 def test_training_raises_the_return(name: str, device: str) -> None:
     given = {"env": "CartPole-v1", "horizon": 32, "learning_rate": "0:0.003,1:0", **LEARNT[name]}
@@ -52,6 +53,7 @@ def test_training_raises_the_return(name: str, device: str) -> None:
     assert ours.evaluate(100)["agent"].mean > least
 
 
+@pytest.mark.slow
 def test_a_team_learns(device: str) -> None:
     """Taggers learn to catch a runner that moves at random."""
     game: dict[str, Any] = {"params": {"grid_length": 5, "max_episode_steps": 30}, "policies": {"runner": "random"}}
@@ -321,7 +323,6 @@ def test_the_environments_own_shortage_is_explained(device: str, monkeypatch: py
 # --- the process ---
 
 
-@pytest.mark.slow
 def test_the_process_is_left_as_it_was(tmp_path: Path, device: str) -> None:
     torch.manual_seed(5)
     before = process()

@@ -39,7 +39,6 @@ def opened(spec: gpu_envs.Spec, replicas: int, device: str = "cpu", **options: A
     return gpu_envs.VectorEnv(spec, replicas, device=device, **options)
 
 
-@pytest.mark.slow
 def test_arithmetic_is_pythons(tmp_path: Path) -> None:
     spec, python = computing_spec(tmp_path)
     given = samples()
@@ -110,7 +109,7 @@ def played(env: Any, mode: str) -> Iterator[Any]:
             yield env.reset(options={"reset_mask": ended})[0]
 
 
-@pytest.mark.fast_cases(7)
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize(("env_id", "variant", "mode", "precision"), CASES)
 def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, precision: str, device: str) -> None:
     options = {"autoreset_mode": mode, "precision": precision, "max_episode_steps": 70, **VARIANTS[env_id][variant]}

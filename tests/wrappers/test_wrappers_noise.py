@@ -41,7 +41,7 @@ def mask_of(step: int, done: Array, mode: str) -> Array | None:
 # --- observations ---
 
 
-@pytest.mark.fast_cases(17)
+@pytest.mark.fast_cases(20)
 @pytest.mark.parametrize("noise", ["none", "uniform", "normal"])
 @pytest.mark.parametrize("delay", [0, 1, 4, (2, 13)], ids=str)
 @pytest.mark.parametrize("mode", MODES)
@@ -185,7 +185,7 @@ def arriving(clock: Clock, given: Array, sent: list[list[Any]], repeat: float, d
     return arrived
 
 
-@pytest.mark.fast_cases(22)
+@pytest.mark.fast_cases(23)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("repeat", "delay"), [(0.3, 0), (1.0, 0), (0.0, 1), (0.3, 5), (0.3, (0, 3)), (0.0, (2, 13))], ids=str
@@ -322,7 +322,7 @@ def test_a_waiting_replica_is_not_stepped(device: str) -> None:
 # --- pushes ---
 
 
-@pytest.mark.fast_cases(20)
+@pytest.mark.fast_cases(21)
 @pytest.mark.parametrize("interval", [1, 3, (1, 4), (2, 30)], ids=str)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("precision", PRECISIONS)
