@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -274,6 +275,7 @@ def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert rows["CuPy, NVRTC"] == "CuPy 14.2.0, NVRTC 13.0"
     assert rows["torch"] == "2.13.0, built for CUDA 13.0, sees the GPU"
     assert advice == "Nothing is missing. "
+    assert {row["name"]: row["text"] for row in json.loads(said(capsys, "info", "--json"))} == rows
 
 
 CUPY_ROW, DRIVER_ROW = "CuPy, NVRTC", "CUDA driver"

@@ -159,13 +159,6 @@ def test_environments_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         assert roles == (dict(spec.counts(params)) if isinstance(spec, gpu_envs.TeamSpec) else {"agent": 1})
 
 
-@pytest.mark.slow
-def test_this_machine_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {row["name"]: row["text"] for row in json.loads(said(capsys, "info", "--json"))}
-    assert gpu_envs.__version__ in rows["gpu_envs"]
-    assert np.__version__ in rows["NumPy, Gymnasium"]
-
-
 def test_speeds_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--device", "cpu", "--num-envs", "64", "--seconds", "0.01", "--json")
     one, team = json.loads(said(capsys, "bench", "CartPole-v1", "TagGridWorld-v0", *words))

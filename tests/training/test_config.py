@@ -107,11 +107,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
-def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ValueError, match=r"no setting 'num_env'. Did you mean 'num_envs'\?"):
-        Config.from_json({"env": "CartPole-v1", "num_env": 3})
-
-
 @pytest.mark.parametrize(("then", "now"), [(1e-5, 0.0068), (0.5, 0.5), (100.0, 7.38)])
 def test_a_deviation_of_a_run_before_it_was_bounded(then: float, now: float) -> None:
     from gpu_envs.training.operations.heads import LOG_STD_RANGE
