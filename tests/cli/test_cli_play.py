@@ -38,20 +38,17 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Small runs, trained for a moment: of one agent, of a team, and one that has saved nothing."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     from trainers import GRID, small
 
     from gpu_envs.training import RunDirectory, train
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("work") / "runs"
     found = {"cart": folder / "cart", "grid": folder / "grid", "empty": folder / "empty"}
     train(small("cpu", total_steps=8 * 16 * 10, run_dir=str(found["cart"])), progress=False)
     short = {"max_episode_steps": 30}
     train(small("cpu", GRID, total_steps=8 * 16, params=short, run_dir=str(found["grid"])), progress=False)
     RunDirectory.create(found["empty"], small("cpu"))
-    torch.set_num_threads(before)
     return found
 
 
