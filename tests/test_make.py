@@ -1,5 +1,6 @@
 """What ``make`` does, as far as it shows without doing it: what it says first, and that its commands are right."""
 
+import os
 import re
 import shlex
 import shutil
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.skipif(
 def recipe(target: str, *settings: str) -> list[str]:
     """The commands of a target, in order, as on a machine where nothing is installed."""
     words = ["make", "--no-print-directory", "--dry-run", "--always-make", target, *settings]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS")}
+    done = subprocess.run(words, cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
     return done.stdout.replace("\\\n", "").splitlines()
 
 

@@ -47,6 +47,16 @@ def test_costly():
 def test_costly_and_slow():
     burn()
 
+@pytest.fixture(scope="module")
+def costly():
+    burn()
+
+def test_with_a_costly_fixture(costly):
+    pass
+
+def test_with_the_same_fixture(costly):
+    pass
+
 @pytest.mark.end_to_end
 def test_costly_from_end_to_end():
     burn()
@@ -96,6 +106,7 @@ def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
         "test_modes[Acrobot-v1-SameStep]",
         "test_many[0]", "test_many[1]",
         "test_costly", "test_costly_from_end_to_end", "test_starts_a_process",
+        "test_with_a_costly_fixture", "test_with_the_same_fixture",
         "test_on_devices[cpu]", *(() if HAS_CUDA else ["test_on_devices[cuda]"]),
     }  # fmt: skip
 
@@ -103,19 +114,15 @@ def test_what_is_slow_and_what_needs_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_guard_and_the_costs(tmp_path: Path) -> None:
     output = run(tmp_path, "-m", "not cuda or cuda", "--cpu-limit=0.2", f"--costs={tmp_path / 'costs'}")
-    for name in ("test_costly", "test_starts_a_process"):
+    refused = ("test_costly", "test_starts_a_process", "test_with_a_costly_fixture", "test_with_the_same_fixture")
+    for name in refused:
         assert f"test_cases.py::{name} used 0." in output
         assert f"ERROR test_cases.py::{name} " in output
-    assert output.count(" s of CPU time; `make test` allows 0.2") == 2
+    assert output.count("`make test` allows 0.2") == len(refused)
     assert "test_cases.py::test_on_hopper: 1 case" in output
-    costs = [line.split(" ", 1) for line in (tmp_path / "costs").read_text().splitlines()]
-    costly = [name.partition("::")[2] for seconds, name in costs if float(seconds) > 0.25]
-    assert set(costly) == {
-        "test_costly",
-        "test_costly_and_slow",
-        "test_costly_from_end_to_end",
-        "test_starts_a_process",
-    }
+    costs = [line.split(" ", 2) for line in (tmp_path / "costs").read_text().splitlines()]
+    costly = {name.partition("::")[2] for own, shared, name in costs if float(own) + float(shared) > 0.25}
+    assert costly == {*refused, "test_costly_and_slow", "test_costly_from_end_to_end"}
 
 
 def test_cases_run_in_the_order_of_a_seed() -> None:
@@ -138,7 +145,8 @@ def test_cases_run_in_the_order_of_a_seed() -> None:
     ],
 )
 def test_a_function_is_marked_by_its_costs(costs: list[float], mark: str | None) -> None:
-    assert mark_of(costs, 1.0, 2.0) == mark
+    assert mark_of([(own, 0.0) for own in costs], 1.0, 2.0) == mark
+    assert mark_of([(own, 1.5) for own in costs], 1.0, 2.0) == "@pytest.mark.slow"
 
 
 def test_marks_are_set_once() -> None:

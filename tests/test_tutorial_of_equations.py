@@ -143,6 +143,7 @@ def test_script_runs(
             assert row in tutorial.EQUATIONS.read_text(), printed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trained")
 def test_evaluations_show_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     evaluations = [words for words in COMMANDS if words[1] == "eval"]

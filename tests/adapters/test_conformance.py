@@ -420,6 +420,7 @@ for module in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_importing_takes_no_other_library() -> None:
     """``gpu_envs`` imports none of them, and an adapter its own alone."""
     modules = sorted(

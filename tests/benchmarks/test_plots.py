@@ -88,6 +88,7 @@ def test_no_picture_is_left_over() -> None:
     assert not list(record.RESULTS.glob("*.svg"))
 
 
+@pytest.mark.slow
 def test_a_picture_fits_a_page(redrawn: Path) -> None:
     for path in redrawn.iterdir():
         height, width, _ = pixels(path).shape
@@ -96,6 +97,7 @@ def test_a_picture_fits_a_page(redrawn: Path) -> None:
         assert path.stat().st_size < 400_000
 
 
+@pytest.mark.slow
 def test_pictures_have_a_ground_of_their_own(redrawn: Path) -> None:
     """On a dark page too they are dark on light."""
     for path in redrawn.iterdir():

@@ -189,6 +189,7 @@ if os.environ.get("RANK") == "1":
 """
 
 
+@pytest.mark.slow
 def test_what_fails_in_the_midst(tmp_path: Path) -> None:
     """It goes on after errors that may not come again, and not after a mistake of the user's."""
     (tmp_path / "sitecustomize.py").write_text(FAILING)

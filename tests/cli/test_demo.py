@@ -42,6 +42,7 @@ def test_one_page_is_all_that_it_leaves(folder: Path) -> None:
     assert (folder / "opened").read_text() == page.as_uri()
 
 
+@pytest.mark.slow
 def test_it_says_what_it_does(folder: Path) -> None:
     """What was learnt, how fast it all is, and where the page is; in 80 columns."""
     lines = (folder / "told").read_text().splitlines()

@@ -34,18 +34,18 @@ class Collects:
                 self.functions[item.path, item.nodeid.partition("[")[0]].append(item)
 
 
-def read_costs(paths: list[Path]) -> dict[str, float]:
-    """The CPU seconds of each case, by its name; the most of several files, since the first case pays for fixtures."""
-    lines = [line.split(" ", 1) for path in paths for line in path.read_text().splitlines()]
-    return {name: float(seconds) for seconds, name in sorted(lines, key=lambda line: float(line[0]))}
+def read_costs(paths: list[Path]) -> dict[str, tuple[float, float]]:
+    """The CPU seconds of each case, and those of the fixtures that it shares, by its name."""
+    lines = [line.split(" ", 2) for path in paths for line in path.read_text().splitlines()]
+    return {name: (float(own), float(shared)) for own, shared, name in lines}
 
 
-def mark_of(costs: list[float], case_limit: float, function_limit: float) -> str | None:
-    """The mark of a function whose cases cost so many seconds, or ``None``."""
+def mark_of(costs: list[tuple[float, float]], case_limit: float, function_limit: float) -> str | None:
+    """The mark of a function whose cases cost so many seconds, and their fixtures so many; or ``None``."""
     total, quick = 0.0, 0
-    for seconds in costs:
-        total += seconds
-        if seconds > case_limit or total > function_limit:
+    for own, shared in costs:
+        total += own
+        if own + shared > case_limit or total > function_limit:
             break
         quick += 1
     if quick == len(costs):
@@ -91,11 +91,12 @@ def main() -> int:
     marks: dict[Path, dict[str, str]] = defaultdict(dict)
     quick = 0.0
     for (path, name), cases in collects.functions.items():
-        seconds = [costs.get(case.nodeid, 0.0) for case in cases]
+        seconds = [costs.get(case.nodeid, (0.0, 0.0)) for case in cases]
         mark = None if cases[0].get_closest_marker("end_to_end") else mark_of(seconds, given.case, given.function)
         if mark is not None:
             marks[path][name.rpartition("::")[2]] = mark
-        quick += sum(seconds[: int(re.sub(r"\D", "", mark) or 0)] if mark else seconds)
+        kept = len(cases) if mark is None else int(re.sub(r"\D", "", mark) or 0)
+        quick += sum(own for own, _ in seconds[:kept])
     for path, functions in marks.items():
         path.write_text(with_marks(path.read_text(), functions))
     print(f"{sum(map(len, marks.values()))} functions are marked; the first tier is left {quick:.0f} s of CPU time.")

@@ -28,7 +28,7 @@ COSTLY_FIXTURES = ("browser",)
 END_TO_END_SECONDS = 20.0
 
 IMPORT_SECONDS = 15.0
-"""What a case may take beyond its limit when it is the first of its process to import one of ``HEAVY``."""
+"""What is not counted of a case that is the first of its process to import one of ``HEAVY``."""
 
 HEAVY = {
     "cupy",
@@ -120,31 +120,51 @@ def _mark_beyond_the_first(cases: list[pytest.Item]) -> None:
 
 
 class MeasuresCases:
-    """Measures each case's CPU seconds, set-up, tear-down and child processes included; fails those above the limit."""
+    """Measures the CPU seconds of each case, child processes included, and fails those above the limit.
+
+    What a fixture of a module or a session costs counts for every case that uses it, not only for the first.
+    """
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
         self._before = 0.0
         self._imported: set[str] = set()
+        self._shared: dict[tuple[str, str], float] = {}
+        self._set_up = 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
-        self._before, self._imported = _cpu_seconds(), HEAVY.intersection(sys.modules)
+        self._before, self._imported, self._set_up = _cpu_seconds(), HEAVY.intersection(sys.modules), 0.0
         return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        before = _cpu_seconds()
+        value = yield
+        if fixturedef.scope != "function":
+            seconds = _cpu_seconds() - before
+            self._shared[fixturedef.argname, fixturedef.baseid] = seconds
+            self._set_up += seconds
+        return value
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         report = yield
         if call.when == "teardown":
-            seconds = _cpu_seconds() - self._before
-            imports = bool(HEAVY.intersection(sys.modules) - self._imported)
-            report.user_properties.append(("cpu_seconds", seconds - IMPORT_SECONDS * imports))
+            names = getattr(item, "fixturenames", ())
+            uses = [(name, place) for name, place in self._shared if name in names and item.nodeid.startswith(place)]
+            shared = sum(self._shared[key] for key in uses)
+            own = max(0.0, _cpu_seconds() - self._before - self._set_up)
+            if HEAVY.intersection(sys.modules) - self._imported:
+                own = max(0.0, own - IMPORT_SECONDS)
+            report.user_properties.append(("cpu_seconds", (own, shared)))
             limit = self._limit_of(item)
-            if report.passed and limit is not None and seconds > limit + IMPORT_SECONDS * imports:
+            if report.passed and limit is not None and own + shared > limit:
                 report.outcome = "failed"
                 report.longrepr = (
-                    f"{item.nodeid} used {seconds:.1f} s of CPU time; `make test` allows {limit:g}. Make it cheaper, "
-                    "or mark it `slow` (or `fast_cases(n)`), so that only `make test-all` runs it."
+                    f"{item.nodeid} used {own + shared:.1f} s of CPU time ({shared:.1f} s in fixtures); `make test` "
+                    f"allows {limit:g}. Make it cheaper, or mark it `slow` (or `fast_cases(n)`), so that only "
+                    "`make test-all` runs it."
                 )
         return report
 
@@ -160,19 +180,19 @@ def _cpu_seconds() -> float:
 
 
 class WritesCosts:
-    """Writes a line for each case, the costliest first: its CPU seconds and its name."""
+    """Writes a line for each case, the costliest first: its CPU seconds, those of its shared fixtures, and its name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._costs: dict[str, float] = {}
+        self._costs: dict[str, tuple[float, float]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            self._costs[report.nodeid] = float(dict(report.user_properties)["cpu_seconds"])  # type: ignore[arg-type]  # object
+            self._costs[report.nodeid] = dict(report.user_properties)["cpu_seconds"]  # type: ignore[assignment]  # object
 
     def pytest_sessionfinish(self) -> None:
-        lines = [f"{seconds:.3f} {name}" for name, seconds in sorted(self._costs.items(), key=lambda row: -row[1])]
-        self._path.write_text("".join(f"{line}\n" for line in lines))
+        rows = sorted(self._costs.items(), key=lambda row: -row[1][0])
+        self._path.write_text("".join(f"{own:.3f} {shared:.3f} {name}\n" for name, (own, shared) in rows))
 
 
 class ListsHopper:
