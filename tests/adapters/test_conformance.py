@@ -399,7 +399,8 @@ def test_a_missing_library_is_reported_with_its_extra(
         pytest.skip("another of its libraries is missing here")
     for name in [name for name in sys.modules if name.startswith(f"gpu_envs.adapters.{module}")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, library, None)
+    for name in {library, *(name for name in sys.modules if name.startswith(f"{library}."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     extra = re.escape(f"pip install 'gpu_envs[{MODULES[module].extra}]'")
     with pytest.raises(ImportError, match=rf"(?is){library}.*{extra}"):
         importlib.import_module(f"gpu_envs.adapters.{module}")
