@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 def recipe(target: str, *settings: str) -> list[str]:
     """The commands of a target, in order, as on a machine where nothing is installed."""
     words = ["make", "--no-print-directory", "--dry-run", "--always-make", target, *settings]
-    alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS")}
+    alone = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS")}
     done = subprocess.run(words, cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
     return done.stdout.replace("\\\n", "").splitlines()
 

@@ -59,8 +59,13 @@ def blocks() -> dict[str, str]:
 BLOCKS = blocks()
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=name, marks=getattr(pytest.mark, "end_to_end" if name.startswith("README") else "slow"))
+        for name, block in BLOCKS.items()
+    ],
+)
 def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, on whatever device is here."""
     for word, library in NEEDED.items():
