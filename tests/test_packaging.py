@@ -195,6 +195,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert any(name.endswith("/licenses/LICENSE") for name in files)
 
 
+@pytest.mark.slow
 def test_a_wheel_from_the_source_distribution_is_the_same(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     subprocess.run(["tar", "-xf", str(sdist), "-C", str(tmp_path)], check=True)  # (Python 3.11.2 takes no filter)
     (tree,) = tmp_path.iterdir()

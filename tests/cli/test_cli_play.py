@@ -173,6 +173,7 @@ def test_mistakes_are_explained(
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_mistakes_about_a_run(
     runs: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
