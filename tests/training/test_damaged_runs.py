@@ -66,7 +66,7 @@ def outcome(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
     return code, captured.out, captured.err
 
 
-@pytest.mark.fast_cases(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_damaged_file(
     batch: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
