@@ -42,6 +42,28 @@ def test_a_graph_without_work_is_an_error() -> None:
         assert torch.cuda.current_stream() == before
 
 
+@pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
+def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
+    """A run that was let go is in reference cycles; destroying its graphs would end the capture under way."""
+    ones = torch.ones(1, device="cuda")
+    cycle: list[Any] = [captured([lambda: ones.add_(1)], "cuda:0", asked=True)]
+    cycle.append(cycle)
+
+    def allocate() -> None:
+        nonlocal cycle
+        cycle = []
+        ones.add_(1)
+        assert [[] for _ in range(100_000)]  # more than any threshold at which garbage is collected
+
+    gc.collect()
+    works, reason = captured([allocate], "cuda:0", asked=True)
+    assert reason == ""
+    assert gc.isenabled()
+    before = ones.clone()
+    works[0]()
+    assert ones == before + 1
+
+
 @pytest.mark.skipif(not HAS_CUDA, reason="it is about a GPU's memory")
 def test_one_run_after_another_takes_no_more_memory() -> None:
     held = []

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -60,7 +61,11 @@ def _recorded(works: Sequence[GraphWork], stream: Any, *, asked: bool) -> tuple[
         graph = torch.cuda.CUDAGraph()
         pool = graphs[0].pool() if graphs else None
         try:
-            with _empty_is_error(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+            with (
+                _no_garbage_collection(),
+                _empty_is_error(),
+                torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"),
+            ):
                 work()
         except RuntimeError as error:
             # Where a capture fails, torch's generator may go on believing that it is being captured.
@@ -75,6 +80,18 @@ def _recorded(works: Sequence[GraphWork], stream: Any, *, asked: bool) -> tuple[
         graphs.append(graph)
     torch.cuda.synchronize(stream.device)
     return [graph.replay for graph in graphs], ""
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keeps the garbage collector from destroying an old run's graphs, which CUDA refuses during a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager
