@@ -48,14 +48,15 @@ def test_old_graphs_are_not_destroyed_during_a_capture() -> None:
     ones = torch.ones(1, device="cuda")
     cycle: list[Any] = [captured([lambda: ones.add_(1)], "cuda:0", asked=True)]
     cycle.append(cycle)
+    cycles = [cycle]
+    del cycle
 
     def allocate() -> None:
-        nonlocal cycle
-        cycle = []
         ones.add_(1)
-        assert [[] for _ in range(100_000)]  # more than any threshold at which garbage is collected
+        if torch.cuda.is_current_stream_capturing():
+            cycles.clear()
+            assert [[] for _ in range(100_000)]  # more than any threshold at which garbage is collected
 
-    gc.collect()
     works, reason = captured([allocate], "cuda:0", asked=True)
     assert reason == ""
     assert gc.isenabled()
