@@ -96,20 +96,10 @@ def role_actions(env: Any, place: Place, seed: int) -> dict[str, Any]:
     return {role: moved(space.sample(), place) for role, space in spaces.items()}
 
 
-def agent_actions(env: Any, by_role: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, agent by agent."""
+def columns_of(env: Any, by_role: Mapping[str, Any]) -> dict[str, Any]:
+    """Each agent's column of the roles' arrays."""
     columns = [array[:, i] for array in by_role.values() for i in range(array.shape[1])]
     return dict(zip(env.possible_agents, columns, strict=True))
-
-
-def columns_of(env: Any, value: Any) -> dict[str, Any]:
-    """What each agent should get of something that is given by role, or by replica."""
-    if not isinstance(value, Mapping):
-        return dict.fromkeys(env.possible_agents, value)
-    if set(value) == set(env.unwrapped.roles):
-        return agent_actions(env, value)
-    parts = {key: columns_of(env, part) for key, part in value.items()}
-    return {agent: {key: part[agent] for key, part in parts.items()} for agent in env.possible_agents}
 
 
 def assert_columns(env: Any, by_agent: Any, expected: Any) -> None:
@@ -158,7 +148,7 @@ def test_vector_is_the_batch(team_id: str, place: Place, mode: str, variant: Map
             assert env.agents is env.possible_agents
         if step < steps:
             actions = role_actions(one, place, step)
-            results = one.step(agent_actions(one, actions)), other.step(actions)
+            results = one.step(columns_of(one, actions)), other.step(actions)
             expected = batch.step(actions)
     for env in (one, other, batch):
         env.close()
@@ -226,7 +216,7 @@ def test_stacking_stays_on_the_device(team_id: str, place: Place, monkeypatch: p
     """Agents' actions are put together in their own library."""
     env = make_vector(team_id, place)
     env.reset(seed=0)
-    actions = agent_actions(env, role_actions(env, place, 0))
+    actions = columns_of(env, role_actions(env, place, 0))
     given: list[Any] = []
     step = MultiAgentEnv.step
 
@@ -250,8 +240,8 @@ def test_actions_of_another_library(team_id: str, place: Place) -> None:
     for env in (one, other):
         env.reset(seed=0)
     actions = role_actions(one, numpy, 0)
-    assert_same_bits(one.step(agent_actions(one, actions))[:4], other.step(actions)[:4])
-    nested = {agent: column.tolist() for agent, column in agent_actions(one, actions).items()}
+    assert_same_bits(one.step(columns_of(one, actions))[:4], other.step(actions)[:4])
+    nested = {agent: column.tolist() for agent, column in columns_of(one, actions).items()}
     assert_same_bits(one.step(nested)[:4], other.step(actions)[:4])
 
 
@@ -276,7 +266,7 @@ def test_vector_refuses(team_id: str, place: Place) -> None:
     """What is wrong with actions is said of the agent, and nothing changes."""
     env = make_vector(team_id, place)
     actions = role_actions(env, place, 0)
-    agents = agent_actions(env, actions)
+    agents = columns_of(env, actions)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(agents)
     env.reset(seed=0)
@@ -327,7 +317,7 @@ def test_vector_pickles(team_id: str, place: Place) -> None:
     assert_same_bits(twin.alive, env.alive)
     for step in range(5):
         actions = role_actions(env, place, step)
-        assert_same_bits(twin.step(actions)[:4], env.step(agent_actions(env, actions))[:4])
+        assert_same_bits(twin.step(actions)[:4], env.step(columns_of(env, actions))[:4])
     assert repr(twin) == repr(env)
     assert team_id in repr(env)
 
