@@ -84,7 +84,8 @@ class Runs:
         """
         records = log.with_suffix(".records")
         records.unlink(missing_ok=True)
-        env |= {"PYTHONPATH": f"{tree}{os.pathsep}{tree / SUPPORT}", "MUTANTS_RECORDS": str(records)}
+        paths = [str(tree), str(tree / SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env |= {"PYTHONPATH": os.pathsep.join(paths), "MUTANTS_RECORDS": str(records)}
         env |= {"GPU_ENVS_CACHE_DIR": str(cache), "MUTANTS_COMPILER": str(TREE / SUPPORT / "unoptimised-c++")}
         env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
         options = ["-q", "--tb=short", "-n", "0", "-p", "no:cacheprovider", "-p", "records_headers"]
