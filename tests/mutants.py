@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -235,16 +236,44 @@ def read_map() -> tuple[Cases, set[Line]]:
 
 
 def cases_of(mutants: Sequence[Mutant], cases: Cases) -> dict[str, list[str]]:
-    """The cases that execute each mutant's line or compile its header, the fastest first."""
-    wanted: dict[str, set[str]] = {mutant.name: set() for mutant in mutants}
+    """The cases that execute each mutant's line or compile its header, those that are about it first."""
+    near: dict[str, dict[int, set[str]]] = {mutant.name: defaultdict(set) for mutant in mutants}
     for part in parts():
         names = list(part["cases"])
         for mutant in mutants:
-            numbers = part["lines"].get(mutant.file, {}).get(str(mutant.line), [])
-            wanted[mutant.name].update(names[i] for i in numbers)
+            executed = part["lines"].get(mutant.file, {})
+            for line in range(mutant.line - NEAR, mutant.line + NEAR + 1):
+                near[mutant.name][line].update(names[i] for i in executed.get(str(line), []))
             header = mutant.file.removeprefix("kernels/")
-            wanted[mutant.name].update(name for name in names if header in part["cases"][name]["headers"])
-    return {name: sorted(found, key=lambda case: (cases[case]["seconds"], case)) for name, found in wanted.items()}
+            near[mutant.name][mutant.line].update(name for name in names if header in part["cases"][name]["headers"])
+    return {mutant.name: _ordered(mutant, near[mutant.name], cases) for mutant in mutants}
+
+
+NEAR, FEW = 12, 20
+"""Lines around a mutant's; a case is about these if it executes one of them that at most so many cases execute."""
+
+
+def _ordered(mutant: Mutant, near: Mapping[int, set[str]], cases: Cases) -> list[str]:
+    """The cases of a mutant: those that few share a line with, as for an error, then the best of each module in turn.
+
+    Not all fit into the time limit, and the fastest alone would be cases of a few modules.
+    """
+    names = near[mutant.line]
+    if mutant.file.endswith(".cuh"):
+        shared = {name: len(cases[name]["headers"]) for name in names}  # a program of few headers is about them
+        few = set[str]()
+    else:
+        shared = {name: min(len(found) for found in near.values() if name in found) for name in names}
+        few = {name for name in names if shared[name] <= FEW}
+    turns: dict[str, int] = {}
+    of_function: Counter[str] = Counter()
+    of_module: dict[str, set[str]] = defaultdict(set)
+    for name in sorted(names, key=lambda name: (shared[name], cases[name]["seconds"], name)):
+        function, functions = name.partition("[")[0], of_module[name.partition("::")[0]]
+        turns[name] = of_function[function] + len(functions - {function})
+        of_function[function] += 1
+        functions.add(function)
+    return sorted(names, key=lambda name: (name not in few, turns[name], shared[name], cases[name]["seconds"], name))
 
 
 def try_mutant(runs: Runs, mutant: Mutant, names: Sequence[str], cases: Cases) -> dict[str, Any]:
