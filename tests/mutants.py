@@ -254,7 +254,7 @@ NEAR, FEW = 12, 20
 
 
 def _ordered(mutant: Mutant, near: Mapping[int, set[str]], cases: Cases) -> list[str]:
-    """The cases of a mutant: those that few share a line with, as for an error, then the best of each module in turn.
+    """The cases of a mutant: of modules named after its file, of lines that few execute, of each module in turn.
 
     Not all fit into the time limit, and the fastest alone would be cases of a few modules.
     """
@@ -265,6 +265,7 @@ def _ordered(mutant: Mutant, near: Mapping[int, set[str]], cases: Cases) -> list
     else:
         shared = {name: min(len(found) for found in near.values() if name in found) for name in names}
         few = {name for name in names if shared[name] <= FEW}
+    few |= {name for name in names if Path(mutant.file).stem in Path(name.partition("::")[0]).stem}
     turns: dict[str, int] = {}
     of_function: Counter[str] = Counter()
     of_module: dict[str, set[str]] = defaultdict(set)
