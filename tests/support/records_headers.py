@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -102,6 +101,5 @@ def _texts(kernels: Path) -> dict[str, str]:
 
 
 def headers_of(source: str, texts: dict[str, str]) -> frozenset[str]:
-    """Names of the headers that a program's source contains, by their texts: some of them have the same file name."""
-    names = set(re.findall(r'^#line \d+ "(.*?)"', source, re.MULTILINE))
-    return frozenset(name for name, text in texts.items() if Path(name).name in names and text.strip() in source)
+    """Names of the headers that a program's source contains, by their texts."""
+    return frozenset(name for name, text in texts.items() if text.strip() in source)
