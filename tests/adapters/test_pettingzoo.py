@@ -112,24 +112,23 @@ def test_parallel_api(team_id: str, variant: Mapping[str, Any], device: str) -> 
 
 
 @each_variant
-def test_aec_api(team_id: str, variant: Mapping[str, Any], device: str) -> None:
-    from pettingzoo.test import api_test
+def test_pettingzoos_own_tests(team_id: str, variant: Mapping[str, Any], device: str) -> None:
+    from pettingzoo.test import api_test, parallel_seed_test, seed_test
+    from pettingzoo.test.state_test import state_test
 
-    env = pz.env(team_id, device=device, **variant)
+    parallel, aec, raw = (
+        functools.partial(make, team_id, device=device, **variant) for make in (pz.parallel_env, pz.env, pz.raw_env)
+    )
+    parallel_seed_test(parallel)
+    seed_test(aec, num_cycles=20)
+    seed_test(raw, num_cycles=20)
+    env = aec()
+    state_test(env, parallel())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         api_test(env, num_cycles=40)
     assert {str(warning.message) for warning in caught} <= expected_warnings(env)
     env.close()
-
-
-@each_variant
-def test_seeds(team_id: str, variant: Mapping[str, Any], device: str) -> None:
-    from pettingzoo.test import parallel_seed_test, seed_test
-
-    parallel_seed_test(functools.partial(pz.parallel_env, team_id, device=device, **variant))
-    seed_test(functools.partial(pz.env, team_id, device=device, **variant), num_cycles=20)
-    seed_test(functools.partial(pz.raw_env, team_id, device=device, **variant), num_cycles=20)
 
 
 def test_max_cycles(team_id: str) -> None:
@@ -141,33 +140,6 @@ def test_max_cycles(team_id: str) -> None:
     fixed = {"start": "fixed"} if "start" in spec_of(team_id).params else {}
     makers = {name: functools.partial(getattr(module, name), **fixed) for name in ("parallel_env", "env")}
     max_cycles_test(types.SimpleNamespace(**makers))
-
-
-@each_variant
-def test_state(team_id: str, variant: Mapping[str, Any], device: str) -> None:
-    from pettingzoo.test.state_test import state_test
-
-    given = {"device": device, **variant}
-    state_test(pz.env(team_id, **given), pz.parallel_env(team_id, **given))
-
-
-@each_variant
-def test_same_seed_same_episodes(team_id: str, variant: Mapping[str, Any], device: str) -> None:
-    """Whole episodes agree in every bit; another seed begins another; without a seed the next follows."""
-    one, other = (pz.parallel_env(team_id, device=device, max_cycles=60, **variant) for _ in range(2))
-    for seed in (5, None):
-        assert_same_bits(one.reset(seed=seed), other.reset(seed=seed))
-        rounds = play(one), play(other)
-        assert [r.agents for r in rounds[0]] == [r.agents for r in rounds[1]]
-        for mine, theirs in zip(*rounds, strict=True):
-            assert_same_bits(mine[:6], theirs[:6])
-            assert mine[6] == theirs[6]
-    first, following = one.reset(seed=5)[0], one.reset()[0]
-    assert_same_bits(first, other.reset(seed=5)[0])
-    assert_same_bits(following, other.reset()[0])
-    if variant.get("start") != "fixed" and "x" in one.batch.state:
-        starts = [one.batch.state["x"].copy() for seed in (5, 6) if one.reset(seed=seed)]
-        assert (starts[0] != starts[1]).any()
 
 
 @pytest.mark.fast_cases(11)
@@ -209,36 +181,6 @@ def test_it_is_the_batch(team_id: str, variant: Mapping[str, Any], device: str, 
     made.close()
 
 
-def test_agents_leave_in_the_middle() -> None:
-    """Somewhere among the environments an agent goes out while others play on, or the tests here are about nothing."""
-    left = {}
-    for team_id in TEAM_IDS:
-        env = pz.parallel_env(team_id, device="cpu")
-        env.reset(seed=0)
-        left[team_id] = sum(0 < len(r.agents) < len(r.rewards) for r in play(env))
-    assert any(left.values()), left
-
-
-def test_who_is_out_is_out(team: Any) -> None:
-    """Who goes out gets a last observation, is in no dict afterwards, and comes back with a reset only."""
-    team.reset(seed=0)
-    seed_actions(team, 0)
-    out: set[str] = set()
-    while team.agents:
-        before = set(team.agents)
-        observations, rewards, terminations, truncations, infos = team.step(sampled(team))
-        for part in (observations, rewards, terminations, truncations, infos):
-            assert part.keys() == before
-        over = {agent for agent in before if terminations[agent] or truncations[agent]}
-        assert set(team.agents) == before - over
-        assert not before & out
-        assert all(observations[agent].any() for agent in over)
-        out |= over
-    assert out == set(team.possible_agents)
-    team.reset()
-    assert team.agents == team.possible_agents
-
-
 def test_python_numbers(team: Any) -> None:
     """Rewards and flags are Python's; observations are arrays of their spaces, which no later step changes."""
     before, _ = team.reset(seed=0)
@@ -253,22 +195,6 @@ def test_python_numbers(team: Any) -> None:
         assert all(set(info) == {"action_mask"} & set(info) for info in played.infos.values())
         assert all(("action_mask" in info) == team.batch.env_spec.masked for info in played.infos.values())
         before, kept = played.observations, copy.deepcopy(played.observations)
-
-
-def test_rewards_add_up(team: Any) -> None:
-    """What an agent got until its end is the return that the simulator kept."""
-    team.reset(seed=3)
-    sums = dict.fromkeys(team.possible_agents, 0.0)
-    lengths = dict.fromkeys(team.possible_agents, 0)
-    for played in play(team):
-        for agent, reward in played.rewards.items():
-            sums[agent] += reward
-            lengths[agent] += 1
-    batch = team.batch
-    returns = [value for role in batch.roles for value in numpy_of(batch.episode_return[role])[0].tolist()]
-    steps = [value for role in batch.roles for value in numpy_of(batch.episode_length[role])[0].tolist()]
-    assert list(lengths.values()) == steps
-    np.testing.assert_allclose(list(sums.values()), returns, rtol=1e-5, atol=1e-5)
 
 
 def test_spaces(team: Any) -> None:
@@ -307,6 +233,7 @@ def test_names(team: Any, team_id: str) -> None:
     assert name == name.lower()
     assert team.unwrapped is team
     assert team.render_mode is None
+    assert pz.parallel_env(team_id).batch.device == "cpu"  # where one replica is quicker
 
 
 def wrong_actions(space: gymnasium.Space[Any]) -> list[Any]:
@@ -376,13 +303,21 @@ def test_actions_of_others_are_ignored(team_id: str, device: str) -> None:
         assert one.agents == other.agents
 
 
-def test_needs_a_reset(team: Any, team_id: str) -> None:
+def test_needs_a_reset_and_to_be_open(team: Any, team_id: str) -> None:
+    """Closing twice is fine; use after it is not, even where nobody is left to act."""
     assert team.agents == []
     for act in (lambda: team.step({}), team.state):
         with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
             act()
     with pytest.raises(AssertionError, match="reset"):
         pz.env(team_id).step(0)
+    team.reset(seed=0)
+    actions = sampled(team)
+    team.close()
+    team.close()
+    for act in (lambda: team.step(actions), lambda: team.step({}), team.state, team.reset):
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="closed"):
+            act()
 
 
 @each_variant
@@ -418,23 +353,11 @@ def test_random_numbers_for_wrappers(team: Any, team_id: str, device: str) -> No
     assert other.np_random.integers(2**40) != pz.parallel_env(team_id, device=device).np_random.integers(2**40)
 
 
-def test_closed(team: Any) -> None:
-    """Closing twice is fine; use after it is not, even where nobody is left to act."""
-    team.reset(seed=0)
-    actions = sampled(team)
-    team.close()
-    team.close()
-    for act in (lambda: team.step(actions), lambda: team.step({}), team.state, team.reset):
-        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="closed"):
-            act()
-
-
 def test_no_picture_was_asked_for(team: Any, team_id: str) -> None:
     with pytest.raises(gymnasium.error.Error, match="render_mode=None"):
         team.render()
-    for maker in (pz.parallel_env, pz.env, pz.vector_env):
-        with pytest.raises(ValueError, match="render_mode is 'ansi'"):
-            maker(team_id, render_mode="ansi")
+    with pytest.raises(ValueError, match="render_mode is 'ansi'"):
+        pz.vector_env(team_id, render_mode="ansi")
     for maker in (pz.parallel_env, pz.env, pz.raw_env):
         for mode in ("tiled", "ansi"):
             with pytest.raises(ValueError, match=f"render_mode is '{mode}'; one replica of .* 'rgb_array' or 'human'"):
@@ -482,11 +405,6 @@ def test_unknown_arguments(team_id: str) -> None:
             make("CartPole-v1")
     with pytest.raises(TypeError, match="output"):
         pz.parallel_env(team_id, output="torch")
-
-
-def test_is_on_the_cpu(team_id: str) -> None:
-    """One replica is quicker on the CPU, so that is where it is."""
-    assert pz.parallel_env(team_id).batch.device == "cpu"
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["deep", "pickle"])

@@ -12,49 +12,12 @@ from players import LIMIT
 pytest.importorskip("stable_baselines3", minversion="2.9")
 
 import stable_baselines3.common.vec_env as stable
-from sb3_tools import actions_for, single_envs, vec
+from sb3_tools import actions_for, vec
 from stable_baselines3.common.monitor import Monitor
 
 from gpu_envs.adapters import sb3
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def assert_ends_alike(info: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Compares what two infos say of an episode's end. Returns may differ in rounding: the kernel sums in float32."""
-    assert set(info) == {"terminal_observation", "TimeLimit.truncated", "episode"}
-    assert_same_bits(info["terminal_observation"], expected["terminal_observation"], "terminal_observation")
-    assert info["TimeLimit.truncated"] is bool(expected["TimeLimit.truncated"])
-    assert info["episode"]["l"] == expected["episode"]["l"]
-    assert info["episode"]["r"] == pytest.approx(expected["episode"]["r"], rel=1e-6, abs=1e-5)
-
-
-def assert_steps_alike(venv: Any, others: Any, steps: int) -> int:
-    """Steps both at random, and counts the episodes that ended in both."""
-    ends = 0
-    for step, actions in enumerate(actions_for(venv, steps)):
-        observations, rewards, dones, infos = venv.step(actions)
-        expected, paid, ended, described = others.step(actions)
-        assert_same_bits(observations, expected, f"observations of step {step}")
-        assert_same_bits(rewards, paid, f"rewards of step {step}")
-        assert_same_bits(dones, ended, f"dones of step {step}")
-        for i in range(venv.num_envs):
-            if dones[i]:
-                assert_ends_alike(infos[i], described[i])
-                ends += 1
-            else:
-                assert infos[i] == {}
-    return ends
-
-
-def test_gives_what_single_environments_give(env_id: str, device: str) -> None:
-    """Those of Stable-Baselines3 itself, with a Monitor around each, over many episodes."""
-    venv = vec(env_id, 6, device=device, max_episode_steps=LIMIT, seed=4)
-    others = single_envs(env_id, 6, max_episode_steps=LIMIT)
-    others.seed(4)
-    assert_same_bits(venv.reset(), others.reset(), "observations")
-    assert assert_steps_alike(venv, others, 5 * LIMIT) >= 30
-    others.close()
 
 
 def test_contract(env_id: str, device: str) -> None:
@@ -82,12 +45,11 @@ def test_contract(env_id: str, device: str) -> None:
         assert isinstance(infos, list)
         assert [type(info) for info in infos] == [dict] * 3
     assert (venv.alive == np.ones(3, np.bool_)).all()
-
-
-def test_one_replica_is_the_default(device: str) -> None:
-    venv = vec("CartPole-v1", device=device)
-    assert venv.num_envs == 1
-    assert venv.reset().shape == (1, 4)
+    assert venv.env_is_wrapped(Monitor, indices=[0, -1]) == [True] * 2
+    assert venv.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * 3
+    assert vec(env_id, device=device).num_envs == 1
+    with pytest.warns(UserWarning, match="render_mode is None"):
+        assert venv.get_images() == [None] * 3
 
 
 def test_infos_are_constant_but_for_episodes_that_ended(device: str) -> None:
@@ -134,27 +96,12 @@ def test_episodes_against_sums(device: str) -> None:
     assert ends == 9
 
 
-def test_without_a_limit_nothing_is_truncated(device: str) -> None:
-    venv = vec("CartPole-v1", 8, device=device, max_episode_steps=-1)
-    venv.reset()
-    infos = [info for actions in actions_for(venv, 100) for info in venv.step(actions)[3] if info]
-    assert len(infos) > 10
-    assert not any(info["TimeLimit.truncated"] for info in infos)
-
-
 @pytest.mark.parametrize(
     "given", [{"role": "tagger"}, {"others": "still"}, {"others": {}}, {"others": lambda seen: seen}]
 )
 def test_roles_are_for_teams(given: Mapping[str, Any]) -> None:
     with pytest.raises(ValueError, match="role"):
         sb3.VecEnv("CartPole-v1", 2, device="cpu", **given)
-
-
-def test_parameters_and_options_reach_the_environment(device: str) -> None:
-    venv = vec("CartPole-v1", 2, device=device, gravity=np.array([5.0, 6.0]), precision="float64")
-    assert venv.get_attr("gravity") == [5.0, 6.0]
-    assert venv.env.precision == "float64"
-    assert venv.env.max_episode_steps == 500
 
 
 def test_attributes_are_read_by_environment(device: str) -> None:
@@ -170,6 +117,8 @@ def test_attributes_are_read_by_environment(device: str) -> None:
     assert venv.get_attr("length", []) == []
     assert np.array_equal(np.float32(venv.get_attr("theta")), observations[:, 2])
     assert venv.get_attr("device", [0, 1]) == [venv.env.device] * 2
+    venv.step(np.zeros(4, np.int64))
+    assert venv.get_attr("elapsed") == [1] * 4
     for indices in (4, -5, [0, 4]):
         with pytest.raises(IndexError):
             venv.get_attr("length", indices)
@@ -191,43 +140,16 @@ def test_parameters_are_set_by_environment(device: str) -> None:
     assert venv.get_attr("gravity") == [7.0, 6.0, 5.0, 7.0]
     venv.set_attr("gravity", 1.0, [])
     assert venv.get_attr("gravity") == [7.0, 6.0, 5.0, 7.0]
+    venv.set_attr("x", 0.25, indices=-1)
+    venv.set_attr("x_dot", 0.0)
+    assert venv.get_attr("x", 3) == [0.25]
+    assert venv.get_attr("x", 2) != [0.25]
+    assert venv.get_attr("x_dot") == [0.0] * 4
     with pytest.raises(IndexError):
         venv.set_attr("gravity", 1.0, 4)
     for indices in (None, 0):
         with pytest.raises(ValueError, match="Did you mean 'gravity'"):
             venv.set_attr("gravty", 1.0, indices)
-
-
-def test_set_parameters_rule_the_environment(device: str) -> None:
-    """A replica whose poles may lean no further ends at once."""
-    venv = vec("CartPole-v1", 3, device=device)
-    venv.reset()
-    venv.set_attr("theta_threshold_radians", 1e-6, indices=[1])
-    _, _, dones, _ = venv.step(np.zeros(3, np.int64))
-    assert dones.tolist() == [False, True, False]
-
-
-def test_choices_and_switches_are_set_by_environment(device: str) -> None:
-    venv = vec("CartPole-v1", 3, device=device)
-    venv.set_attr("kinematics_integrator", "semi-implicit", 1)
-    assert venv.get_attr("kinematics_integrator") == ["euler", "semi-implicit", "euler"]
-    venv.set_attr("kinematics_integrator", "semi-implicit", 0)
-    assert venv.get_attr("kinematics_integrator") == ["semi-implicit", "semi-implicit", "euler"]
-    venv.set_attr("sutton_barto_reward", True, [0])
-    venv.reset()
-    _, rewards, *_ = venv.step(np.zeros(3, np.int64))
-    assert rewards.tolist() == [0.0, 1.0, 1.0]
-
-
-def test_state_is_set_by_environment(device: str) -> None:
-    venv = vec("CartPole-v1", 3, device=device)
-    venv.reset()
-    venv.set_attr("x", 0.25, indices=-1)
-    venv.set_attr("x_dot", 0.0)
-    assert venv.get_attr("x", 2) == [0.25]
-    assert venv.get_attr("x_dot") == [0.0] * 3
-    observations, *_ = venv.step(np.zeros(3, np.int64))
-    assert observations[2, 0] == np.float32(0.25)  # moved by the speed there was, which is none
 
 
 def test_methods_are_called_by_environment(device: str) -> None:
@@ -237,6 +159,7 @@ def test_methods_are_called_by_environment(device: str) -> None:
     assert venv.env_method("get_attr", "gravity", indices=2) == [9.8]
     assert venv.env_method("get_attr", name="gravity", indices=[0, -1]) == [9.8] * 2
     assert venv.env_method("get_attr", "gravity", indices=[]) == []
+    assert [row.shape for row in venv.env_method("observe", indices=[0, 2])] == [(4,), (4,)]
     venv.env_method("set_attr", "gravity", values=4.0)
     assert venv.get_attr("gravity") == [4.0] * 4
     for method, *given in (("set_attr", "gravity", 5.0), ("stagger", 0), ("close",)):
@@ -250,71 +173,42 @@ def test_methods_are_called_by_environment(device: str) -> None:
 
 def test_reset_by_environment(env_id: str, device: str) -> None:
     """Episodes begin anew in those chosen, with the observation that a reset there gives; the others go on."""
-    venv = vec(env_id, 4, device=device, max_episode_steps=LIMIT, seed=4)
-    others = single_envs(env_id, 4, max_episode_steps=LIMIT)
-    others.seed(4)
-    venv.reset()
-    others.reset()
-    assert_steps_alike(venv, others, 5)
+    venv, before, after = (vec(env_id, 4, device=device, max_episode_steps=LIMIT, seed=seed) for seed in (4, 4, 7))
+    first, _, begun = after.reset(), before.reset(), venv.reset()
+    for actions in actions_for(venv, 5):
+        venv.step(actions)
+        before.step(actions)
     given = venv.env_method("reset", seed=7, indices=[2, 0])
-    expected = [others.env_method("reset", seed=7 + i, indices=i)[0] for i in (2, 0)]
-    assert_same_bits([seen for seen, _ in given], [seen for seen, _ in expected])
+    assert_same_bits([seen for seen, _ in given], [first[2], first[0]])
     assert [infos for _, infos in given] == [{}, {}]
-    assert assert_steps_alike(venv, others, 3 * LIMIT) >= 12
-    given = venv.env_method("reset", seed=3)
-    expected = [others.env_method("reset", seed=3 + i, indices=i)[0] for i in range(4)]
-    assert_same_bits([seen for seen, _ in given], [seen for seen, _ in expected])
+    ends = 0
+    for actions in actions_for(venv, 3 * LIMIT):
+        *step, infos = venv.step(actions)
+        others = before.step(actions), after.step(actions)
+        for i, info in enumerate(infos):
+            *expected, described = others[i in (0, 2)]
+            for part, theirs in zip(step, expected, strict=True):
+                assert_same_bits(part[i], theirs[i])
+            assert info.keys() == described[i].keys()
+            if info:
+                assert_same_bits(info["terminal_observation"], described[i]["terminal_observation"])
+                assert info["episode"] == {**described[i]["episode"], "t": info["episode"]["t"]}
+                ends += 1
+    assert ends >= 12
+    assert_same_bits([seen for seen, _ in venv.env_method("reset", seed=4)], list(begun))
     with pytest.raises(ValueError, match="leave 'reset_mask' out"):
         venv.env_method("reset", options={"reset_mask": np.ones(4, bool)}, indices=1)
-    assert_steps_alike(venv, others, 5)
-    others.close()
 
 
 def test_reset_of_staggered_environments(device: str) -> None:
-    """An episode that began midway is not reported; one that began at a reset is."""
+    """An episode that began midway is not reported; one that began at a reset is, and so are all later ones."""
     venv = vec("Pendulum-v1", 3, device=device, stagger=True, max_episode_steps=9, seed=1)
     venv.reset()
     venv.env_method("reset", indices=1)
-    first: list[Any] = [None] * 3
-    for given in actions_for(venv, 9):
+    ended: list[list[Any]] = [[] for _ in range(3)]
+    for given in actions_for(venv, 18):
         _, _, dones, infos = venv.step(given)
         for i in np.flatnonzero(dones):
-            first[i] = first[i] or infos[i]
-    assert ["episode" in info for info in first] == [False, True, False]
-    assert first[1]["episode"]["l"] == 9
-
-
-def test_it_says_that_a_monitor_is_there(device: str) -> None:
-    venv = vec("CartPole-v1", 3, device=device)
-    assert venv.env_is_wrapped(Monitor) == [True] * 3
-    assert venv.env_is_wrapped(Monitor, indices=[0, -1]) == [True] * 2
-    assert venv.env_is_wrapped(Monitor, indices=1) == [True]
-    assert venv.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * 3
-    assert not stable.is_vecenv_wrapped(venv, stable.VecNormalize)
-
-
-def test_attributes_through_wrappers(device: str) -> None:
-    venv = vec("CartPole-v1", 3, device=device)
-    wrapped = stable.VecFrameStack(stable.VecNormalize(venv), 2)
-    wrapped.reset()
-    assert wrapped.env is venv.env
-    assert (wrapped.alive == venv.alive).all()
-    wrapped.set_attr("gravity", 3.0, indices=1)
-    assert wrapped.get_attr("gravity") == [pytest.approx(9.8), 3.0, pytest.approx(9.8)]  # of replicas' own, float32
-    assert wrapped.get_attr("gravity", indices=-2) == [3.0]
-    assert wrapped.env_method("get_attr", "tau", indices=0) == [0.02]
-    assert wrapped.has_attr("gravity")
-    assert wrapped.unwrapped is venv
-    with pytest.raises(AttributeError):
-        _ = wrapped.no_such_thing
-
-
-def test_there_are_no_pictures(device: str) -> None:
-    venv = vec("CartPole-v1", 3, device=device)
-    venv.reset()
-    with pytest.warns(UserWarning, match="render_mode is None"):
-        assert venv.get_images() == [None] * 3
-    with pytest.warns(UserWarning, match="no `render_mode`"):
-        assert venv.render() is None
-    with pytest.warns(UserWarning, match="human"):
-        assert venv.render("human") is None
+            ended[i].append(infos[i])
+    assert ["episode" in infos[0] for infos in ended] == [False, True, False]
+    assert [infos[1]["episode"]["l"] for infos in ended] == [9] * 3

@@ -9,13 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import Place, assert_same_bits, moved, numpy_of
+from registered import draw
 
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
 
 from sb3_tools import Recorder, actions_for, vec  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
-from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 
 import gpu_envs  # noqa: E402
 from gpu_envs.adapters import sb3  # noqa: E402
@@ -45,13 +45,7 @@ CASES = [
 
 def drawn(env: Any, role: str, steps: int, seed: int = 0) -> np.ndarray:
     """Random actions of a role, ``[steps, num_envs, agents, ...]``."""
-    rng = np.random.default_rng(seed)
-    space, shape = env.single_action_spaces[role], (steps, env.num_envs, env.counts[role])
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return rng.integers(space.start, space.start + space.n, shape)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return rng.integers(space.start, space.start + space.nvec, (*shape, *space.shape))
-    return rng.uniform(space.low, space.high, (*shape, *space.shape)).astype(np.float32)
+    return np.stack([actions[role] for actions in draw(env, steps, seed)])
 
 
 def spy_on(env: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
@@ -142,44 +136,6 @@ def test_slots_are_the_agents_of_a_role(
     plain.close()
 
 
-def test_an_agent_goes_out_waits_and_begins_again(device: str) -> None:
-    """One tagger stands on the first of two runners; the second is far away, and the limit is five steps."""
-    params = FIELD | {"num_taggers": 1, "num_runners": 2, "episode_length": 5}
-    venv = vec("TagContinuous-v0", 1, role="runner", others="still", device=device, **params)
-    venv.set_options({"x": np.array([1.0, 1.0, 4.0]), "y": np.array([1.0, 1.0, 4.0])})
-    venv.reset()
-    nothing = np.zeros((2, 2), np.int64)
-
-    _, rewards, dones, infos = venv.step(nothing)
-    assert rewards.tolist() == [0.125 - 10, 0.125]
-    assert dones.tolist() == [True, False]
-    assert set(infos[0]) == {"terminal_observation", "TimeLimit.truncated"}
-    assert infos[0]["TimeLimit.truncated"] is False
-    assert infos[0]["terminal_observation"].any()
-    assert infos[1] == {}
-    assert venv.alive.tolist() == [False, True]
-    for _ in range(3):
-        observations, rewards, dones, infos = venv.step(nothing)
-        assert not observations[0].any()
-        assert observations[1].any()
-        assert rewards.tolist() == [0, 0.125]
-        assert dones.tolist() == [False, False]
-        assert infos == [{}, {}]
-        assert venv.alive.tolist() == [False, True]
-
-    observations, rewards, dones, infos = venv.step(nothing)
-    assert rewards.tolist() == [0, 1.125]  # one more for being in the game at the end
-    assert dones.tolist() == [True, True]
-    assert infos[0]["TimeLimit.truncated"] is False
-    assert infos[1]["TimeLimit.truncated"] is True
-    assert not infos[0]["terminal_observation"].any()
-    assert infos[1]["terminal_observation"].any()
-    assert (infos[0]["episode"]["r"], infos[0]["episode"]["l"]) == (0.125 - 10, 1)
-    assert (infos[1]["episode"]["r"], infos[1]["episode"]["l"]) == (5 * 0.125 + 1, 5)
-    assert venv.alive.tolist() == [True, True]
-    assert observations.any(1).all()
-
-
 # --- the other roles ---
 
 
@@ -268,20 +224,6 @@ def test_others_follow_a_function(mapping: bool, place: Place) -> None:
     assert observations.shape == (8, 13)
 
 
-def test_a_trained_model_may_act_for_others(device: str) -> None:
-    """As users would write it."""
-    runner = stable.PPO("MlpPolicy", vec("TagGridWorld-v0", 2, role="runner", device=device, **GRID), device="cpu")
-
-    def act(observations: Any) -> Any:
-        rows = observations.flatten(0, 1).cpu()
-        return runner.policy.predict(rows.numpy(), deterministic=True)[0].reshape(observations.shape[:2])
-
-    venv = vec("TagGridWorld-v0", 4, role="tagger", others=act, device=device, **GRID)
-    model = sb3.PPO("MlpPolicy", venv, n_steps=16, batch_size=64, n_epochs=1, device="cpu", seed=0)
-    model.learn(16 * 8 * 2)
-    assert model.num_timesteps == 256
-
-
 # --- mistakes ---
 
 
@@ -347,20 +289,13 @@ def test_attributes_by_slot(device: str) -> None:
     assert venv.get_attr("max_speed") == [1.0, 1.0, 2.0, 2.0, 1.0, 1.0]
     assert venv.get_attr("max_speed", [-1, -3, 2]) == [1.0, 2.0, 2.0]
     assert venv.get_attr("max_speed", 3) == [2.0]
-    venv.set_attr("max_speed", 3.0)
+    venv.env_method("set_attr", "max_speed", 3.0)
     assert venv.get_attr("max_speed") == [3.0] * 6
+    assert venv.env_method("get_attr", "max_speed", indices=[0, -1]) == [3.0, 3.0]
     assert venv.has_attr("roles")
     assert not venv.has_attr("no_such_thing")
     with pytest.raises(ValueError, match="shapes depend on 'num_taggers'"):
         venv.set_attr("num_taggers", 3)
-
-
-def test_methods_by_slot(device: str) -> None:
-    venv = vec("TagContinuous-v0", 3, role="tagger", device=device, **FIELD)
-    venv.reset()
-    assert venv.env_method("get_attr", "max_speed", indices=[0, -1]) == [1.0, 1.0]
-    venv.env_method("set_attr", "max_speed", 2.0)
-    assert venv.get_attr("max_speed") == [2.0] * 6
 
 
 def test_reset_by_slot(device: str) -> None:
@@ -448,20 +383,6 @@ def test_evaluation_counts_whole_lives(device: str) -> None:
     assert min(lengths) < max(lengths) == FIELD["episode_length"]
     # a runner is paid an eighth a step; ten less if caught, one more if not
     assert {reward - length / 8 for reward, length in expected} == {-10.0, 1.0}
-
-
-@pytest.mark.parametrize("name", ["PPO", "A2C", "DQN"])
-def test_algorithms_of_stable_baselines(name: str, device: str) -> None:
-    venv = VecNormalize(vec("TagGridWorld-v0", 6, role="tagger", device=device, **GRID), norm_obs=False)
-    settings: dict[str, Any] = {
-        "PPO": {"n_steps": 8, "batch_size": 32, "n_epochs": 1},
-        "A2C": {},
-        "DQN": {"learning_starts": 100, "buffer_size": 2000},
-    }[name]
-    model = getattr(stable, name)("MlpPolicy", venv, device="cpu", seed=0, **settings).learn(480)
-    assert model.num_timesteps == 480
-    assert len(model.ep_info_buffer) > 10
-    assert all(1 <= episode["l"] <= GRID["episode_length"] for episode in model.ep_info_buffer)
 
 
 def test_a_seed_begins_the_others_anew_in_a_copy_alone(device: str) -> None:

@@ -11,7 +11,7 @@ from harness import assert_same_bits, numpy_of
 torch = pytest.importorskip("torch")
 stable = pytest.importorskip("stable_baselines3", minversion="2.9")
 
-from sb3_tools import Recorder, actions_for, copied, single_envs, vec  # noqa: E402
+from sb3_tools import Recorder, actions_for, single_envs, vec  # noqa: E402
 from stable_baselines3.common import callbacks, vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 
@@ -60,54 +60,7 @@ def test_vec_monitor_counts_the_same(device: str, tmp_path: Path) -> None:
         assert [(float(row["r"]), int(row["l"])) for row in csv.DictReader(file)] == rows
 
 
-def test_vec_monitor_in_training(device: str) -> None:
-    with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):
-        monitored = vec_env.VecMonitor(vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT))
-    model = ppo(monitored).learn(256)
-    assert all(episode["r"] == episode["l"] <= LIMIT for episode in model.ep_info_buffer)
-    assert len(model.ep_info_buffer) > 10
-
-
 # --- VecNormalize ---
-
-
-def moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of all rows, in which the running ones begin as if they had seen 1e-4 of a row of N(0, 1)."""
-    weights = np.concatenate([[1e-4], np.ones(len(rows))])
-    mean = (weights[1:, None] * rows).sum(0) / weights.sum()
-    square = (1e-4 + (weights[1:, None] * rows**2).sum(0)) / weights.sum()
-    return mean, square - mean**2
-
-
-def test_vec_normalize(device: str) -> None:
-    recorder = Recorder(vec("Pendulum-v1", 5, device=device, max_episode_steps=LIMIT))
-    venv = vec_env.VecNormalize(recorder, gamma=0.9)
-    observations = venv.reset()
-    returns = np.zeros(5)
-    all_returns: list[np.ndarray] = []
-    ends = 0
-    for actions in actions_for(venv, 40):
-        observations, rewards, dones, infos = venv.step(actions)
-        mean, variance = moments(np.concatenate(recorder.observations).astype(np.float64))
-        # it takes the moments of each step's rows in their float32
-        np.testing.assert_allclose(venv.obs_rms.mean, mean, atol=1e-5)
-        np.testing.assert_allclose(venv.obs_rms.var, variance, atol=1e-4)
-        raw = recorder.observations[-1]
-        np.testing.assert_allclose(observations, (raw - mean) / np.sqrt(variance + 1e-8), atol=1e-4)
-        assert (observations.dtype, rewards.dtype) == (np.float32, np.float32)
-        returns = returns * 0.9 + recorder.rewards[-1]
-        all_returns.append(returns.copy())
-        _, spread = moments(np.concatenate(all_returns)[:, None])
-        np.testing.assert_allclose(rewards, recorder.rewards[-1] / np.sqrt(spread[0] + 1e-8), atol=1e-5)
-        assert_same_bits(venv.get_original_obs(), raw)
-        assert_same_bits(venv.get_original_reward(), recorder.rewards[-1])
-        for i in np.flatnonzero(dones):
-            last = recorder.infos[-1][i]["terminal_observation"]
-            expected = (last - mean) / np.sqrt(variance + 1e-8)
-            np.testing.assert_allclose(infos[i]["terminal_observation"], expected, atol=1e-4)
-            ends += 1
-        returns[dones] = 0
-    assert ends == 10
 
 
 def test_vec_normalize_frozen_saved_and_synchronised(device: str, tmp_path: Path) -> None:
@@ -142,67 +95,7 @@ def test_vec_normalize_frozen_saved_and_synchronised(device: str, tmp_path: Path
     assert np.isfinite(mean)
 
 
-def test_off_policy_with_vec_normalize(device: str) -> None:
-    """The replay buffer keeps what was before the normalisation."""
-    recorder = Recorder(vec("Pendulum-v1", 3, device=device, max_episode_steps=LIMIT))
-    venv = vec_env.VecNormalize(recorder)
-    model = stable.SAC("MlpPolicy", venv, buffer_size=600, learning_starts=60, batch_size=8, device="cpu", seed=0)
-    model.learn(120)
-    buffer = model.replay_buffer
-    assert_same_bits(buffer.observations[:40], np.stack(recorder.observations[:-1]))
-    assert_same_bits(buffer.rewards[:40], np.stack(recorder.rewards))
-    following = np.stack(recorder.observations[1:])
-    for t, infos in enumerate(recorder.infos):
-        for i, info in enumerate(infos):
-            following[t, i] = info.get("terminal_observation", following[t, i])
-    # last observations are normalised and back again
-    np.testing.assert_allclose(buffer.next_observations[:40], following, atol=1e-4)
-    assert np.stack(recorder.dones).sum() == 6
-
-
 # --- other wrappers ---
-
-
-def test_vec_check_nan(device: str) -> None:
-    inner = vec("Pendulum-v1", 3, device=device)
-    venv = vec_env.VecCheckNan(inner, raise_exception=True)
-    venv.reset()
-    for actions in actions_for(venv, 5):
-        venv.step(actions)
-    with pytest.raises(ValueError, match=r"nan"):
-        venv.step(np.array([[0.0], [np.nan], [0.0]], np.float32))
-    venv.step(np.zeros((3, 1), np.float32))
-    inner.set_attr("theta_dot", np.nan, indices=1)
-    with pytest.raises(ValueError, match=r"nan"):
-        venv.step(np.zeros((3, 1), np.float32))
-
-
-def test_vec_frame_stack(device: str) -> None:
-    """Three frames of CartPole, and zeros before an episode's first, in last observations too."""
-    recorder = Recorder(vec("CartPole-v1", 4, device=device, max_episode_steps=LIMIT))
-    venv = vec_env.VecFrameStack(recorder, 3)
-    assert venv.observation_space.shape == (12,)
-    frames = [[np.zeros(4, np.float32)] * 2 + [row] for row in recorder_reset(venv, recorder)]
-    ends = 0
-    for actions in actions_for(venv, 50):
-        stacked, _, dones, infos = venv.step(actions)
-        for i in range(4):
-            if dones[i]:
-                last = recorder.infos[-1][i]["terminal_observation"]
-                expected = np.concatenate([*frames[i][1:], last])
-                assert_same_bits(infos[i]["terminal_observation"], expected)
-                frames[i] = [np.zeros(4, np.float32)] * 2 + [recorder.observations[-1][i]]
-                ends += 1
-            else:
-                frames[i] = [*frames[i][1:], recorder.observations[-1][i]]
-        assert_same_bits(stacked, np.stack([np.concatenate(rows) for rows in frames]))
-    assert ends > 10
-
-
-def recorder_reset(venv: Any, recorder: Recorder) -> np.ndarray:
-    """Resets through the wrappers; what came from beneath them."""
-    venv.reset()
-    return recorder.observations[-1]
 
 
 def test_wrappers_upon_wrappers_learn(device: str) -> None:
@@ -215,12 +108,6 @@ def test_wrappers_upon_wrappers_learn(device: str) -> None:
     # nothing was written into the infos of steps in which no episode ended
     infos = inner.step(np.zeros(4, np.int64))[3]
     assert all(set(info) in (set(), {"terminal_observation", "TimeLimit.truncated", "episode"}) for info in infos)
-
-
-def test_vectors_are_no_pictures(device: str) -> None:
-    """Stable-Baselines3 leaves the observations' axes alone."""
-    model = ppo(vec("CartPole-v1", 2, device=device))
-    assert isinstance(model.get_env(), sb3.VecEnv)
 
 
 # --- evaluation ---
@@ -239,42 +126,6 @@ def test_evaluation_is_that_of_single_environments(deterministic: bool, device: 
     assert len(rewards) == 8
     assert rewards == lengths
     assert found[0] == found[1]
-
-
-def test_evaluation_counts_whole_episodes(device: str) -> None:
-    """Against playing by hand; replica i is given (episodes + i) // replicas."""
-    model = ppo(vec("CartPole-v1", 4, device=device))
-    venv = vec("CartPole-v1", 4, device=device, max_episode_steps=200, seed=6)
-    rewards, lengths = evaluate_policy(model, venv, 6, return_episode_rewards=True)
-    venv.seed(6)
-    observations = venv.reset()
-    wanted, expected = np.array([(6 + i) // 4 for i in range(4)]), []
-    sums = np.zeros(4)
-    while wanted.any():
-        actions, _ = model.predict(observations, deterministic=True)
-        observations, paid, dones, _ = venv.step(actions)
-        sums += paid
-        for i in np.flatnonzero(dones):
-            if wanted[i]:
-                expected.append(sums[i])
-                wanted[i] -= 1
-            sums[i] = 0
-    assert rewards == expected
-    assert lengths == expected
-    assert min(rewards) < 200
-
-
-def test_evaluation_repeats_with_the_seed(device: str) -> None:
-    model = ppo(vec("CartPole-v1", 4, device=device))
-    venv = vec("CartPole-v1", 4, device=device, high=0.1)
-    found = []
-    for seed in (1, 1, 100, None):
-        if seed is not None:
-            venv.seed(seed)
-        found.append(evaluate_policy(model, venv, 8, return_episode_rewards=True))
-    assert found[0] == found[1]
-    assert found[0] != found[2]
-    assert found[2] != found[3]
 
 
 # --- callbacks ---
@@ -310,32 +161,6 @@ def test_eval_callback(device: str, tmp_path: Path) -> None:
     loaded = sb3.PPO.load(tmp_path / "best_model", device="cpu")
     assert loaded.predict(np.zeros((2, 4), np.float32))[0].shape == (2,)
     assert model.num_timesteps == 640
-
-
-def test_eval_callback_with_vec_normalize(device: str) -> None:
-    """The evaluation's statistics become the training's."""
-    training = vec_env.VecNormalize(vec("Pendulum-v1", 4, device=device, max_episode_steps=LIMIT))
-    evaluation = vec_env.VecNormalize(
-        vec("Pendulum-v1", 2, device=device, max_episode_steps=LIMIT), training=False, norm_reward=False
-    )
-    ppo(training).learn(256, callback=callbacks.EvalCallback(evaluation, n_eval_episodes=2, eval_freq=64, verbose=0))
-    assert_same_bits(evaluation.obs_rms.mean, training.obs_rms.mean)
-    assert evaluation.obs_rms.count > 200
-
-
-def test_training_stops_at_a_threshold(device: str) -> None:
-    stop = callbacks.StopTrainingOnRewardThreshold(reward_threshold=LIMIT - 1, verbose=0)
-    evaluation = vec("CartPole-v1", 2, device=device, max_episode_steps=LIMIT)
-    evaluate = callbacks.EvalCallback(evaluation, callback_on_new_best=stop, eval_freq=32, n_eval_episodes=4, verbose=0)
-    model = ppo(vec("CartPole-v1", 8, device=device), learning_rate=3e-3).learn(100_000, callback=evaluate)
-    assert model.num_timesteps < 50_000
-    assert evaluate.best_mean_reward > LIMIT - 1
-
-
-def test_training_stops_after_episodes(device: str) -> None:
-    stop = callbacks.StopTrainingOnMaxEpisodes(max_episodes=3, verbose=0)  # of each replica, on average
-    model = ppo(vec("Pendulum-v1", 4, device=device, max_episode_steps=LIMIT)).learn(100_000, callback=stop)
-    assert model.num_timesteps == 4 * 3 * LIMIT
 
 
 def test_checkpoints(device: str, tmp_path: Path) -> None:
@@ -378,25 +203,6 @@ def test_saved_and_loaded_models_act_alike(name: str, device: str, tmp_path: Pat
     assert loaded.num_timesteps == 384
 
 
-def test_a_model_moves_to_another_environment(device: str, tmp_path: Path) -> None:
-    first, second = (Recorder(vec("CartPole-v1", 4, device=device)) for _ in range(2))
-    model = ppo(first).learn(64)
-    steps = len(first.actions)
-    model.set_env(second)
-    model.learn(64, reset_num_timesteps=False)
-    assert (len(first.actions), len(second.actions)) == (steps, 16)
-    assert second.resets == 1
-    with pytest.raises(AssertionError, match="number of environments"):
-        model.set_env(vec("CartPole-v1", 5, device=device))
-    with pytest.raises(ValueError, match="Observation spaces do not match"):
-        model.set_env(vec("Pendulum-v1", 4, device=device))
-    # another number of replicas goes by way of a file
-    model.save(tmp_path / "model")
-    larger = sb3.PPO.load(tmp_path / "model", env=vec("CartPole-v1", 7, device=device), device="cpu")
-    larger.learn(7 * 16)
-    assert larger.n_envs == 7
-
-
 @pytest.mark.parametrize("algorithm", [stable.PPO, sb3.PPO, stable.DQN], ids=["stock", "ours", "DQN"])
 def test_learning_goes_on_where_it_was(algorithm: Any, device: str) -> None:
     """Without a reset of the environment, in the middle of its episodes."""
@@ -413,15 +219,3 @@ def test_learning_goes_on_where_it_was(algorithm: Any, device: str) -> None:
     assert max(lengths) > 8  # longer than what one call of learn lets it
     model.learn(32)
     assert venv.resets == 2
-
-
-def test_predictions_of_all_replicas(device: str) -> None:
-    """Row for row what each replica alone would get."""
-    venv = vec("CartPole-v1", 6, device=device)
-    model = ppo(venv)
-    observations = venv.reset()
-    actions, state = model.predict(observations, deterministic=True)
-    assert (actions.shape, state) == ((6,), None)
-    assert actions.tolist() == [int(model.predict(row, deterministic=True)[0]) for row in observations]
-    _, _, _, infos = venv.step(actions)
-    assert copied(infos) == [{}] * 6

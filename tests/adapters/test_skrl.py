@@ -15,7 +15,7 @@ import torch
 from skrl import config
 from skrl.agents.torch import ddqn, ppo
 from skrl.memories.torch import RandomMemory
-from skrl.models.torch import CategoricalMixin, DeterministicMixin, Model
+from skrl.models.torch import DeterministicMixin, Model
 from skrl.trainers.torch import SequentialTrainer
 from skrl_tools import QUIET, interact
 
@@ -129,65 +129,7 @@ def test_seeds(device: str) -> None:
         config.torch.key = before
 
 
-def test_later_resets_are_of_episodes_that_have_begun(device: str) -> None:
-    wrapper = skrl.Wrapper("CartPole-v1", 4, device=device, max_episode_steps=3, seed=0)
-    wrapper.reset()
-    wrapper.elapsed[:2] = 1  # so that these end a step before the others
-    for actions in actions_for("CartPole-v1", wrapper, 2):
-        observations = wrapper.step(actions)[0]
-    assert wrapper.elapsed.tolist() == [0, 0, 2, 2]
-    begun, _ = wrapper.reset()
-    assert_same_bits(begun[:2], observations[:2])
-    assert (begun[2:] != observations[2:]).any()
-    assert wrapper.elapsed.tolist() == [0, 0, 0, 0]
-
-
-def test_trainers_skip_no_episode_of_a_single_replica(device: str) -> None:
-    """skrl's trainers reset one where its episode has ended, though it has begun anew already."""
-    wrapper = skrl.Wrapper("CartPole-v1", 1, device=device, max_episode_steps=LIMIT, seed=3)
-    plain = plain_of("CartPole-v1", wrapper, max_episode_steps=LIMIT)
-    expected = plain.reset(seed=3)[0].clone()
-    observations, _ = wrapper.reset()
-    ended = 0
-    for actions in actions_for("CartPole-v1", wrapper, 60):
-        assert_same_bits(observations, expected)
-        observations, _, terminated, truncated, _ = wrapper.step(actions)
-        expected = plain.step(actions.squeeze(1))[0].clone()
-        if terminated.any() or truncated.any():
-            observations, _ = wrapper.reset()
-            ended += 1
-    assert ended >= 3
-    plain.close()
-
-
-# --- from what it is made ---
-
-
 # --- what skrl's agents make of it ---
-
-
-class Critic(DeterministicMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """A value that tells any two observations apart."""
-
-    def __init__(self, **spaces: Any) -> None:
-        Model.__init__(self, **spaces)
-        DeterministicMixin.__init__(self)
-        self.net = torch.nn.Linear(self.num_observations, 1)
-
-    def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
-        return self.net(inputs["observations"]), {}
-
-
-class Actor(CategoricalMixin, Model):  # type: ignore[misc]  # skrl's types are not followed
-    """Nearly even chances."""
-
-    def __init__(self, **spaces: Any) -> None:
-        Model.__init__(self, **spaces)
-        CategoricalMixin.__init__(self)
-        self.net = torch.nn.Linear(self.num_observations, self.num_actions)
-
-    def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
-        return self.net(inputs["observations"]), {}
 
 
 def spaces_of(wrapper: Any) -> dict[str, Any]:
@@ -199,23 +141,27 @@ def spaces_of(wrapper: Any) -> dict[str, Any]:
     }
 
 
+def agent_of(algorithm: Any, wrapper: Any, steps: int, num_envs: int | None = None, **cfg: Any) -> Any:
+    """An agent of skrl's with the example's networks, and a memory for so many steps."""
+    spaces = spaces_of(wrapper)
+    return algorithm(
+        models={"policy": skrl_ppo.Policy(**spaces), "value": skrl_ppo.Value(**spaces)},
+        memory=RandomMemory(memory_size=steps, num_envs=num_envs or wrapper.num_envs, device=wrapper.device),
+        cfg={"rollouts": steps, "experiment": dict(QUIET), **cfg},
+        **spaces,
+    )
+
+
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "skrl's"])
 def test_ppo_stores_what_happened(device: str, ours: bool) -> None:
     """Ours adds the value of the last observation where an episode is cut short; skrl's own that of another's first."""
     torch.manual_seed(0)
     steps = 3 * LIMIT
     wrapper = skrl.Wrapper("CartPole-v1", 32, device=device, max_episode_steps=LIMIT, seed=6)
-    spaces = spaces_of(wrapper)
-    memory = RandomMemory(memory_size=steps, num_envs=32, device=wrapper.device)
-    critic = Critic(**spaces)
-    agent = (skrl.PPO if ours else ppo.PPO)(
-        models={"policy": Actor(**spaces), "value": critic},
-        memory=memory,
-        cfg={"time_limit_bootstrap": True, "discount_factor": GAMMA, "rollouts": steps, "experiment": dict(QUIET)},
-        **spaces,
-    )
+    settings: dict[str, Any] = {"time_limit_bootstrap": True, "discount_factor": GAMMA}
+    agent = agent_of(skrl.PPO if ours else ppo.PPO, wrapper, steps, **settings)
     interact(agent, wrapper, steps)
-    stored = {name: memory.get_tensor_by_name(name) for name in memory.get_tensor_names()}
+    stored = {name: agent.memory.get_tensor_by_name(name) for name in agent.memory.get_tensor_names()}
     plain = plain_of("CartPole-v1", wrapper, max_episode_steps=LIMIT)
     seen = plain.reset(seed=6)[0].clone()
     cut_short = 0
@@ -227,7 +173,7 @@ def test_ppo_stores_what_happened(device: str, ours: bool) -> None:
         assert_same_bits(stored["terminated"][t].squeeze(1), terminations)
         assert_same_bits(stored["truncated"][t].squeeze(1), truncated)
         with torch.no_grad():
-            added = critic.net(infos["final_obs"] if ours else seen).squeeze(1)
+            added = agent.value.net(infos["final_obs"] if ours else seen).squeeze(1)
         expected = torch.where(truncated, rewards + GAMMA * added, rewards)
         torch.testing.assert_close(stored["rewards"][t].squeeze(1), expected, rtol=1e-6, atol=1e-6)
         cut_short += int(truncated.sum())
@@ -235,44 +181,18 @@ def test_ppo_stores_what_happened(device: str, ours: bool) -> None:
     plain.close()
 
 
-def test_the_value_of_what_follows_the_last_step(device: str) -> None:
-    """An update's last value is of the observations to come, of an episode cut short in that very step of its last."""
-    wrapper = skrl.Wrapper("Pendulum-v1", 4, device=device, max_episode_steps=3, seed=0)
-    recorded: list[Any] = []
-
-    class Keeps(ppo.PPO):  # type: ignore[misc]  # skrl's types are not followed
-        """In the place of skrl's own part of an agent."""
-
-        def record_transition(self, *, infos: Any, **transition: Any) -> None:  # noqa: ARG002
-            recorded.append(transition["next_observations"])
-
-    class Told(skrl.FinalObservations, Keeps):
-        """Told of last observations."""
-
-    agent = Told(models={}, cfg={"experiment": dict(QUIET)}, **spaces_of(wrapper))
-    observations, _ = wrapper.reset()
-    given = []
-    for timestep in range(3):
-        followed, rewards, terminated, truncated, infos = wrapper.step(torch.zeros(4, 1, device=wrapper.device))
-        given.append(followed)
-        final = infos["final_obs"].clone()
-        agent.record_transition(
-            observations=observations, states=None, actions=None, rewards=rewards, next_observations=followed,
-            next_states=None, terminated=terminated, truncated=truncated, infos=infos, timestep=timestep, timesteps=3,
-        )  # fmt: skip
-        observations = followed
-    assert_same_bits(recorded, [*given[:2], final])
-    assert (given[2] != final).any()
-
-
 def test_off_policy_agents_store_last_observations(device: str) -> None:
     class Told(skrl.FinalObservations, ddqn.DDQN):  # type: ignore[misc]  # skrl's types are not followed
         """Any agent of skrl's can be told."""
 
-    class Q(Critic):
+    class Q(DeterministicMixin, Model):  # type: ignore[misc]  # as above
         def __init__(self, **spaces: Any) -> None:
-            super().__init__(**spaces)
+            Model.__init__(self, **spaces)
+            DeterministicMixin.__init__(self)
             self.net = torch.nn.Linear(self.num_observations, self.num_actions)
+
+        def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+            return self.net(inputs["observations"]), {}
 
     torch.manual_seed(0)
     wrapper = skrl.Wrapper("CartPole-v1", 16, device=device, max_episode_steps=LIMIT, seed=7)
@@ -295,16 +215,7 @@ def test_off_policy_agents_store_last_observations(device: str) -> None:
 
 def test_agents_that_share_the_replicas_are_refused() -> None:
     wrapper = skrl.Wrapper("CartPole-v1", 4, device="cpu")
-    spaces = spaces_of(wrapper)
-    agents = [
-        skrl.PPO(
-            models={"policy": Actor(**spaces), "value": Critic(**spaces)},
-            memory=RandomMemory(memory_size=2, num_envs=2, device="cpu"),
-            cfg={"rollouts": 2, "experiment": dict(QUIET)},
-            **spaces,
-        )
-        for _ in range(2)
-    ]
+    agents = [agent_of(skrl.PPO, wrapper, 2, 2) for _ in range(2)]
     cfg = {"timesteps": 2, "headless": True, "disable_progressbar": True, "close_environment_at_exit": False}
     trainer = SequentialTrainer(env=wrapper, agents=agents, scopes=[2, 2], cfg=cfg)
     with pytest.raises(ValueError, match=r"shape \(2, 4\), the infos \(4, 4\): agents that share the replicas"):
@@ -314,46 +225,15 @@ def test_agents_that_share_the_replicas_are_refused() -> None:
 def test_trainers_take_it_as_it_is(device: str) -> None:
     """Trained and evaluated, with pictures asked for every step, as they do by default; several agents of skrl's."""
     wrapper = skrl.Wrapper("CartPole-v1", 8, device=device)
-    spaces = spaces_of(wrapper)
-
-    def agent(algorithm: Any, num_envs: int) -> Any:
-        return algorithm(
-            models={"policy": Actor(**spaces), "value": Critic(**spaces)},
-            memory=RandomMemory(memory_size=4, num_envs=num_envs, device=wrapper.device),
-            cfg={"rollouts": 4, "experiment": dict(QUIET)},
-            **spaces,
-        )
-
     cfg = {"timesteps": 8, "disable_progressbar": True, "close_environment_at_exit": False}
-    alone = agent(skrl.PPO, 8)
+    alone = agent_of(skrl.PPO, wrapper, 4)
     before = [weights.clone() for weights in alone.policy.parameters()]
     trainer = SequentialTrainer(env=wrapper, agents=alone, cfg=dict(cfg))
     trainer.train()
     trainer.eval()
     assert any((old != new).any() for old, new in zip(before, alone.policy.parameters(), strict=True))
-    sharing = [agent(ppo.PPO, 4), agent(ppo.PPO, 4)]
+    sharing = [agent_of(ppo.PPO, wrapper, 4, 4) for _ in range(2)]
     SequentialTrainer(env=wrapper, agents=sharing, scopes=[4, 4], cfg=dict(cfg)).train()
-
-
-def test_it_counts_returns_as_the_environment_does(device: str, tmp_path: Any) -> None:
-    """skrl's own log of an episode's reward and length."""
-    wrapper = skrl.Wrapper("CartPole-v1", 4, device=device, max_episode_steps=LIMIT, seed=0)
-    spaces = spaces_of(wrapper)
-    agent = skrl.PPO(
-        models={"policy": Actor(**spaces), "value": Critic(**spaces)},
-        memory=RandomMemory(memory_size=3 * LIMIT, num_envs=4, device=wrapper.device),
-        cfg={
-            "rollouts": 3 * LIMIT,
-            "time_limit_bootstrap": True,
-            "experiment": {"directory": str(tmp_path), "write_interval": 1000, "checkpoint_interval": 0},
-        },
-        **spaces,
-    )
-    interact(agent, wrapper, 3 * LIMIT)
-    agent.writer.close()
-    assert max(agent.tracking_data["Episode / Total timesteps (max)"]) == LIMIT
-    assert agent.tracking_data["Reward / Total reward (max)"][-1] == LIMIT
-    assert wrapper.episode_length.max() <= LIMIT
 
 
 # --- learning ---

@@ -16,7 +16,6 @@ import torch
 from skrl.envs.wrappers.torch import MultiAgentEnvWrapper
 from skrl.memories.torch import RandomMemory
 from skrl.models.torch import GaussianMixin, Model, MultiCategoricalMixin
-from skrl.multi_agents.torch.ippo.ippo import compute_gae
 from skrl.trainers.torch import SequentialTrainer
 from skrl_tools import QUIET, interact
 
@@ -319,35 +318,6 @@ def test_agents_store_what_happened(game: dict[str, Any], device: str, shared_st
 
 def actions_are_real(env: Any, role: str) -> bool:
     return isinstance(env.single_action_spaces[role], gymnasium.spaces.Box)
-
-
-def test_no_advantage_runs_through_an_agent_that_is_out(device: str) -> None:
-    """Its rows have the return 0 whatever the next episode is worth, and its own life knows nothing of them."""
-    steps = 40
-    wrapper = wrapped(CONTINUOUS, 30, device=device, seed=1)
-    alive: list[Tensors] = [{name: torch.ones(30, dtype=torch.bool) for name in wrapper.possible_agents}]
-    agent = agent_of(skrl.IPPO, wrapper, steps, QUIET)
-    interact(
-        agent, wrapper, steps, lambda infos: alive.append({n: mask.cpu().clone() for n, mask in infos["alive"].items()})
-    )
-    out_rows = 0
-    for name, memory in agent.memories.items():
-        stored = {key: memory.get_tensor_by_name(key).cpu() for key in ("rewards", "terminated", "truncated")}
-        out = ~torch.stack([now[name] for now in alive[:-1]]).unsqueeze(2)
-        values = torch.rand(steps, 30, 1)
-
-        def returns(values: torch.Tensor, stored: Tensors = stored) -> torch.Tensor:
-            last = torch.ones(30, 1)
-            given: torch.Tensor
-            given, _ = compute_gae(**stored, values=values, last_values=last, time_limit_bootstrap=True)
-            return given
-
-        known = returns(values)
-        assert known[out].abs().max() < 1e-6 if out.any() else True
-        changed = returns(torch.where(out, torch.rand(steps, 30, 1) + 5, values))
-        torch.testing.assert_close(changed[~out], known[~out], rtol=0, atol=0)
-        out_rows += int(out.sum())
-    assert out_rows >= 100
 
 
 @pytest.mark.parametrize("algorithm", [skrl.IPPO, skrl.MAPPO])
