@@ -6,16 +6,14 @@ import concurrent.futures
 import ctypes
 import functools
 import importlib.util
-import subprocess
 import sys
-import textwrap
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from harness import with_package
+from harness import run_python
 
 import gpu_envs
 from gpu_envs.backend import cuda, cupy, driver
@@ -142,11 +140,6 @@ def test_structs_are_as_the_driver_has_them() -> None:
     assert (ctypes.sizeof(driver.Config), ctypes.sizeof(driver.Attribute)) == (56, 72)
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_threads_are_as_many_as_registers_allow(told: Told, index: int) -> None:
-    assert launched(told, index, program(), 1000) == [("launch", index, 710, 11, 1, 1, 96, 1, 1, 0, EARLY)]
-
-
 @pytest.mark.parametrize(
     ("grid", "attributes"),
     [
@@ -194,14 +187,6 @@ def test_shared_memory_is_asked_for_where_it_is_much(told: Told) -> None:
     assert launched(told, 0, program(grid=grid), 5) == [("launch", 0, 710, 9, 1, 1, 256, 1, 1, 100, EARLY)]
 
 
-def test_what_is_begun_is_for_this_device(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[tuple[str, ...]] = []
-    monkeypatch.setattr(cuda, "begin", lambda *given: begun.append(given[1:]))
-    cuda.CudaBackend(1).begin(program())
-    assert begun == [("mine", "sm_90a")]
-    assert told.said == []
-
-
 def test_who_binds_waits_for_the_compiler_and_nobody_before(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(cuda, "begin", lambda _, name, architecture: begun.append(f"{name} for {architecture}"))
@@ -215,7 +200,7 @@ def test_who_binds_waits_for_the_compiler_and_nobody_before(told: Told, monkeypa
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed")
 def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
-    script = """
+    run_python("""
         import sys
         from gpu_envs.backend.cupy import import_runtime
         runtime = import_runtime()
@@ -226,21 +211,19 @@ def test_what_a_launch_needs_is_not_all_of_cupy() -> None:
         assert "cupy" not in sys.modules
         import cupy
         assert cupy.cuda.runtime is runtime
-    """
-    run_python(script)
+    """)
 
 
 @pytest.mark.skipif(driver.device_count() == 0, reason="needs a CUDA device")
 def test_training_imports_no_more_of_cupy_than_it_needs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    script = f"""
+    run_python(f"""
         import os, sys
         os.environ["GPU_ENVS_CACHE_DIR"] = {str(tmp_path)!r}  # so that NVRTC has to compile, too
         from gpu_envs.training import Config, Trainer
         Trainer(Config(env="CartPole-v1", device="cuda", num_envs=64, horizon=8, run_dir="")).iterate(1)
         assert "cupy" not in sys.modules
-    """
-    run_python(script)
+    """)
 
 
 @pytest.mark.skipif(driver.device_count() == 0, reason="needs a CUDA device")
@@ -252,13 +235,6 @@ def test_a_thread_that_has_not_called_cuda_yet_can_step(device: int) -> None:
     actions = torch.zeros(4, dtype=torch.int32, device=f"cuda:{device}")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         assert len(pool.submit(env.step, actions).result()) == 5
-
-
-def run_python(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], env=with_package(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 # --- a device that is started ahead ---
