@@ -175,7 +175,7 @@ def test_a_missing_library_is_told_and_a_failure_loses_no_other(
     assert "ValueError: broken" in capsys.readouterr().err
 
 
-def test_sections_are_written_with_their_provenance_but_tiny_ones_are_not(
+def test_sections_are_written_with_their_provenance_but_tiny_and_failed_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
@@ -183,28 +183,18 @@ def test_sections_are_written_with_their_provenance_but_tiny_ones_are_not(
     adapters.main(["--device", "cpu", "--only", "sb3", "--quick"])
     assert json.loads(capsys.readouterr().out) == {"sb3": {"figure": 1}}
     assert not list(tmp_path.iterdir())
-    for name in ("sb3", "learning"):
-        adapters.main(["--device", "cpu", "--only", name, "--commit", f"of {name}"])
-    sections = json.loads((tmp_path / "adapters_cpu.json").read_text())["sections"]
-    assert {name: (found["results"]["figure"], found["commit"]) for name, found in sections.items()} == {
-        "sb3": (1, "of sb3"),
-        "learning": (2, "of learning"),
-    }
-    assert all(found["command"].startswith("python -m benchmarks.adapters") for found in sections.values())
-
-
-def test_a_failed_section_keeps_what_was_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "RESULTS", tmp_path)
-    record.merge("adapters_cpu", {"sb3": {"figure": 1}}, "before", module="adapters")
+    adapters.main(["--device", "cpu", "--only", "sb3", "--commit", "before"])
 
     def broken(_: AdapterPlan) -> dict[str, Any]:
         raise ValueError("broken")
 
-    monkeypatch.setattr(adapters, "SECTIONS", {"sb3": broken, "learning": lambda _: {"figure": 2}})
+    monkeypatch.setitem(adapters.SECTIONS, "sb3", broken)
     with pytest.raises(SystemExit, match="failed: sb3"):
-        adapters.main(["--device", "cpu", "--only", "sb3", "learning"])
+        adapters.main(["--device", "cpu", "--only", "sb3", "learning", "--commit", "after"])
     sections = json.loads((tmp_path / "adapters_cpu.json").read_text())["sections"]
-    assert {name: found["results"]["figure"] for name, found in sections.items()} == {"sb3": 1, "learning": 2}
+    written = {name: (found["results"]["figure"], found["commit"]) for name, found in sections.items()}
+    assert written == {"sb3": (1, "before"), "learning": (2, "after")}
+    assert all(found["command"].startswith("python -m benchmarks.adapters") for found in sections.values())
 
 
 def test_turns_are_taken_and_the_first_does_not_count() -> None:

@@ -1,9 +1,9 @@
 """The benchmarks at sizes that take seconds: what they time, what they write, whom they skip, what they draw."""
 
 import dataclasses
+import functools
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import DEVICES
+from harness import DEVICES, run_python
 from peer_games import same_game
 
 import gpu_envs
 from benchmarks import command, record, timing
+from benchmarks.custom import __main__ as custom
 from benchmarks.peers import __main__ as peers_main
 from benchmarks.peers import process, works
 from benchmarks.peers.outcome import Outcome, outcome, row, told, written
@@ -55,19 +56,14 @@ class Clock:
         self.queued = 0
 
 
-def test_what_is_queued_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+def test_what_is_queued_is_waited_for_and_a_slow_call_is_made_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, few = Clock(), Clock()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now + few.now))
     assert timing.seconds_per_call(clock.call, clock.wait, seconds=0.3) == pytest.approx(3e-3)
     assert clock.numbers[:64] == list(range(64))  # the warm-up
     assert clock.now < 1.5  # 0.192 s to warm up, less than 0.3 s to find the number of calls, 0.3 s of rounds
-
-
-def test_a_slow_call_is_made_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    timing.seconds_per_call(clock.call, clock.wait, seconds=1e-4)
-    assert len(clock.numbers) == 2 + 1 + timing.ROUNDS
+    timing.seconds_per_call(few.call, few.wait, seconds=1e-4)
+    assert len(few.numbers) == 2 + 1 + timing.ROUNDS
 
 
 # --- pieces of work ---
@@ -148,35 +144,28 @@ def test_a_peer_that_hangs_keeps_what_it_did(peer_module: Callable[[str], str], 
         time.sleep(0.01)
 
 
-def test_a_peer_that_crashes_says_so(peer_module: Callable[[str], str]) -> None:
-    module = peer_module('say({"work": 1, "seconds": 0.5, "prepare_s": 1.0})\nos.abort()')
-    peer = works.Peer("Crash", module, {}, lambda _: [ONE, OTHER])
+LINE = '"seconds": 0.5, "prepare_s": 1.0'
+
+
+@pytest.mark.parametrize(
+    ("script", "separate", "done", "trouble"),
+    [
+        (f'say({{"work": 1, {LINE}}})\nos.abort()', False, [OTHER], "-6: no word"),
+        ("import no_such_module", False, [], "1: ModuleNotFoundError: No module named 'no_such_module'"),
+        # works that have processes of their own: one that fails costs the others nothing
+        (
+            f'(it,) = works\nsys.exit("few" if it["num_envs"] == 4 else say({{"work": 0, {LINE}}}))',
+            *(True, [OTHER], "1: few"),
+        ),
+    ],
+)
+def test_a_peer_that_fails_says_so(
+    script: str, separate: bool, done: list[Work], trouble: str, peer_module: Callable[[str], str]
+) -> None:
+    peer = works.Peer("Failing", peer_module(script), {}, lambda _: [ONE, OTHER], separate=separate)
     found = outcome(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
-    assert list(found.lines) == [OTHER]
-    assert found.trouble == ["ended with status -6: no word"]
-
-
-def test_an_import_that_fails_is_the_reason(peer_module: Callable[[str], str]) -> None:
-    peer = works.Peer("Broken", peer_module("import no_such_module"), {}, lambda _: [ONE])
-    found = outcome(sys.executable, peer, [ONE], 0.1, 60.0)
-    assert found.trouble == ["ended with status 1: ModuleNotFoundError: No module named 'no_such_module'"]
-
-
-def test_separate_works_have_processes_of_their_own(peer_module: Callable[[str], str]) -> None:
-    """One that fails costs the others nothing."""
-    module = peer_module("""
-        assert len(works) == 1
-        sys.exit("too few" if works[0]["num_envs"] == 4 else say({"work": 0, "seconds": 1.0, "prepare_s": 0.0}))
-    """)
-    peer = works.Peer("Separate", module, {}, lambda _: [ONE, OTHER], separate=True)
-    found = outcome(sys.executable, peer, [ONE, OTHER], 0.1, 60.0)
-    assert list(found.lines) == [OTHER]
-    assert found.trouble == ["ended with status 1: too few"]
-
-
-def test_a_peer_that_is_not_installed_is_skipped_with_what_to_do() -> None:
-    peer = works.Peer("Absent", "gymnasium_vector", {"json": "j", "no_such": "no-such-package"}, lambda _: [ONE])
-    assert outcome(sys.executable, peer, [ONE], 0.1, 60.0).trouble == ["not installed: pip install no-such-package"]
+    assert list(found.lines) == done
+    assert found.trouble == [f"ended with status {trouble}"]
 
 
 def test_work_that_fails_leaves_the_next_its_turn() -> None:
@@ -366,15 +355,7 @@ def test_the_numba_peer_plays_the_same_game() -> None:
     paths = os.pathsep.join(
         [str(process.ROOT), str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     )
-    done = subprocess.run(
-        [sys.executable, "-c", SIMULATED],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 100
+    assert int(run_python(SIMULATED, NUMBA_ENABLE_CUDASIM="1", PYTHONPATH=paths)) > 100
 
 
 # --- scaling ---
@@ -431,3 +412,47 @@ def test_a_device_that_is_not_there_is_said_to_be_missing(
         with pytest.raises(SystemExit):
             main()
         assert "there is no CUDA device here; --device cpu measures the CPU" in capsys.readouterr().err
+
+
+# --- environments from outside ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", DEVICES)
+def test_each_environment_from_outside_is_measured_beside_its_like(
+    device: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    short = functools.partial(custom.measure, sizes=(64, 65), seconds=0.001, compilations=1)
+    monkeypatch.setattr(custom, "measure", short)
+    custom.main(["--device", device, "--commit", "abc"])
+    document = json.loads((results / f"custom_{device}.json").read_text())
+    assert document["commit"] == "abc"
+    measured = document["results"]
+    assert set(measured["speed"]) == set(custom.BESIDE)
+    for name, rows in measured["speed"].items():
+        assert [each["num_envs"] for each in rows] == [64, 65]
+        for each in rows:
+            assert each["beside"] == custom.BESIDE[name]
+            assert each["bar"] == (0.90 if "Python" in name else 0.95)
+            assert min(each["steps_per_s"], each["beside_steps_per_s"], each["share"]) > 0
+    assert set(measured["compile_s"]) == set(custom.COMPILED)
+    assert min(measured["compile_s"].values()) > 0
+    assert set(measured["more_in_python_s"]) == {"CartPoleInPython-v1", "LanderInPython-v0"}
+    assert len(capsys.readouterr().out.splitlines()) == 2 * len(custom.BESIDE) + len(custom.COMPILED) + 2 + 1
+
+
+def test_both_move_as_many_bytes() -> None:
+    """State, elapsed and return read and written, action, observation, reward, flags."""
+    pytest.importorskip("torch")
+    custom.customs()
+    for ours, theirs in custom.BESIDE.items():
+        sizes = []
+        for name in (ours, theirs):
+            spec = gpu_envs.spec(name)
+            assert isinstance(spec, gpu_envs.EnvSpec)
+            shape = spec.observation_space(spec.check_params({}, 1)).shape
+            assert shape is not None
+            sizes.append(8 * len(spec.fields) + 8 + 8 + 8 + 4 * shape[0] + 4 + 2)
+        assert sizes[0] == sizes[1], ours
+        assert sizes[1] == record.BYTES.get(theirs, sizes[1])
