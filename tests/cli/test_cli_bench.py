@@ -1,5 +1,6 @@
-"""What bench measures, what show prints, and the tables of both."""
+"""What bench and tune measure, what show prints, and the tables of all."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,36 +18,35 @@ from gpu_envs.specs.team import TeamSpec
 pytestmark = pytest.mark.usefixtures("ours_alone", "wide")
 
 
-@pytest.mark.slow
-def test_every_environment_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ("TagContinuous-v0", "--param", "num_taggers=2", "--param", "num_runners=1"),
+            ["TagContinuous-v0", "cpu", f"{2**14 // 3:,}"],
+        ),
+        (("CartPole-v1", "--num-envs", "8", "--gpus", "2"), ["CartPole-v1", "2 x cpu", "16"]),
+    ],
+)
+def test_a_measurement_is_a_row(
+    words: tuple[str, ...], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = said(capsys, "bench", "--device", "cpu", "--seconds", "0.005", "--num-envs", "8")
-    head, *rows, note = text.splitlines()
+    head, row, note = said(capsys, "bench", *words, "--seconds", "0.001", "--device", "cpu").splitlines()
     assert re.split("  +", head) == ["environment", "device", "replicas", "one a launch", "many a launch"]
+    cells = re.split("  +", row)
+    assert cells[:3] == expected
+    assert len(cells) == (4 if isinstance(gpu_envs.spec(cells[0]), TeamSpec) else 5)
+    assert all(re.fullmatch(r"\d+(\.\d+)?( [kMG])?", cell) for cell in cells[3:])
     assert note.startswith("(")
-    assert [row.split()[0] for row in rows] == gpu_envs.ids()
-    for row in rows:
-        cells = re.split("  +", row)
-        assert cells[1:3] == ["cpu", "8"]
-        assert len(cells) == (4 if isinstance(gpu_envs.spec(cells[0]), TeamSpec) else 5)
-        assert all(re.fullmatch(r"\d+(\.\d+)?( [kMG])?", cell) for cell in cells[3:])
-    assert max(map(len, text.splitlines())) <= 100
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_parameters_and_ids_of_a_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    few = ("--seconds", "0.001", "--device", "cpu")
-    words = ("--param", "num_taggers=2", "--param", "num_runners=1", "TagContinuous-v0")
-    _, row, _ = said(capsys, "bench", *few, *words).splitlines()
-    assert re.split("  +", row)[:3] == ["TagContinuous-v0", "cpu", f"{2**14 // 3:,}"]
-
-
-def test_several_processes_are_measured_together(capsys: pytest.CaptureFixture[str]) -> None:
-    few = ("--seconds", "0.001", "--device", "cpu", "--num-envs", "8")
-    _, row, _ = said(capsys, "bench", "CartPole-v1", *few, "--gpus", "2").splitlines()
-    assert re.split("  +", row)[:3] == ["CartPole-v1", "2 x cpu", "16"]
+def test_all_are_measured_where_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "rates_of", lambda *_: [1.0, 2e6])
+    lines = said(capsys, "bench", "--device", "cpu").splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == gpu_envs.ids()
+    assert max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize("devices", [("cpu", "cuda:99"), ("cuda:99", "cpu")])
@@ -178,3 +178,42 @@ def test_the_last_column_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert narrow.splitlines() == [" " + "a" * 30, "     some words", " b", "     more of them"]
     monkeypatch.setenv("COLUMNS", "400")
     assert report.line_width() == 100
+
+
+# --- tune, and --num-envs auto ---
+
+FEW = ("CartPole-v1", "--preset", "none", "--device", "cpu", "--horizon", "8", "--hidden", "8", "--epochs", "1")
+
+
+def test_the_table_of_tune(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("gpu_envs.training.tuning._LIMIT", 0.5)
+    header, *rows, until, knee, fits, auto = said(capsys, "tune", *FEW, "--total-steps", "25600").splitlines()
+    assert header.split() == ["replicas", "memory", "rollout", "steps/s", "training", "steps/s"]
+    assert rows
+    assert {len(row) for row in rows} == {len(header)}
+    for number, row in enumerate(rows):
+        assert re.fullmatch(rf" +{16 * 2**number:,} +[\d,.]+ MiB +[\d,]+ +[\d,]+", row)
+    assert re.fullmatch(r"measured until +(the time was over|training became no faster)", until)
+    assert re.fullmatch(r"knee +[\d,]+ replicas, the fewest within 5 % of the fastest training", knee)
+    assert re.fullmatch(r"largest that fits +[\d,]+ replicas", fits)
+    assert auto == (
+        "--num-envs auto    16 replicas, the largest power of two with which total_steps are 200 updates or more"
+    )
+
+
+@pytest.mark.slow
+def test_training_says_how_many_replicas_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    run = tmp_path / "run"
+    words = ("train", *FEW, "--num-envs", "auto", "--no-progress", "--run-dir", str(run), "--total-steps")
+    first, *_ = said(capsys, *words, "25600").splitlines()
+    assert first == (
+        "num_envs is 16: the largest power of two with which total_steps are 200 updates or more "
+        "(16 to 16 were tried, until total_steps would be too few updates)"
+    )
+    assert json.loads((run / "config.json").read_text())["config"]["num_envs"] == 16
+    assert "51,200 in 400 updates" in said(capsys, "train", "--resume", str(run), "--total-steps", "51200")
+    message = refused(capsys, "train", "--resume", str(run), "--num-envs", "auto")
+    assert "--resume takes environment and settings from the run" in message
+    assert "leave out --num-envs" in message

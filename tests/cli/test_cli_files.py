@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from cli_tools import refused, said
 from harness import with_package
 
 import gpu_envs
-from gpu_envs.cli import OK, main
+from gpu_envs.cli import main
 from gpu_envs.cli.commands import COMMANDS
 from gpu_envs.cli.completion import offered
 from gpu_envs.training.config import Config
@@ -47,21 +48,15 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return folder
 
 
-class AskedError(Exception):
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
-
 def asked(*words: str) -> Config:
-    """The run that a command line asks for."""
+    found: list[Config] = []
 
-    class Trainer:
-        def train(self, config: Config, **_: Any) -> None:
-            raise AskedError(config)
+    def train(config: Config, **_: Any) -> None:
+        found.append(config)
+        raise KeyboardInterrupt
 
-    with pytest.raises(AskedError) as caught:
-        main(["train", *words, "--debug"], trainer=Trainer())
-    return caught.value.config
+    main(["train", *words, "--debug"], trainer=SimpleNamespace(train=train))
+    return found[0]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.env)
@@ -217,11 +212,17 @@ def test_a_shell_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_fits_a_narrow_terminal(
+def test_help_is_complete_and_fits_a_narrow_terminal(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main([*command.split(), "--help"]) == OK
-    lines = capsys.readouterr().out.splitlines()
+    text = said(capsys, *command.split(), "--help")
+    lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("--") or line.rstrip().endswith("-") for line in lines)
+    assert said(capsys, *command.split(), "-h") == text
+    if command not in ("", "train", "eval", "play"):
+        assert text.startswith(f"usage: gpu-envs {command} ")
+        assert "examples:" in text
+        assert text.count(f"gpu-envs {command}") >= 3
+        assert "--debug" in text

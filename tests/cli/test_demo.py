@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Tab
-from cli_tools import refused, run, started, without
+from cli_tools import refused, run, started
 
-from gpu_envs.cli import INTERRUPTED, MISTAKE, OK
+from gpu_envs.cli import INTERRUPTED, OK
 
 pytest.importorskip("torch")
 
@@ -35,16 +35,12 @@ RECORD = "'import os,sys,pathlib;pathlib.Path(os.environ[\"OPENED\"]).write_text
 
 
 @pytest.mark.slow
-def test_one_page_is_all_that_it_leaves(folder: Path) -> None:
+def test_it_says_what_it_does(folder: Path) -> None:
+    """What was learnt, how fast it all is, and where the page is, which is all that it leaves; in 80 columns."""
     page = folder / "work" / "demo.html"
     assert list((folder / "work").iterdir()) == [page]
     assert list((folder / "tmp").iterdir()) == []
     assert (folder / "opened").read_text() == page.as_uri()
-
-
-@pytest.mark.slow
-def test_it_says_what_it_does(folder: Path) -> None:
-    """What was learnt, how fast it all is, and where the page is; in 80 columns."""
     lines = (folder / "told").read_text().splitlines()
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if not line.startswith(" ")][:-1] == [
@@ -123,10 +119,3 @@ def test_mistakes_are_told_before_anything_is_trained(
     monkeypatch.chdir(tmp_path)
     assert said in refused(capsys, "demo", "--device", "cpu", *words)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_without_torch_it_says_what_to_install() -> None:
-    done = run("demo", "--no-open", code=without("torch", "cupy"))
-    assert done.returncode == MISTAKE
-    assert done.stderr == "gpu-envs: error: 'torch' is not installed: pip install 'gpu_envs[train]'\n"

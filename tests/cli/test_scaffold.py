@@ -1,18 +1,24 @@
-"""``gpu-envs new``: what it writes runs at once, as its own last lines say."""
+"""``gpu-envs new``: what it writes runs at once, as its own last lines say; and first environments of one's own."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cli_tools import refused, run, said
 from harness import assert_same_bits
+from small_envs import walk
+from wrong_specs import one
 
 import gpu_envs
-from gpu_envs import scaffold
+from gpu_envs import MultiAgentEnv, Param, Table, VectorEnv, scaffold
+from gpu_envs.adapters.opening import opened
 from gpu_envs.cli import main
 from gpu_envs.registry import known as registry
+from gpu_envs.specs.params import ARGUMENTS
 
 KINDS = ((), ("--python",), ("--multi-agent",), ("--multi-agent", "--python"))
 
@@ -113,3 +119,69 @@ def test_list_and_check(capsys: pytest.CaptureFixture[str]) -> None:
     _, *both = said(capsys, "list", "mine/both.py").splitlines()
     assert [line.split()[0] for line in both] == ["Mine-v0", "Other-v0"]
     assert "say which, such as mine/both.py:MINE" in refused(capsys, "train", "mine/both.py")
+
+
+# --- what those who write their first environment try: it works, or the message says what to write instead ---
+
+_ALLOW = "FN void allow(const State& s, const Params& p, Mask& mask) { mask[0] = s.x < real(0); }\n"
+
+
+def test_masks_that_the_spec_forgot(tmp_path: Path) -> None:
+    spec = walk(tmp_path)
+    assert isinstance(spec.header, Path)
+    text = spec.header.read_text()
+    spec.header.write_text(f"{text}// {_ALLOW}/* {_ALLOW} */\nFN bool allow(int a) {{ return a > 0; }}\n")
+    gpu_envs.make(spec, device="cpu").close()  # neither a comment nor a function of another kind
+    spec.header.write_text(text + _ALLOW)
+    with pytest.raises(ValueError, match=r"has allow\(\.\.\.\), but the spec has no action_mask=True"):
+        VectorEnv(spec, device="cpu")
+
+
+def test_make_takes_a_spec_whose_id_is_taken_then(tmp_path: Path) -> None:
+    spec = walk(tmp_path)
+    assert gpu_envs.make(spec, 3, device="cpu").num_envs == 3
+    assert opened(spec, 2, "SameStep", {"device": "cpu"}, output="torch").num_envs == 2
+    other = one(id=spec.id)
+    for use in (gpu_envs.make, gpu_envs.register):
+        with pytest.raises(ValueError, match=r"is taken by another .* gpu_envs\.register\(spec, replace=True\)"):
+            use(other)
+    assert gpu_envs.spec(spec.id) is spec
+    gpu_envs.register(other, replace=True)
+    assert gpu_envs.spec(spec.id) is other
+
+
+def test_names_of_arguments_are_no_parameters() -> None:
+    taken = {name for kind in (VectorEnv, MultiAgentEnv) for name in inspect.signature(kind.__init__).parameters}
+    assert set(ARGUMENTS) == {*taken, "id", "env_id", "seed"} - {"params"}
+    for where in ("params", "options"):
+        for name in ARGUMENTS:
+            with pytest.raises(ValueError, match=f"^Wrong-v0: {where}: {name!r} is an argument of gpu_envs.make"):
+                one(**{where: {name: Param(1.0)}})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: one(state=("x", "y", "x")), "Wrong-v0: state names 'x' more than once"),
+        (lambda: Param(0.4, minimum=1), "the default 0.4 is not allowed: give a finite number of at least 1"),
+        (lambda: Param(0, positive=True), "the default 0 is not allowed: give a whole number above 0"),
+        (lambda: Param("a", choices=("b",)), "the default 'a' is not allowed: give one of 'b'"),
+        (
+            lambda: Param(2**40),
+            "the default 1099511627776 is not allowed: give a whole number (of 32 bits: -2147483647 to 2147483647)",
+        ),
+        (
+            lambda: Param(3).check("count", -(2**31), 1),
+            "parameter 'count' got -2147483648; allowed: a whole number (of 32 bits: -2147483647 to 2147483647)",
+        ),
+        (lambda: Table([1.0, float("nan")]), "a table holds NaN (the first at [1]), which is not allowed"),
+        (
+            lambda: Table([[1.0, 2.0], [3.0]]),
+            "a table's rows are not all of one length; give numbers in one to three dimensions",
+        ),
+    ],
+)
+def test_values_that_are_not_allowed(make: Any, said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # the whole message is looked at
+        make()
+    assert str(caught.value).startswith(said)
