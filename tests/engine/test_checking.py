@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from harness import IDS, MODES, PLACES, TEAM_IDS, Place, assert_all_same, moved, numpy_of, random_actions
-from small_envs import CHASE, WALK, chase, walk
+from harness import PLACES, Make, Place, assert_all_same, moved, numpy_of
+from registered import Variant, draw, made, placed
+from small_envs import CHASE, chase, walk
 
 import gpu_envs
 from gpu_envs.multi_agent_env import MultiAgentEnv
@@ -49,27 +50,45 @@ def test_a_state_is_named(tmp_path: Path, place: Place) -> None:
     env.step(actions)
 
 
-def test_nothing_is_raised_without(tmp_path: Path) -> None:
-    env = VectorEnv(walk(tmp_path, step=AFTER_FIVE), 7, device="cpu")
-    env.reset(seed=3)
-    stepped(env, 8)
-    assert np.isnan(env.state["x"]).any()
+SPEEDS = {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "speeds": gpu_envs.Field("real", 3)}
+PARTS = spaces.Dict({"far": spaces.Box(-8, 8, (1, 2), np.float32), "image": spaces.Box(0, 9, (1,), np.uint8)})
 
 
-def test_a_reset_is_named(tmp_path: Path) -> None:
-    env = VectorEnv(walk(tmp_path, reset="s.x = real(1) / real(0);\n    s.pace = 0;"), 2, device="cpu", checking=True)
-    with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 0, step 0 .* 'x' of the state is inf; .* reset wrote"):
-        env.reset(seed=0)
+@pytest.mark.parametrize(
+    ("more", "bodies", "message", "where"),
+    [
+        (
+            {},
+            {"reset": "s.x = real(1) / real(0);\n    s.pace = 0;"},
+            "step 0 .* 'x' of the state is inf; .* reset wrote",
+            ("state", "x", ()),
+        ),
+        ({}, {"step": "return {log(real(0)), false};"}, "step 1 .*the reward is -inf", ("reward", None, ())),
+        (
+            {"observation": PARTS},
+            {"observe": "observation.far[0] = 0;\n observation.far[1] = log(0.0f);\n observation.image[0] = 1;"},
+            r"step 0 .*the observation 'far'\[0\]\[1\] is -inf",
+            ("observation", "far", (0, 1)),
+        ),
+        (
+            {"state": SPEEDS},
+            {"step": "s.speeds[0] = s.speeds[1] = 0;\n s.speeds[2] = real(1) / real(0);\n return {0, false};"},
+            r"step 1 .*'speeds' of the state\[2\] is inf",
+            ("state", "speeds", (2,)),
+        ),
+    ],
+    ids=["a reset", "a reward", "a part of an observation", "an element of an array"],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, more: Any, bodies: dict[str, str], message: str, where: Any) -> None:
+    env = VectorEnv(walk(tmp_path, more=more, **bodies), 2, device="cpu", checking=True)
 
-
-def test_a_reward_is_named(tmp_path: Path) -> None:
-    spec = walk(tmp_path, step="return {s.x > 0 ? log(real(0)) : real(0), false};")
-    env = VectorEnv(spec, 5, device="cpu", checking=True)
-    env.reset(seed=3)
-    replica = int(np.argmax(env.state["x"] > 0))
-    with pytest.raises(gpu_envs.NotFiniteError, match=rf"replica {replica}, step 1 .*the reward is -inf") as caught:
+    def played() -> None:
+        env.reset(seed=3)
         stepped(env, 1)
-    assert caught.value.source == "reward"
+
+    with pytest.raises(gpu_envs.NotFiniteError, match=f"replica 0, {message}") as caught:
+        played()
+    assert (caught.value.source, caught.value.field, caught.value.element) == where
 
 
 def test_an_observation_is_named_wherever_it_was_written(tmp_path: Path) -> None:
@@ -83,28 +102,6 @@ def test_an_observation_is_named_wherever_it_was_written(tmp_path: Path) -> None
     out = gpu_envs.Step(observations=np.zeros((5, 2), np.float32))
     with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 2, step 1 "):
         env.step(np.ones(5, np.int64), out=out)
-
-
-def test_the_part_of_an_observation_is_named(tmp_path: Path) -> None:
-    parts = spaces.Dict({"far": spaces.Box(-8, 8, (1, 2), np.float32), "image": spaces.Box(0, 9, (1,), np.uint8)})
-    look = "observation.far[0] = 0;\n    observation.far[1] = log(float(s.x > real(5)));\n    observation.image[0] = 1;"
-    env = VectorEnv(walk(tmp_path, more={"observation": parts}, observe=look), 2, device="cpu", checking=True)
-    with pytest.raises(gpu_envs.NotFiniteError, match=r"the observation 'far'\[0\]\[1\] is -inf") as caught:
-        env.reset(seed=0)
-    assert (caught.value.field, caught.value.element) == ("far", (0, 1))
-
-
-def test_an_element_of_an_array_is_named(tmp_path: Path) -> None:
-    more = {"state": {"x": gpu_envs.Field(), "pace": gpu_envs.Field(), "speeds": gpu_envs.Field("real", 3)}}
-    reset = WALK["reset"] + "\n    for (int j = 0; j < 3; ++j) s.speeds[j] = 0;"
-    step = "s.speeds[2] = s.x > real(0) ? real(1) / real(0) : real(0);\n    return {0, false};"
-    env = VectorEnv(walk(tmp_path, more=more, reset=reset, step=step), 7, device="cpu", checking=True)
-    env.reset(seed=3)
-    replica = int(np.argmax(env.state["x"] > 0))
-    with pytest.raises(
-        gpu_envs.NotFiniteError, match=rf"replica {replica}, step 1 .*'speeds' of the state\[2\] is inf"
-    ):
-        stepped(env, 1)
 
 
 def test_the_last_numbers_of_an_episode_are_its_own(tmp_path: Path) -> None:
@@ -133,30 +130,25 @@ def test_a_rollout_is_looked_at(tmp_path: Path, per_step: bool) -> None:
     assert caught.value.step == (5 if per_step else 8)
 
 
-def test_an_agent_is_named(tmp_path: Path) -> None:
-    broken = (
-        CHASE["step"]
-        + "\n    FOR_EACH_AGENT(i, AGENTS) { if (i == 2 && w.elapsed == 4) w.x[i] = square_root(real(-1)); }"
-    )
-    env = MultiAgentEnv(chase(tmp_path, step=broken), 3, device="cpu", checking=True)
-    env.reset(seed=0, options=None)
-    still = {"hunter": np.ones((3, 1), np.int64), "prey": np.ones((3, 3), np.int64)}
-    for _ in range(3):
-        env.step(still)
-    with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 0, prey_1, step 4 .* 'x' of the state is") as caught:
-        env.step(still)
-    assert (caught.value.agent, caught.value.field) == ("prey_1", "x")
-
-
-def test_an_agents_reward_and_row_are_named(tmp_path: Path) -> None:
-    still = {"hunter": np.ones((2, 1), np.int64), "prey": np.ones((2, 3), np.int64)}
-    reward = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (i == 3) w.reward[i] = log(real(0)); }"
-    env = MultiAgentEnv(chase(tmp_path, step=reward), 2, device="cpu", checking=True)
+@pytest.mark.parametrize(
+    ("agent", "wrong", "message"),
+    [
+        (2, "w.x[i] = log(real(0));", "replica 0, prey_1, step 1 .* 'x' of the state is -inf"),
+        (3, "w.reward[i] = log(real(0));", "replica 0, prey_2, step 1 .*the reward is -inf"),
+    ],
+)
+def test_an_agent_is_named(tmp_path: Path, agent: int, wrong: str, message: str) -> None:
+    step = f"{CHASE['step']}\n    FOR_EACH_AGENT(i, AGENTS) {{ if (i == {agent}) {wrong} }}"
+    env = MultiAgentEnv(chase(tmp_path, step=step), 2, device="cpu", checking=True)
     env.reset(seed=0)
-    with pytest.raises(gpu_envs.NotFiniteError, match=r"prey_2, step 1 .*the reward is -inf"):
-        env.step(still)
+    with pytest.raises(gpu_envs.NotFiniteError, match=message) as caught:
+        env.step({"hunter": np.ones((2, 1), np.int64), "prey": np.ones((2, 3), np.int64)})
+    assert (caught.value.agent, caught.value.field) == (f"prey_{agent - 1}", "x" if agent == 2 else None)
+
+
+def test_an_agents_row_is_named(tmp_path: Path) -> None:
     row = CHASE["observe"] + "\n    if (i == 1) row[1] = log(0.0f);"
-    env = MultiAgentEnv(chase(tmp_path, "Blind-v0", observe=row), 2, device="cpu", checking=True)
+    env = MultiAgentEnv(chase(tmp_path, observe=row), 2, device="cpu", checking=True)
     with pytest.raises(gpu_envs.NotFiniteError, match=r"replica 0, prey_0, step 0 .*the observation\[1\] is -inf"):
         env.reset(seed=0)
 
@@ -178,27 +170,15 @@ def test_a_single_environment_has_it_too() -> None:
         env.step(0)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("env_id", IDS)
-def test_every_environment_is_finite_and_the_same(env_id: str, mode: str, device: str) -> None:
+def test_every_environment_is_finite_and_the_same(make: Make, variant: Variant, mode: str, device: str) -> None:
     results = []
     for checking in (False, True):
-        env = gpu_envs.make(env_id, 5, device=device, autoreset_mode=mode, checking=checking, max_episode_steps=6)
+        options: dict[str, Any] = {"autoreset_mode": mode, "checking": checking, "max_episode_steps": 6}
+        env = made(make, variant, 5, Place(device, "numpy"), **options)
         env.reset(seed=1)
-        if mode == "Disabled":
-            env.allow_frozen_steps()
-        results.append([env.step(actions)[:4] for actions in random_actions(env_id, 20, 5)])
-        if mode != "Disabled":
+        env.allow_frozen_steps()
+        results.append([env.step(placed(env, actions))[:4] for actions in draw(env, 20)])
+        if mode != "Disabled" and not variant.has_team:
             env.rollout(20, per_step=True)
             env.rollout(20)
     assert_all_same(results)
-
-
-@pytest.mark.parametrize("env_id", TEAM_IDS)
-def test_every_team_is_finite(env_id: str, device: str) -> None:
-    env = gpu_envs.make(env_id, 2, device=device, autoreset_mode="SameStep", checking=True)
-    env.reset(seed=1)
-    for space in env.action_spaces.values():
-        space.seed(0)
-    for _ in range(10):
-        env.step({role: space.sample() for role, space in env.action_spaces.items()})

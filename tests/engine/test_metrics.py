@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from custom import place as place_of
 from gymnasium.vector import AutoresetMode
-from harness import IDS, MODES, THREADED, Make, Place, assert_same_bits, numpy_of
+from harness import MODES, THREADED, Make, Place, assert_same_bits, numpy_of
 from nvrtc import H200, nvrtc_missing, ptx_of
 from registered import (
     COVID,
@@ -19,27 +19,24 @@ from registered import (
     VARIANTS,
     Variant,
     draw,
-    each_variant,
     guarded,
     made,
     needs_cuda,
     numpy_by_role,
     placed,
-    progress,
     storage_place,
 )
 from small_envs import chase, walk, wrong
 
 import gpu_envs
 from gpu_envs import Metric, Rules, Step
-from gpu_envs.codegen import SimulationConfig, generate, layout_of
+from gpu_envs.codegen import PRECISIONS, SimulationConfig, generate, layout_of
 from gpu_envs.codegen.header import rules_part
 from gpu_envs.engine.options import Options, config_of
 from gpu_envs.testing import builds, check_environment
 
-FILE = "measured.py"
 SPECS = {
-    name: gpu_envs.spec(place_of(f"{FILE}:{name}"))
+    name: gpu_envs.spec(place_of(f"measured.py:{name}"))
     for name in ("DRIFTER", "DRIFTER_IN_PYTHON", "FLOCK", "FLOCK_IN_PYTHON")
 }
 OWN = {name: Variant(spec.id, {"max_episode_steps": 9}) for name, spec in SPECS.items()}
@@ -103,25 +100,34 @@ def of_covid(state: State, rewards: Mapping[str, np.ndarray], before: State) -> 
     }
 
 
-def road(state: State, *_: Any) -> dict[str, Any]:
-    return {"position": state["position"]}
-
-
 def cart(state: State, *_: Any) -> dict[str, Any]:
     return {"position": abs(state["x"]), "angle": abs(state["theta"])}
+
+
+def drifter(state: State, *_: Any) -> dict[str, Any]:
+    x, trail = state["x"], state["trail"]
+    return {"last": x, "mean": x / x.dtype.type(2), "sum": trail[:, 2], "highest": x - trail[:, 0]}
+
+
+def flock(state: State, *_: Any) -> dict[str, Any]:
+    x = state["x"]
+    size = np.add.accumulate(abs(x), 1)[:, -1]
+    return {"last": x[:, -1], "mean": size, "sum": (x > 2).sum(1), "highest": x[:, 0]}
 
 
 ORACLES: dict[str, Callable[[State, Mapping[str, np.ndarray], State], dict[str, Any]]] = {
     "CartPole-v0": cart,
     "CartPole-v1": cart,
-    "MountainCar-v0": road,
-    "MountainCarContinuous-v0": road,
+    "MountainCar-v0": lambda s, *_: {"position": s["position"]},
+    "MountainCarContinuous-v0": lambda s, *_: {"position": s["position"]},
     "Pendulum-v1": lambda s, *_: {"angle": abs((s["theta"] + math.pi) % (2 * math.pi) - math.pi)},
     "Acrobot-v1": lambda s, *_: {"height": -np.cos(s["theta1"]) - np.cos(s["theta1"] + s["theta2"])},
     "TagContinuous-v0": of_tag,
     "TagGridWorld-v0": of_grid,
     "RiceN-v0": lambda s, *_: {"temperature": s["temperature"][:, 0], "gross_output": s["gross_output"].sum(1)},
     COVID: of_covid,
+    **{SPECS[name].id: drifter for name in ("DRIFTER", "DRIFTER_IN_PYTHON")},
+    **{SPECS[name].id: flock for name in ("FLOCK", "FLOCK_IN_PYTHON")},
 }
 REDUCED: dict[str, Callable[[list[Any]], Any]] = {
     "last": lambda values: values[-1],
@@ -131,78 +137,45 @@ REDUCED: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
-def copied(env: Any) -> dict[str, np.ndarray]:
-    """The state as floats of double precision."""
-    return {
-        name: numpy_of(values).astype(np.float64 if "float" in str(values.dtype) else values.dtype)
-        for name, values in env.state.items()
-    }
-
-
-@each_variant
-def test_metrics_are_what_a_plain_loop_finds(variant: Variant, make: Make) -> None:
-    """One episode of each replica, whose states are looked at step by step."""
-    env = started(make, variant, autoreset_mode="Disabled")
-    env.allow_frozen_steps()
+@pytest.mark.parametrize(
+    ("variant", "precision"),
+    [
+        *((variant, "") for variant in VARIANTS.values()),
+        *((variant, precision) for variant in OWN.values() for precision in PRECISIONS),
+    ],
+    ids=[*VARIANTS, *(f"{name}-{precision}" for name in OWN for precision in PRECISIONS)],
+)
+def test_metrics_are_what_a_plain_loop_finds(variant: Variant, precision: str, make: Make) -> None:
+    """Over states that are looked at step by step; where a precision is given, to the bit."""
+    env = started(make, variant, 7, autoreset_mode="Disabled", precision=precision or "float32")
     spec, oracle = env.env_spec, ORACLES[variant.env_id]
-    seen: dict[str, list[list[float]]] = {name: [[] for _ in range(6)] for name in spec.metrics}
-    over = np.zeros(6, bool)
-    for action in draw(env, 11):
-        before = copied(env)
-        _, rewards, terminations, truncations, _ = env.step(placed(env, action))
-        found = oracle(copied(env), numpy_by_role(env, rewards), before)
-        assert list(found) == list(spec.metrics)
-        for name, values in found.items():
-            for i in np.flatnonzero(~over):
-                seen[name][i].append(float(values[i]))
-        flags = [
-            (t | numpy_by_role(env, truncations)[r]).reshape(6, -1).all(1)
-            for r, t in numpy_by_role(env, terminations).items()
-        ]
-        over |= np.all(flags, axis=0)
-    assert over.all()
-    for name, metric in spec.metrics.items():
-        expected = [REDUCED[metric.reduce]([np.float64(value) for value in values]) for values in seen[name]]
-        assert env.episode_metrics[name] == pytest.approx(expected, rel=1e-4, abs=1e-5), name
+    values: dict[str, list[np.ndarray]] = {name: [] for name in spec.metrics}
 
+    def state() -> dict[str, np.ndarray]:
+        found = {name: numpy_of(array) for name, array in env.state.items()}
+        return {n: v.astype(precision or float) if v.dtype.kind == "f" else v for n, v in found.items()}
 
-@own
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_every_reduction_has_the_bits_of_a_plain_loop(variant: Variant, precision: str, make: Make) -> None:
-    env = started(make, variant, 7, autoreset_mode="Disabled", precision=precision)
-    action = draw(env, 1)[0]
-    values: dict[str, list[np.ndarray]] = {name: [] for name in env.env_spec.metrics}
     finished = 0
-    for _ in range(40):
-        rows = env.step(placed(env, action))
-        x = np.array(env.state["x"])
-        if env.env_spec.has_team:
-            size = np.add.accumulate(abs(x), 1)[:, -1]
-            now = {"last": x[:, -1], "mean": size, "sum": (x > 2).sum(1).astype(precision), "highest": x[:, 0]}
-        else:
-            trail = np.array(env.state["trail"])
-            now = {"last": x, "mean": x / x.dtype.type(2), "sum": trail[:, 2], "highest": x - trail[:, 0]}
+    for action in draw(env, 40):
+        before = state()
+        rewards = env.step(placed(env, action))[1]
+        now = oracle(state(), numpy_by_role(env, rewards), before)
+        assert list(now) == list(spec.metrics)
         for name, found in now.items():
-            values[name].append(found)
+            values[name].append(found.astype(precision or float))
         over = numpy_of(env.simulation.buffers["finished"])
         for i in np.flatnonzero(over):
-            (length, *_) = (each[i].max() for each in numpy_by_role(env, env.episode_length).values())
-            for name, metric in env.env_spec.metrics.items():
-                steps = [each[i : i + 1] for each in values[name][-int(length) :]]
-                assert_same_bits(REDUCED[metric.reduce](steps), env.episode_metrics[name][i : i + 1], name)
+            length = max(each[i].max() for each in numpy_by_role(env, env.episode_length).values())
+            for name, metric in spec.metrics.items():
+                expected = REDUCED[metric.reduce]([each[i : i + 1] for each in values[name][-int(length) :]])
+                if precision:
+                    assert_same_bits(expected, env.episode_metrics[name][i : i + 1], name)
+                else:
+                    assert env.episode_metrics[name][i] == pytest.approx(expected[0], rel=1e-4, abs=1e-5), name
             finished += 1
         if over.any():
             env.reset(options={"reset_mask": over})
-        assert not set(rows[4]) & {"episode"}
     assert finished > 20
-
-
-def test_rules_in_python_measure_the_same(make: Make) -> None:
-    for name in ("DRIFTER", "FLOCK"):
-        envs = [started(make, OWN[each]) for each in (name, f"{name}_IN_PYTHON")]
-        one, other = (episodes(env, draw(env, 1)[0], 30) for env in envs)
-        assert one
-        assert_same_bits(list(one.values()), list(other.values()))
 
 
 EVERY = {**VARIANTS, **OWN}
@@ -260,7 +233,6 @@ def test_every_schedule_compiles(birds: int) -> None:
             ptx_of(generate(layout, "multi_agent").source)
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_single_agent_that_is_measured_each_step_compiles(mode: str) -> None:
     if nvrtc_missing():
         pytest.skip(nvrtc_missing())
@@ -335,45 +307,15 @@ def test_there_may_be_none(tmp_path: Path, device: str) -> None:
         env.step(np.zeros(2, int), out=Step(episode_metrics=np.zeros((2, 1), np.float32)))
 
 
-SINGLE = {name: variant for name, variant in EVERY.items() if variant.env_id in (*IDS, SPECS["DRIFTER"].id)}
-
-
-@pytest.mark.parametrize("variant", SINGLE.values(), ids=SINGLE)
-def test_a_rollout_leaves_those_of_the_last_episodes(variant: Variant, make: Make, device: str) -> None:
-    place = Place(device, "numpy")
-    fused, single = (started(make, variant, 5, place, autoreset_mode="SameStep") for _ in range(2))
-    for action in fused.rollout(30, per_step=True).actions:
-        single.step(action)
-    assert_same_bits(fused.episode_metrics, single.episode_metrics)
-    assert_same_bits(progress(fused), progress(single))
-
-
 @own
-def test_snapshots_hold_what_is_under_way(variant: Variant, make: Make, device: str) -> None:
-    place = Place(device, "numpy")
-    env, other = (started(make, variant, 6, place) for _ in range(2))
-    actions = draw(env, 1)[0]
-    episodes(env, actions, 13)
-    other.set_state(env.get_state())
-    assert_same_bits(env.episode_metrics, other.episode_metrics)
-    first, again = (episodes(each, actions, 20) for each in (env, other))
-    assert first
-    assert_same_bits(list(first.values()), list(again.values()))
-    other.set_state(env.get_state([4, 2]), [0, 5])
-    both = picked(env, [4, 2]), picked(other, [0, 5])
-    assert_same_bits(*both)
+def test_older_snapshots_have_none(variant: Variant, make: Make, device: str) -> None:
+    env = started(make, variant, 6, Place(device, "numpy"))
+    assert episodes(env, draw(env, 1)[0], 13)
     older = env.get_state()
     for name in ("episode_metrics", "totals"):
         del older["episode"][name]
-    other.set_state(older)
-    assert not any(values.any() for values in other.episode_metrics.values())
-
-
-def picked(env: Any, replicas: list[int]) -> dict[str, np.ndarray]:
-    """What a whole snapshot has of some replicas, metrics under way among it; a single agent's lie metric by metric."""
-    kept = env.get_state()["episode"]
-    totals = kept["totals"] if env.env_spec.has_team else kept["totals"].T
-    return {n: v[replicas] for n, v in {**kept, "totals": totals}.items() if n != "layout_seed"}
+    env.set_state(older)
+    assert not any(values.any() for values in env.episode_metrics.values())
 
 
 @pytest.mark.slow
@@ -386,37 +328,30 @@ def test_they_are_checked(name: str) -> None:
 # --- what is wrong ---
 
 
+MEASURE = "FN void measure(const State& s, const Params& p, Metrics& metrics)"
+
+
 @pytest.mark.parametrize(
-    ("metrics", "message"),
+    ("metrics", "further", "message"),
     [
-        ({"r": Metric()}, "the metric 'r' has a name that means something"),
-        ({"no good": Metric()}, "the metric 'no good' must be a name"),
-        ({"Metrics": Metric()}, "the metric 'Metrics' has a name that means something in the headers"),
-        ({"far": 1}, r"metrics: 'far' is 1; give a Metric"),
-        (("far",), r"metrics is \('far',\); give a mapping"),
-        ({"far": Metric()}, r"metrics names far, but .*walk\.cuh has no function measure"),
+        ({"r": Metric()}, "", "the metric 'r' has a name that means something"),
+        ({"no good": Metric()}, "", "the metric 'no good' must be a name"),
+        ({"Metrics": Metric()}, "", "the metric 'Metrics' has a name that means something in the headers"),
+        ({"far": 1}, "", r"metrics: 'far' is 1; give a Metric"),
+        (("far",), "", r"metrics is \('far',\); give a mapping"),
+        ({"far": Metric()}, "", r"metrics names far, but .*walk\.cuh has no function measure"),
+        ({}, f"{MEASURE} {{}}", r"has measure.*but the spec has no metrics"),
+        ({"far": Metric()}, MEASURE + " { metrics.fart = s.x; }", r"Metrics has no field 'fart'\. Did you mean 'far'"),
     ],
 )
-def test_a_spec_is_refused(metrics: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        gpu_envs.VectorEnv(walk(tmp_path, more={"metrics": metrics}), 1, device="cpu")
+def test_a_spec_is_refused(metrics: Any, further: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError, gpu_envs.CompileError), match=message):
+        gpu_envs.VectorEnv(walk(tmp_path, more={"metrics": metrics}, further=further), 1, device="cpu")
 
 
 def test_reductions_are_known() -> None:
     with pytest.raises(ValueError, match=r"reduce is 'average'\. Allowed: last, mean, sum, max"):
         Metric(reduce="average")
-
-
-def test_a_header_that_measures_needs_metrics(tmp_path: Path) -> None:
-    measure = "FN void measure(const State& s, const Params& p, Metrics& metrics) {}"
-    with pytest.raises(ValueError, match=r"has measure.*but the spec has no metrics"):
-        gpu_envs.VectorEnv(walk(tmp_path, further=measure), 1, device="cpu")
-
-
-def test_an_unknown_metric_is_named(tmp_path: Path) -> None:
-    measure = "FN void measure(const State& s, const Params& p, Metrics& metrics) { metrics.fart = s.x; }"
-    with pytest.raises(gpu_envs.CompileError, match=r"Metrics has no field 'fart'\. Did you mean 'far'"):
-        gpu_envs.VectorEnv(walk(tmp_path, more={"metrics": {"far": Metric()}}, further=measure), 1, device="cpu")
 
 
 @pytest.mark.slow
@@ -482,15 +417,12 @@ def test_python_is_refused(name: str, measure: Any, message: str) -> None:
 
 
 def test_a_number_that_is_not_finite_is_named(tmp_path: Path, device: str) -> None:
-    measure = (
-        "FN void measure(const State& s, const Params& p, Metrics& metrics) { metrics.far = real(1) / (s.x - s.x); }"
-    )
+    measure = f"{MEASURE} {{ metrics.far = real(1) / (s.x - s.x); }}"
     spec = walk(tmp_path, more={"metrics": {"far": Metric()}, "max_episode_steps": 2}, further=measure)
     env = gpu_envs.VectorEnv(spec, 2, device=device, checking=True)
     env.reset(seed=0)
     env.step(np.zeros(2, int))
-    with pytest.raises(
-        gpu_envs.NotFiniteError, match="replica 0, step 2 of its episode: the metric 'far' is inf"
-    ) as caught:
+    match = "replica 0, step 2 of its episode: the metric 'far' is inf"
+    with pytest.raises(gpu_envs.NotFiniteError, match=match) as caught:
         env.step(np.zeros(2, int))
     assert (caught.value.source, caught.value.field) == ("metric", "far")

@@ -1,6 +1,5 @@
 """What a step of any registered environment gives, and where it writes it."""
 
-import copy
 import dataclasses
 import time
 from typing import Any
@@ -9,17 +8,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from harness import (
-    HAS_CUDA,
-    Make,
-    Place,
-    address,
-    assert_same_bits,
-    empty,
-    numpy_of,
-)
+from gymnasium.wrappers.vector import DictInfoToList
+from harness import HAS_CUDA, Make, Place, address, assert_same_bits, empty, numpy_of, on_host
 from registered import (
-    CONTINUOUS,
     EXTRAS,
     LIMIT,
     RESULTS,
@@ -45,13 +36,29 @@ from registered import (
     split,
     still,
     storage_place,
-    take,
 )
 
 import gpu_envs
 from gpu_envs import Field, Step
 from gpu_envs.engine.by_role import ByRole
 from gpu_envs.engine.results import OutReader, only_finished
+
+
+@pytest.mark.every_environment
+@pytest.mark.parametrize("env_id", gpu_envs.ids())
+def test_it_steps_within_its_spaces(make: Make, env_id: str) -> None:
+    """In the quick tests too: it compiles, resets and steps."""
+    env = make(env_id, 3, device="cpu")
+    roles = ByRole(env).roles
+    observations, _ = env.reset(seed=1)
+    for actions in [*draw(env, 3), None]:
+        for role, values in numpy_by_role(env, observations).items():
+            space = roles[role].observation
+            rows = values.reshape(-1, *(space.shape or ()))
+            assert all(space.contains(row) for row in rows), role
+        if actions is not None:
+            observations, rewards, *_ = env.step(placed(env, actions))
+            assert all(np.isfinite(values).all() for values in numpy_by_role(env, rewards).values())
 
 
 @each_variant
@@ -64,8 +71,11 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
     first, infos = env.reset(seed=0)
     assert set(infos) == infos_of_a_start(env)
     step = env.step(placed(env, draw(env, 1)[0], place))
-    spaces = split(env, env.observation_spaces if variant.has_team else env.observation_space)
+    whole = "s" if variant.has_team else ""
+    spaces, actions = (split(env, getattr(env, f"{name}_space{whole}")) for name in ("observation", "action"))
     for role, seen in ByRole(env).roles.items():
+        for many, single in ((spaces[role], seen.observation), (actions[role], seen.action)):
+            assert many == batch_space(batch_space(single, len(seen.agents)) if variant.has_team else single, 5)
         rows = ByRole(env).rows(role)
         shape = (*rows, *(seen.observation.shape or ()))
         expected = [
@@ -86,7 +96,6 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
             array = split(env, given)[role]
             assert (dtype(array), tuple(array.shape), library(array)) == (kind, dimensions, place.output)
             assert place.output != "torch" or array.device.type == place.device
-        assert spaces[role].shape == shape
         for given in (first, step[0]):
             assert numpy_by_role(env, given)[role] in spaces[role]
     for mask in ("_final_obs", "_episode"):
@@ -108,21 +117,16 @@ def test_types_of_results(make: Make, variant: Variant, place: Place, precision:
         assert library(field) == ("cupy" if place == ("cuda", "numpy") else place.output)
 
 
-@each_variant
-def test_spaces(make: Make, variant: Variant, device: str) -> None:
-    """Spaces are Gymnasium's batches of the single ones, and samples are accepted."""
-    env = made(make, variant, 3, Place(device, "numpy"))
-    env.reset(seed=0)
-    whole = "s" if variant.has_team else ""
-    observations, actions = (split(env, getattr(env, f"{name}_space{whole}")) for name in ("observation", "action"))
-    for role, seen in ByRole(env).roles.items():
-        for many, single in ((observations[role], seen.observation), (actions[role], seen.action)):
-            agents = batch_space(single, len(seen.agents)) if variant.has_team else single
-            assert many == batch_space(agents, 3)
-        actions[role].seed(0)
-    for _ in range(3):
-        given = env.step(joined_actions(env, {role: space.sample() for role, space in actions.items()}))[0]
-        assert all(array in observations[role] for role, array in split(env, given).items())
+def test_infos_become_lists(make: Make, env_id: str, device: str, mode: str) -> None:
+    """Gymnasium's wrapper makes of infos a list with a dict for each replica."""
+    options: dict[str, Any] = {"autoreset_mode": mode, "max_episode_steps": 2, "statistics": True}
+    wrapped = DictInfoToList(made(make, Variant(env_id, {}), 5, Place(device, "numpy"), **options))
+    _, infos = wrapped.reset(seed=0)
+    assert infos == [{}] * 5
+    for action in draw(wrapped.env, 2):
+        infos = wrapped.step(placed(wrapped.env, action))[4]
+    assert [info["episode"]["l"] for info in infos] == [2] * 5
+    assert all(("final_obs" in info) == (mode == "SameStep") for info in infos)
 
 
 def test_mode_is_told(make: Make, variant: Variant, mode: str) -> None:
@@ -134,15 +138,22 @@ def test_mode_is_told(make: Make, variant: Variant, mode: str) -> None:
 
 @pytest.mark.parametrize("copied", [None, True, False])
 def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -> None:
-    """With ``copy`` results are fresh arrays; without they are the simulator's memory, the same every step."""
+    """With ``copy`` results are fresh arrays, which stay; without they are the simulator's memory, the same ever."""
     if place == ("cuda", "numpy") and copied is False:
         with pytest.raises(ValueError, match="copy=False"):
             made(make, variant, 5, place, copy=False)
         return
-    env = made(make, variant, 5, place, copy=copied, autoreset_mode="SameStep", max_episode_steps=1)
+    env = made(make, variant, 5, place, copy=copied, autoreset_mode="SameStep", statistics=True, max_episode_steps=1)
     fresh = place.output == "numpy" if copied is None else copied
     first, infos = env.reset(seed=0)
-    steps = [env.step(placed(env, action, place)) for action in draw(env, 3)]
+    steps: list[Any] = []
+    then: list[Any] = []
+    for action in draw(env, 3):
+        steps.append(env.step(placed(env, action, place)))
+        then.append(on_host(steps[-1]))
+    if fresh:
+        env.reset(seed=1)
+        assert_same_bits(on_host(steps), then)
     call = env.simulation.program.calls["step"]
     for role, kernel in zip(roles_of(env), call.role if variant.has_team else [call], strict=True):
         columns = {name: [split(env, step[i])[role] for step in steps] for i, name in enumerate(RESULTS)}
@@ -158,22 +169,6 @@ def test_copy(make: Make, variant: Variant, place: Place, copied: bool | None) -
             assert kernel.observations == address(columns["observations"][-1])  # what the kernel writes to
     if variant.has_team and not fresh:
         assert address(infos["alive"][roles_of(env)[0]]) == address(env.state["in_game"])
-
-
-def test_returned_copies_are_kept(make: Make, variant: Variant, place: Place, mode: str) -> None:
-    """Copies do not change with the next step, or reset; nor do the infos."""
-    env = made(make, variant, 5, place, copy=True, autoreset_mode=mode, statistics=True, max_episode_steps=2)
-    env.allow_frozen_steps()
-    env.reset(seed=0)
-    actions = [placed(env, action, place) for action in draw(env, 6)]
-    env.step(actions[0])
-    kept = env.step(actions[1])
-    flat = {**{str(i): values for i, values in enumerate(kept[:4])}, "infos": kept[4]}
-    before = copy.deepcopy(flat)
-    for action in actions[2:]:
-        env.step(action)
-    env.reset(seed=1)
-    assert_same_bits(before, flat)
 
 
 @each_variant
@@ -207,52 +202,39 @@ def test_out(make: Make, variant: Variant, place: Place, count: int) -> None:
 
 @pytest.mark.parametrize("name", [*RESULTS, *EXTRAS])
 def test_any_subset_of_out(make: Make, variant: Variant, place: Place, name: str) -> None:
-    """One array of one role alone may be given; the next step without it goes where it always went."""
+    """One array of one role alone may be given; the next step without it goes where it always went.
+
+    Last observations and statistics are written only where an episode ended; other rows stay.
+    """
     options: dict[str, Any] = {"autoreset_mode": "SameStep", "max_episode_steps": 2, "statistics": True}
     plain, env = (made(make, variant, 7, place, **options) for _ in range(2))
+    later = np.arange(7) % 2 == 0
     for role in roles_of(env):
         whole, target = guarded(place, *shape_of(env, name, role))
         out = Step(**{name: {role: target} if variant.has_team else target})
-        plain.reset(seed=0, options=far(env)), env.reset(seed=0, options=far(env))
+        for one in (plain, env):
+            one.reset(seed=0, options=far(env))
+            one.step(placed(env, still(env), place))
+            one.reset(options={"reset_mask": later, **far(env)})
         for t, action in enumerate(draw(env, 4)):
             expected = plain.step(placed(env, action, place))
             given = env.step(placed(env, action, place), out=out if t < 2 else None)
             assert_same_bits(outcome(env, expected), outcome(env, given), f"step {t}")
-            if t == 1:  # the first end of all episodes
+            if t < 2:
                 extras = {"final_obs": expected[4]["final_obs"]}
                 extras |= {"episode_return": plain.episode_return, "episode_length": plain.episode_length}
                 values: dict[str, Any] = {**dict(zip(RESULTS, expected, strict=False)), **extras}
-                assert_same_bits(target, split(env, values[name])[role], name)
-                before = numpy_of(target)
-            if t < 2:
+                before, wanted = numpy_of(target), numpy_of(split(env, values[name])[role])
+                written = np.ones(7, bool) if name in RESULTS else later == t
+                assert_same_bits(before[written], wanted[written], name)
+                assert t or (before[~written] == 77).all()
                 assert name in EXTRAS or split(env, given[RESULTS.index(name)])[role] is target
+                if place.output != "numpy" and name == "final_obs":
+                    assert split(env, given[4]["final_obs"])[role] is target
             assert_same_bits(plain.episode_return, env.episode_return)
             assert_same_bits(plain.episode_length, env.episode_length)
         assert_same_bits(before, target)
         assert_guards(whole)
-
-
-def test_final_values_go_out_where_episodes_end(make: Make, variant: Variant, place: Place) -> None:
-    """``final_obs`` and the statistics are written only where an episode ended; other rows stay."""
-    env = made(make, variant, 3, place, autoreset_mode="SameStep", statistics=True, max_episode_steps=2)
-    env.reset(seed=0, options=far(env))
-    env.step(placed(env, still(env), place))
-    env.reset(options={"reset_mask": np.array([True, False, True]), **far(env)})
-    targets = {name: {role: guarded(place, *shape_of(env, name, role)) for role in roles_of(env)} for name in EXTRAS}
-    out = Step(
-        **{name: joined_actions(env, {role: two[1] for role, two in both.items()}) for name, both in targets.items()}
-    )
-    infos = env.step(placed(env, still(env), place), out=out)[4]
-    assert numpy_of(infos["_final_obs"]).tolist() == [False, True, False]
-    for name, by_role in targets.items():
-        for role, (whole, target) in by_role.items():
-            values = numpy_of(target)
-            assert (values[[0, 2]] == 77).all(), name
-            assert (values[1] != 77).any(), name
-            assert_guards(whole)
-            if place.output != "numpy" and name == "final_obs":
-                assert split(env, infos["final_obs"])[role] is target
-    assert all((values[1] == 2).all() for values in numpy_by_role(env, out.episode_length).values())
 
 
 def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], str]]:
@@ -267,10 +249,15 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
     def rewards(shape: tuple[int, ...], kind: str = "float32") -> Step:
         return one("rewards", empty(place, shape, kind))
 
+    def first_of(array: Any) -> Step:
+        return one("rewards", array.reshape(-1)[: int(np.prod(shape))].reshape(shape))
+
     where = rf"out\.rewards\['{role}'\]" if team else r"out\.rewards"
     good = empty(place, shape, "float32")
     turned = empty(place, (features[-1], *features[1:-1], features[0]), "float32")
     turned = turned.swapaxes(0, -1) if hasattr(turned, "swapaxes") else turned.transpose(0, -1)
+    storage, own = empty(place, features, "float32"), env.simulation.buffers[slot(env, "observations", role)]
+    both = dataclasses.replace(first_of(storage), observations={role: storage} if team else storage)
     found: dict[str, tuple[Any, type[Exception], str]] = {
         "replicas": (rewards((shape[0] + 1, *shape[1:])), ValueError, f"{where} has shape"),
         "agents": (rewards((*shape[:-1], shape[-1] + 1)), ValueError, "shape"),
@@ -284,10 +271,18 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
         "list": (one("rewards", numpy_of(good).tolist()), TypeError, "list"),
         "no last ones": (one("final_obs", good), ValueError, "SameStep"),
         "no Step": ([], TypeError, "out is list; give a gpu_envs.Step"),
+        "own observations": (first_of(own), ValueError, "overlaps the environment's own 'observations"),
+        "one another": (both, ValueError, r"out\.\w+.* and out\.\w+.* overlap"),
     }
+    reals = [values for values in env.state.values() if str(values.dtype).endswith("float32")]
+    if reals:
+        found["state"] = (first_of(reals[0]), ValueError, "overlaps the environment's own 'state")
     if place.output == "numpy":
         unaligned = np.zeros(good.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(shape)
+        read_only = np.zeros(shape, np.float32)
+        read_only.flags.writeable = False
         found |= {
+            "read-only": (one("rewards", read_only), ValueError, f"{where}.*writable"),
             "bytes' order": (one("rewards", good.astype(">f4")), TypeError, f"{where} has dtype >f4"),
             "unaligned": (one("rewards", unaligned), ValueError, "aligned"),
         }
@@ -300,48 +295,14 @@ def bad_outs(env: Any, place: Place) -> dict[str, tuple[Any, type[Exception], st
     return found
 
 
-def overlapping_outs(env: Any) -> dict[str, Any]:
-    """Storage that a step writes into for another purpose."""
-    role, team = roles_of(env)[0], env.env_spec.has_team
-    shape = shape_of(env, "rewards", role)[0]
-
-    def first_of(array: Any) -> Step:
-        rewards = array.reshape(-1)[: int(np.prod(shape))].reshape(shape)
-        return Step(rewards={role: rewards} if team else rewards)
-
-    seen = env.simulation.buffers[slot(env, "observations", role)]
-    reals = [values for values in env.state.values() if str(values.dtype).endswith("float32")]
-    storage = empty(storage_place(Place(env.device.partition(":")[0], env.output)), tuple(seen.shape), "float32")
-    both = dataclasses.replace(first_of(storage), observations={role: storage} if team else storage)
-    found: dict[str, Any] = {
-        "own observations": (first_of(seen), ValueError, "overlaps the environment's own 'observations"),
-        "one another": (both, ValueError, r"out\.\w+.* and out\.\w+.* overlap"),
-    }
-    if reals:
-        found["state"] = (first_of(reals[0]), ValueError, "overlaps the environment's own 'state")
-    return found
-
-
 def test_bad_out(make: Make, variant: Variant, place: Place) -> None:
     """Storage of a wrong role, shape, type or layout is refused by name, and nothing has changed."""
     env = made(make, variant, 5, place)
     env.reset(seed=0)
     actions = placed(env, draw(env, 1)[0], place)
-    for out, error, word in (bad_outs(env, place) | overlapping_outs(env)).values():
+    for out, error, word in bad_outs(env, place).values():
         assert_refused(env, lambda out=out: env.step(actions, out=out), error, word)  # type: ignore[misc]
     env.step(actions)
-
-
-def test_read_only_out(make: Make, variant: Variant) -> None:
-    """An array that must not be written is refused."""
-    env = made(make, variant, 5)
-    env.reset(seed=0)
-    role = roles_of(env)[-1]
-    rewards = np.zeros(*shape_of(env, "rewards", role))
-    rewards.flags.writeable = False
-    out = Step(rewards={role: rewards} if variant.has_team else rewards)
-    with pytest.raises(ValueError, match=r"out\.rewards.*writable"):
-        take(env, draw(env, 1)[0], out=out)
 
 
 def test_out_on_another_device(make: Make, variant: Variant, place: Place) -> None:
@@ -365,31 +326,6 @@ def test_out_on_another_device(make: Make, variant: Variant, place: Place) -> No
 
 
 # --- what only one kind has ---
-
-
-@pytest.mark.parametrize("env_id", ["TagContinuous-v0", "TagGridWorld-v0"])
-def test_names(make: Make, env_id: str) -> None:
-    """Roles, counts and agents in their order, and what the environment is."""
-    env = made(make, Variant(env_id, {}), 3)
-    taggers, runners = (3, 12) if env_id == CONTINUOUS else (4, 1)
-    assert env.roles == ("tagger", "runner")
-    assert env.counts == {"tagger": taggers, "runner": runners}
-    assert env.num_agents == taggers + runners == len(env.possible_agents)
-    names = [*(f"tagger_{i}" for i in range(taggers)), *(f"runner_{i}" for i in range(runners))]
-    assert env.possible_agents == names
-    assert env.render_mode is None
-    assert (env.num_envs, env.device, env.output, env.precision) == (3, "cpu", "numpy", "float32")
-    assert env.spec is gpu_envs.spec(env_id)
-    for word in (env_id, "num_envs=3", "'cpu'", "'numpy'", "'NextStep'", "MultiAgentEnv"):
-        assert word in repr(env)
-
-
-def test_alive_is_live(make: Make, place: Place) -> None:
-    """Without copies ``alive`` is the state's own memory; with them it is that step's."""
-    env = made(make, Variant(CONTINUOUS, {}), 2, place)
-    alive = env.reset(seed=0)[1]["alive"]["runner"]
-    env.state["in_game"] = np.zeros((2, 15), bool)
-    assert numpy_of(alive).all() == (place.output == "numpy")
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 2), (0,)], ids=str)

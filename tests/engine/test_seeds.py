@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from harness import Make, Place, assert_all_same, assert_same_bits, moved, numpy_of, random_actions
 from numpy.random import SeedSequence
+from players import PLAYERS, Player, is_there, played
 from registered import Variant, draw, made, numpy_by_role, part, record, some
 
 import gpu_envs
@@ -33,45 +34,15 @@ def test_batches_of_sequences_share_no_replica(make: Make, device: str) -> None:
     assert len(seen) == count * len(given), given[0]
 
 
-def test_batches_of_neighbouring_numbers_share_all_but_one(make: Make, device: str) -> None:
-    env = make("CartPole-v1", 50, device=device)
-    one, other = env.reset(seed=7)[0].copy(), env.reset(seed=8)[0].copy()
-    assert_same_bits(one[1:], other[:-1])
-
-
-@pytest.mark.parametrize("entropy", [0, 2**40, None])
-def test_a_replica_depends_on_the_sequence_and_its_number_alone(
-    make: Make, variant: Variant, device: str, entropy: int | None
-) -> None:
-    """Whatever the batch size and the device; and a sequence is not used up."""
-    sequence, count = SeedSequence(entropy, spawn_key=(3,)), 70
-    place = Place(device, "numpy")
-    batch = made(make, variant, count, place)
-    first = numpy_by_role(batch, batch.reset(seed=sequence)[0])
-    actions = draw(batch, 15)
-    whole = record(batch, actions)
-    same = made(make, variant, count)
-    again = SeedSequence(sequence.entropy, spawn_key=(3,))
-    assert_same_bits(first, numpy_by_role(same, same.reset(seed=again)[0]))
-    assert_same_bits(whole, record(same, actions))
-    for size in (1, 33):
-        here = slice(0, size)
-        few = made(make, variant, size, place)
-        assert_same_bits({r: v[here] for r, v in first.items()}, numpy_by_role(few, few.reset(seed=sequence)[0]))
-        assert_same_bits(part(whole, here), record(few, some(actions, here)), f"{size} replicas")
-
-
 def test_lists_may_hold_sequences(make: Make, device: str) -> None:
     env, alone = make("Pendulum-v1", 3, device=device), make("Pendulum-v1", 1, device=device)
     one, other = SeedSequence(5).spawn(2)
-    observations = env.reset(seed=[one, 8, other])[0].copy()
-    given: list[int | SeedSequence | None] = [one, 8, other]
+    given: list[Any] = [one, 8, other]
+    observations = env.reset(seed=given)[0].copy()
     for i, seed in enumerate(given):
         assert_same_bits(observations[i : i + 1], alone.reset(seed=seed)[0].copy(), str(i))
     env.reset(seed=[None, one, None])
-    before = env.np_random_seed
-    assert before is not None
-    assert before[1] == check_seed(one)
+    assert [*(env.np_random_seed or ())][1] == check_seed(one)
 
 
 @pytest.mark.parametrize("seed", [SeedSequence, "SeedSequence(1)", [SeedSequence(1)], np.random.default_rng(1)])
@@ -114,44 +85,23 @@ def test_recordings_take_them() -> None:
     assert pages[0].facts["Seed"] == again.facts["Seed"] != pages[1].facts["Seed"]
 
 
-def first_of(adapter: str, seed: Any) -> np.ndarray:
-    """What the environments of another library begin with."""
-    if adapter == "sb3":
-        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        return numpy_of(sb3.VecEnv("CartPole-v1", 3, device="cpu", seed=seed, stagger=True).reset())
-    if adapter == "sb3.seed":
-        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        venv = sb3.VecEnv("CartPole-v1", 3, device="cpu")
-        venv.seed(seed)
-        venv.set_options([{"low": 0.0}, {}, {}])
-        return numpy_of(venv.reset())[1:]
-    if adapter == "torchrl":
-        torchrl = pytest.importorskip("gpu_envs.adapters.torchrl")
-        return numpy_of(torchrl.Env("CartPole-v1", 3, device="cpu", seed=seed).reset()["observation"])
-    if adapter == "skrl":
-        skrl = pytest.importorskip("gpu_envs.adapters.skrl")
-        return numpy_of(skrl.Wrapper("CartPole-v1", 3, device="cpu", seed=seed, stagger=True).reset()[0])
-    if adapter == "rsl_rl":
-        rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
-        return numpy_of(rsl_rl.VecEnv("Pendulum-v1", 3, device="cpu", seed=seed).get_observations()["policy"])
-    pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo")
-    if adapter == "pettingzoo":
-        return np.stack(list(pettingzoo.parallel_env("TagGridWorld-v0", device="cpu").reset(seed=seed)[0].values()))
-    replicas = pettingzoo.vector_env("TagGridWorld-v0", 3, device="cpu")
-    return np.stack(list(replicas.reset(seed=seed)[0].values()))
-
-
-@pytest.mark.parametrize(
-    "adapter", ["sb3", "sb3.seed", "torchrl", "skrl", "rsl_rl", "pettingzoo", "pettingzoo.vector_env"]
-)
+@pytest.mark.parametrize("player", [player for player in PLAYERS if is_there(player)])
 @pytest.mark.usefixtures("one_thread")
-def test_adapters_take_them(adapter: str) -> None:
-    """A sequence is the whole number that it stands for, and others are others."""
+def test_adapters_take_them(player: type[Player]) -> None:
+    """A sequence is the whole number that it stands for, and others are others, at the beginning and later."""
+
+    def first_of(seed: Any, later: bool) -> np.ndarray:
+        options = {"stagger": True} if player.staggers else {}
+        begun = played(player, next(iter(player.cases)), 3, "cpu", seed=0 if later else seed, **options)
+        if later:
+            begun.seed(seed)
+        return np.concatenate([values.ravel() for values in begun.begin()[0].values()])
+
     sequence = SeedSequence(5)
-    assert_all_same(first_of(adapter, seed) for seed in (sequence, sequence, check_seed(sequence)))
-    others = [first_of(adapter, seed) for seed in SeedSequence(5).spawn(3)]
-    for one, other in itertools.combinations([first_of(adapter, sequence), *others], 2):
-        assert (one != other).any()
+    for later in (False, True)[: 1 if player.module in ("skrl", "rsl_rl") else 2]:
+        assert_all_same(first_of(seed, later) for seed in (sequence, sequence, check_seed(sequence)))
+        for one, other in itertools.combinations([sequence, *sequence.spawn(3)], 2):
+            assert (first_of(one, later) != first_of(other, later)).any()
 
 
 @pytest.mark.parametrize("seed", [5, SeedSequence(4), 2**64 - 3, 2**70])

@@ -1,5 +1,8 @@
 """Snapshots of some replicas, one moment in many, and forks: all go on bit for bit, and nobody else is touched."""
 
+import gc
+import pickle
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from harness import Make, Place, assert_same_bits, moved, numpy_of
 from registered import (
     HOST,
@@ -24,6 +26,7 @@ from registered import (
     record,
     take,
 )
+from small_envs import walk
 
 import gpu_envs
 
@@ -48,16 +51,6 @@ def picked(kept: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     return {part: {name: numpy_of(values)[rows] for name, values in of.items()} for part, of in of_each.items()}
 
 
-@pytest.mark.parametrize("as_mask", [False, True])
-def test_a_snapshot_of_some_is_a_part_of_the_whole(variant: Variant, place: Place, as_mask: bool, make: Make) -> None:
-    env = begun(make, variant, place)
-    chosen = np.array([1, 4, 5]) if as_mask else np.array([5, 1, 4])
-    given = np.isin(np.arange(COUNT), chosen) if as_mask else chosen
-    found, whole = env.get_state(moved(given, place)), env.get_state()
-    assert_same_bits(picked(found, slice(None)), picked(whole, chosen))
-    assert found["params"].keys() == whole["params"].keys()
-
-
 def test_some_go_on_from_the_moments_of_others(variant: Variant, place: Place, make: Make) -> None:
     """In the same environment: the copies as the originals, and who was not written as if nothing had happened."""
     env, twin = (begun(make, variant, place) for _ in range(2))
@@ -77,18 +70,18 @@ def test_some_go_on_from_the_moments_of_others(variant: Variant, place: Place, m
 
 @each(FEW)
 def test_one_moment_in_all(variant: Variant, place: Place, make: Make) -> None:
-    """In an environment of another size, from the device and from the host."""
+    """In an environment of another size, from the device and from the host, chosen by number or by a mask."""
     env = begun(make, variant, place)
-    kept = env.get_state([2])
-    on_host = {part: {n: v if np.ndim(v) == 0 else numpy_of(v) for n, v in of.items()} for part, of in kept.items()}
-    for one in (kept, on_host):
+    kept = [env.get_state(chosen) for chosen in ([2], moved(np.array([2]), place), moved(np.arange(COUNT) == 2, place))]
+    assert kept[0]["params"].keys() == env.get_state()["params"].keys()
+    on_host = {part: {n: v if np.ndim(v) == 0 else numpy_of(v) for n, v in of.items()} for part, of in kept[0].items()}
+    for one in (*kept, on_host):
         many = made(make, variant, 33, place, autoreset_mode="SameStep")
         many.set_state(one)
         assert_same_bits(picked(many.get_state(), slice(None)), picked(env.get_state(), [2] * 33))
 
 
 @each(FEW)
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_a_fork_continues_each_replica(variant: Variant, mode: str, place: Place, make: Make) -> None:
     env = begun(make, variant, place, count=3, autoreset_mode=mode)
     forked = env.fork(4)
@@ -126,32 +119,25 @@ def starts(env: Any) -> np.ndarray:
 
 def test_randomness_is_kept_or_fresh(place: Place, make: Make) -> None:
     """Fresh numbers differ between replicas and calls, and follow from the seed and the number of calls."""
-    env = make("CartPole-v1", 6, **place._asdict())
-    env.reset(seed=3)
-    kept = env.get_state([4])
+    env, again, other = (make("CartPole-v1", 6, **place._asdict()) for _ in range(3))
+    for one, seed in ((env, 3), (again, 3), (other, 4)):
+        one.reset(seed=seed)
+    kept, whole = env.get_state([4]), env.get_state()
     env.set_state(kept)
     same = starts(env)
     assert (same == same[0]).all()
     found = []
     for _ in range(2):
-        env.set_state(kept, randomness="fresh")
+        for one in (env, again):
+            one.set_state(kept, randomness="fresh")
         found.append(starts(env))
-    every = np.concatenate([same[:1], *found])
-    assert len(np.unique(every, axis=0)) == 13
-    again = make("CartPole-v1", 6, **place._asdict())
-    again.reset(seed=3)
-    for each_time in found:
-        again.set_state(kept, randomness="fresh")
-        assert_same_bits(starts(again), each_time)
-    env.reset(seed=3)
-    whole = env.get_state()
+        assert_same_bits(starts(again), found[-1])
+    assert len(np.unique(np.concatenate([same[:1], *found]), axis=0)) == 13
     forks = []
     for _ in range(2):
         env.set_state(whole)
         forks.append(starts(env.fork(2, randomness="fresh")))
     assert_same_bits(forks[0], forks[1])  # a snapshot holds the number of calls
-    other = make("CartPole-v1", 6, **place._asdict())
-    other.reset(seed=4)
     other.set_state(kept, randomness="fresh")
     assert not (starts(other) == found[0]).any()
 
@@ -184,13 +170,6 @@ def test_mistakes_change_nothing(name: str, place: Place, make: Make) -> None:
     env.set_state(kept, [0, 1, 2])
 
 
-def test_a_snapshot_of_another_environment_is_refused(make: Make) -> None:
-    env, other = make("CartPole-v1", 3, device="cpu"), make("Pendulum-v1", 3, device="cpu")
-    for one in (env, other):
-        one.reset(seed=0)
-    assert_refused(env, lambda: env.set_state(other.get_state([0])), ValueError, "the state's part 'state' must have")
-
-
 def test_masks_are_those_of_the_state(make: Make) -> None:
     env = begun(make, VARIANTS["rice-talks"])
     env.set_state(env.get_state([3]))
@@ -213,20 +192,6 @@ def test_numbers_of_a_gpu_are_looked_at_later(make: Make) -> None:
     after = progress(env)
     assert_same_bits(after["state"]["x"][[0, 2, 3, 4, 5, 6]], before["state"]["x"][[0, 2, 3, 4, 5, 6]])
     assert_same_bits(after["state"]["x"][1:2], before["state"]["x"][2:3])
-
-
-def test_pickles_know_how_often_numbers_were_fresh(make: Make) -> None:
-    import pickle
-
-    env = make("CartPole-v1", 2, device="cpu")
-    env.reset(seed=0)
-    kept = env.get_state([0])
-    env.set_state(kept, randomness="fresh")
-    twin = pickle.loads(pickle.dumps(env))
-    assert isinstance(twin, gpu_envs.VectorEnv)
-    for one in (env, twin):
-        one.set_state(kept, randomness="fresh")
-    assert_same_bits(all_buffers(env)["seeds"], all_buffers(twin)["seeds"])
 
 
 def test_what_all_have_in_common_stays_common(make: Make) -> None:
@@ -270,47 +235,31 @@ def test_nobody_else_has_fresh_numbers(make: Make) -> None:
         env.set_state(moment, [2, 3], "fresh")
         found += seeds(env)
     assert len({*found}) == 8
-    forked = env.fork(1)
-    for one in (env, forked):
+    forked, twin = env.fork(1), pickle.loads(pickle.dumps(env))
+    for one in (env, forked, twin):
         one.set_state(moment, randomness="fresh")
     assert not {*seeds(env)} & {*seeds(forked)}
-
-
-WALK = """
-FN void reset(State& s, const Params&, Random& random) {
-    s.x      = random.uniform(-1, 1);
-    s.totals = 0;
-}
-
-FN Outcome step(State& s, const Params&, const Action& action, Random&) {
-    s.x += real(action - 1);
-    s.totals += s.x;
-    return {s.x, false};
-}
-
-FN void observe(const State& s, const Params&, Observation& observation) { observation[0] = float(s.x); }
-
-FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.far = s.x; }
-"""
+    assert seeds(env) == seeds(twin)  # a pickle knows how often numbers were fresh
 
 
 def test_a_field_may_be_called_totals(tmp_path: Path) -> None:
     """As a snapshot calls what metrics add up."""
-    header = tmp_path / "walk.cuh"
-    header.write_text(WALK)
-    spec = gpu_envs.EnvSpec(
-        id="Totals-v0", header=header, state=("x", "totals"), observation=Box(-np.inf, np.inf, (1,), np.float32),
-        action=Discrete(3), metrics={"far": gpu_envs.Metric("m", "sum")}, max_episode_steps=9,
-    )  # fmt: skip
+    spec = walk(
+        tmp_path,
+        more={"state": ("x", "totals"), "metrics": {"far": gpu_envs.Metric("m", "sum")}},
+        reset="s.x = random.uniform(-1, 1);\n    s.totals = 0;",
+        step="s.x += real(action);\n    s.totals += s.x;\n    return {s.x, false};",
+        observe="observation[0] = observation[1] = float(s.x);",
+        further="FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.far = s.x; }",
+    )
     env = gpu_envs.VectorEnv(spec, 4, device="cpu")
     env.reset(seed=0)
     for _ in range(3):
-        env.step(np.full(4, 2))
+        env.step(np.ones(4, int))
     assert_same_bits(env.get_state([2])["state"]["totals"], env.state["totals"][2:3])
     totals = env.get_state()["episode"]["totals"]
     assert totals.all()
     assert_same_bits(env.fork(2).get_state()["episode"]["totals"], np.repeat(totals, 2, 1))
-    env.close()
 
 
 def test_gymnasiums_spec_goes_along() -> None:
@@ -335,23 +284,17 @@ def test_a_snapshot_that_somebody_looked_into_says_the_same(variant: Variant, pl
 
 
 def test_a_snapshot_is_pickled_as_a_dict(make: Make) -> None:
-    import pickle
-
     env = make("CartPole-v1", 3, device="cpu")
     env.reset(seed=0)
     kept = env.get_state([2, 1])
     again = pickle.loads(pickle.dumps(kept))
     assert isinstance(again, dict)
-    assert_same_bits(again["state"], kept["state"])
     env.set_state(again, [0, 1])
     assert_same_bits(picked(env.get_state(), [0, 1]), picked(kept, slice(None)))
 
 
 def test_what_snapshots_keep_does_not_keep_the_environment() -> None:
     """Else its memory would wait for the garbage collector."""
-    import gc
-    import weakref
-
     env = gpu_envs.make("CartPole-v1", 3, device="cpu")
     env.reset(seed=0)
     env.set_state(env.get_state([1]), [2])
