@@ -13,7 +13,6 @@ from registered import (
     HOST,
     LIMIT,
     RESULTS,
-    TEAM_VARIANTS,
     VARIANTS,
     Actions,
     Team,
@@ -308,21 +307,6 @@ def test_offence_of_any_agent(make: Make, variant: Variant) -> None:
         env.step(placed(env, still(env), TORCH))
         with pytest.raises(ActionError, match=rf"{named(env, 2, role, number)}, step 0 of"):
             env.check()
-
-
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@each({name: TEAM_VARIANTS[name] for name in ("continuous-nearest", "continuous-box")})
-def test_who_is_out_offends_nobody(make: Make, variant: Variant, mode: str) -> None:
-    """Whatever agents do that are out, or whose replica waits for its restart, is no offence."""
-    plain, env = pair(make, variant, TORCH, mode)
-    for action in draw(env, 2 * LIMIT):
-        out = ~numpy_of(env.state["in_game"])
-        taggers = env.counts["tagger"]
-        odd = {role: values.copy() for role, values in action.items()}
-        odd["tagger"][out[:, :taggers]] = 99 if is_whole(env) else np.nan
-        odd["runner"][out[:, taggers:]] = 99 if is_whole(env) else np.nan
-        assert_same_bits(take(env, odd, TORCH), take(plain, action, TORCH))
-    env.check()
 
 
 @each(FEW)

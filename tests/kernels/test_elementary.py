@@ -1,4 +1,4 @@
-"""The functions of elementary.cuh: how exact they are, their ends, and that every device gives the same bits."""
+"""The functions of math.cuh and elementary.cuh: how exact they are, and that every device gives the same bits."""
 
 import math
 from pathlib import Path
@@ -21,12 +21,19 @@ SAMPLES = 100_000
 ONE = {"expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "atan": np.arctan}
 TWO = {"atan2": np.arctan2, "power": np.power}
 FUNCTIONS: dict[str, Any] = {**ONE, **TWO}
+"""Those of elementary.cuh."""
+MATH = {"sin": "sincos({}).sin", "cos": "sincos({}).cos", "exp": "exp({})", "log": "log({})"}
+MANY = 200_000
 
 
 def evaluate(name: str, real: str, *given: Array, device: str = "cpu") -> Array:
     inputs = ", ".join(f"in{n}[i]" for n in range(len(given)))
-    body = f"out0[i] = elementary::{name}({inputs});"
+    body = f"out0[i] = {MATH.get(name, f'elementary::{name}({{}})').format(inputs)};"
     return compiled(real, [real] * len(given), [real], body, device)(*given)[0]
+
+
+def all_of_math(real: str, x: Array) -> dict[str, Array]:
+    return {name: evaluate(name, real, x) for name in MATH}
 
 
 def samples(name: str, real: str, seed: int) -> list[Array]:
@@ -34,7 +41,7 @@ def samples(name: str, real: str, seed: int) -> list[Array]:
     rng, info = np.random.default_rng(seed), np.finfo(real)
     near = [rng.normal(0, size, SAMPLES).astype(real) for size in (1e-4, 0.3, 1, 10, 100)]
     first: Array = np.concatenate([random_bits(real, SAMPLES, seed), *near])
-    if name in ONE:
+    if name not in TWO:
         return [first[np.abs(first) >= info.tiny]]
     second = np.concatenate([random_bits(real, SAMPLES, seed + 1), *reversed(near)])
     if name == "power":  # results of all sizes
@@ -74,7 +81,7 @@ def test_zeros_infinities_and_signs(real: str, name: str) -> None:
     np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(expected[numbers]))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MATH])
 @pytest.mark.parametrize("real", REALS)
 def test_one_by_one_as_together(real: str, name: str) -> None:
     """One number at a time takes the loop's remainder, many take its vectorised body."""
@@ -89,23 +96,148 @@ def test_abs() -> None:
     got = evaluate("abs", "float32", x)
     np.testing.assert_array_equal(got, np.abs(x))
     assert not np.signbit(got[:5]).any()
-    whole = np.array([-7, 0, 5], np.int32)
-    assert compiled("float32", ["int32"], ["int32"], "out0[i] = elementary::abs(in0[i]);")(whole)[0].tolist() == [
-        7,
-        0,
-        5,
-    ]
+    [whole] = compiled("float32", ["int32"], ["int32"], "out0[i] = elementary::abs(in0[i]);")(
+        np.array([-7, 0, 5], np.int32)
+    )
+    assert whole.tolist() == [7, 0, 5]
 
 
 @pytest.mark.cuda
 @needs_cuda
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MATH])
 @pytest.mark.parametrize("real", REALS)
 def test_the_gpu_gives_the_same_bits(real: str, name: str) -> None:
     given = samples(name, real, seed=5)
-    if name in ONE:
-        given = [np.concatenate([given[0], random_bits(real, 1_000_000, seed=6)])]
+    if name not in TWO:
+        given = [np.concatenate([given[0], random_bits(real, 4_000_000, seed=6)])]
     same_bits(name, given[0], evaluate(name, real, *given), evaluate(name, real, *given, device="cuda"))
+
+
+# --- of math.cuh ---
+
+
+def near_quarter_turns(real: str, limit: float) -> Array:
+    """The numbers closest to multiples of pi/2: the reduced angle has the fewest good bits there."""
+    most = int(limit / (np.pi / 2)) - 1
+    turns = np.unique(np.concatenate([np.arange(0, min(most, 70_000)), np.geomspace(1, most, 70_000).astype(np.int64)]))
+    nearest: Array = (turns * (np.longdouble(np.pi) / 2)).astype(real)
+    above: Array = np.nextafter(nearest, real_of(real, np.inf))
+    return np.concatenate([nearest, above, -nearest])
+
+
+def extremes(real: str) -> tuple[Any, Any]:
+    return np.finfo(real).max, np.finfo(real).min
+
+
+def real_of(real: str, value: float) -> Any:
+    return np.dtype(real).type(value)
+
+
+@wide_enough
+@pytest.mark.parametrize(("real", "limit"), [("float32", 1e5), ("float64", 1e9)])
+def test_sin_and_cos_within_2_ulp_in_the_documented_range(real: str, limit: float) -> None:
+    rng = np.random.default_rng(1)
+    parts: list[Array] = [rng.uniform(-most, most, MANY).astype(real) for most in (1.0, 10.0, 1e3, limit)]
+    x = np.concatenate([*parts, near_quarter_turns(real, limit)])
+    x = x[x != 0]  # below: zero has no sign that an angle needs
+    got, exact = all_of_math(real, x), x.astype(np.longdouble)
+    assert worst(got["sin"], np.sin(exact), real) <= 2
+    assert worst(got["cos"], np.cos(exact), real) <= 2
+
+
+@wide_enough
+@pytest.mark.parametrize(("real", "low", "high"), [("float32", -87.3, 88.7228), ("float64", -708.3, 709.7827)])
+def test_exp_within_1_01_ulp(real: str, low: float, high: float) -> None:
+    rng = np.random.default_rng(2)
+    known = [-27.379135, 59.297405]  # the worst of all floats: 1.0086 and 1.0031
+    parts: list[Any] = [
+        rng.uniform(low, high, 4 * MANY),
+        rng.uniform(-1, 1, MANY),
+        np.geomspace(1e-30, 1, 999),
+        known,
+    ]
+    x = np.concatenate(parts).astype(real)
+    assert worst(all_of_math(real, x)["exp"], np.exp(x.astype(np.longdouble)), real) <= 1.01
+
+
+@wide_enough
+@pytest.mark.parametrize("real", REALS)
+def test_log_within_1_ulp(real: str) -> None:
+    x = np.abs(random_bits(real, 2 * MANY))
+    x = x[np.isfinite(x) & (x >= np.finfo(real).tiny)]
+    rng = np.random.default_rng(3)
+    x = np.concatenate([x, rng.uniform(0.3, 3, MANY).astype(real), rng.uniform(0.999, 1.001, MANY).astype(real)])
+    x = x[x != 1]
+    assert worst(all_of_math(real, x)["log"], np.log(x.astype(np.longdouble)), real) <= 1
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_special_values(real: str) -> None:
+    info = np.finfo(real)
+    least, denormal, most, inf, nan = info.tiny, info.smallest_subnormal, info.max, np.inf, np.nan
+    x = np.array([0.0, -0.0, inf, -inf, nan, 1.0, -1.0, denormal, -denormal, -least, most], real)
+    got = all_of_math(real, x)
+    np.testing.assert_array_equal(got["sin"][:5], np.array([0, 0, nan, nan, nan], real))
+    np.testing.assert_array_equal(got["cos"][:5], np.array([1, 1, nan, nan, nan], real))
+    np.testing.assert_array_equal(got["exp"][[0, 1, 2, 3, 4]], np.array([1, 1, inf, 0, nan], real))
+    np.testing.assert_array_equal(got["log"][[0, 1, 2, 3, 4, 5]], np.array([-inf, -inf, inf, nan, nan, 0], real))
+    np.testing.assert_array_equal(got["exp"][[7, 8, 10]], np.array([1, 1, inf], real))
+    # A denormal counts as zero; of negative numbers there is no logarithm.
+    np.testing.assert_array_equal(got["log"][[6, 7, 8, 9]], np.array([nan, -inf, -inf, nan], real))
+    assert got["log"][10] == np.log(most)
+
+
+@pytest.mark.parametrize(("real", "most"), [("float32", 88.72283), ("float64", 709.782712893384)])
+def test_exp_overflows_to_infinity_and_underflows_to_zero(real: str, most: float) -> None:
+    edge = real_of(real, most)
+    x = np.array([edge, np.nextafter(edge, real_of(real, 1e3)), 1e4, -1e4, *extremes(real)], real)
+    got = all_of_math(real, x)["exp"]
+    assert np.isfinite(got[0])
+    assert list(got[1:]) == [np.inf, np.inf, 0, np.inf, 0]
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_exp_and_log_do_not_decrease(real: str) -> None:
+    x = np.sort(np.random.default_rng(4).uniform(-80, 80, MANY).astype(real))
+    assert (np.diff(all_of_math(real, x)["exp"]) >= 0).all()
+    x = np.sort(np.random.default_rng(5).uniform(1e-3, 1e3, MANY).astype(real))
+    assert (np.diff(all_of_math(real, x)["log"]) >= 0).all()
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_sin_and_cos_of_any_finite_number_lie_in_their_range(real: str) -> None:
+    x = random_bits(real, 5 * MANY, seed=6)
+    x = np.concatenate([x[np.isfinite(x)], np.array(extremes(real), real)])
+    got = all_of_math(real, x)
+    for name in ("sin", "cos"):
+        outside = ~((got[name] >= -1) & (got[name] <= 1))
+        assert not outside.any(), f"{name}: {x[outside][:3]} give {got[name][outside][:3]}"
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_symmetry(real: str) -> None:
+    x = np.random.default_rng(7).uniform(0, 100, MANY).astype(real)
+    there, back = all_of_math(real, x), all_of_math(real, -x)
+    np.testing.assert_array_equal(back["sin"], -there["sin"])
+    np.testing.assert_array_equal(back["cos"], there["cos"])
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_minimum_maximum_clip_floor(real: str) -> None:
+    body = "out0[i] = minimum(in0[i], in1[i]); out1[i] = maximum(in0[i], in1[i]); "
+    body += "out2[i] = clip(in0[i], real(-1), real(2)); out3[i] = round_down(in0[i]);"
+    x, y = random_bits(real, MANY, seed=8), random_bits(real, MANY, seed=9)
+    x[:6], y[:6] = [-1.5, 0.5, -0.0, np.nan, 3.0, -np.inf], [1.0, 0.5, 2.5, 1.0, np.nan, np.inf]
+    ordinary = (np.abs(x) >= np.finfo(real).tiny) | (x == 0) | np.isnan(x)
+    ordinary &= (np.abs(y) >= np.finfo(real).tiny) | (y == 0) | np.isnan(y)
+    x, y = x[ordinary], y[ordinary]
+    low, high, clipped, floor = compiled(real, [real] * 2, [real] * 4, body)(x, y)
+    with np.errstate(invalid="ignore"):
+        # NaN compares as neither, so the first operand stands
+        np.testing.assert_array_equal(low, np.where(y < x, y, x))
+        np.testing.assert_array_equal(high, np.where(x < y, y, x))
+        np.testing.assert_array_equal(clipped, np.clip(x, -1, 2))
+        np.testing.assert_array_equal(floor, np.floor(x))
 
 
 # --- in the rules of an author's header ---

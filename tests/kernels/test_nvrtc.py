@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 from harness import ALIKE, IDS, SMALLER, TEAM_IDS
-from nvrtc import (
-    ARCHITECTURES,
-    check,
-    compile_with_nvrtc,
-    double_arithmetic,
-    nvrtc_missing,
-    programs,
-    ptx_of,
-)
+from nvrtc import ARCHITECTURES, check, compile_with_nvrtc, double_arithmetic, nvrtc_missing, programs, ptx_of
 
 import gpu_envs
 from gpu_envs import Choice, Derived, LogUniform, Normal, Uniform

@@ -69,13 +69,6 @@ def test_every_part_of_the_counter_and_of_the_seed_counts() -> None:
     assert len(set(got.tolist())) == 76
 
 
-def test_streams_do_not_share_numbers() -> None:
-    blocks = [draws("float32", "random.bits()", 2000, stream) for stream in (1, 2, 3, 4, 5)]
-    together = np.concatenate([block.ravel() for block in blocks])
-    # 100,000 words of 32 bits: about 1.2 pairs meet by chance, 12 all but never
-    assert len(together) - len(np.unique(together)) < 12
-
-
 @pytest.mark.parametrize(("real", "step"), [("float32", 2.0**-24), ("float64", 2.0**-32)])
 def test_unit_numbers_lie_in_0_to_1_without_1(real: str, step: float) -> None:
     words = np.array([0, 1, 0xFF, 0x100, 0x7FFFFFFF, 0x80000000, 0xFFFFFF00, 0xFFFFFFFF], np.uint32)

@@ -1,21 +1,27 @@
-"""Tag in the plane: single steps against an oracle, and scenes worked out by hand."""
+"""Tag in the plane: steps and episodes against an oracle, scenes worked out by hand, starts and parameters."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 import pytest
-from harness import DEVICES
+from harness import DEVICES, assert_all_same, assert_same_bits, numpy_of
 from tag_oracles import (
     CONTINUOUS,
+    CONTINUOUS_DEFAULTS,
+    GRID,
+    GRID_DEFAULTS,
     REALS,
     MakeTeam,
+    Moved,
     Outcome,
     Params,
     World,
+    by_role,
     joined,
     move,
     observe,
@@ -27,6 +33,8 @@ from tag_oracles import (
     unstacked,
 )
 from tag_worlds import AWAY, CORNERS, SCENE, TURN, VARIANTS, draw_actions, draw_worlds, num_agents, scene
+
+import gpu_envs
 
 Player: TypeAlias = Callable[..., list[Outcome[World]]]
 """Takes parameters, worlds and actions; the oracle, or this package."""
@@ -96,31 +104,6 @@ def test_one_step_is_the_rules(make: MakeTeam, device: str, name: str, precision
     assert totals.min() > 0.02 * count  # so that the comparison above means something
 
 
-def test_replicas_play_by_their_own_parameters(make: MakeTeam, device: str) -> None:
-    """Real parameters may differ between replicas, and each replica follows its own."""
-    count, precision, rng = 100, "float32", np.random.default_rng(5)
-    base = VARIANTS["full"]
-    # Given in float32, so that float32 has just these parameters, and a wall is where the oracle has it.
-    scales = {name: rng.uniform(0.8, 1.25, count) for name in base if isinstance(base[name], float)}
-    own = {name: (base[name] * scale).astype(np.float32).astype(np.float64) for name, scale in scales.items()}
-    worlds = []
-    each = [{**base, **{name: float(values[i]) for name, values in own.items()}} for i in range(count)]
-    for i, params in enumerate(each):
-        worlds += draw_worlds(params, precision, 1, seed=100 + i)
-    actions = draw_actions(base, count, seed=6)
-    given = play(make, World, {**base, **own}, worlds, actions, device=device, precision=precision)
-    bound, hair, compared = 5e-6, 2e-5, 0  # as above, of squares and speeds a quarter larger
-    for params, before, action, ours in zip(each, worlds, actions, given, strict=True):
-        moved = move(params, as_float64(before), action)
-        seen = observe(params, ours.world, seeing=before.in_game)
-        np.testing.assert_allclose(ours.observations, seen, rtol=0, atol=5e-7)
-        world = moved.world
-        if min(moved.clearances.min(), tag_clearance(params, world.x, world.y, world.in_game)) > hair:
-            assert_outcomes_near(ours, settle(params, world, moved.hits), bound)
-            compared += 1
-    assert compared >= 0.98 * count
-
-
 # The numbers of nearest on both sides of where the kernel changes from sorting to a heap are among these.
 @pytest.mark.parametrize(
     ("variant", "cells", "nearest"),
@@ -154,30 +137,8 @@ def test_nearest_are_in_order(make: MakeTeam, device: str, variant: str, cells: 
             assert 0 not in shown  # nor oneself
 
 
-def test_who_sees_follows_the_state(make: MakeTeam, device: str) -> None:
-    """Whoever is put out of the game by hand sees nothing, and whoever is put back sees again."""
-    params = VARIANTS["full"]
-    env = make(CONTINUOUS, 1, device=device, autoreset_mode="Disabled", **params)
-    env.reset(seed=0)
-    views = []
-    for out in ([4, 5], [5]):
-        in_game = ~np.isin(np.arange(12), out)[None]
-        env.state["in_game"] = in_game
-        env.state["runners_left"] = 9 - len(out)
-        [world] = unstacked(World, env.state)
-        np.testing.assert_allclose(joined(env.observe())[0], observe(params, world, in_game[0]), rtol=0, atol=5e-7)
-        actions = draw_actions(params, 1, seed=1)
-        views.append(take_step(env, params, actions).observations[0].any(axis=1).tolist())
-    assert views == [[i not in out for i in range(12)] for out in ((4, 5), (5,))]
-
-
-SLOWER, FASTER, RIGHT, LEFT = 1, 3, 1, 3
-"""Indices of the least and the greatest acceleration and turn."""
-
 LAST = 19
 """The step of the episode that is followed by its last."""
-
-STAY: Params = {**SCENE, "runner_exits_game_after_tagged": False}
 
 
 @pytest.fixture(params=["oracle", *DEVICES])
@@ -188,26 +149,14 @@ def player(request: pytest.FixtureRequest, make: MakeTeam) -> Player:
     return functools.partial(play, make, World, device=request.param, precision="float64")
 
 
-def no_ops(count: int = 1, **chosen: Any) -> np.ndarray:
-    """Actions that change nothing, but for those ``chosen`` by role and number."""
-    actions = np.zeros((count, num_agents(SCENE), 2), int)
-    for name, action in chosen.items():
-        role, number = name.split("_")
-        actions[:, int(number) + (3 if role == "runner" else 0)] = action
-    return actions
-
-
-def rewards_of(tagger: Sequence[float] = (0, 0, 0), runner: Sequence[float] = (0, 0, 0, 0)) -> list[float]:
-    """Rewards of all agents."""
-    return [*tagger, *runner]
+def no_ops(count: int = 1) -> np.ndarray:
+    """Actions that change nothing."""
+    return np.zeros((count, num_agents(SCENE), 2), int)
 
 
 def flags_of(*numbers: int) -> list[bool]:
     """Flags of all agents, set for these."""
     return [i in numbers for i in range(num_agents(SCENE))]
-
-
-EVERYBODY = tuple(range(7))
 
 
 def test_a_distance_equal_to_the_margin_is_no_tag(player: Player) -> None:
@@ -216,10 +165,10 @@ def test_a_distance_equal_to_the_margin_is_no_tag(player: Player) -> None:
     worlds = [scene(((4.0, 4.0), *CORNERS[1:]), ((x, 4.0), *AWAY[1:])) for x in (at, nearer)]
     worlds[0].x[4] = worlds[1].x[4] = 6.0  # the second runner out of reach
     untouched, tagged = player(SCENE, worlds, no_ops(2))
-    assert untouched.rewards.tolist() == rewards_of()
+    assert untouched.rewards.tolist() == [0] * 7
     assert untouched.world.in_game.all()
     assert untouched.world.runners_left == 4
-    assert tagged.rewards.tolist() == rewards_of((10, 0, 0), (-10, 0, 0, 0))
+    assert tagged.rewards.tolist() == [10, 0, 0, -10, 0, 0, 0]
     assert tagged.world.in_game.tolist() == [True] * 3 + [False, True, True, True]
     assert tagged.world.runners_left == 3
     assert tagged.terminated.tolist() == flags_of(3)
@@ -227,184 +176,20 @@ def test_a_distance_equal_to_the_margin_is_no_tag(player: Player) -> None:
     assert not tagged.over
 
 
-def test_the_nearest_tagger_gets_the_reward(player: Player) -> None:
-    """Of several taggers within reach the nearest, of equally near ones the lowest, whatever their order."""
-    runners = ((4.0, 4.0), (6.0, 6.0), (6.0, 7.5), (7.5, 6.0))
-    worlds = [
-        scene(((4.5, 4.0), (4.0, 4.25), (4.0, 3.5)), runners),
-        scene(((4.5, 4.0), (4.0, 4.5), (4.0, 3.5)), runners),
-        scene(((0.0, 0.0), (4.5, 4.0), (3.5, 4.0)), runners),
-        scene(((4.5, 4.0), (4.25, 4.0), (3.75, 4.0)), runners),
-    ]
-    rewards = [outcome.rewards[:3].tolist() for outcome in player(SCENE, worlds, no_ops(4))]
-    assert rewards == [[0, 10, 0], [10, 0, 0], [0, 10, 0], [0, 10, 0]]
-
-
-def test_one_tagger_tags_several(player: Player) -> None:
-    """Every runner tagged in a step counts, and each is tagged by one tagger only."""
-    runners = ((4.5, 4.0), (4.0, 4.5), (3.5, 4.0), (6.5, 6.5))
-    [outcome] = player(SCENE, [scene(((4.0, 4.0), (6.0, 6.0), (0.0, 0.0)), runners)], no_ops())
-    assert outcome.rewards.tolist() == rewards_of((30, 10, 0), (-10, -10, -10, -10))
-    [outcome] = player(SCENE, [scene(((4.0, 4.0), (6.0, 0.0), (4.0, 4.0)), runners)], no_ops())
-    assert outcome.rewards.tolist() == rewards_of((30, 0, 0), (-10, -10, -10, 0))
-    assert outcome.world.runners_left == 1
-
-
-def test_tags_come_after_moves(player: Player) -> None:
-    """Runners are tagged where they arrive."""
-    taggers = ((2.0, 2.0), *CORNERS[1:])
-    fast = {"speed": {3: 1.0}, "heading": {3: 0.0}}
-    worlds = [
-        scene(taggers, ((2.5, 2.0), *AWAY[1:]), **fast),  # leaves
-        scene(taggers, ((0.5, 2.0), *AWAY[1:]), **fast),  # arrives
-        scene(taggers, ((0.0, 2.0), *AWAY[1:]), **fast),  # arrives at the margin
-    ]
-    assert [outcome.rewards[0] for outcome in player(SCENE, worlds, no_ops(3))] == [0, 10, 0]
-
-
-def test_the_last_tag_terminates_everybody(player: Player) -> None:
-    """When all runners are out, the taggers are terminated too, and stay in the game."""
-    world = scene(((4.0, 4.0), *CORNERS[1:]), ((4.5, 4.0), *AWAY[1:]), in_game={4: False, 5: False, 6: False})
-    [outcome] = player(SCENE, [world], no_ops())
-    assert outcome.rewards.tolist() == rewards_of((10, 0, 0), (-10, 0, 0, 0))
-    assert outcome.terminated.tolist() == flags_of(*EVERYBODY)
-    assert outcome.truncated.tolist() == flags_of()
-    assert outcome.over
-    assert outcome.world.runners_left == 0
-    assert outcome.world.in_game.tolist() == flags_of(0, 1, 2)
-    assert outcome.observations[:4].any(axis=1).all()  # the runner's last view, too
-    assert not outcome.observations[4:].any()
-
-
-def test_time_truncates_who_is_alive(player: Player) -> None:
-    """At T who is in the game is truncated, who is out or goes out is terminated, and survivors are rewarded."""
-    taggers, runners = ((4.0, 4.0), *CORNERS[1:]), ((4.5, 4.0), (4.0, 2.0), (4.0, 6.0), (6.0, 4.0))
-    for elapsed, truncated, end in ((LAST - 1, (), 0), (LAST, (0, 1, 2, 4, 5), 1)):
-        world = scene(taggers, runners, in_game={6: False}, elapsed=elapsed)
+def test_the_last_tag_ends_it_for_everybody(player: Player) -> None:
+    """All runners out, before T and exactly at it: both flags then for taggers, runners only terminated and unpaid."""
+    for elapsed, truncated in ((3, ()), (LAST, (0, 1, 2))):
+        taggers, runners = ((4.0, 4.0), *CORNERS[1:]), ((4.5, 4.0), *AWAY[1:])
+        world = scene(taggers, runners, in_game={4: False, 5: False, 6: False}, elapsed=elapsed)
         [outcome] = player(SCENE, [world], no_ops())
-        assert outcome.rewards.tolist() == rewards_of((10, 0, 0), (-10, end, end, 0))
-        assert outcome.terminated.tolist() == flags_of(3, 6)
+        assert outcome.rewards.tolist() == [10, 0, 0, -10, 0, 0, 0]
+        assert outcome.terminated.all()
         assert outcome.truncated.tolist() == flags_of(*truncated)
-        assert outcome.over == bool(end)
-        assert outcome.world.elapsed == elapsed + 1
-        np.testing.assert_allclose(outcome.observations[:6, -1], (elapsed + 1) / 20, rtol=1e-6)
-
-
-def test_the_last_tag_at_the_last_step(player: Player) -> None:
-    """All runners out exactly at T: both flags for taggers, runners only terminated and without an end reward."""
-    world = scene(((4.0, 4.0), *CORNERS[1:]), ((4.5, 4.0), *AWAY[1:]), in_game={4: False, 5: False, 6: False})
-    world.elapsed = LAST
-    [outcome] = player(SCENE, [world], no_ops())
-    assert outcome.rewards.tolist() == rewards_of((10, 0, 0), (-10, 0, 0, 0))
-    assert outcome.terminated.tolist() == flags_of(*EVERYBODY)
-    assert outcome.truncated.tolist() == flags_of(0, 1, 2)
-    assert outcome.over
-
-
-def test_runners_may_stay_after_tags(player: Player) -> None:
-    """With exits off a tag takes nobody out, so that the next step tags again, and at T everybody survives."""
-    world = scene(((4.0, 4.0), *CORNERS[1:]), ((4.5, 4.0), (4.0, 4.5), (4.0, 6.0), (6.0, 4.0)))
-    for elapsed, end in ((0, 0), (1, 0), (LAST, 1)):
-        world.elapsed = elapsed
-        [outcome] = player(STAY, [world], no_ops())
-        assert outcome.rewards.tolist() == rewards_of((20, 0, 0), (-10 + end, -10 + end, end, end))
-        assert not outcome.terminated.any()
-        assert outcome.truncated.tolist() == flags_of(*(EVERYBODY if end else ()))
-        assert outcome.over == bool(end)
-        assert outcome.world.in_game.all()
-        assert outcome.world.runners_left == 4
-        world = outcome.world
-
-
-def test_walls(player: Player) -> None:
-    """Beyond a wall pays once, corner or not; on it costs nothing. Speed and heading stay."""
-    params = {**SCENE, "edge_hit_penalty": -1.0, "tagging_distance": 0.0}
-    eighth = math.pi / 4
-    worlds = [
-        scene(((7.5, 0.0), (0.0, 3.0), (8.0, 8.0)), ((7.5, 5.0), (7.25, 2.0), (2.0, 0.0), (7.75, 7.75))),
-        scene(((0.0, 0.0), (0.5, 3.0), (0.25, 7.5)), ((2.0, 0.25), (4.0, 4.0), (6.0, 7.75), (8.0, 0.0))),
-    ]
-    headings = [(0, 0, 0, 0, 0, 0, eighth), (5 * eighth, math.pi, 3 * eighth, -2 * eighth + TURN, 0, eighth, 0)]
-    speeds = [(0.5, 0.5, 0, 0.75, 0.75, 0.5, 1), (0.5, 0.75, 1, 0.5, 0.5, 1, 0.0)]
-    for world, heading, speed in zip(worlds, headings, speeds, strict=True):
-        world.heading[:], world.speed[:] = heading, speed
-    # To the wall along another; off a wall; still in a corner. Over it; to it; along it; over a corner.
-    hits = [[False, False, False, True, False, False, True], [True, True, True, True, False, True, False]]
-    places = [[(8, 0), (0.5, 3), (8, 8), (8, 5), (8, 2), (2.5, 0), (8, 8)]]
-    outcomes = player(params, worlds, no_ops(2))
-    for outcome, hit, world in zip(outcomes, hits, worlds, strict=True):
-        assert outcome.rewards.tolist() == [-1.0 if h else 0.0 for h in hit]
-        np.testing.assert_allclose(outcome.world.speed, world.speed)
-        np.testing.assert_allclose(outcome.world.heading, world.heading)
-    np.testing.assert_allclose(np.stack([outcomes[0].world.x, outcomes[0].world.y], 1), places[0], atol=1e-12)
-    corner = outcomes[1].world.x[0], outcomes[1].world.y[0]
-    assert corner == (0, 0)
-
-
-def test_acceleration_adds_up(player: Player) -> None:
-    """An action changes the acceleration, which changes the speed; at a limit of speed the acceleration is lost."""
-    params = {**SCENE, "skill_level_tagger": 0.75, "skill_level_runner": 0.5}
-    world = scene(((2.0, 2.0), (2.0, 4.0), (2.0, 6.0)), ((5.0, 1.0), (5.0, 3.0), (5.0, 5.0), (5.0, 7.0)))
-    world.speed[1], world.acceleration[1] = 0.5, -0.125
-    world.speed[6], world.acceleration[6] = 0.25, 0.125
-    actions = no_ops(tagger_0=(FASTER, 0), tagger_2=(SLOWER, 0), runner_0=(FASTER, 0), runner_1=(2, 2))
-    speeds, accelerations, places = [], [], []
-    for _ in range(3):
-        [outcome] = player(params, [world], actions)
-        world = outcome.world
-        speeds.append(world.speed.tolist())
-        accelerations.append(world.acceleration.tolist())
-        places.append(world.x.tolist())
-        actions = no_ops(tagger_0=(FASTER, 0), runner_0=(SLOWER, 0))
-    assert speeds == [
-        [0.25, 0.375, 0, 0.25, 0, 0, 0.375],
-        [0.75, 0.25, 0, 0.25, 0, 0, 0.5],
-        [0.75, 0.125, 0, 0, 0, 0, 0.5],
-    ]
-    assert accelerations == [
-        [0.25, -0.125, 0, 0.25, 0, 0, 0.125],
-        [0, -0.125, 0, 0, 0, 0, 0],
-        [0, -0.125, 0, 0, 0, 0, 0],
-    ]
-    assert places == [
-        [2.25, 2.375, 2, 5.25, 5, 5, 5.375],
-        [3, 2.625, 2, 5.5, 5, 5, 5.875],
-        [3.75, 2.75, 2, 5.5, 5, 5, 6.375],
-    ]
-
-
-def test_turns_wrap(player: Player) -> None:
-    """Headings stay within one turn, also of who stands still."""
-    world = scene(heading={0: 6.0, 1: 1.0, 2: 3.0, 3: 0.0, 4: 5.0})
-    actions = no_ops(
-        tagger_0=(0, LEFT), tagger_1=(0, RIGHT), tagger_2=(0, LEFT), runner_0=(0, RIGHT), runner_1=(0, LEFT)
-    )
-    [outcome] = player(SCENE, [world], actions)
-    expected = [8 - TURN, TURN - 1, 5, TURN - 2, 7 - TURN, 0, 0]
-    np.testing.assert_allclose(outcome.world.heading, expected, rtol=1e-14, atol=1e-14)
-
-
-def test_who_is_out_stays_out(player: Player) -> None:
-    """Who is out stands where it was, has nothing but its place, sees and earns nothing, and cannot be tagged."""
-    params = {**SCENE, "step_reward_for_runner": 0.5, "edge_hit_penalty": -1.0, "step_penalty_for_tagger": -0.25}
-    out = {3: False, 5: False}
-    world = scene(((8.0, 4.0), *CORNERS[1:]), ((8.0, 4.0), *AWAY[1:]), in_game=out, elapsed=LAST)
-    for values in (world.speed, world.heading, world.acceleration):
-        values[:] = 0.125
-    [outcome] = player(params, [world], no_ops(runner_0=(FASTER, LEFT)))
-    for name in ("speed", "heading", "acceleration"):
-        assert not getattr(outcome.world, name)[[3, 5]].any()
-        assert getattr(outcome.world, name)[[4, 6]].all()
-    assert (outcome.world.x[3], outcome.world.y[3]) == (8, 4)
-    assert outcome.rewards[3:].tolist() == [0, 1.5, 0, 1.5]
-    assert outcome.rewards[0] == -1.25  # it hits the wall, and tags nobody
-    assert not outcome.observations[[3, 5]].any()
-    assert outcome.terminated.tolist() == flags_of(3, 5)
-    assert outcome.truncated.tolist() == flags_of(0, 1, 2, 4, 6)
-    rows = outcome.observations[0, :-1].reshape(7, 6)
-    np.testing.assert_allclose(rows[6], [1, 1, 0, 1, 0, 1])  # but others see its place
-    assert rows[1, 2] != 0
-    np.testing.assert_allclose(rows[2, [2, 4]], -0.25 / (1 + 1e-10), rtol=1e-6)
+        assert outcome.over
+        assert outcome.world.runners_left == 0
+        assert outcome.world.in_game.tolist() == flags_of(0, 1, 2)
+        assert outcome.observations[:4].any(axis=1).all()  # the runner's last view, too
+        assert not outcome.observations[4:].any()
 
 
 def test_observation_in_full(player: Player) -> None:
@@ -412,7 +197,7 @@ def test_observation_in_full(player: Player) -> None:
     params = {**SCENE, "num_taggers": 1, "num_runners": 2, "max_speed": 2.0}
     world = scene(((1.0, 1.0),), ((4.0, 5.0), (1.0, 1.5)), elapsed=4)
     world.speed[2], world.heading[:] = 0.5, (6.0, 1.0, math.pi / 2)
-    [outcome] = player(params, [world], np.array([[[0, 0], [FASTER, 0], [0, 0]]]))
+    [outcome] = player(params, [world], np.array([[[0, 0], [3, 0], [0, 0]]]))  # 3: the greatest acceleration
     diagonal, cos, sin = 8 * math.sqrt(2), math.cos(1.0), math.sin(1.0)
     runner = 4 + 0.25 * cos, 5 + 0.25 * sin
     tagger_sees = [(runner[0] - 1) / diagonal, 0, (runner[1] - 1) / diagonal, 1 / diagonal]
@@ -424,35 +209,222 @@ def test_observation_in_full(player: Player) -> None:
     assert outcome.rewards.tolist() == [0, 0, 0]  # the margin is 1, and the runner came to it
 
 
-def test_observation_of_the_nearest(player: Player) -> None:
-    """The nearest in the game come first; those who were tagged in this step are none of them; zeros where none is."""
-    params = {**SCENE, "use_full_observation": False, "num_other_agents_observed": 3}
-    taggers, runners = ((1.0, 4.0), (7.0, 7.0), (7.0, 1.0)), ((1.5, 4.0), (4.0, 4.0), (5.0, 4.0), (3.0, 4.0))
-    worlds = [scene(taggers, runners, elapsed=4), scene(taggers, runners, elapsed=4)]
-    worlds[1].in_game[[5, 6]] = False
-    worlds[1].runners_left = 2
-    everybody, few = player(params, worlds, no_ops(2))
-    diagonal = 8 * math.sqrt(2)
-    rows = everybody.observations[:, :-1].reshape(7, 7, 3)
-    np.testing.assert_allclose(rows[0, 0] * diagonal, [2, 3, 4], atol=1e-6)  # runners 3, 1 and 2: 0 was tagged
-    np.testing.assert_allclose(rows[3, 0] * diagonal, [-0.5, 1.5, 2.5], atol=1e-6)  # whose last view this is
-    np.testing.assert_allclose(rows[3, 5], [1, 0, 0])
-    np.testing.assert_allclose(rows[4, 0] * diagonal, [1, -1, -3], atol=1e-6)  # a tie; then tagger 0
-    np.testing.assert_allclose(rows[4, 5], [0, 0, 1])
-    assert rows[:, 6].all()
-    rows = few.observations[:, :-1].reshape(7, 7, 3)
-    np.testing.assert_allclose(rows[0, 0] * diagonal, [3, 6, 6], atol=1e-6)
-    np.testing.assert_allclose(rows[0, 1] * diagonal, [0, 3, -3], atol=1e-6)
-    np.testing.assert_allclose(few.observations[[0, 1, 2, 3, 4], -1], 0.25)
-    assert not few.observations[5:].any()
+PLAIN: Params = {**CONTINUOUS_DEFAULTS, "episode_length": 60, "grid_length": 5.0, "tagging_distance": 0.06}
+
+EPISODES: dict[str, tuple[int, Params]] = {
+    "exits": (8, {"num_taggers": 3, "num_runners": 9, "num_other_agents_observed": 3}),
+    "stay": (
+        4,
+        {"num_taggers": 3, "num_runners": 9, "use_full_observation": True, "runner_exits_game_after_tagged": False},
+    ),
+    "continuous": (6, {"num_taggers": 2, "num_runners": 6, "actions": "continuous"}),
+    "large": (2, {"num_taggers": 5, "num_runners": 60, "grid_length": 20.0, "tagging_distance": 0.03}),
+    "two": (
+        12,
+        {
+            "num_taggers": 1,
+            "num_runners": 1,
+            "num_other_agents_observed": 1,
+            "grid_length": 2.0,
+            "tagging_distance": 0.15,
+        },
+    ),
+}
+"""How many replicas play, and what is unlike ``PLAIN``."""
 
 
-def test_nearest_pads_with_zeros(player: Player) -> None:
-    """Who observes more agents than there are in the game sees zeros in place of the rest."""
-    params = {**SCENE, "use_full_observation": False, "num_other_agents_observed": 9}
-    world = scene(((1.0, 4.0), (7.0, 7.0), (7.0, 1.0)), in_game={5: False, 6: False})
-    [outcome] = player(params, [world], no_ops())
-    rows = outcome.observations[:, :-1].reshape(7, 7, 9)
-    assert rows[:5, 6].tolist() == [[1, 1, 1, 1, 0, 0, 0, 0, 0]] * 5
-    assert not rows[:, :, 4:].any()
-    assert not outcome.observations[5:].any()
+def settle_ours(params: Params, before: World, ours: World, moved: Moved) -> Outcome[World]:
+    """What the rules make of the places that this package moved everybody to, in integers exactly."""
+    start = dataclasses.replace(
+        moved.world, x=ours.x, y=ours.y, speed=ours.speed, heading=ours.heading, acceleration=ours.acceleration
+    )
+    assert start.elapsed == before.elapsed
+    return settle(params, start, moved.hits)
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize(("count", "changes"), EPISODES.values(), ids=EPISODES)
+def test_whole_episodes_in_integers(make: MakeTeam, device: str, count: int, changes: Params) -> None:
+    """Who is tagged by whom and when, who is left, the flags and the order of the nearest are the rules', exactly."""
+    params = {**PLAIN, **changes}
+    env = make(CONTINUOUS, count, device=device, autoreset_mode="NextStep", **params)
+    env.reset(seed=3)
+    restarting, tags, episodes = np.zeros(count, bool), 0, 0
+    for t, actions in enumerate(draw_actions(params, 2 * params["episode_length"], count, seed=4)):
+        befores = unstacked(World, env.state)
+        result = take_step(env, params, actions)
+        afters = unstacked(World, env.state)
+        for i in range(count):
+            before, after = befores[i], afters[i]
+            if restarting[i]:
+                assert after.elapsed == 0
+                assert after.in_game.all()
+                assert after.runners_left == params["num_runners"]
+                assert not result.rewards[i].any()
+                assert not (result.terminated | result.truncated)[i].any()
+                continue
+            moved = move(params, before, actions[i])
+            for name in ("speed", "heading", "acceleration"):
+                assert np.array_equal(getattr(after, name), getattr(moved.world, name)), (name, t)
+            # Two sines differ by four units in their last place, 2.4e-7; the sums by one in theirs, 1.9e-6 from 16.
+            assert np.abs(after.x - moved.world.x).max() <= 2.5e-6
+            assert np.abs(after.y - moved.world.y).max() <= 2.5e-6
+            expected = settle_ours(params, before, after, moved)
+            assert np.array_equal(after.in_game, expected.world.in_game)
+            assert (after.elapsed, after.runners_left) == (expected.world.elapsed, expected.world.runners_left)
+            assert np.array_equal(result.rewards[i], expected.rewards)  # whole numbers: who tagged whom
+            assert np.array_equal(result.terminated[i], expected.terminated)
+            assert np.array_equal(result.truncated[i], expected.truncated)
+            if t % 3 == 0 or expected.over:
+                np.testing.assert_allclose(result.observations[i], expected.observations, rtol=0, atol=5e-7)
+            tags += len(expected.tags)
+            episodes += expected.over
+        restarting = (result.terminated | result.truncated).all(axis=1)
+    assert episodes >= count
+    assert tags >= count
+
+
+def test_spaces(make: MakeTeam, device: str) -> None:
+    """Roles, agents and spaces follow from the parameters."""
+    env = make(CONTINUOUS, 3, device=device, autoreset_mode="Disabled", **VARIANTS["full"])
+    actions: Any = env.single_action_spaces
+    assert env.roles == ("tagger", "runner")
+    assert env.counts == {"tagger": 3, "runner": 9}
+    assert env.possible_agents == [*(f"tagger_{i}" for i in range(3)), *(f"runner_{i}" for i in range(9))]
+    for role, count in env.counts.items():
+        assert actions[role].nvec.tolist() == [8, 6]
+        assert env.single_observation_spaces[role].shape == (7 * 11 + 1,)
+        assert env.single_observation_spaces[role].dtype == np.float32
+        assert env.action_spaces[role].shape == (3, count, 2)
+        assert env.observation_spaces[role].shape == (3, count, 78)
+    env = make(CONTINUOUS, 3, device=device, autoreset_mode="Disabled", **VARIANTS["padded-continuous"])
+    actions = env.single_action_spaces
+    for role in env.roles:
+        np.testing.assert_allclose(actions[role].low, [-0.2, -1.0], rtol=1e-7)
+        np.testing.assert_allclose(actions[role].high, [0.3, 2.0], rtol=1e-7)
+        assert env.single_observation_spaces[role].shape == (7 * 16 + 1,)
+
+
+START: Params = {**SCENE, "num_taggers": 1, "num_runners": 3}
+
+
+def layout(env: gpu_envs.MultiAgentEnv) -> np.ndarray:
+    """Who stands where, and looks where: ``[replicas, 3 * agents]``."""
+    return np.concatenate([numpy_of(env.state[name]) for name in ("x", "y", "heading")], axis=1)
+
+
+@pytest.mark.parametrize("start", ["random", "fixed"])
+def test_every_start(make: MakeTeam, device: str, start: str) -> None:
+    """Everybody is in the game, standing in the square, looking along an axis; what they see is the state."""
+    env = make(CONTINUOUS, 200, device=device, start=start, **START)
+    observations, infos = env.reset(seed=0)
+    state = {name: numpy_of(values) for name, values in env.state.items()}
+    assert all(((values >= 0) & (values < 8)).all() for values in (state["x"], state["y"]))
+    axes = np.float32(math.pi / 2) * np.arange(4)
+    assert (np.abs(state["heading"][..., None] - axes).min(axis=-1) < 5e-7).all()
+    assert not state["speed"].any()
+    assert not state["acceleration"].any()
+    assert state["in_game"].all()
+    assert (state["runners_left"] == 3).all()
+    assert not state["elapsed"].any()
+    assert joined(infos["alive"]).all()
+    for world, rows in zip(unstacked(World, env.state), joined(observations), strict=True):
+        np.testing.assert_allclose(rows, observe(START, world, world.in_game), rtol=0, atol=5e-7)
+        assert not rows[:, -1].any()
+
+
+def test_random_starts_are_even(make: MakeTeam, device: str) -> None:
+    """Places and headings are uniform and independent."""
+    env = make(CONTINUOUS, 5_000, device=device, **START)
+    env.reset(seed=0)
+    state = {name: numpy_of(values) for name, values in env.state.items()}
+    shares = [np.histogram(state[name], 20, (0, 8))[0] / 20_000 for name in ("x", "y")]
+    assert np.abs(np.array(shares) - 0.05).max() < 0.0085  # five and a half standard deviations
+    quarters = np.rint(state["heading"] / (math.pi / 2)).astype(int)
+    assert np.abs(np.bincount(quarters.ravel(), minlength=4) / 20_000 - 0.25).max() < 0.017
+    columns = np.concatenate([state["x"], state["y"], quarters], axis=1)
+    assert np.abs(np.corrcoef(columns.T) - np.eye(12)).max() < 0.08  # standard deviation 0.014
+
+
+def test_fixed_start(make: MakeTeam, device: str) -> None:
+    """One layout for all replicas and all episodes, another for another seed."""
+    params = {**START, "start": "fixed", "episode_length": 1}
+    env = make(CONTINUOUS, 50, device=device, autoreset_mode="SameStep", **params)
+    env.reset(seed=7)
+    first = layout(env)
+    assert (first == first[0]).all()
+    assert len(np.unique(first[0, :8])) == 8
+    env.step(by_role(START, np.zeros((50, 4, 2), int)))
+    assert_same_bits(layout(env), first)
+    env.reset()
+    assert_same_bits(layout(env), first)
+    env.reset(options={"reset_mask": np.arange(50) % 2 == 0})
+    assert_same_bits(layout(env), first)
+    env.reset(seed=8)
+    other = layout(env)
+    assert (other == other[0]).all()
+    assert (other[0, :8] != first[0, :8]).all()
+    env.reset(seed=7)
+    assert_same_bits(layout(env), first)
+
+
+def test_the_length_of_an_episode_is_its_limit(make: MakeTeam, device: str) -> None:
+    """Where no other is given; what is seen of the time is a share of the length."""
+    others = {name: value for name, value in START.items() if name != "episode_length"}
+    for length, given in ((3, {}), (4, {"max_episode_steps": 3})):
+        env = make(CONTINUOUS, 1, device=device, episode_length=length, **others, **given)
+        assert env.max_episode_steps == 3
+        env.reset(seed=0)
+        ends = [take_step(env, START, np.zeros((1, 4, 2), int)) for _ in range(3)]
+        assert [bool(end.truncated.any()) for end in ends] == [False, False, True]
+        np.testing.assert_allclose([end.observations[0, 0, -1] for end in ends], np.arange(1, 4) / length, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"use_full_observation": True}, {"actions": "continuous", "skill_level_tagger": 1.5}]
+)
+def test_observations_stay_within_their_space(make: MakeTeam, device: str, params: dict[str, Any]) -> None:
+    """The space is bounded, and whole random episodes stay within it."""
+    env = make("TagContinuous-v0", 20, device=device, autoreset_mode="SameStep", num_runners=12, **params)
+    observations, _ = env.reset(seed=0)
+    for space in env.single_observation_spaces.values():
+        assert isinstance(space, gymnasium.spaces.Box)
+        assert np.isfinite(space.low).all()
+        assert np.isfinite(space.high).all()
+    for space in env.action_spaces.values():
+        space.seed(1)
+    for _ in range(600):
+        for role, space in env.observation_spaces.items():
+            assert space.contains(observations[role]), role
+        observations = env.step({role: space.sample() for role, space in env.action_spaces.items()})[0]
+
+
+PUBLISHED = {name: value for name, value in CONTINUOUS_DEFAULTS.items() if name not in ("max_speed", "actions")}
+"""WarpDrive's published run configuration of the game in the plane; that of the grid is all of its defaults."""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "published", "defaults"),
+    [(CONTINUOUS, PUBLISHED, CONTINUOUS_DEFAULTS), (GRID, GRID_DEFAULTS, GRID_DEFAULTS)],
+)
+def test_a_published_configuration_ports_by_copying(
+    device: str, env_id: str, published: Params, defaults: Params
+) -> None:
+    """WarpDrive's names and values are taken as they are, and are the defaults; a length may be a whole number."""
+    settings = gpu_envs.spec(env_id).params
+    assert {name: settings[name].default for name in defaults} == dict(defaults)
+    assert settings["start"].default == "random"
+    runs = []
+    for given in ({**published, "grid_length": int(published["grid_length"])}, {}):
+        env: Any = gpu_envs.make(env_id, 2, device=device, **given)
+        assert env.max_episode_steps == published["episode_length"]
+        observations, _ = env.reset(seed=1)
+        actions: Any = env.single_action_spaces["runner"]
+        if env_id == CONTINUOUS:
+            assert (observations["tagger"].shape, actions.nvec.tolist()) == ((2, 10, 71), [21, 21])
+        else:
+            assert (observations["runner"].shape, actions.n) == ((2, 1, 21), 5)
+        block = np.random.default_rng(2).integers(0, 5, (3, 2, env.num_agents, *actions.shape))
+        runs.append([tuple(take_step(env, published, given)) for given in block])
+        env.close()
+    assert_all_same(runs)

@@ -1,7 +1,6 @@
-"""Many steps of a team at once are its single steps, in every mode and for every output, bit for bit."""
+"""Many steps at once are the single steps, in every mode and for every output, bit for bit."""
 
 import functools
-import itertools
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from gymnasium.spaces import Box
 from harness import (
     HAS_CUDA,
     HAS_TORCH,
+    IDS,
     MODES,
     TEAM_IDS,
     Make,
@@ -17,7 +17,6 @@ from harness import (
     assert_all_same,
     assert_same_bits,
     moved,
-    numpy_of,
     on_host,
 )
 from random_words import philox
@@ -28,17 +27,21 @@ from registered import (
     LIMIT,
     RESULTS,
     TEAM_VARIANTS,
+    VARIANTS,
     Actions,
     Team,
     Variant,
     assert_refused,
     draw,
     each,
+    far,
     made,
     needs_cuda,
     numpy_by_role,
     over,
+    placed,
     progress,
+    still,
     take,
 )
 
@@ -52,12 +55,13 @@ FEW = {name: TEAM_VARIANTS[name] for name in ("continuous-nearest", "rice-talks"
 OTHERS = {name: Variant(name, {}) for name in TEAM_IDS if name not in {v.env_id for v in TEAM_VARIANTS.values()}}
 
 each_mode = pytest.mark.parametrize("mode", MODES)
-each_team, each_of_few = each(TEAM_VARIANTS | OTHERS), each(FEW)
+each_one, each_of_few = each(VARIANTS | OTHERS), each(FEW)
 
 
-def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: int = COUNT, **kwargs: Any) -> Any:
-    """With limits that replicas do not reach together."""
-    env = made(make, variant, count, place, autoreset_mode=mode, **kwargs)
+def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: int = COUNT) -> Any:
+    """With limits that replicas do not reach together; of one agent more replicas, for longer."""
+    count, more = (count, {}) if variant.has_team else (300, {"max_episode_steps": 20})
+    env = made(make, variant, count, place, autoreset_mode=mode, **more)
     env.reset(seed=8)
     env.stagger(seed=2)
     if mode == "Disabled":
@@ -65,9 +69,9 @@ def begun(make: Make, variant: Variant, mode: str, place: Place = HOST, count: i
     return env
 
 
-def block(actions: list[Actions], place: Place) -> Actions:
-    """The actions of several steps, by role."""
-    return {role: moved(np.stack([step[role] for step in actions]), place) for role in actions[0]}
+def block(env: Any, actions: list[Actions], place: Place) -> Any:
+    """The actions of several steps, as a rollout takes them."""
+    return placed(env, {role: np.stack([step[role] for step in actions]) for role in actions[0]}, place)
 
 
 def stepped(env: Any, actions: list[Actions], place: Place = HOST) -> dict[str, dict[str, np.ndarray]]:
@@ -86,48 +90,63 @@ def step_by_step(mode: str) -> str:
     return "Disabled" if mode == "Disabled" else "SameStep"
 
 
-@each_team
+@each_one
 @each_mode
 def test_a_rollout_is_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
     """In two parts as in one; restarts of NextStep mode cost no step; nothing changes beyond an end in Disabled."""
     many = begun(make, variant, mode, place)
     single = begun(make, variant, step_by_step(mode), place)
     actions = draw(many, STEPS)
-    parts = [given(many, many.rollout(len(p), block(p, place), per_step=True)) for p in (actions[:7], actions[7:])]
+    parts = [
+        given(many, many.rollout(len(p), block(many, p, place), per_step=True)) for p in (actions[:7], actions[7:])
+    ]
     found = {n: {r: np.concatenate([part[n][r] for part in parts]) for r in actions[0]} for n in RESULTS}
     assert_same_bits(found, stepped(single, actions, place))
     assert_same_bits(progress(many), progress(single))
     assert_same_bits(on_host(many.observe()), on_host(single.observe()))
 
 
-@each_team
+def test_restarts_that_are_due_come_first(make: Make, variant: Variant, place: Place) -> None:
+    """In NextStep mode a rollout begins with them, so that it counts real steps alone."""
+    results = []
+    for mode in ("NextStep", "SameStep"):
+        env = made(make, variant, COUNT, place, autoreset_mode=mode, max_episode_steps=3)
+        env.reset(seed=8, options=far(env))
+        assert [over(take(env, still(env), place)).all() for _ in range(3)] == [False, False, True]
+        rolled = env.rollout(STEPS, block(env, draw(env, STEPS), place), per_step=True)
+        results.append((given(env, rolled), progress(env)))
+    assert_all_same(results)
+
+
+@each_one
 @each_mode
 def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str, place: Place) -> None:
     """In the order of steps; an agent's end counts once, where it goes out, and returns where episodes end."""
     many = begun(make, variant, mode, place)
     single = begun(make, variant, step_by_step(mode))
     actions = draw(many, STEPS)
-    result = many.rollout(STEPS, block(actions, place))
-    roles = list(actions[0])
-    zeros = {r: np.zeros((COUNT, many.counts[r]), np.float32) for r in roles}
+    result = many.rollout(STEPS, block(many, actions, place))
+    roles, count, view = list(actions[0]), many.num_envs, ByRole(many)
+    column = (count, 1) if variant.has_team else (count,)
+    zeros = {r: np.zeros(view.rows(r), np.float32) for r in roles}
     rewards, returns = dict(zeros), dict(zeros)
     terminated, truncated, lengths = ({r: zeros[r].astype(np.int32) for r in roles} for _ in range(3))
-    ended, frozen = np.zeros(COUNT, np.int32), np.zeros(COUNT, bool)
+    ended, frozen = np.zeros(count, np.int32), np.zeros(count, bool)
     alive = {r: np.ones(zeros[r].shape, bool) for r in roles}
     for action in actions:
         step = take(single, action)
-        finished = over(step) & ~frozen
+        finished, last = over(step) & ~frozen, (over(step) & ~frozen).reshape(column)
+        latest = [numpy_by_role(single, values) for values in (single.episode_return, single.episode_length)]
         for r in roles:
             rewards[r] = rewards[r] + step["rewards"][r]
-            playing = alive[r] & ~frozen[:, None]
+            playing = alive[r] & ~frozen.reshape(column)
             terminated[r] = terminated[r] + (playing & step["terminations"][r])
             truncated[r] = truncated[r] + (playing & step["truncations"][r])
-            last = finished[:, None]
-            returns[r] = returns[r] + np.where(last, numpy_of(single.episode_return[r]), np.float32(0))
-            lengths[r] = lengths[r] + np.where(last, numpy_of(single.episode_length[r]), 0)
+            returns[r] = returns[r] + np.where(last, latest[0][r], np.float32(0))
+            lengths[r] = lengths[r] + np.where(last, latest[1][r], 0)
         ended = ended + finished
         frozen = frozen | (finished & (mode == "Disabled"))
-        alive = step["alive"]
+        alive = step.get("alive", alive)
     assert ended.any() or variant.env_id == "CovidEconomy-v0" or mode == "Disabled"
     assert_same_bits(numpy_by_role(many, result.observations), step["observations"])
     names = ("rewards", "terminations", "truncations", "episode_returns", "episode_lengths")
@@ -138,7 +157,7 @@ def test_sums_are_those_of_single_steps(make: Make, variant: Variant, mode: str,
     assert_same_bits(progress(many), progress(single))
 
 
-@each_team
+@each_one
 @each_mode
 def test_random_actions_are_of_seed_episode_and_step(make: Make, variant: Variant, mode: str, place: Place) -> None:
     """In two parts as in one, in a batch of another size, and as single steps with the actions that were drawn."""
@@ -155,29 +174,16 @@ def test_random_actions_are_of_seed_episode_and_step(make: Make, variant: Varian
     assert_same_bits(given(whole, result), stepped(single, actions, place))
     sums = summed.rollout(STEPS)
     for r, rewards in numpy_by_role(whole, result.rewards).items():
-        assert_same_bits(sums.rewards[r], functools.reduce(np.add, rewards, np.zeros_like(rewards[0])))
+        total = functools.reduce(np.add, rewards, np.zeros_like(rewards[0]))
+        assert_same_bits(numpy_by_role(whole, sums.rewards)[r], total)
+    assert_same_bits(on_host(result[-3:]), on_host(sums[-3:]))
     assert_all_same(progress(env) for env in (whole, parted, summed, single))
-
-
-@each_of_few
-def test_replicas_of_a_batch_are_single_ones(make: Make, variant: Variant, device: str) -> None:
-    """Random actions too: replica i of a batch seeded s is that of one seeded s + i."""
-    place = Place(device, "numpy")
-    batch, one = (made(make, variant, n, place, autoreset_mode="SameStep") for n in (70, 1))
-    batch.reset(seed=11)
-    whole = batch.rollout(STEPS, per_step=True)
-    for i in (0, 1, 64, 69):
-        one.reset(seed=11 + i)
-        alone = one.rollout(STEPS, per_step=True)
-        for name in (*RESULTS, "actions"):
-            values = numpy_by_role(batch, getattr(whole, name))
-            assert_same_bits({r: v[:, i : i + 1] for r, v in values.items()}, numpy_by_role(one, getattr(alone, name)))
 
 
 RANDOM_ACTION = 4
 
 UNMASKED = {
-    **{name: TEAM_VARIANTS[name] for name in ("continuous-nearest", "continuous-box")},
+    **{name: VARIANTS[name] for name in (*IDS, "continuous-nearest", "continuous-box")},
     **OTHERS,
     "grid": Variant(GRID, {"grid_length": 100}),
 }
@@ -185,19 +191,25 @@ UNMASKED = {
 
 @each(UNMASKED)
 def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, device: str) -> None:
-    """Words of Philox for seed, episode, step and agent, four to a call, in the order of an action's elements."""
-    env = made(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=3)
+    """Words of Philox for seed, episode, step and agent, four to a call, in the order of an action's elements.
+
+    Of one agent whose action is one number, the four are of four steps; of one with two choices a word is of 32.
+    """
+    ends = 3 if variant.has_team else 6  # steps of an episode, before which none ends by itself
+    env = made(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=ends)
     env.reset(seed=2**32 + 5)
-    actions, first = numpy_by_role(env, env.rollout(5, per_step=True).actions), 0
-    ends = 3  # steps of an episode, before which none ends by itself
+    actions, first = numpy_by_role(env, env.rollout(8, per_step=True).actions), 0
     for role, seen in ByRole(env).roles.items():
         space: Any = seen.action
         size = int(np.prod(space.shape or (1,)))
-        for t, replica, agent in np.ndindex(5, 3, len(seen.agents)):
-            counters = np.array(
-                [[d, t % ends, t // ends, RANDOM_ACTION << 24 | first + agent] for d in range(-(-size // 4))]
-            )
-            words = philox(counters, (5 + replica, 1)).ravel()[:size]
+        binary = not variant.has_team and getattr(space, "n", 0) == 2
+        by_agent = actions[role] if variant.has_team else actions[role][:, :, None]
+        for t, replica, agent in np.ndindex(8, 3, by_agent.shape[2]):
+            step, skipped = (t % ends, 0) if variant.has_team else (0, 0) if binary else divmod(t % ends, 4)
+            calls = range(-(-size // 4))
+            counters = np.array([[d, step, t // ends, RANDOM_ACTION << 24 | first + agent] for d in calls])
+            words = philox(counters, (5 + replica, 1)).ravel()[skipped : skipped + size]
+            words = words >> (t % ends) << 31 if binary else words
             if isinstance(space, Box):
                 units = (words >> 8).astype(np.float32) * np.float32(2**-24)
                 low, high = space.low.ravel(), space.high.ravel()
@@ -206,38 +218,26 @@ def test_random_actions_are_those_of_the_paper(make: Make, variant: Variant, dev
                 counts = np.ravel(space.nvec if hasattr(space, "nvec") else space.n).astype(np.uint64)
                 starts = np.ravel(getattr(space, "start", 0))
                 expected = (starts + (words * counts >> np.uint64(32)).astype(np.int64)).reshape(space.shape or ())
-            assert_same_bits(actions[role][t, replica, agent], expected)
+            assert_same_bits(by_agent[t, replica, agent], expected)
         first += len(seen.agents)
 
 
-@each_team
-def test_random_actions_are_fair(make: Make, variant: Variant, device: str) -> None:
-    """They lie in the spaces and fill them evenly; where masks forbid choices these are not drawn."""
+@each({name: TEAM_VARIANTS[name] for name in ("rice", "rice-talks", "covid")})
+def test_random_actions_are_drawn_fairly_from_the_possible(make: Make, variant: Variant, device: str) -> None:
     env = made(make, variant, 400, Place(device, "numpy"), autoreset_mode="SameStep")
     env.reset(seed=1)
     masks = on_host(env.action_mask)
-    actions = numpy_by_role(env, env.rollout(1 if masks else 5, per_step=True).actions)
+    actions = numpy_by_role(env, env.rollout(1, per_step=True).actions)
     for role, seen in ByRole(env).roles.items():
         space: Any = seen.action
-        values = actions[role].reshape(-1, *space.shape)
-        assert values.dtype == (np.float32 if isinstance(space, Box) else np.int64)
-        flat = values.reshape(len(values), -1)
-        if isinstance(space, Box):
-            share = (flat - space.low.ravel()) / (space.high - space.low).ravel()
-            assert 0 <= share.min() < 0.01
-            assert 0.99 < share.max() <= 1
-            assert abs(share.mean() - 0.5) < 5 * np.sqrt(1 / 12 / share.size)
-            continue
+        assert actions[role].dtype == np.int64
+        chosen = actions[role].reshape(-1, int(np.prod(space.shape or 1))) - np.ravel(space.start)
         counts = np.ravel(space.nvec if hasattr(space, "nvec") else space.n)
-        chosen = flat - np.ravel(getattr(space, "start", 0))
         assert (chosen >= 0).all()
         assert (chosen < counts).all()
-        begins = [0, *itertools.accumulate(int(n) for n in counts)]
-        for j, n in enumerate(counts):
-            possible = np.ones((len(flat), n))
-            if masks:
-                possible = masks[role].reshape(len(flat), -1)[:, begins[j] : begins[j + 1]] != 0
-                assert possible[np.arange(len(flat)), chosen[:, j]].all()
+        parts = np.split(masks[role].reshape(len(chosen), -1) != 0, np.cumsum(counts)[:-1], axis=1)
+        for j, (n, possible) in enumerate(zip(counts, parts, strict=True)):
+            assert possible[np.arange(len(chosen)), chosen[:, j]].all()
             share = possible / possible.sum(1, keepdims=True)
             spread = np.sqrt((share * (1 - share)).sum(0))
             assert (np.abs(np.bincount(chosen[:, j], minlength=n) - share.sum(0)) <= 5 * spread + 1e-9).all()
@@ -248,7 +248,7 @@ def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, pl
     """Masks are those of the state, though the last step's went into memory of the user's."""
     variant = TEAM_VARIANTS["rice-talks"]
     one, other = (begun(make, variant, mode, place) for _ in range(2))
-    action = block(draw(one, 1), place)
+    action = block(one, draw(one, 1), place)
     shape, kind = one.simulation.shapes["action_mask.region"]
     elsewhere = gpu_envs.Step(action_mask={"region": moved(np.zeros(shape, kind), place)})
     if place == ("cuda", "numpy"):
@@ -263,12 +263,12 @@ def test_what_a_user_stepped_elsewhere_changes_nothing(make: Make, mode: str, pl
 def test_other_precisions_and_no_statistics(make: Make, variant: Variant, kwargs: dict[str, Any], device: str) -> None:
     """Sums are of the environment's precision; without statistics there are no returns."""
     mode = kwargs.get("autoreset_mode", "NextStep")
-    many, single = (made(make, variant, COUNT, Place(device, "numpy"), **kwargs) for _ in range(2))
+    many = made(make, variant, COUNT, Place(device, "numpy"), **kwargs)
     single = made(make, variant, COUNT, Place(device, "numpy"), **kwargs | {"autoreset_mode": step_by_step(mode)})
     for env in (many, single):
         env.reset(seed=8)
     actions = draw(many, STEPS)
-    result = many.rollout(STEPS, block(actions, HOST))
+    result = many.rollout(STEPS, block(many, actions, HOST))
     rewards = stepped(single, actions)["rewards"]
     for r, values in rewards.items():
         assert_same_bits(result.rewards[r], functools.reduce(np.add, values, np.zeros_like(values[0])))
@@ -277,15 +277,21 @@ def test_other_precisions_and_no_statistics(make: Make, variant: Variant, kwargs
     assert_same_bits(progress(many), progress(single))
 
 
-def test_it_refuses_what_it_cannot_do(make: Make, place: Place) -> None:
-    """Before a reset, for no steps, blocks and actions that do not fit; a block is looked at before its first step."""
-    env = made(make, TEAM_VARIANTS["grid-full"], 3, place)
+def test_it_refuses_what_it_cannot_do(make: Make, variant: Variant, place: Place) -> None:
+    """Before a reset, for no steps, with a block of another length."""
+    env = made(make, variant, 3, place)
     with pytest.raises(Exception, match=r"reset\(\) before rollout"):
         env.rollout(5)
     env.reset(seed=0)
     for steps in (0, -1, 1.5, True):
         assert_refused(env, lambda steps=steps: env.rollout(steps), ValueError, "steps is")  # type: ignore[misc]
-    good = block(draw(env, 5), HOST)
+    assert_refused(env, lambda: env.rollout(4, block(env, draw(env, 5), HOST)), ValueError, "actions have shape")
+
+
+def test_a_teams_block_is_looked_at_before_its_first_step(make: Make, place: Place) -> None:
+    env = made(make, TEAM_VARIANTS["grid-full"], 3, place)
+    env.reset(seed=0)
+    good = block(env, draw(env, 5), HOST)
     assert_refused(env, lambda: env.rollout(4, good), ValueError, r"role 'tagger': actions have shape")
     assert_refused(env, lambda: env.rollout(5, {"tagger": good["tagger"]}), ValueError, "'runner' are missing")
     assert_refused(env, lambda: env.rollout(5, good["tagger"]), TypeError, "give a mapping from roles")
@@ -305,7 +311,7 @@ def test_actions_of_a_device_are_told_of_by_check(make: Make) -> None:
     env.reset(seed=0)
     actions = draw(env, 4)
     actions[2]["runner"][1, 0] = 99
-    env.rollout(4, block(actions, place))
+    env.rollout(4, block(env, actions, place))
     with pytest.raises(ActionError, match=r"replica 1, runner_0, step 2 of its episode: an action is out of range"):
         env.check()
 
@@ -337,7 +343,7 @@ def test_checking_names_the_step(make: Make, device: str) -> None:
 
 
 @needs_cuda
-@each_team
+@each_one
 @each_mode
 def test_cpu_and_cuda_agree(make: Make, variant: Variant, mode: str) -> None:
     """Random actions and sums, too."""
@@ -367,7 +373,7 @@ def test_a_rollout_can_be_a_graph(make: Make, mode: str) -> None:
 
     place = Place("cuda", "torch")
     one, other = (begun(make, Variant(GRID, {}), mode, place) for _ in range(2))
-    actions = block(draw(one, 6), place)
+    actions = block(one, draw(one, 6), place)
     other.rollout(6, actions)  # compiles
     other.set_state(one.get_state())
     graph = torch.cuda.CUDAGraph()
