@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from carriers import CARRIERS
 from corridors import ACTIONS, EVERYTHING, LIMIT, SPACES, Fields, corridor, possible, seen, write_file
-from gymnasium.spaces import Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete
 from harness import DEVICES, assert_same_bits, numpy_of
 from players import Player, Sb3, Skrl, TorchRl
 
@@ -24,6 +23,8 @@ import torch
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 COUNT, STEPS = 6, 3 * LIMIT
+
+MASKED = [{"shown": "everything", "masked": True, "categorical_actions": given} for given in (True, False)]
 
 Made = Callable[..., VectorEnv]
 
@@ -57,25 +58,26 @@ def by_key(value: Any) -> Any:
 
 def drawn(space: Any, rng: np.random.Generator, masks: np.ndarray | None = None) -> np.ndarray:
     """Random actions, among the possible ones where these are given."""
-    if not isinstance(space, Discrete | MultiDiscrete):
+    if isinstance(space, Box):
         return rng.uniform(-1, 1, (COUNT, *space.shape)).astype(np.float32)
-    sizes = [int(space.n)] if isinstance(space, Discrete) else space.nvec.tolist()
-    allowed = np.ones((COUNT, sum(sizes))) if masks is None else masks
-    weighed = rng.random(allowed.shape) * allowed
-    parts = [part.argmax(-1) for part in np.split(weighed, np.cumsum(sizes)[:-1], axis=-1)]
-    return parts[0] if isinstance(space, Discrete) else np.stack(parts, -1)
+    allowed = np.ones((COUNT, space.n)) if masks is None else masks
+    return np.asarray((rng.random(allowed.shape) * allowed).argmax(-1))
 
 
 class TestStableBaselines3:
     """Its vectorised environment."""
 
     @pytest.mark.parametrize("shown", SPACES)
-    @pytest.mark.parametrize("output", ["numpy", "torch"])
-    def test_observations(self, shown: str, output: str, made: Made) -> None:
+    @pytest.mark.parametrize("results", ["numpy", "torch", "one block"])
+    def test_observations(self, shown: str, results: str, made: Made) -> None:
         """Those of the state; ``terminal_observation`` is that of a plain environment's ``final_obs``."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
+        from gpu_envs.adapters.sb3.results import DeviceResults, shapes_of
+
         plain = made(shown, output="numpy")
-        venv = sb3.VecEnv(made(shown, output=output), seed=3)
+        venv = sb3.VecEnv(made(shown, output="numpy" if results == "numpy" else "torch"), seed=3)
+        if results == "one block":
+            venv._slots._results = DeviceResults(shapes_of(venv.env, None), None, venv.env.device)  # noqa: SLF001 - what only a GPU chooses, tried on a host
         assert venv.observation_space == SPACES[shown]
         first = venv.reset()
         assert_same_bits(first, plain.reset(seed=3)[0])
@@ -96,26 +98,6 @@ class TestStableBaselines3:
         assert ends >= 2 * COUNT
         assert_same_bits(first, kept)
 
-    @pytest.mark.parametrize("shown", SPACES)
-    def test_one_block(self, shown: str, made: Made) -> None:
-        """What a GPU's results are fetched through gives the same on a host: all of them in one block of memory."""
-        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        from gpu_envs.adapters.sb3.results import DeviceResults, shapes_of
-
-        one, other = sb3.VecEnv(made(shown), seed=3), sb3.VecEnv(made(shown), seed=3)
-        one._slots._results = DeviceResults(shapes_of(one.env, None), None, one.env.device)  # noqa: SLF001 - what only a GPU chooses, tried on a host
-        assert_same_bits(one.reset(), other.reset())
-        rng, ends = np.random.default_rng(0), 0
-        for _ in range(STEPS):
-            actions = drawn(one.action_space, rng)
-            mine, theirs = one.step(actions), other.step(actions)
-            assert_same_bits(mine[:3], theirs[:3])
-            for i in np.flatnonzero(mine[2]):
-                last = "terminal_observation"
-                assert_same_bits(mine[3][i][last], theirs[3][i][last])
-                ends += 1
-        assert ends
-
     def test_learns_from_a_dict(self, made: Made) -> None:
         """Stable-Baselines3's PPO and this package's alike: the same numbers but for rounding."""
         sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
@@ -130,25 +112,6 @@ class TestStableBaselines3:
             model.learn(COUNT * (LIMIT + 1))
             learned.append(torch.cat([part.detach().flatten() for part in model.policy.parameters()]))
         torch.testing.assert_close(*learned)
-
-    def test_learns_from_pictures(self, made: Made) -> None:
-        """``CnnPolicy`` takes them, turned to channels first by Stable-Baselines3 itself."""
-        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        from stable_baselines3.common.torch_layers import NatureCNN
-        from stable_baselines3.common.vec_env import VecTransposeImage
-
-        model = sb3.PPO("CnnPolicy", sb3.VecEnv(made("image"), seed=0), n_steps=LIMIT + 1, batch_size=20, n_epochs=1)
-        assert isinstance(model.policy.features_extractor, NatureCNN)
-        assert isinstance(model.get_env(), VecTransposeImage)
-        model.learn(COUNT * (LIMIT + 1))
-
-    def test_learns_from_whole_numbers(self, made: Made) -> None:
-        """Stable-Baselines3 casts them."""
-        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        model = sb3.PPO(
-            "MlpPolicy", sb3.VecEnv(made("counts"), seed=0), n_steps=4, batch_size=12, n_epochs=1, device="cpu"
-        )
-        model.learn(4 * COUNT)
 
     @pytest.mark.parametrize("output", ["numpy", "torch"])
     def test_masks(self, output: str, made: Made) -> None:
@@ -211,15 +174,6 @@ class TestStableBaselines3:
         assert narrowed
         assert len(np.unique(np.concatenate([numpy_of(part) for part in given]))) >= 4
 
-    @pytest.mark.parametrize("device", DEVICES)
-    def test_maskable_ppo_of_a_team(self, device: str) -> None:
-        sb3 = pytest.importorskip("gpu_envs.adapters.sb3")
-        contrib = pytest.importorskip("sb3_contrib")
-        env = MultiAgentEnv(CARRIERS, COUNT, device=device, autoreset_mode="SameStep")
-        venv = sb3.VecEnv(env, role="digger", seed=0)
-        model = contrib.MaskablePPO("MlpPolicy", venv, n_steps=4, batch_size=24, n_epochs=1, seed=0, device="cpu")
-        model.learn(2 * 4 * venv.num_envs)
-
 
 class TestTorchRL:
     """Its environment."""
@@ -233,17 +187,11 @@ class TestTorchRL:
 
         return make
 
-    @pytest.mark.parametrize("shown", SPACES)
-    def test_torchrl_finds_nothing_wrong(self, shown: str, env_of: Callable[..., Any]) -> None:
+    @pytest.mark.parametrize("options", [*({"shown": shown} for shown in SPACES), *MASKED], ids=str)
+    def test_torchrl_finds_nothing_wrong(self, options: dict[str, Any], env_of: Callable[..., Any]) -> None:
         from torchrl.envs.utils import check_env_specs
 
-        check_env_specs(env_of(shown), break_when_any_done="both")
-
-    @pytest.mark.parametrize("categorical", [True, False])
-    def test_torchrl_finds_nothing_wrong_with_masks(self, categorical: bool, env_of: Callable[..., Any]) -> None:
-        from torchrl.envs.utils import check_env_specs
-
-        check_env_specs(env_of("everything", True, categorical_actions=categorical), break_when_any_done="both")
+        check_env_specs(env_of(**options), break_when_any_done="both")
 
     @pytest.mark.parametrize("shown", SPACES)
     def test_observations(self, shown: str, env_of: Callable[..., Any]) -> None:
@@ -356,21 +304,6 @@ class TestSkrl:
             assert infos["final_obs"].shape == observations.shape
             assert infos["final_obs"].dtype is torch.float32
 
-    def test_stores_a_dict(self, made: Made) -> None:
-        """skrl's memory and scaler have room for it."""
-        skrl = pytest.importorskip("gpu_envs.adapters.skrl")
-        from skrl.memories.torch import RandomMemory
-        from skrl.resources.preprocessors.torch import RunningStandardScaler
-
-        wrapper = skrl.Wrapper(made("everything"), seed=0)
-        memory = RandomMemory(memory_size=2, num_envs=COUNT, device=wrapper.device)
-        memory.create_tensor("observations", size=wrapper.observation_space, dtype=torch.float32)
-        observations, _ = wrapper.reset()
-        memory.add_samples(observations=observations)
-        assert_same_bits(memory.tensors["observations"][0], observations)
-        scaler = RunningStandardScaler(size=wrapper.observation_space, device=wrapper.device)
-        assert scaler(observations, train=True).shape == observations.shape
-
 
 class TestRslRl:
     """Its vectorised environment."""
@@ -389,16 +322,6 @@ class TestRslRl:
         for groups, expected in kept:
             assert_same_bits(dict(groups.items()), expected)
 
-    def test_learns(self, made: Made) -> None:
-        rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
-        import rsl_rl_ppo
-        from rsl_rl.runners import OnPolicyRunner
-
-        venv = rsl_rl.VecEnv(made("floats", "real"), seed=0)
-        settings = rsl_rl_ppo.settings(rsl_rl_ppo.Args(num_steps=4, epochs=1, minibatches=2))
-        settings["obs_groups"] = {"actor": ["position"], "critic": ["position", "glance"]}
-        OnPolicyRunner(venv, settings, log_dir=None, device=str(venv.device)).learn(1)
-
     @pytest.mark.parametrize("shown", ["image", "counts", "everything"])
     def test_refuses_what_it_cannot_take(self, shown: str, made: Made) -> None:
         rsl_rl = pytest.importorskip("gpu_envs.adapters.rsl_rl")
@@ -410,23 +333,6 @@ class TestRslRl:
 
 class TestWrappers:
     """Those of this package."""
-
-    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-    def test_hand_on_what_they_do_not_change(self, mode: str, made: Made) -> None:
-        """Dicts and masks come through those of rewards and episodes."""
-        from gpu_envs.wrappers import NormalizeReward, RecordEpisodeStatistics
-
-        inner = made("everything", masked=True, autoreset_mode=mode)
-        env = RecordEpisodeStatistics(NormalizeReward(inner))
-        assert env.single_observation_space == EVERYTHING
-        observations, infos = env.reset(seed=0)
-        rng = np.random.default_rng(0)
-        for _ in range(LIMIT - 1):
-            state = fields_of(inner)
-            assert_same_bits(by_key(observations), seen("everything", state))
-            assert_same_bits(numpy_of(infos["action_mask"]).astype(bool), possible(state))
-            observations, _, _, _, infos = env.step(drawn(inner.single_action_space, rng))
-            assert "episode" in infos
 
     @pytest.mark.parametrize("shown", ["image", "counts", "position"])
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
@@ -451,18 +357,6 @@ class TestWrappers:
             before = frames
             stacks, _, terminations, _, infos = env.step(drawn(inner.single_action_space, rng))
             over = numpy_of(terminations)
-
-    def test_rows_of_a_picture(self, made: Made) -> None:
-        from gpu_envs.wrappers import FlattenObservation
-
-        inner = made("image", masked=True)
-        env = FlattenObservation(inner)
-        rows, infos = env.reset(seed=0)
-        assert "action_mask" in infos
-        assert_same_bits(rows, seen("image", fields_of(inner)).reshape(COUNT, -1))
-        own = torch.zeros(rows.shape, dtype=torch.uint8, device=rows.device)
-        env.step(np.zeros(COUNT, int), out=Step(observations=own))
-        assert_same_bits(own, seen("image", fields_of(inner)).reshape(COUNT, -1))
 
     def test_masks_of_the_callers_own(self, made: Made) -> None:
         """``out.action_mask`` reaches the environment through wrappers that write other results."""
@@ -491,12 +385,10 @@ class TestWrappers:
                 FrameStackObservation(env, 2)
 
 
+@pytest.mark.usefixtures("forgets")
 @pytest.mark.parametrize("player", [Sb3, TorchRl, Skrl], ids=lambda player: player.module)
-def test_takes_a_place(player: type[Player], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takes_a_place(player: type[Player], tmp_path: Path) -> None:
     """A file and the name of the spec in it stand for an id."""
-    for kept in ("SPECS", "ORIGINS", "CLASHES"):
-        monkeypatch.setattr(registry, kept, dict(getattr(registry, kept)))
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
     path = write_file(tmp_path, f"Corridor{player.module}-v0")
     taken = player(f"{path}:CORRIDOR", 2, device="cpu")
     taken.begin()

@@ -9,11 +9,10 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import pytest
-from harness import with_package
+from harness import forgotten, run_python, with_package
 
 import gpu_envs
 from gpu_envs.cli import MISTAKE, OK, main
@@ -50,16 +49,13 @@ DRIFT = EnvSpec(
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What these tests register is forgotten, and other distributions than theirs do not matter."""
-    for name in ("SPECS", "ORIGINS", "CLASHES"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     monkeypatch.setattr(importing, "_FILES", {})
     monkeypatch.setattr(importing, "_SIBLINGS", {})
     monkeypatch.setattr(importing, "_TEXTS", {})
     monkeypatch.setattr(sources, "installed", list)
-    environments, modules = set(gymnasium.registry), set(sys.modules)
-    yield
-    for name in set(gymnasium.registry) - environments:
-        del gymnasium.registry[name]
+    modules = set(sys.modules)
+    with forgotten():
+        yield
     for name in set(sys.modules) - modules:
         if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
             del sys.modules[name]
@@ -73,14 +69,6 @@ def folder(tmp_path: Path) -> Path:
     (made / "drift.cuh").write_text(HEADER)
     (made / "drift.py").write_text(SPEC)
     return made
-
-
-def run_python(code: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=with_package(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def refusal(reference: object) -> str:
@@ -102,21 +90,6 @@ def test_a_file_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.MonkeyP
     assert registry.lasting("Drift-v0") == registry.lasting(f"{folder.name}/drift.py") == f"{folder}/drift.py:DRIFT"
     assert registry.origin_of("Drift-v0").shown == f"{folder}/drift.py:DRIFT"
     assert "Drift-v0" in gpu_envs.ids()
-
-
-def test_everything_takes_a_place(folder: Path) -> None:
-    place = f"{folder / 'drift.py'}:DRIFT"
-    env = gpu_envs.make(place, 3, device="cpu")
-    assert env.reset(seed=0)[0].shape == (3, 1)
-    single: Any = gymnasium.make("gpu_envs/Drift-v0")
-    many = gymnasium.make_vec("gpu_envs/Drift-v0", num_envs=2, device="cpu")
-    for each in (single, many):
-        each.reset(seed=0)
-        each.close()
-    pytest.importorskip("torch")
-    from gpu_envs.adapters.opening import opened
-
-    assert opened(place, 2, "SameStep", {"device": "cpu"}).num_envs == 2
 
 
 def test_siblings_are_importable_meanwhile_and_each_file_has_its_own(folder: Path, tmp_path: Path) -> None:
@@ -220,13 +193,6 @@ def test_an_error_shows_the_author_s_own_line(
     assert text.endswith(f"\n    {line}")
     assert main(["list", "wrong.py"]) == MISTAKE
     assert capsys.readouterr().err == f"gpu-envs: error: {text}\n"
-
-
-def test_no_half_imported_module_stays(folder: Path) -> None:
-    (folder / "wrong.py").write_text("raise ValueError('no')\n")
-    before = set(sys.modules)
-    refusal(folder / "wrong.py")
-    assert set(sys.modules) == before
 
 
 def test_of_a_failed_import_nothing_stays(folder: Path) -> None:
@@ -379,6 +345,14 @@ def installed(folder: Path, distribution: str, entry: str, text: str) -> None:
     (folder / f"{entry.partition(':')[0]}.py").write_text(text)
 
 
+def run(folder: Path, code: str) -> tuple[list[str], str]:
+    """The lines that a script writes which finds the distributions installed in ``site``, and its warnings."""
+    head = "import sys, warnings; sys.path.append('site'); warnings.simplefilter('always'); import gpu_envs\n"
+    command = [sys.executable, "-c", head + textwrap.dedent(code)]
+    done = subprocess.run(command, cwd=folder, env=with_package(), capture_output=True, text=True, check=True)
+    return done.stdout.splitlines(), done.stderr
+
+
 def test_installed_distributions(tmp_path: Path) -> None:
     """Importing this package imports none of them; the first who asks for more than is known does, once."""
     site = tmp_path / "site"
@@ -386,31 +360,24 @@ def test_installed_distributions(tmp_path: Path) -> None:
     two = SPEC.replace("Drift", "Second").replace("DRIFT", "SECOND")
     installed(site, "several", "several_envs:ALL", SPEC.replace("Drift", "First") + two + "ALL = [DRIFT, SECOND]\n")
     installed(site, "broken", "broken_envs:DRIFT", "import nothing_of_the_kind\n")
-    code = f"""
-        import sys, warnings
-        sys.path.append({str(site)!r})
-        warnings.simplefilter("always")
-        import gpu_envs
+    code = """
         gpu_envs.spec("CartPole-v1")
         print("before")
         print(gpu_envs.spec("First-v0").id, gpu_envs.registry.known.origin_of("First-v0").shown)
         print([id for id in gpu_envs.ids() if id in ("Drift-v0", "First-v0", "Second-v0")])
         print(gpu_envs.registry.known.lasting("Drift-v0"))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines() == [
+    said, warned = run(tmp_path, code)
+    assert said == [
         "before",
         "imported",
         "First-v0 several 1.5 (several_envs:ALL)",
         "['Drift-v0', 'First-v0', 'Second-v0']",
         "Drift-v0",
     ]
-    assert done.stderr.count("Warning") == 1
-    assert "the environments of broken 1.5 (broken_envs:DRIFT) are left out: " in done.stderr
-    assert "No module named 'nothing_of_the_kind'" in done.stderr
+    assert warned.count("Warning") == 1
+    assert "the environments of broken 1.5 (broken_envs:DRIFT) are left out: " in warned
+    assert "No module named 'nothing_of_the_kind'" in warned
 
 
 def test_two_distributions_want_one_id(tmp_path: Path) -> None:
@@ -419,11 +386,7 @@ def test_two_distributions_want_one_id(tmp_path: Path) -> None:
     installed(site, "drifting", "drifting_envs:DRIFT", SPEC)
     installed(site, "floating", "floating_envs:DRIFT", SPEC.replace("=20", "=30"))
     installed(site, "greedy", "greedy_envs:DRIFT", SPEC.replace("Drift-v0", "CartPole-v1"))
-    code = f"""
-        import sys, warnings
-        sys.path.append({str(site)!r})
-        warnings.simplefilter("always")
-        import gpu_envs
+    code = """
         for _ in range(2):
             try:
                 gpu_envs.spec("Drift-v0")
@@ -431,14 +394,10 @@ def test_two_distributions_want_one_id(tmp_path: Path) -> None:
                 print(error)
         print(gpu_envs.spec("CartPole-v1").max_episode_steps)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=tmp_path, env=with_package(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    *refusals, limit = done.stdout.splitlines()
+    (*refusals, limit), warned = run(tmp_path, code)
     for refused in refusals:
         assert "the id 'Drift-v0' is taken by another environment" in refused
         assert "drifting 1.5 (drifting_envs:DRIFT)" in refused
         assert "floating 1.5 (floating_envs:DRIFT)" in refused
     assert (len(refusals), limit) == (2, "500")
-    assert "the id 'CartPole-v1' is taken by another environment (gpu_envs; the new one: greedy 1.5" in done.stderr
+    assert "the id 'CartPole-v1' is taken by another environment (gpu_envs; the new one: greedy 1.5" in warned
