@@ -15,12 +15,10 @@ from gpu_envs.pictures import (
     Colour,
     Picture,
     Shape,
-    bar,
     box,
     disc,
     discs,
     line,
-    placed,
     polygon,
     same,
 )
@@ -165,39 +163,13 @@ def paint(shapes: tuple[Shape, ...], size: tuple[int, int] = (8, 6), background:
     return Painter("cpu").paint(picture, size)[..., 0]
 
 
-def test_a_rectangle_on_whole_pixels_is_sharp() -> None:
+def test_a_rectangle_is_sharp_on_whole_pixels_and_half_as_dark_on_half_of_one() -> None:
     expected = np.full((6, 8), 255, np.uint8)
     expected[6 - 3 : 6 - 1, 2:5] = 0  # rows from the top
     for corners in (box(2, 1, 5, 3), box(2, 1, 5, 3)[::-1]):
         np.testing.assert_array_equal(paint((polygon(same(corners, 1), BLACK),))[0], expected)
-
-
-def test_half_a_pixel_is_half_as_dark() -> None:
     row = paint((polygon(same(box(2.5, 0, 4.25, 6), 1), BLACK),))[0, 3]
     assert row.tolist() == [255, 255, 128, 0, 191, 255, 255, 255]
-
-
-def test_later_shapes_lie_above_earlier_ones() -> None:
-    low, high = polygon(same(box(1, 1, 4, 4), 1), (100, 100, 100)), polygon(same(box(3, 1, 6, 4), 1), BLACK)
-    assert paint((low, high))[0, 3].tolist() == [255, 100, 100, 0, 0, 0, 255, 255]
-    assert paint((high, low))[0, 3].tolist() == [255, 100, 100, 100, 0, 0, 255, 255]
-
-
-def test_what_is_not_shown_is_not_painted() -> None:
-    two = np.stack([box(1, 1, 3, 3), box(5, 1, 7, 3)])[None].repeat(3, 0)
-    shown = [[True, False], [False, True], [False, False]]
-    rows = paint((polygon(two, BLACK, shown),))[:, 4]
-    assert (rows == 0).tolist() == [
-        [False, True, True, False, False, False, False, False],
-        [False, False, False, False, False, True, True, False],
-        [False] * 8,
-    ]
-
-
-def test_replicas_have_pictures_of_their_own() -> None:
-    x = np.array([1.0, 4.0])
-    rows = paint((polygon(placed(box(0, 0, 1, 6), x, 0), BLACK),))[:, 2]
-    assert np.argmin(rows, 1).tolist() == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -291,13 +263,6 @@ def test_the_struct_counts_in_64_bits() -> None:
 
 
 # --- pictures ---
-
-
-def test_bars() -> None:
-    corners = bar([0.0, 1.0], 2.0, [0.0, np.pi / 2], -1, [3, 4], 2)
-    assert corners.shape == (2, 1, 4, 2)
-    np.testing.assert_allclose(corners[0, 0], [[-1, 1], [3, 1], [3, 3], [-1, 3]], atol=1e-12)
-    np.testing.assert_allclose(corners[1, 0], [[2, 1], [2, 6], [0, 6], [0, 1]], atol=1e-12)
 
 
 def test_discs_of_different_sizes() -> None:

@@ -53,16 +53,6 @@ def test_no_picture_is_left_over() -> None:
     assert sorted(path.stem for path in golden.FOLDER.iterdir()) == sorted(spec.id for spec in ALL)
 
 
-@EVERY
-def test_every_replica_of_the_stored_pictures_looks_different(any_id: str) -> None:
-    """Or they would say nothing of the states."""
-    env = golden.env_in_states(any_id, device="cpu", render_mode="rgb_array")
-    frames = all_of(env.render()).astype(int)
-    for i in range(1, len(frames)):
-        assert np.abs(frames[i] - frames[i - 1]).mean() > 0.2
-    env.close()
-
-
 CLASSIC = [name for name in IDS if name != "CartPole-v0"]
 
 
@@ -97,33 +87,6 @@ def test_rates_and_sizes_are_gymnasium_s(env_id: str) -> None:
     assert env.metadata["render_fps"] == gymnasium.spec(env_id).make().metadata["render_fps"]
     assert set(env.metadata["render_modes"]) == {"rgb_array", "tiled", "human"}
     env.close()
-
-
-@pytest.mark.fast_cases(3)
-def test_a_frame_is_pixels(any_id: str, device: str) -> None:
-    env = gpu_envs.make(any_id, 3, device=device, render_mode="rgb_array")
-    env.reset(seed=0)
-    frames = env.render()
-    width, height = drawing_of(any_id).size
-    assert len(frames) == 3
-    for frame in frames:
-        assert isinstance(frame, np.ndarray)
-        assert (frame.shape, frame.dtype) == ((height, width, 3), np.uint8)
-        assert frame.flags.writeable
-        assert len(np.unique(frame.reshape(-1, 3), axis=0)) > 2
-    env.close()
-
-
-def test_devices_paint_the_same_bytes(any_id: str) -> None:
-    if len(DEVICES) < 2:
-        pytest.skip("needs a CUDA device")
-    for mode in ("rgb_array", "tiled"):
-        pictures = []
-        for device in DEVICES:
-            env = golden.env_in_states(any_id, device=device, render_mode=mode)
-            pictures.append(all_of(env.render()))
-            env.close()
-        assert_same_bits(pictures[0], pictures[1])
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.device}-{place.output}")
@@ -180,23 +143,6 @@ def test_each_replica_s_own_parameters_are_drawn(any_id: str) -> None:
     assert not np.array_equal(together[0], together[1])
     assert not np.array_equal(together[1], together[2])
     env.close()
-
-
-def test_a_parameter_that_is_set_later_is_drawn() -> None:
-    env = gpu_envs.make("CartPole-v1", 2, device="cpu", render_mode="rgb_array")
-    env.reset(seed=0)
-    before = env.render()
-    env.set_attr("length", 1.0)
-    after = env.render()
-    env.set_attr("length", [0.1, 0.9])
-    assert pole_pixels(before[0]) < pole_pixels(after[0])
-    assert pole_pixels(env.render()[0]) < pole_pixels(before[0])
-    assert pole_pixels(env.render()[1]) > pole_pixels(before[1])
-    env.close()
-
-
-def pole_pixels(frame: np.ndarray) -> int:
-    return int((frame == (202, 152, 101)).all(-1).sum())
 
 
 def test_lengths_are_to_scale() -> None:
@@ -291,6 +237,11 @@ def test_frames_keep_the_parameters_of_their_time() -> None:
     assert_same_bits(all_of(frames), before)
     env.set_attr("length", [2.0, 2.5])
     assert_same_bits(all_of(frames), before)
+    for length in (1.0, [0.1, 0.9]):
+        env.set_attr("length", length)
+        after = all_of(env.render())
+        assert all((after[i] != before[i]).any() for i in range(2))
+        before = after
     env.close()
 
 
