@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import Browser, Tab
+from browser import Tab
 from custom import place as place_of
 from harness import IDS, MODES, TEAM_IDS, assert_same_bits, numpy_of
-from replay_pages import READY, STILL, Open, frame, middle_of, set_to, text
+from replay_pages import Open, frame, middle_of, set_to, text
 from small_envs import walk
 
 import gpu_envs
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc
 from gpu_envs.replays import Replay, page, record
-from gpu_envs.replays.recorded import GOES_ON
+from gpu_envs.replays.recorded import GOES_ON, TERMINATED, TRUNCATED
 
 
 def dot(state: State, params: Params) -> Picture:
@@ -69,7 +69,7 @@ def acting(env: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*OWN, *IDS, *TEAM_IDS])
 def test_where_episodes_end_they_are_those_of_infos(name: str, mode: str, device: str) -> None:
-    """And a recording leaves the environment where one is that nobody recorded."""
+    """Returns, metrics and kinds of ends; and a recording leaves the environment where one is that nobody recorded."""
     watched, alone = (made(name, 5, device, autoreset_mode=mode, statistics=True) for _ in range(2))
     for env in (watched, alone):
         env.allow_frozen_steps()
@@ -79,18 +79,30 @@ def test_where_episodes_end_they_are_those_of_infos(name: str, mode: str, device
     replay = record(watched, policy=acting(watched), replicas=[4, 0, 1], steps=25)
     assert list(replay.metrics) == list(alone.env_spec.metrics)
     assert replay.measured == alone.env_spec.metrics
+    assert replay.pauses == (mode != "SameStep")
     ended = 0
+    returns: dict[str, list[list[float]]] = {role: [[], [], []] for role in replay.agents}
     for step in range(1, 26):
-        infos = alone.step(act(None))[4]
+        *_, terminations, _, infos = alone.step(act(None))
         over = numpy_of(alone.simulation.buffers["finished"])[[4, 0, 1]]
-        assert np.array_equal(replay.ends[step] != GOES_ON, over)
+        by_role = terminations if isinstance(terminations, Mapping) else {"": terminations}
+        terminated = np.all([numpy_of(each).reshape(5, -1).all(1) for each in by_role.values()], 0)[[4, 0, 1]]
+        assert np.array_equal(replay.ends[step], np.where(over, np.where(terminated, TERMINATED, TRUNCATED), GOES_ON))
+        for role, found in returns.items():
+            for i in np.flatnonzero(over):
+                total = infos["episode"]["r"]
+                values = numpy_of(total[role] if isinstance(total, Mapping) else total)[[4, 0, 1][i]]
+                found[i].append(float(np.mean(values, dtype=np.float64)))
         for metric, values in replay.metrics.items():
             assert values.shape == (26, 3)
             if over.any():
                 assert_same_bits(values[step, over], numpy_of(infos["episode"][metric])[[4, 0, 1]][over], metric)
             ended += over.sum()
     assert ended >= 3 * len(replay.metrics)
+    for role, sums in replay.returns().items():  # the environment adds up in float32
+        assert sums == pytest.approx(np.concatenate(returns[role]), rel=1e-5, abs=1e-5)
     assert_same_bits(watched.get_state(), alone.get_state())
+    assert_same_bits(watched.observe(), alone.observe())
     assert watched.simulation.program_source() == before
 
 
@@ -139,6 +151,7 @@ def test_an_episode_that_had_begun_is_measured_whole(device: str) -> None:
     for _ in range(3):
         env.step(act(None))
     part = record(env, policy=act, steps=5)
+    assert part.elapsed.tolist() == [3, 3, 3]
     for metric, values in part.metrics.items():
         assert_same_bits(values[1:], whole.metrics[metric][4:], metric)
 
@@ -150,18 +163,6 @@ def test_those_that_are_done_have_none(device: str) -> None:
     for values in replay.metrics.values():
         assert not values[late].any()
         assert np.isfinite(values[1:]).all()
-
-
-def test_a_run_has_them_too(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from trainers import small
-
-    from gpu_envs.training import train
-
-    train(small("cpu", "Pendulum-v1", total_steps=64, run_dir=str(tmp_path / "run"), fused=False), progress=False)
-    replay = record(tmp_path / "run", replicas=2, steps=5, device="cpu")
-    turned = (replay.state["theta"][1:] + np.pi) % (2 * np.pi) - np.pi
-    assert replay.metrics["angle"][1:] == pytest.approx(abs(turned), abs=1e-5)
 
 
 def test_there_may_be_none(tmp_path: Path, device: str) -> None:
@@ -282,6 +283,8 @@ def test_charts_are_drawn(opened: Open) -> None:
     assert frame(tab) == pytest.approx(10, abs=2)
     tab.press("ArrowRight")
     assert captions(tab)[0][-3] == f"now {values[frame(tab), 0]:g}"
+    tab.click(*middle_of(tab, "#metrics canvas", 0.999, 0.5))
+    assert frame(tab) == 19
 
 
 def test_others_are_faint(carts: Replay, opened: Open) -> None:
@@ -306,34 +309,8 @@ def test_values_that_are_no_numbers_spoil_nothing(carts: Replay, opened: Open) -
     assert np.count_nonzero(coloured(tab, 0, (30, 132, 73))) > 50
 
 
-def test_it_fits_a_telephone_in_the_dark(opened: Open) -> None:
-    tab = opened(record("TagContinuous-v0", replicas=2, steps=9, device="cpu"), width=320, height=568)
-    assert tab.run("document.documentElement.scrollWidth") <= 320
-    tab.call("Emulation.setEmulatedMedia", features=[*STILL, {"name": "prefers-color-scheme", "value": "dark"}])
-    for selector in ("#measured h2", "#metrics b", ".note", "#metrics span"):
-        ink = tab.run(f"getComputedStyle(document.querySelector({selector!r})).color")
-        assert min(int(part) for part in ink.removeprefix("rgb(").removesuffix(")").split(",")) > 140, selector
-
-
 def test_without_metrics_there_is_no_place_for_them(tmp_path: Path, opened: Open) -> None:
     env = gpu_envs.VectorEnv(drawn(walk(tmp_path)), 2, device="cpu")
     tab = opened(record(env, steps=9, seed=0))
     assert tab.run("document.getElementById('measured').clientHeight") == 0
     assert tab.run("document.querySelectorAll('figure').length") == 1
-
-
-def test_what_was_recorded_before_there_were_metrics_opens(carts: Replay, browser: Browser, tmp_path: Path) -> None:
-    """A recording that names none, in the player of today."""
-    whole = page.text(carts)
-    about = about_of(whole)
-    told = whole.partition('id="about">')[2].partition("</script>")[0]
-    older = {name: value for name, value in about.items() if name not in ("metrics", "measured")}
-    (tmp_path / "old.html").write_text(whole.replace(told, json.dumps(older)), encoding="utf-8")
-    tab = Tab(browser)
-    tab.call("Emulation.setEmulatedMedia", features=STILL)
-    tab.open(tmp_path / "old.html", ready=READY)
-    set_to(tab, "scrub", 4)
-    assert text(tab, "#charts span") == "now 4"
-    assert tab.run("document.getElementById('measured').hidden")
-    assert tab.complaints() == []
-    tab.close()

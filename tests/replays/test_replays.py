@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import HAS_TORCH, IDS, TEAM_IDS, assert_same_bits, numpy_of
+from harness import IDS, TEAM_IDS, Place, assert_same_bits, numpy_of
 
 import gpu_envs
 from gpu_envs.backend import resolve_device
@@ -17,19 +17,13 @@ from gpu_envs.registry import known as registry
 from gpu_envs.rendering.frames import tiled
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import record, recording
-from gpu_envs.replays.recorded import GOES_ON, TERMINATED, TRUNCATED
-
-ALL = [*IDS, *TEAM_IDS]
+from gpu_envs.replays.recorded import TERMINATED
 
 FEW: Mapping[str, Mapping[str, Any]] = {
     "TagContinuous-v0": {"num_taggers": 3, "num_runners": 7, "tagging_distance": 0.1},
     "CartPole-v1": {"length": "choice:0.3:0.5:0.8"},  # the pole looks longer from episode to episode
 }
 """Smaller games, where there are such; and one whose looks are drawn."""
-
-
-def params_of(env_id: str) -> dict[str, Any]:
-    return dict(FEW.get(env_id, {}))
 
 
 def spaces_of(env: Any) -> dict[str, Any]:
@@ -50,21 +44,13 @@ def scripted(env: Any, seed: int = 0) -> Any:
     return act
 
 
-def states_of(env: Any) -> dict[str, np.ndarray]:
-    return {name: numpy_of(values) for name, values in env.state.items()}
-
-
-@pytest.mark.parametrize("env_id", ALL)
+@pytest.mark.parametrize("env_id", [*IDS, *TEAM_IDS])
 def test_frames_are_those_of_the_environment(env_id: str, device: str) -> None:
     """An environment that renders itself, step by step with the same actions, looks the same."""
-    replay = record(
-        gpu_envs.make(env_id, 5, device=device, **params_of(env_id)),
-        policy=scripted(gpu_envs.make(env_id, 5, device="cpu", **params_of(env_id))),
-        replicas=[3, 0, 4],
-        steps=30,
-        seed=8,
-    )
-    env = gpu_envs.make(env_id, 5, device=device, render_mode="rgb_array", **params_of(env_id))
+    params = FEW.get(env_id, {})
+    watched = gpu_envs.make(env_id, 5, device=device, **params)
+    replay = record(watched, policy=scripted(watched), replicas=[3, 0, 4], steps=30, seed=8)
+    env = gpu_envs.make(env_id, 5, device=device, render_mode="rgb_array", **params)
     act = scripted(env)
     env.reset(seed=8)
     painter = Painter(env.device)
@@ -72,97 +58,27 @@ def test_frames_are_those_of_the_environment(env_id: str, device: str) -> None:
     assert replay.numbers.tolist() == [3, 0, 4]
     looks = set()
     for frame in range(31):
-        assert_same_bits(
-            {n: v[[3, 0, 4]] for n, v in states_of(env).items()}, {n: v[frame] for n, v in replay.state.items()}
-        )
+        state = {name: numpy_of(values)[[3, 0, 4]] for name, values in env.state.items()}
+        assert_same_bits(state, {name: values[frame] for name, values in replay.state.items()})
         if frame % 6 == 0:
-            rendered = np.array(env.render())[[3, 0, 4]]
-            assert_same_bits(painter.paint(replay.picture(frame), replay.drawing.size), rendered)
-            assert_same_bits(
-                replay.pixels(frame, painter, (100, 80)), tiled(painter.paint(replay.picture(frame), (100, 80)))
-            )
+            picture, rendered = replay.picture(frame), np.array(env.render())[[3, 0, 4]]
+            assert_same_bits(painter.paint(picture, replay.drawing.size), rendered)
+            assert_same_bits(replay.pixels(frame, painter, (100, 80)), tiled(painter.paint(picture, (100, 80))))
             looks.add(rendered.tobytes())
         if frame < 30:
             env.step(act(None))
     assert len(looks) == 6  # things move
 
 
-@pytest.mark.parametrize("env_id", ALL)
-@pytest.mark.parametrize("output", ["numpy", "torch"])
-def test_recording_disturbs_nothing(env_id: str, output: str, device: str) -> None:
-    """Neither trajectories nor the random numbers of the user's own spaces."""
-    if output == "torch" and not HAS_TORCH:
-        pytest.skip("torch is not installed")
-    kinds = dict(device=device, output=output, autoreset_mode="NextStep", **params_of(env_id))
-    watched, alone = (gpu_envs.make(env_id, 6, **kinds) for _ in range(2))
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "TagGridWorld-v0"])
+def test_random_actions_are_not_drawn_from_the_users_own_spaces(env_id: str, place: Place) -> None:
+    watched, alone = (gpu_envs.make(env_id, 3, device=place.device, output=place.output) for _ in range(2))
     for env in (watched, alone):
         for space in spaces_of(env).values():
             space.seed(4)
-        env.reset(seed=5)
-        act = scripted(env, 1)
-        for _ in range(3):
-            env.step(act(None))
-    # (of a GPU it is looked every so often whether all is over; here the number of steps is given)
-    replay = record(watched, policy=scripted(watched, 2), replicas=2, steps=40)
-    act = scripted(alone, 2)
-    for _ in range(40):
-        last = alone.step(act(None))
-    assert_same_bits(watched.get_state(), alone.get_state())
-    assert_same_bits(numpy_or_roles(watched.observe()), numpy_or_roles(last[0]))
-    assert replay.elapsed.tolist() == [3, 3]
-    record(watched, steps=3)
+    record(watched, steps=3, seed=5)
     for one, other in zip(spaces_of(watched).values(), spaces_of(alone).values(), strict=True):
         assert_same_bits(one.sample(), other.sample())
-
-
-def numpy_or_roles(arrays: Any) -> Any:
-    return {r: numpy_of(a) for r, a in arrays.items()} if isinstance(arrays, Mapping) else numpy_of(arrays)
-
-
-@pytest.mark.parametrize("env_id", ALL)
-def test_returns_are_those_of_the_environment(env_id: str, device: str) -> None:
-    episodes = 2
-    params = params_of(env_id) | {"max_episode_steps": 25}
-    replay = record(env_id, replicas=4, episodes=episodes, seed=3, device=device, params=params)
-    env = gpu_envs.make(env_id, 4, device=device, statistics=True, **params)
-    act = recorded_actions(env, 3)
-    env.reset(seed=3)
-    found: dict[str, list[list[float]]] = {role: [[] for _ in range(4)] for role in replay.agents}
-    lengths: list[list[int]] = [[] for _ in range(4)]
-    kinds: list[list[int]] = [[] for _ in range(4)]
-    ends = np.zeros((60, 4), np.uint8)
-    for step in range(1, 60):
-        *_, terminations, truncations, infos = env.step(act())
-        by_role = [numpy_or_roles(a) for a in (terminations, truncations, infos.get("episode", {}).get("r", {}))]
-        for replica in np.flatnonzero(numpy_of(infos.get("_episode", np.zeros(4, bool)))):
-            for role in replay.agents:
-                value = by_role[2][role] if isinstance(by_role[2], dict) else by_role[2]
-                found[role][replica].append(float(np.mean(value[replica], dtype=np.float64)))
-            terminated = [v[replica].all() for v in values_of(by_role[0])]
-            kinds[replica].append(TERMINATED if all(terminated) else TRUNCATED)
-            lengths[replica].append(step)
-            ends[step, replica] = kinds[replica][-1]
-    assert min(map(len, lengths)) >= episodes
-    last = [of[episodes - 1] for of in lengths]
-    assert replay.last.tolist() == last
-    assert replay.frames == max(last) + 1
-    for role, returns in replay.returns().items():
-        expected = [value for of in found[role] for value in of[:episodes]]
-        assert returns == pytest.approx(expected, rel=1e-5, abs=1e-5)  # the environment adds up in float32
-    kept = np.arange(replay.frames)[:, None] <= replay.last
-    assert_same_bits(replay.ends, np.where(kept, ends[: replay.frames], GOES_ON).astype(np.uint8))
-
-
-def values_of(array: Any) -> list[np.ndarray]:
-    return list(array.values()) if isinstance(array, dict) else [array]
-
-
-def recorded_actions(env: Any, seed: int) -> Any:
-    """What ``record`` draws for an id."""
-    from gpu_envs.replays.actors import RandomActions
-
-    policy = RandomActions(env, seed)
-    return lambda: policy(None)
 
 
 def test_the_last_frame_is_that_of_the_fall(device: str) -> None:
@@ -190,26 +106,6 @@ def test_the_last_frame_is_that_of_the_fall(device: str) -> None:
         top, left = i // 3 * 135, i % 3 * 202
         assert_same_bits(shown[top : top + 133, left : left + 200], pale if i in faded else frame)
     assert 0 < len(faded) < 9
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "TagGridWorld-v0"])
-def test_every_way_of_restarting(env_id: str, device: str) -> None:
-    """What is seen at the end of an episode differs, and the end is counted once in each."""
-    params = {"max_episode_steps": 6}
-    found = {}
-    for mode in ("NextStep", "SameStep", "Disabled"):
-        env = gpu_envs.make(env_id, 3, device=device, autoreset_mode=mode, **params)
-        if mode == "Disabled":
-            env.allow_frozen_steps()
-        found[mode] = record(env, policy=scripted(env), steps=20, seed=1)
-    at = {mode: np.flatnonzero(replay.ends[:, 0]).tolist() for mode, replay in found.items()}
-    assert at == {"NextStep": [6, 13, 20], "SameStep": [6, 12, 18], "Disabled": [6]}
-    assert [found[mode].pauses for mode in at] == [True, False, True]
-    for mode, replay in found.items():
-        assert set(replay.ends[replay.ends != GOES_ON].tolist()) == {TRUNCATED}
-        assert replay.frames == 21
-        counts = {role: len(returns) for role, returns in replay.returns().items()}
-        assert set(counts.values()) == {3 * len(at[mode])}
 
 
 def test_parameters_of_each_replicas_own(device: str) -> None:
@@ -240,18 +136,14 @@ def test_seeds_are_kept_to(device: str) -> None:
     one, same, other = (record("Acrobot-v1", steps=20, seed=s, device=device) for s in (1, 1, 2))
     assert_same_bits(one.state, same.state)
     assert not np.array_equal(one.state["theta1"], other.state["theta1"])
-    assert_same_bits(one.state, record("gpu_envs/Acrobot-v1", steps=20, seed=1, device=device).state)
-
-
-def undrawn() -> gpu_envs.EnvSpec:
-    return dataclasses.replace(registry.env_spec("CartPole-v1"), id="Undrawn-v0", drawing=None)
 
 
 def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    undrawn = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Undrawn-v0", drawing=None)
     message = "Undrawn-v0 cannot be shown: its spec has no drawing"
     with pytest.raises(ValueError, match=message):
-        record(gpu_envs.VectorEnv(undrawn(), 2, device="cpu"), seed=0)
-    monkeypatch.setitem(registry.SPECS, "Undrawn-v0", undrawn())
+        record(gpu_envs.VectorEnv(undrawn, 2, device="cpu"), seed=0)
+    monkeypatch.setitem(registry.SPECS, "Undrawn-v0", undrawn)
     with pytest.raises(ValueError, match=message):
         record("Undrawn-v0", device="cpu")
 
@@ -313,6 +205,13 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         record("runs/cat")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         record(Path("CartPole-v1"))  # a path is never an id
+    from trainers import small
+
+    from gpu_envs.training import RunDirectory
+
+    RunDirectory.create(tmp_path / "empty", small("cpu"))
+    with pytest.raises(gpu_envs.errors.CheckpointError, match="no checkpoint yet: there is nothing to play"):
+        record(tmp_path / "empty", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -350,6 +249,8 @@ def test_a_run_plays_as_it_is_evaluated(
         assert len(returns) == 6
         assert returns.mean() == pytest.approx(found[role].mean, rel=1e-5, abs=1e-5)
         assert returns.std(ddof=1) == pytest.approx(found[role].std, rel=1e-4, abs=1e-4)
+        for metric, value in found[role].metrics.items():
+            assert replay.metrics[metric][replay.last, np.arange(6)].mean() == pytest.approx(value.mean, rel=1e-5)
     assert replay.title == env  # the run's name, which begins with the environment's
     assert replay.facts["Trained for"] == "1,536 steps"
     assert replay.facts["Run"] == env
@@ -398,18 +299,6 @@ def test_a_run_in_another_world(runs: Mapping[str, Path], device: str) -> None:
     assert replay.facts["Parameters"] == "length = 0.9"
 
 
-def test_a_run_that_has_saved_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from trainers import small
-
-    from gpu_envs.errors import CheckpointError
-    from gpu_envs.training import RunDirectory
-
-    RunDirectory.create(tmp_path / "empty", small("cpu"))
-    with pytest.raises(CheckpointError, match="no checkpoint yet: there is nothing to play"):
-        record(tmp_path / "empty", device="cpu")
-
-
 @pytest.mark.usefixtures("one_thread")
 def test_torchs_random_numbers_stay_the_processs_own(runs: Mapping[str, Path]) -> None:
     import torch
@@ -419,13 +308,3 @@ def test_torchs_random_numbers_stay_the_processs_own(runs: Mapping[str, Path]) -
     torch.manual_seed(3)
     record(runs["CartPole-v1"], replicas=2, steps=4, greedy=False, device="cpu")
     assert torch.equal(torch.rand(2), expected)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_the_progress_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    record("CartPole-v1", replicas=2, device="cpu", progress=True)
-    text = capsys.readouterr().err
-    assert "100%" in text
-    assert "steps/s" in text
-    record("CartPole-v1", replicas=2, device="cpu")
-    assert capsys.readouterr().err == ""
