@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from harness import Place, assert_same_bits, moved, numpy_of
-from nvrtc import nvrtc_missing, programs, ptx_of
 from small_envs import walk, wrong
 
 import gpu_envs
@@ -185,11 +184,3 @@ def test_an_index_outside_is_found(tmp_path: Path) -> None:
     rules = {**RULES, "reset": "s.x = 0;\n    s.pace = p.pull(2, 0);"}
     said = wrong(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))
     assert "index 2 of 'pull', which has 2 elements" in said
-
-
-@pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
-@pytest.mark.parametrize("checked", [False, True])
-def test_nvrtc_compiles(spec: Any, checked: bool) -> None:
-    for per_replica in (False, True):
-        for program in programs(spec, "SameStep", "float32", per_replica, checked):
-            ptx_of(program.source)

@@ -8,8 +8,7 @@ import pytest
 from harness import MODES, Place, assert_same_bits, numpy_of
 from small_envs import chase
 
-import gpu_envs
-from gpu_envs import Choice, MultiAgentEnv, Normal, Param, Uniform
+from gpu_envs import MultiAgentEnv, Param, Uniform
 
 STEPS = 30
 
@@ -71,21 +70,3 @@ def test_teams_draw_for_each_replica_and_episode(spec: Any, place: Place, mode: 
     assert (rows[-1][2]["bonus"] == first).all() == (mode == "Disabled")
     whole.set_state(kept)
     assert_same_bits(acted(whole, STEPS), rows)
-
-
-@pytest.mark.parametrize("team_id", ["TagContinuous-v0", "TagGridWorld-v0"])
-def test_registered_teams_draw(team_id: str, place: Place) -> None:
-    """Assigning a number ends it."""
-    spec = gpu_envs.spec(team_id)
-    name = next(n for n, p in spec.params.items() if p.kind == "real" and not p.fixed and not p.baked)
-    default = float(spec.params[name].default)
-    made = Choice(default, default * 1.5)
-    env = gpu_envs.make(team_id, 40, device=place.device, output=place.output, **{name: str(made)})
-    env.reset(seed=0)
-    assert set(numpy_of(env.params[name]).tolist()) == {float(np.float32(x)) for x in made.values}
-    env.params[name] = default
-    env.reset()
-    assert set(numpy_of(env.params[name]).tolist()) == {float(np.float32(default))}
-    env.params[name] = Normal(default, abs(default) / 10)
-    env.reset()
-    assert len(np.unique(numpy_of(env.params[name]))) > 30

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, assert_same_bits, moved, numpy_of
-from nvrtc import nvrtc_missing, programs, ptx_of
 
 from gpu_envs import EnvSpec, Field, Table, VectorEnv
 from gpu_envs.testing import check_environment
@@ -75,10 +74,3 @@ def test_steps_agree_with_numpy(spec: EnvSpec, place: Place, mode: str) -> None:
             inside = np.minimum(at, 3)
             possible = over | ((seen[np.arange(REPLICAS), inside] == 0) & (toll[inside] < 2))
             assert (numpy_of(infos["action_mask"]) == np.stack([np.ones(REPLICAS), possible], 1)).all()
-
-
-@pytest.mark.skipif(bool(nvrtc_missing()), reason="NVRTC cannot compile here")
-@pytest.mark.parametrize("mode", ["NextStep", "Disabled", "SameStep"])
-def test_nvrtc_compiles(spec: EnvSpec, mode: str) -> None:
-    for program in programs(spec, mode, "float32"):
-        ptx_of(program.source)

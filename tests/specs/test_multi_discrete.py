@@ -1,4 +1,4 @@
-"""Actions of one agent that are several whole numbers: rules, masks, draws and mistakes, against NumPy's own crane."""
+"""Actions of one agent that are several whole numbers: masks, draws and mistakes."""
 
 from pathlib import Path
 from typing import Any
@@ -6,46 +6,25 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from custom import CRANE, GREENHOUSE, drawn
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from custom import CRANE
+from gymnasium.spaces import Discrete, MultiDiscrete
 from harness import Make, Place, assert_same_bits, moved, numpy_of
+from refusals import ONE, filled, one_spec, refusal
 from small_envs import walk
 from translation_cases import HEADER, module, rules_of
 
-from gpu_envs import ActionError, EnvSpec, Field, VectorEnv
-from gpu_envs.errors import TranslationError
+from gpu_envs import ActionError, EnvSpec, VectorEnv
 
 REPLICAS = 150
-COLUMNS, CRATES = 5, 4
+COLUMNS = 5
 SIZES, STARTS = np.array([3, 2, 5]), np.array([-1, 0, 0])
 ENDS = np.cumsum(SIZES)
-COST, PRIZE = np.float32(0.02), np.float32(0.5)
 
 State = dict[str, np.ndarray]
 
 
 def state_of(env: VectorEnv) -> State:
     return {name: np.array(numpy_of(values)).astype(np.int64) for name, values in env.state.items()}
-
-
-def moved_on(s: State, actions: np.ndarray) -> tuple[State, np.ndarray, np.ndarray]:
-    """What a step makes of a state, its rewards, and which episodes it ends."""
-    rows = np.arange(len(actions))
-    x, laden, stack = np.clip(s["x"] + actions[:, 0], 0, COLUMNS - 1), s["laden"] == 1, s["stack"].copy()
-    on, height, under = actions[:, 1] == 1, actions[:, 2], stack[rows, x]
-    lifted = ~laden & on & (height == under - 1)
-    dropped = laden & ~on & (height >= under)
-    broken = laden & (height < under) | dropped & (height > under)
-    stack[rows, x] += dropped.astype(int) - lifted
-    sign = np.where(x == COLUMNS - 1, 1, -1) * (dropped.astype(int) - lifted)
-    rewards = np.where(broken, -PRIZE, -COST + sign.astype(np.float32) * PRIZE)
-    after = {"x": x, "laden": (laden & ~dropped | lifted).astype(int), "stack": stack}
-    return after, rewards, broken | (stack[:, -1] == CRATES)
-
-
-def observed(s: State) -> np.ndarray:
-    parts = s["x"][:, None] == np.arange(COLUMNS), s["stack"] / CRATES, s["laden"][:, None]
-    return np.concatenate(parts, 1).astype(np.float32)
 
 
 def possible(s: State) -> np.ndarray:
@@ -62,55 +41,6 @@ def made(make: Make, place: Place, count: int = REPLICAS, **kwargs: Any) -> Vect
 
 def any_actions(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(STARTS, STARTS + SIZES, (*shape, 3))
-
-
-# --- steps ---
-
-
-def test_steps_and_masks_are_numpys(make: Make, place: Place, mode: str) -> None:
-    env = made(make, place, autoreset_mode=mode)
-    _, infos = env.reset(seed=2)
-    rng, over, ends, lifts = np.random.default_rng(1), np.zeros(REPLICAS, bool), 0, 0
-    for step in range(120):
-        if mode == "Disabled" and over.any():
-            _, infos = env.reset(options={"reset_mask": moved(over, place)})
-            over[:] = False
-        before = state_of(env)
-        mask = {"action_mask": numpy_of(infos["action_mask"])}
-        actions = drawn(env, rng, mask) if step % 3 else any_actions(rng, REPLICAS)
-        observations, rewards, terminations, truncations, infos = env.step(moved(actions, place))
-        after, paid, ended = moved_on(before, actions)
-        goes = ~over
-        assert_same_bits(numpy_of(rewards)[goes], paid[goes], f"rewards of step {step}")
-        assert_same_bits(numpy_of(terminations)[goes], ended[goes])
-        finished = numpy_of(terminations) | numpy_of(truncations)
-        kept = goes & ~finished if mode == "SameStep" else goes
-        for name, values in state_of(env).items():
-            assert np.array_equal(values[kept], after[name][kept]), name
-        assert_same_bits(numpy_of(observations)[kept], observed(after)[kept])
-        now = possible(state_of(env))
-        now[finished & (mode != "SameStep")] = 1  # the rules are not asked once an episode is over
-        assert_same_bits(numpy_of(infos["action_mask"]), now)
-        assert_same_bits(numpy_of(env.action_mask), now)
-        over = finished if mode != "SameStep" else over
-        ends += int(finished.sum())
-        lifts += int((paid > 0).sum())
-    assert ends > REPLICAS
-    assert lifts > 100
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "int16", "bool"])
-def test_any_type_of_whole_numbers(make: Make, place: Place, dtype: str) -> None:
-    env, other = made(make, place), made(make, place)
-    rng = np.random.default_rng(0)
-    env.reset(seed=5)
-    other.reset(seed=5)
-    for _ in range(20):
-        actions = rng.integers(0, 2, (REPLICAS, 3))
-        steps = env.step(moved(actions.astype(dtype), place)), other.step(moved(actions, place))
-        one, two = ([numpy_of(part) for part in step[:4]] for step in steps)
-        assert_same_bits(one, two)
-    env.check()
 
 
 # --- what is refused ---
@@ -146,32 +76,6 @@ def test_an_element_out_of_range(make: Make, place: Place, what: str) -> None:
             assert np.array_equal(values, state_of(env)[name])
 
 
-def test_a_block_with_an_element_out_of_range(make: Make) -> None:
-    env = make(CRANE, REPLICAS, device="cpu", autoreset_mode="SameStep")
-    env.reset(seed=0)
-    actions = any_actions(np.random.default_rng(0), 6, REPLICAS)
-    env.rollout(6, actions)
-    actions[4, 9, 2] = -1
-    with pytest.raises(ActionError, match=r"step 4 of the block, replica 9: an action is out of range \(\[.* -1\]\)"):
-        env.rollout(6, actions)
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "told"),
-    [
-        (np.zeros(4, int), ValueError, r"actions have shape \(4,\); expected \(4, 3\)"),
-        (np.zeros((4, 2), int), ValueError, r"actions have shape \(4, 2\); expected \(4, 3\)"),
-        (np.zeros((4, 3)), TypeError, "actions have dtype float64; the action space MultiDiscrete"),
-    ],
-)
-def test_what_is_no_array_of_actions(make: Make, given: np.ndarray, error: type[Exception], told: str) -> None:
-    env = make(CRANE, 4, device="cpu")
-    env.reset(seed=0)
-    with pytest.raises(error, match=told):
-        env.step(given)
-    env.step(np.zeros((4, 3), int))
-
-
 @pytest.mark.parametrize(
     "space",
     [MultiDiscrete(np.ones((2, 2), int)), MultiDiscrete(np.zeros(0, int)), gymnasium.spaces.MultiBinary(3)],
@@ -180,22 +84,6 @@ def test_what_is_no_array_of_actions(make: Make, given: np.ndarray, error: type[
 def test_spaces_of_actions_that_there_are_not(tmp_path: Path, space: gymnasium.Space[Any]) -> None:
     with pytest.raises(ValueError, match="Walk-v0: an action space must be Discrete, or a MultiDiscrete or"):
         VectorEnv(walk(tmp_path, more={"action": space}), 2, device="cpu")
-
-
-PYTHON = """
-def reset(s: State, p: Params, random: Random) -> None:
-    s.x, s.k = 0.0, 0
-
-def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
-    STEP
-    return 0.0, False
-
-def observe(s: State, p: Params, observation: Observation) -> None:
-    observation[0] = s.x
-
-def allow(s: State, p: Params, mask: Mask) -> None:
-    mask[ENTRY] = False
-"""
 
 
 @pytest.mark.parametrize(
@@ -207,24 +95,18 @@ def allow(s: State, p: Params, mask: Mask) -> None:
         ("s.x = action[0.5]", 0, "an index must be an int"),
         ("action[0] = 1", 0, "cannot be assigned"),
         ("s.x = action[0]", 10, "index 10 is outside: there are 10 elements"),
-        ("s.x = action[-1] / 2 + action[s.k]", 9, ""),
+        ("s.x = action[-1] / 2 + action[s.count]", 9, ""),
     ],
 )
 def test_mistakes_in_python(tmp_path: Path, step: str, entry: int, told: str) -> None:
-    text = HEADER + PYTHON.replace("STEP", step).replace("ENTRY", str(entry))
-    spec = EnvSpec(
-        id="Walk-v0",
-        header=rules_of(module(text, tmp_path)),
-        state={"x": Field(), "k": Field("int")},
-        observation=Box(-1, 1, (1,), np.float32),
-        action=MultiDiscrete(SIZES, start=STARTS),
-        action_mask=True,
-        max_episode_steps=9,
-    )
+    def spec_of(header: Any) -> EnvSpec:
+        return one_spec(header, action=MultiDiscrete(SIZES, start=STARTS), action_mask=True)
+
+    text = filled(ONE, step) + f"\n\ndef allow(s: State, p: Params, mask: Mask) -> None:\n    mask[{entry}] = False\n"
     if told:
-        with pytest.raises(TranslationError, match=told):
-            VectorEnv(spec, 2, device="cpu")
+        assert told in refusal(text, spec_of, tmp_path)
         return
+    spec = spec_of(rules_of(module(HEADER + text, tmp_path)))
     env = VectorEnv(spec, 2, device="cpu")
     env.reset(seed=0)
     env.step(np.array([[1, 0, 3], [-1, 1, 4]]))
@@ -241,6 +123,7 @@ def test_draws_are_possible_and_the_same_in_one_launch_and_in_many(make: Make, p
     found = []
     for _ in range(40):
         mask = possible(state_of(one))
+        assert_same_bits(numpy_of(one.action_mask), mask)
         actions = numpy_of(one.rollout(1, per_step=True).actions)[0]
         assert actions.dtype == np.int64
         for part, choice in zip(np.split(mask, ENDS[:-1], 1), (actions - STARTS).T, strict=True):
@@ -312,13 +195,15 @@ def test_a_single_environment(make: Make) -> None:
     assert single.action_space == MultiDiscrete(SIZES, start=STARTS)
     (first, infos), (expected, _) = single.reset(seed=3), many.reset(seed=3)
     assert_same_bits(first, expected[0])
+    assert list(infos) == ["action_mask"]
+    before = infos["action_mask"].copy()
     rng = np.random.default_rng(0)
     for given in (tuple, list, np.asarray):
         action = any_actions(rng)
         one, two = single.step(given(action)), many.step(action[None])
         assert_same_bits([one[0], np.float32(one[1])], [two[0][0], two[1][0]])
         assert_same_bits(one[4]["action_mask"], two[4]["action_mask"][0])
-        assert infos["action_mask"].shape == (10,)
+    assert_same_bits(infos["action_mask"], before)
     for wrong in (0, [0, 0], [0, 0, 5], [2, 0, 0], [0.5, 0, 0], np.zeros((1, 3), int), None, [[0], [0, 0]]):
         with pytest.raises(ActionError, match="MultiDiscrete"):
             single.step(wrong)
@@ -327,68 +212,16 @@ def test_a_single_environment(make: Make) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_policies_of_libraries_count_from_zero(make: Make) -> None:
+def test_policies_of_stable_baselines_count_from_zero(make: Make) -> None:
     pytest.importorskip("stable_baselines3")
-    pytest.importorskip("torchrl")
-    pytest.importorskip("skrl")
-    import torch
+    from gpu_envs.adapters import sb3
 
-    from gpu_envs.adapters import sb3, skrl, torchrl
-
-    rng = np.random.default_rng(0)
-    plain = make(CRANE, 5, device="cpu", autoreset_mode="SameStep", output="torch")
+    plain = make(CRANE, 5, device="cpu", autoreset_mode="SameStep")
     stable = sb3.VecEnv(CRANE, num_envs=5, device="cpu", seed=4)
-    wrapped = skrl.Wrapper(CRANE, num_envs=5, device="cpu", seed=4)
-    tensors: Any = torchrl.Env(CRANE, num_envs=5, device="cpu", seed=4)
-    assert stable.action_space == wrapped.action_space == MultiDiscrete(SIZES)
-    assert tuple(tensors.action_spec.shape) == (5, 3)
+    assert stable.action_space == MultiDiscrete(SIZES)
     plain.reset(seed=4)
     stable.reset()
-    wrapped.reset()
-    state = tensors.reset()
-    actions = torch.from_numpy(rng.integers(0, SIZES, (5, 3)))
-    expected = numpy_of(plain.step(actions + torch.from_numpy(STARTS))[1])
-    assert_same_bits(stable.step(actions.numpy())[1], expected)
-    assert_same_bits(numpy_of(wrapped.step(actions)[1][:, 0]), expected)
-    assert_same_bits(numpy_of(tensors.step(state.set("action", actions))["next", "reward"][:, 0]), expected)
+    actions = np.random.default_rng(0).integers(0, SIZES, (5, 3))
+    assert_same_bits(stable.step(actions)[1], plain.step(actions + STARTS)[1])
     assert stable.action_masks().shape == (5, 10)
     stable.close()
-
-
-# --- training and replays ---
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("id", [CRANE, GREENHOUSE])
-def test_policies_take_possible_actions_only(id: str, device: str) -> None:
-    torch = pytest.importorskip("torch")
-    from trainers import small
-
-    from gpu_envs.training.trainer import Trainer
-
-    trainer = Trainer(small(device, id, num_envs=32))
-    trainer.iterate(3)
-    learner: Any = trainer.learners["agent"]
-    storage = trainer.horizon_env.storage["agent"]
-    assert torch.isfinite(learner.figures).all()
-    assert storage.action_mask is not None
-    space = trainer.horizon_env.env.single_action_space
-    masks = torch.split(storage.action_mask[:-1, :, 0], space.nvec.tolist(), -1)
-    for j, mask in enumerate(masks):
-        choices = learner.actions[..., j].long() - int(space.start[j])
-        assert mask.gather(-1, choices.unsqueeze(-1)).all()
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_run_is_evaluated_and_played(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from trainers import small
-
-    from gpu_envs.replays import record
-    from gpu_envs.training import evaluate, train
-
-    folder = tmp_path / "run"
-    train(small("cpu", CRANE, total_steps=256, run_dir=str(folder)))
-    assert evaluate(folder, episodes=4, num_envs=4, device="cpu")["agent"].episodes >= 4
-    for source in (folder, CRANE):
-        assert record(source, replicas=2, steps=5, device="cpu").steps == 5

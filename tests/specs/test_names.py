@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 from nvrtc import H200, nvrtc_missing, ptx_of
-from small_envs import CHASE, chase, walk
+from small_envs import CHASE, WALK, chase, walk
 
 from gpu_envs import Field, Metric, MultiAgentEnv, Param, Uniform, VectorEnv
 from gpu_envs.backend.program import Device
@@ -25,17 +25,26 @@ MEASURE_ONE = "FN void measure(const State& s, const Params& p, Metrics& metrics
 MEASURE_TEAM = "FN void measure(World& w, const Params& p, Team& team, Metrics& metrics) {}"
 
 
-def test_a_parameter_may_have_any_name_that_the_drivers_use(tmp_path: Path, device: str) -> None:
+def test_parameters_and_fields_may_have_any_name_that_the_drivers_use(tmp_path: Path, device: str) -> None:
     names = ("i", "k", "env", "count", "params", "replica", "base", "nothing", "value")
-    step = (
-        f"s.x = real(0){''.join(f' + p.{n} * real({10**j})' for j, n in enumerate(names[:6]))};\n    return {{p.i, 0}};"
+    fields = ("s", "j", "to", "get", "set", "load", "store")
+    total = "".join(f" + p.{n} * real({10**j})" for j, n in enumerate(names[:6]))
+    spec = walk(
+        tmp_path,
+        reset=f"{WALK['reset']} s.at[0] = 0;{''.join(f' s.{n} = 0;' for n in fields)}",
+        step=f"s.x = real(0){total}; s.at[0] += 2;{''.join(f' s.{n} += real(1);' for n in fields)} return {{p.i, 0}};",
+        more={
+            "params": {n: Param(float(j + 1)) for j, n in enumerate(names)},
+            "state": {**{n: Field() for n in ("x", "pace", *fields)}, "at": Field("int", lambda _: 1)},
+        },
     )
-    spec = walk(tmp_path, step=step, more={"params": {n: Param(float(j + 1)) for j, n in enumerate(names)}})
     env = VectorEnv(spec, 3, device=device, i=[0.5, 1.5, 2.5])
     env.reset(seed=0)
     _, rewards, *_ = env.step(np.zeros(3, int))
     assert rewards.tolist() == [0.5, 1.5, 2.5]
     assert np.allclose(env.state["x"], 654320 + np.array([0.5, 1.5, 2.5]))
+    assert all(env.state[name].tolist() == [1] * 3 for name in fields)
+    assert env.state["at"].tolist() == [[2]] * 3
 
 
 def test_a_choice_is_an_enum(tmp_path: Path, device: str) -> None:

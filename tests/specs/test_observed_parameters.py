@@ -60,13 +60,6 @@ def test_rollouts_copies_and_forks_see_them_too(place: Place) -> None:
         assert_same_bits(numpy_of(twin.rollout(30, actions, per_step=True).observations), wanted)
 
 
-def test_one_replica_of_gymnasiums(device: str) -> None:
-    env = gymnasium.make("gpu_envs/CartPole-v1", device=device, gravity=5.0, observe_params=["gravity"])
-    seen, _ = env.reset(seed=0)
-    assert env.observation_space.contains(seen)
-    assert seen[4] == 5
-
-
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("team_id", ["TagContinuous-v0", "TagGridWorld-v0", "CovidEconomy-v0", "RiceN-v0"])
 def test_agents_of_teams_see_them(team_id: str, place: Place, shared: bool) -> None:

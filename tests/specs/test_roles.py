@@ -1,35 +1,19 @@
 """What a role has of its own: fields of the state, and names for its agents."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from harness import Place, numpy_of
-from small_envs import chase
 
 import gpu_envs
 from gpu_envs import Field, NotFiniteError, Param, Role, Rules, TeamSpec
 from gpu_envs.rules import NUM_HUNTERS, NUM_PREY, Params, Row, Team, TeamActions, World
 
 SEEN = Box(-9, 9, (1,), np.float32)
+OWN = {"fear": Field(), "scent": Field(shape=(2,))}
 COUNTS = {"num_hunters": Param(2, minimum=1, fixed=True), "num_prey": Param(3, minimum=1, fixed=True)}
-
-RULES = {
-    "reset": """FOR_EACH_AGENT(i, AGENTS) w.x[i] = i;
-    FOR_EACH_AGENT(k, NUM_PREY) {
-        w.fear[k] = 10 * k;
-        for (int d = 0; d < 2; ++d) w.scent(k, d) = k + d;
-    }""",
-    "step": """FOR_EACH_AGENT(k, NUM_PREY) {
-        w.fear[k] += 1;
-        w.scent(k, 1) += w.x[NUM_HUNTERS + k];
-        w.reward[NUM_HUNTERS + k] = w.fear[k] + real(actions[NUM_HUNTERS + k]);
-    }""",
-    "look": "",
-    "observe": "row[0] = float(w.x[i]);",
-}
 
 
 def reset(w: World, p: Params, team: Team) -> None:  # noqa: ARG001
@@ -52,30 +36,23 @@ def observe(w: World, p: Params, i: int, row: Row) -> None:  # noqa: ARG001
     row[0] = w.x[i]
 
 
-def roles(names: Any = None, state: Any = None) -> dict[str, Any]:
-    own = {"fear": Field(), "scent": Field(shape=(2,))} if state is None else state
-    return {
-        "params": COUNTS,
-        "shared": {},
-        "roles": (
-            Role("hunter", "num_hunters", SEEN, Discrete(3)),
-            Role("prey", "num_prey", SEEN, Discrete(3), state=own, names=names),
-        ),
-    }
-
-
-@pytest.fixture(params=["C++", "Python"])
-def spec(request: Any, tmp_path: Path) -> TeamSpec:
+def chase(names: Any = None, **state: Any) -> TeamSpec:
     """Hunters, and prey that have more than they."""
-    if request.param == "C++":
-        made: TeamSpec = chase(tmp_path, more=roles(), **RULES)
-        return made
-    rules = Rules(reset=reset, step=step, observe=observe)
-    return TeamSpec(id="Chase-v0", header=rules, state={"x": Field()}, max_episode_steps=40, **roles())
+    return TeamSpec(
+        id="Chase-v0",
+        header=Rules(reset=reset, step=step, observe=observe),
+        roles=(
+            Role("hunter", "num_hunters", SEEN, Discrete(3)),
+            Role("prey", "num_prey", SEEN, Discrete(3), state=state or OWN, names=names),
+        ),
+        state={"x": Field()},
+        params=COUNTS,
+        max_episode_steps=40,
+    )
 
 
-def test_a_role_has_fields_of_its_own(spec: TeamSpec, place: Place) -> None:
-    env = gpu_envs.MultiAgentEnv(spec, 5, device=place.device, output=place.output, num_prey=4)
+def test_a_role_has_fields_of_its_own(place: Place) -> None:
+    env = gpu_envs.MultiAgentEnv(chase(), 5, device=place.device, output=place.output, num_prey=4)
     env.reset(seed=0)
     assert tuple(env.state["fear"].shape) == (5, 4)
     assert tuple(env.state["scent"].shape) == (5, 4, 2)
@@ -89,19 +66,19 @@ def test_a_role_has_fields_of_its_own(spec: TeamSpec, place: Place) -> None:
         np.testing.assert_array_equal(numpy_of(env.state["scent"])[:, :, 1], [scent] * 5)
 
 
-def test_what_is_not_finite_is_its_agents(spec: TeamSpec) -> None:
-    env = gpu_envs.MultiAgentEnv(spec, 2, device="cpu", checking=True)
+def test_what_is_not_finite_is_its_agents() -> None:
+    env = gpu_envs.MultiAgentEnv(chase(), 2, device="cpu", checking=True)
     env.reset(seed=0)
     env.state["fear"][1, 2] = np.inf
     with pytest.raises(NotFiniteError, match=r"replica 1, prey_2, step 1 of its episode: 'fear' of the state is inf"):
         env.step({"hunter": np.zeros((2, 2), int), "prey": np.zeros((2, 3), int)})
 
 
-def test_agents_have_names(tmp_path: Path) -> None:
+def test_agents_have_names() -> None:
     def named(params: Any) -> list[str]:
         return ["Hazel", "Fiver", "Bigwig", "Pipkin"][: params["num_prey"]]
 
-    env = gpu_envs.MultiAgentEnv(chase(tmp_path, more=roles(named), **RULES), 2, device="cpu", num_prey=4)
+    env = gpu_envs.MultiAgentEnv(chase(named), 2, device="cpu", num_prey=4)
     assert env.possible_agents == ["hunter_0", "hunter_1", "Hazel", "Fiver", "Bigwig", "Pipkin"]
     env.reset(seed=0)
     wrong = {"hunter": np.zeros((2, 2), int), "prey": np.array([[0, 0, 0, 0], [0, 0, 9, 0]])}
@@ -119,14 +96,14 @@ def test_agents_have_names(tmp_path: Path) -> None:
         (lambda p: p["rabbits"], "the role 'prey': names: <lambda> asks for the parameter 'rabbits'"),
     ],
 )
-def test_names_that_cannot_be(tmp_path: Path, names: Any, said: str) -> None:
+def test_names_that_cannot_be(names: Any, said: str) -> None:
     with pytest.raises(ValueError, match="Chase-v0") as caught:
-        gpu_envs.MultiAgentEnv(chase(tmp_path, more=roles(names), **RULES), device="cpu")
+        gpu_envs.MultiAgentEnv(chase(names), device="cpu")
     assert said in str(caught.value)
 
 
-def test_fields_that_cannot_be(tmp_path: Path) -> None:
+def test_fields_that_cannot_be() -> None:
     with pytest.raises(ValueError, match=r"\['x'\] named more than once"):
-        chase(tmp_path, more=roles(state={"x": Field()}), **RULES)
+        chase(x=Field())
     with pytest.raises(TypeError, match="the role 'prey': state: 'fear' is 3; give a Field"):
-        chase(tmp_path, more=roles(state={"fear": 3}), **RULES)
+        chase(fear=3)

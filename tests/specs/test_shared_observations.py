@@ -98,14 +98,9 @@ def test_parts_make_whole_rows(spec: TeamSpec, place: Place, mode: str) -> None:
             same(told["final_obs"], infos["final_obs"], infos["final_shared"], present)
     first = numpy_of(parts.state["x"])[:, :1] + np.arange(70, dtype=np.float32)
     np.testing.assert_array_equal(numpy_of(parts.shared_observations["prey"])[:, 1:], first)
-
-
-def test_assigning_and_observing(spec: TeamSpec, place: Place) -> None:
-    env = both(spec, place)[1]
-    env.reset(seed=0)
-    env.state["weather"] = 0.5
-    env.observe()
-    assert (numpy_of(env.shared_observations["hunter"])[:, 0] == 0.5).all()
+    parts.state["weather"] = 0.5
+    parts.observe()
+    assert (numpy_of(parts.shared_observations["hunter"])[:, 0] == 0.5).all()
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs torch")

@@ -1,7 +1,7 @@
 """Teams whose fields are arrays, whose rules read tables and say what is possible: against their rules in NumPy."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +11,10 @@ import pytest
 from carriers import CARRIERS, FIRST_CHOICE, HOLDS, PIT, Replica, path
 from gymnasium.spaces import Box, Discrete, MultiBinary
 from harness import (
-    DEVICES,
     HAS_CUDA,
     Array,
-    Place,
     assert_all_same,
     assert_same_bits,
-    empty,
-    moved,
     numpy_of,
 )
 from nvrtc import H200, check, nvrtc_missing
@@ -26,9 +22,7 @@ from nvrtc import H200, check, nvrtc_missing
 import gpu_envs
 from gpu_envs import MultiAgentEnv, Step, TeamSpec
 from gpu_envs.codegen import AUTORESET_MODES, PRECISIONS, SimulationConfig, TeamLayout, generate, layout_of
-from gpu_envs.registry import known as registry
 
-HOST = Place("cpu", "numpy")
 REPLICAS, STEPS = 5, 40
 
 
@@ -141,10 +135,6 @@ def test_the_rules_in_numpy_give_the_same(variant: Variant, mode: str, device: s
     check_against_numpy(made(variant.params, device=device, autoreset_mode=mode), variant.params)
 
 
-def test_the_rules_in_numpy_give_the_same_in_float64(device: str) -> None:
-    check_against_numpy(made(device=device, autoreset_mode="SameStep", precision="float64"), {}, np.float64)
-
-
 def check_against_numpy(
     env: MultiAgentEnv, given: Mapping[str, Any], real: type[np.floating[Any]] = np.float32
 ) -> None:
@@ -188,24 +178,14 @@ def check_against_numpy(
         if mode == "SameStep":
             ended[:] = False
         if mode == "Disabled" and ended.any():
-            check_reset_of_some(env, ended, seen, infos["action_mask"])
-            infos = {"action_mask": env.action_mask}
+            seen, infos = env.reset(options={"reset_mask": ended})
+            for k in np.flatnonzero(ended).tolist():
+                fields = fields_of(env)[k]
+                assert_first_state(fields)
+                assert_shown(env, k, Replica(params, fields), everybody, seen, infos["action_mask"], f"reset {k}")
             ended[:] = False
     pits = path(env.state["board"].shape[1])[:, PIT].any()
     assert (counts > (0, 0 if pits else -1, 0)).all()
-
-
-def check_reset_of_some(env: MultiAgentEnv, which: np.ndarray, seen: Any, masks: Any) -> None:
-    """Resets some replicas; the others go on to show what they did."""
-    shown, infos = env.reset(options={"reset_mask": which})
-    for k, fields in enumerate(fields_of(env)):
-        if which[k]:
-            assert_first_state(fields)
-            world = Replica(CARRIERS.check_params(env.params, env.num_envs), fields)
-            assert_shown(env, k, world, np.ones(env.num_agents, bool), shown, infos["action_mask"], f"reset {k}")
-        else:
-            for before, now in ((seen, shown), (masks, infos["action_mask"])):
-                assert_same_bits(joined(env, before, k), joined(env, now, k))
 
 
 def assert_first_state(fields: Mapping[str, np.ndarray]) -> None:
@@ -286,35 +266,7 @@ def test_nvrtc_compiles_every_schedule(variant: Variant) -> None:
     check(generate(layout(variant.params), "multi_agent"), "sm_90a", "float32")
 
 
-@pytest.mark.fast_cases(3)
-@needs_nvrtc
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["several", "spread"])
-def test_nvrtc_compiles_every_mode(name: str, mode: str, precision: str) -> None:
-    check(generate(layout(VARIANTS[name].params, mode, precision), "multi_agent"), "sm_90a", precision)
-
-
 # --- the state, as users meet it ---
-
-
-def test_arrays_have_their_elements_last(device: str) -> None:
-    env = made(device=device)
-    env.reset(seed=0)
-    found = {name: (tuple(array.shape[1:]), str(array.dtype).rpartition(".")[2]) for name, array in env.state.items()}
-    assert found == {
-        "place": ((6,), "int32"),
-        "cargo": ((6, HOLDS), "uint8"),
-        "paid": ((6, 2), "float32"),
-        "met": ((6, 2), "int8"),
-        "visited": ((6, 6), "bool"),
-        "in_game": ((6,), "bool"),
-        "board": ((6,), "int32"),
-        "ledger": ((8,), "int8"),
-        "delivered": ((1,), "int32"),
-        "dearest": ((), "float32"),
-        "elapsed": ((), "int32"),
-    }
-    assert all(len(array) == REPLICAS for array in env.state.values())
 
 
 def test_what_is_assigned_is_what_the_rules_see(device: str) -> None:
@@ -327,6 +279,8 @@ def test_what_is_assigned_is_what_the_rules_see(device: str) -> None:
     env.state["paid"] = rng.random((REPLICAS, 6, 2), np.float32)
     env.set_attr("met", rng.integers(-1, 6, (REPLICAS, 6, 2)))
     env.set_attr("ledger", 3)
+    kinds = {"cargo": "uint8", "met": "int8", "visited": "bool", "board": "int32", "ledger": "int8"}
+    assert {name: str(numpy_of(env.state[name]).dtype) for name in kinds} == kinds
     seen, params = env.observe(), CARRIERS.check_params({}, 1)
     before = fields_of(env)
     masks = env.action_mask
@@ -345,24 +299,6 @@ def test_what_is_assigned_is_what_the_rules_see(device: str) -> None:
         env.state["cargo"] = np.zeros((REPLICAS, 6))
 
 
-def test_a_snapshot_holds_the_arrays(device: str, mode: str) -> None:
-    """A trajectory goes on from it as it went on from where it was taken."""
-    env, other = (made(device=device, autoreset_mode=mode, max_episode_steps=-1, goal=10**6) for _ in range(2))
-    for each in (env, other):
-        each.allow_frozen_steps()
-    rng = np.random.default_rng(1)
-    actions = [draw(env, rng) for _ in range(12)]
-    env.reset(seed=4)
-    other.reset(seed=5)
-    for action in actions[:6]:
-        env.step(action)
-    other.set_state(env.get_state())
-    assert_same_bits(env.observe(), other.observe())
-    for action in actions[6:]:
-        assert_same_bits(env.step(action), other.step(action))
-    assert_same_bits(env.get_state(), other.get_state())
-
-
 def test_tables_follow_parameters(device: str) -> None:
     """Another length of the path is another table; the rules read it in the state's precision."""
     for precision in PRECISIONS:
@@ -370,80 +306,7 @@ def test_tables_follow_parameters(device: str) -> None:
         check_against_numpy(env, {"cells": 11, "lines": 11}, np.float32 if precision == "float32" else np.float64)
 
 
-def test_a_reset_may_lay_arrays_out(device: str) -> None:
-    """Of all replicas alike or each its own; what is seen and possible follows."""
-    spec = dataclasses.replace(CARRIERS, layouts=("board", "cargo", "visited"))
-    env, rng = made(spec=spec, device=device), np.random.default_rng(4)
-    board, cargo = rng.integers(0, 9, 6), rng.integers(0, 9, (REPLICAS, 6, HOLDS))
-    visited = rng.random((6, 6)) < 0.5
-    seen, infos = env.reset(seed=1, options={"board": board, "cargo": cargo, "visited": visited})
-    for k, fields in enumerate(fields_of(env)):
-        assert_same_bits(fields["board"], board.astype(np.int32))
-        assert_same_bits(fields["cargo"], cargo[k].astype(np.uint8))
-        assert_same_bits(fields["visited"], visited)
-        world = Replica(CARRIERS.check_params({}, 1), fields)
-        assert_shown(env, k, world, np.ones(6, bool), seen, infos["action_mask"], "laid out")
-
-
 # --- masks ---
-
-
-def test_masks_come_with_every_result(place: Place) -> None:
-    """From reset and step, in the output's library, and live as a property."""
-    env = made(**place._asdict(), autoreset_mode="SameStep")
-    _, infos = env.reset(seed=0)
-    assert {role: tuple(m.shape) for role, m in infos["action_mask"].items()} == {
-        "carrier": (5, 4, 5),
-        "digger": (5, 2, 5),
-    }
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        given = {role: moved(values, place) for role, values in draw(env, rng, infos["action_mask"]).items()}
-        infos = env.step(given)[4]
-        assert env.action_mask is not None
-        for role, mask in infos["action_mask"].items():
-            assert type(mask) is type(moved(np.zeros(1), place))
-            assert str(mask.dtype).rpartition(".")[2] == "int8"
-            assert_same_bits(mask, env.action_mask[role])
-            assert set(np.unique(numpy_of(mask))) <= {0, 1}
-
-
-def test_masks_go_where_the_user_says(place: Place) -> None:
-    if place.device == "cuda" and place.output == "numpy":
-        pytest.skip("NumPy arrays cannot be memory of a GPU")
-    env, plain = (made(**place._asdict(), autoreset_mode="SameStep") for _ in range(2))
-    env.reset(seed=0), plain.reset(seed=0)
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        given = {role: moved(values, place) for role, values in draw(env, rng).items()}
-        own = empty(place, (5, 4, 5), "int8")
-        infos = env.step(given, out=Step(action_mask={"carrier": own}))[4]
-        assert infos["action_mask"]["carrier"] is own
-        assert_same_bits(infos["action_mask"], plain.step(given)[4]["action_mask"])
-    with pytest.raises(TypeError, match=r"out\.action_mask\['digger'\] has dtype .*; expected int8"):
-        env.step(given, out=Step(action_mask={"digger": empty(place, (5, 2, 5), "uint8")}))
-
-
-def test_numpy_masks_are_the_callers(device: str) -> None:
-    env = made(device=device)
-    _, infos = env.reset(seed=0)
-    before = {role: mask.copy() for role, mask in infos["action_mask"].items()}
-    for _ in range(5):
-        env.step(draw(env, np.random.default_rng(0)))
-    assert_same_bits(before, infos["action_mask"])
-
-
-def test_what_is_forbidden_is_no_offence(device: str) -> None:
-    """The rules decide what comes of it; only numbers that are no choice are refused."""
-    env = made(device=device)
-    _, infos = env.reset(seed=0)
-    masks = {role: numpy_of(mask) for role, mask in infos["action_mask"].items()}
-    forbidden = {"carrier": np.argmin(masks["carrier"], -1) + FIRST_CHOICE, "digger": np.zeros((5, 2, 2), int)}
-    assert (masks["carrier"].min(-1) == 0).all()  # nobody carries anything to put down
-    env.step(forbidden)
-    env.check()
-    with pytest.raises(gpu_envs.ActionError, match="out of range"):
-        env.step({**forbidden, "carrier": forbidden["carrier"] - FIRST_CHOICE})
 
 
 def unmasked(**changes: Any) -> TeamSpec:
@@ -507,43 +370,11 @@ def test_observations_are_float32_boxes_of_one_dimension(space: gymnasium.Space[
 # --- PettingZoo ---
 
 
-@pytest.fixture
-def pettingzoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The adapter, which learns of the team after it was imported; both forget it again."""
-    pytest.importorskip("pettingzoo")
-    from pettingzoo import aec_registry, parallel_registry
-
-    from gpu_envs.adapters import pettingzoo as adapter
-
-    monkeypatch.setattr(registry, "SPECS", dict(registry.SPECS))
-    gpu_envs.register(CARRIERS)
-    yield adapter
-    for known in (aec_registry, parallel_registry):
-        known.pop("gpu_envs/Carriers-v0", None)
-    vars(adapter).pop("carriers_v0", None)
-
-
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-def test_pettingzoos_own_tests_pass(pettingzoo: Any, device: str) -> None:
-    from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
-
-    parallel_api_test(pettingzoo.parallel_env("Carriers-v0", device=device), 60)
-    parallel_seed_test(lambda: pettingzoo.parallel_env("Carriers-v0", device=device))
-    api_test(pettingzoo.env("Carriers-v0", device=device), 60)
-    seed_test(lambda: pettingzoo.env("Carriers-v0", device=device))
-
-
-def test_pettingzoo_knows_the_team_by_its_name(pettingzoo: Any) -> None:
-    from pettingzoo import make
-
-    env = make("parallel", "gpu_envs/Carriers-v0", carriers=2)
-    assert env.possible_agents == ["carrier_0", "carrier_1", "digger_0", "digger_1"]
-    assert make("aec", "gpu_envs/Carriers-v0").possible_agents[-1] == "digger_1"
-    assert pettingzoo.carriers_v0.parallel_env().metadata["name"] == "carriers_v0"
-
-
-def test_each_agent_is_told_its_mask(pettingzoo: Any, device: str) -> None:
+@pytest.mark.usefixtures("forgets")
+def test_each_agent_is_told_its_mask(device: str) -> None:
     """One replica's agents, and their spaces, which draw among what is possible; those of ``MultiAgentEnv``."""
+    pettingzoo = pytest.importorskip("gpu_envs.adapters.pettingzoo", exc_type=ImportError)
+    gpu_envs.register(CARRIERS)
     env = pettingzoo.parallel_env("Carriers-v0", device=device)
     batch = made(count=1, device=device, autoreset_mode="Disabled")
     _, infos = env.reset(seed=6)
@@ -571,29 +402,3 @@ def test_each_agent_is_told_its_mask(pettingzoo: Any, device: str) -> None:
         masks = batch.step(everybody)[4]["action_mask"]
         assert list(infos) == names
     assert env.state_space.contains(env.state())
-
-
-@pytest.mark.parametrize("output", ["numpy", "torch"])
-def test_agents_of_many_replicas_are_told_their_masks(pettingzoo: Any, output: str) -> None:
-    if output == "torch":
-        pytest.importorskip("torch")
-    for device in DEVICES:
-        env = pettingzoo.vector_env("Carriers-v0", 5, device=device, output=output)
-        _, infos = env.reset(seed=0)
-        for t in range(4):
-            masks = env.unwrapped.action_mask
-            for name in env.possible_agents:
-                role, _, number = name.partition("_")
-                assert_same_bits(infos[name]["action_mask"], masks[role][:, int(number)])
-            infos = env.step(draw(env.unwrapped, np.random.default_rng(t)))[4]
-
-
-def test_no_masks_no_infos() -> None:
-    pytest.importorskip("pettingzoo")
-    from gpu_envs.adapters.pettingzoo import parallel_env
-
-    env = parallel_env("TagGridWorld-v0", device="cpu")
-    _, infos = env.reset(seed=0)
-    assert infos == {name: {} for name in env.possible_agents}
-    *_, infos = env.step(dict.fromkeys(env.possible_agents, 0))
-    assert infos == {name: {} for name in env.possible_agents}
