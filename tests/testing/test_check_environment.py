@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,25 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from harness import with_package
 from small_envs import CHASE, WALK, chase, walk, wrong
 
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES
 from gpu_envs.errors import display
 from gpu_envs.pictures import Drawing, Picture, disc
-from gpu_envs.testing import (
-    CheckError,
-    builds,
-    check_environment,
-    ends,
-    probe,
-    sameness,
-    values,
-)
-from gpu_envs.testing import (
-    cross_compile as elsewhere,
-)
+from gpu_envs.testing import CheckError, builds, check_environment, ends, probe, sameness, values
+from gpu_envs.testing import cross_compile as elsewhere
 from gpu_envs.testing.portable import to_bytes
 from gpu_envs.testing.report import FailedError, Report
 from gpu_envs.testing.subject import Subject
@@ -79,6 +67,18 @@ def test_what_is_wrong_is_listed() -> None:
     ]
 
 
+@pytest.mark.slow
+def test_all_that_is_wrong_is_listed(tmp_path: Path) -> None:
+    """An observation outside its space, and rules that remember what they did."""
+    step = "static int calls = 0;\n    s.x += real(++calls % 7);\n    return {0, false};"
+    spec = walk(tmp_path, step=step, more={"observation": spaces.Box(0, 1, (2,), np.float32)})
+    with pytest.raises(AssertionError) as caught:
+        check_environment(spec, devices=["cpu"], sanitize=False)
+    assert "- cpu: observations lie in their spaces: the observation[" in str(caught.value)
+    assert "widen the space in the spec" in str(caught.value)
+    assert "- cpu: the same seed gives the same: " in str(caught.value)
+
+
 def test_what_does_not_compile_is_told_and_the_rest_left_out(tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(CheckError, match=r"walk\.cuh:6: error: State has no field 'y'"):
@@ -116,14 +116,9 @@ def test_functions_without_a_mark(text: str, found: list[tuple[int, str]]) -> No
 
 # --- what is outside an array, and what is undefined ---
 
-OUTSIDE = {
-    "table": (
-        "s.x += p.slope[int(s.x * real(8) + real(8))];",
-        "of 'slope', which has 3 elements",
-    ),
-    "map": ("s.x += p.ground(1, int(s.x * real(8)) + 4);", "of 'ground', which has 2 elements"),
-    "array": ("s.cells[int(s.x * real(2)) + 4] = 1;", "of 'cells', which has 9 elements"),
-}
+PARTS = spaces.Dict({"near": spaces.Box(0, 9, (2, 2), np.int32), "far": spaces.Box(0, 255, (3,), np.uint8)})
+BAG = {"state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2)}}
+SLOPE = "s.x += p.slope[int(s.x * real(8) + real(8))];"
 
 
 def astray(tmp_path: Path, line: str) -> Any:
@@ -142,10 +137,39 @@ def astray(tmp_path: Path, line: str) -> Any:
     )
 
 
+OUTSIDE: dict[str, tuple[Callable[[Path, str], Any], str, str]] = {
+    "table": (astray, SLOPE, "of 'slope', which has 3 elements"),
+    "map": (astray, "s.x += p.ground(1, int(s.x * real(8)) + 4);", "of 'ground', which has 2 elements"),
+    "array": (astray, "s.cells[int(s.x * real(2)) + 4] = 1;", "of 'cells', which has 9 elements"),
+    "an array of an agent": (
+        lambda folder, line: chase(
+            folder, more=BAG, reset=CHASE["reset"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}"
+        ),
+        "for (int k = 0; k < 3; ++k) w.bag[i * 2 + k] = 1;",
+        "8 of 'bag', which has 8 elements",
+    ),
+    "row": (
+        lambda folder, line: chase(folder, observe=f"{CHASE['observe']}\n    {line}"),
+        "if (i > 0) row[2] = 0;",
+        "2 of 'the row of observations', which has 2 elements",
+    ),
+    "observation": (
+        lambda folder, line: walk(folder, observe=f"{WALK['observe']}\n    {line}"),
+        "for (int j = 2; j < 4; ++j) observation[j] = 0;",
+        "2 of 'the observation', which has 2",
+    ),
+    "a part of an observation": (
+        lambda folder, line: walk(folder, more={"observation": PARTS}, observe=line),
+        "for (int j = 0; j < 4; ++j) observation.far[j] = 0;",
+        "3 of 'far', which has 3 elements",
+    ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "what"), OUTSIDE.values(), ids=OUTSIDE)
-def test_what_is_outside_an_array(tmp_path: Path, line: str, what: str) -> None:
-    spec = astray(tmp_path, line)
+@pytest.mark.parametrize(("make", "line", "what"), OUTSIDE.values(), ids=OUTSIDE)
+def test_what_is_outside_an_array(tmp_path: Path, make: Callable[[Path, str], Any], line: str, what: str) -> None:
+    spec = make(tmp_path, line)
     found = wrong(builds.undefined_values, spec)
     assert found.startswith(f"{line_of(spec, line)}index ")
     assert what in found
@@ -156,7 +180,7 @@ def test_what_is_outside_an_array_is_found_first(tmp_path: Path) -> None:
     """It could end the process that tests."""
     told: list[str] = []
     with pytest.raises(CheckError, match="of 'slope'"):
-        check_environment(astray(tmp_path, OUTSIDE["table"][0]), devices=["cpu"], sanitize=False, report=told.append)
+        check_environment(astray(tmp_path, SLOPE), devices=["cpu"], sanitize=False, report=told.append)
     assert told[-2] == "skipped  cpu: all else: what was found could crash this process: fix it first"
 
 
@@ -170,37 +194,6 @@ def test_a_teams_field_that_is_written_outside(tmp_path: Path) -> None:
     found = wrong(builds.undefined_values, spec)
     assert found.startswith(f"{line_of(spec, line)}index 4 of 'x', which has 4 elements")
     assert builds.sanitizer("asan") == "" or wrong(builds.sanitized, spec) == found
-
-
-@pytest.mark.slow
-def test_an_agents_array_that_is_written_outside(tmp_path: Path) -> None:
-    line = "for (int k = 0; k < 3; ++k) w.bag[i * 2 + k] = 1;"
-    more = {"state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2)}}
-    spec = chase(tmp_path, more=more, reset=CHASE["reset"] + f"\n    FOR_EACH_AGENT(i, AGENTS) {{\n{line}\n}}")
-    assert wrong(builds.undefined_values, spec).startswith(
-        f"{line_of(spec, line)}index 8 of 'bag', which has 8 elements"
-    )
-
-
-@pytest.mark.slow
-def test_a_row_that_is_written_outside(tmp_path: Path) -> None:
-    spec = chase(tmp_path, observe=CHASE["observe"] + "\n    if (i > 0) row[2] = 0;")
-    assert "index 2 of 'the row of observations', which has 2 elements" in wrong(builds.undefined_values, spec)
-
-
-@pytest.mark.slow
-def test_an_observation_that_is_written_outside(tmp_path: Path) -> None:
-    line = "for (int j = 2; j < 4; ++j) observation[j] = 0;"
-    spec = walk(tmp_path, observe=f"{WALK['observe']}\n    {line}")
-    assert wrong(builds.undefined_values, spec).startswith(
-        f"{line_of(spec, line)}index 2 of 'the observation', which has 2"
-    )
-    parts = spaces.Dict({"near": spaces.Box(0, 9, (2, 2), np.int32), "far": spaces.Box(0, 255, (3,), np.uint8)})
-    line = "for (int j = 0; j < 4; ++j) observation.far[j] = 0;"
-    spec = walk(tmp_path, "Look-v0", more={"observation": parts}, observe=line)
-    assert wrong(builds.undefined_values, spec).startswith(
-        f"{line_of(spec, line)}index 3 of 'far', which has 3 elements"
-    )
 
 
 def test_flags_are_tried_on_code_that_stays() -> None:
@@ -262,6 +255,8 @@ def test_every_autoreset_mode_is_played(tmp_path: Path, capfd: pytest.CaptureFix
 
 # --- what is not set ---
 
+IMAGE = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
+
 
 @pytest.mark.slow
 def test_a_field_that_reset_leaves_out(tmp_path: Path) -> None:
@@ -309,9 +304,8 @@ def test_a_row_that_is_not_written_whole(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_part_that_is_not_written_whole(tmp_path: Path) -> None:
-    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
     paint = "observation.place[0] = 0;\n    for (int j = 0; j < 20; ++j) if (j != 7) observation.image[j] = 1;"
-    found = wrong(builds.undefined_values, walk(tmp_path, more={"observation": parts}, observe=paint))
+    found = wrong(builds.undefined_values, walk(tmp_path, more={"observation": IMAGE}, observe=paint))
     assert "element [1][2] of the observation 'image' of replica 0 was not written" in found
     found = wrong(builds.undefined_values, walk(tmp_path, "Short-v0", observe="observation[1] = 0;"))
     assert "observations[0] of replica 0" in found
@@ -324,18 +318,6 @@ def test_rules_with_memory_of_their_own(tmp_path: Path) -> None:
 
 
 # --- values ---
-
-
-def test_a_number_that_is_none(tmp_path: Path) -> None:
-    broken = CHASE["step"] + "\n    FOR_EACH_AGENT(i, AGENTS) { if (i == 2 && w.elapsed == 5) w.x[i] = log(real(-1)); }"
-    found = wrong(values.finite, chase(tmp_path, step=broken), "cpu")
-    assert "replica 0, prey_1, step 5 of its episode: 'x' of the state is nan" in found
-
-
-def test_an_observation_outside_its_space(tmp_path: Path) -> None:
-    found = wrong(values.spaces, walk(tmp_path, more={"observation": spaces.Box(-1, 1, (2,), np.float32)}), "cpu")
-    assert "the observation[0] of replica" in found
-    assert "its space allows -1.0 to 1.0: widen the space" in found
 
 
 def test_an_agents_observation_outside_its_space(tmp_path: Path) -> None:
@@ -379,22 +361,15 @@ def test_masks(
 
 @pytest.mark.slow
 def test_several_observations_pass(tmp_path: Path) -> None:
-    parts = spaces.Dict({"place": spaces.Box(-8, 8, (1,), np.float32), "image": spaces.Box(0, 255, (4, 5), np.uint8)})
     paint = (
         "observation.place[0] = float(s.x);\n    for (int j = 0; j < 20; ++j) observation.image[j] = u8(j + int(s.x));"
     )
-    spec = walk(tmp_path, more={"observation": parts}, observe=paint)
-    for check in (
-        values.spaces,
-        sameness.seeds,
-        sameness.independence,
-        sameness.observations,
-        sameness.rollouts,
-        ends.ends,
-    ):
+    spec = walk(tmp_path, more={"observation": IMAGE}, observe=paint)
+    alike = (sameness.seeds, sameness.independence, sameness.observations, sameness.rollouts)
+    for check in (values.spaces, *alike, ends.ends):
         assert wrong(check, spec, "cpu") == "", check
     assert wrong(builds.undefined_values, spec) == ""
-    small = spaces.Dict({"place": parts["place"], "image": spaces.Box(0, 5, (4, 5), np.uint8)})
+    small = spaces.Dict({"place": IMAGE["place"], "image": spaces.Box(0, 5, (4, 5), np.uint8)})
     found = wrong(values.spaces, walk(tmp_path, more={"observation": small}, observe=paint), "cpu")
     assert found.startswith("the observation 'image'[")
 
@@ -444,22 +419,7 @@ def test_ends_are_counted(tmp_path: Path) -> None:
     assert "may never end" in ends.ends(Subject(endless, 9, 60, 0, {}), "cpu")
 
 
-# --- the command, and what is given ---
-
-
-@pytest.mark.slow
-def test_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpu_envs", "check", "--device", "cpu", "--steps", "5", "--no-sanitize"]
-    done = subprocess.run(
-        [*command, "MountainCarContinuous-v0"],
-        env=with_package(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed   cpu: replicas are independent: " in done.stdout
+# --- what is given, and what is said ---
 
 
 def test_a_name_that_is_none() -> None:
@@ -491,8 +451,4 @@ def test_a_name_that_is_none() -> None:
     ],
 )
 def test_reports_are_told_in_a_sentence(said: str, told: str) -> None:
-    assert told in explained(said)
-
-
-def explained(said: str) -> str:
-    return builds.explained(said, -11)
+    assert told in builds.explained(said, -11)

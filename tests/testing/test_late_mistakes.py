@@ -13,7 +13,11 @@ import gpu_envs
 from gpu_envs.testing import builds, check_environment, sameness, values
 from gpu_envs.testing.subject import Subject
 
-CLOCK: dict[str, Any] = {"state": {"x": gpu_envs.Field(), "clock": gpu_envs.Field("int")}, "max_episode_steps": 300}
+CLOCK: dict[str, Any] = {
+    "state": {"x": gpu_envs.Field(), "clock": gpu_envs.Field("int")},
+    "tables": {"toll": gpu_envs.Table([1.0])},
+    "max_episode_steps": 300,
+}
 START = "s.x = random.uniform(real(-1), real(1));\n    s.clock = 0;"
 SHOWN = "observation[0] = 0;\n    observation[1] = 0;"
 
@@ -25,20 +29,14 @@ def clocked(folder: Path, step: str, **changes: Any) -> Any:
     return walk(folder, more=CLOCK | changes, step=f"real reward = 0;\n    {step}", **bodies)
 
 
-LATE = {
-    "after step 60": ("s.x += p.toll[s.clock / 61];", {"tables": {"toll": gpu_envs.Table([1.0])}}),
-    "at the last step": ("s.x += p.toll[s.clock / 300];", {"tables": {"toll": gpu_envs.Table([1.0])}}),
-    "without a limit": (
-        "s.x += p.toll[s.clock / 900];",
-        {"tables": {"toll": gpu_envs.Table([1.0])}, "max_episode_steps": None},
-    ),
-    "in the longest episode": (
-        "s.x += p.toll[s.clock / 399];",
-        {"tables": {"toll": gpu_envs.Table([1.0])}, "longest_episode": 400},
-    ),
+LATE: dict[str, tuple[str, dict[str, Any]]] = {
+    "after step 60": ("s.x += p.toll[s.clock / 61];", {}),
+    "at the last step": ("s.x += p.toll[s.clock / 300];", {}),
+    "without a limit": ("s.x += p.toll[s.clock / 900];", {"max_episode_steps": None}),
+    "in the longest episode": ("s.x += p.toll[s.clock / 399];", {"longest_episode": 400}),
     "after many steps one way": (
         "s.x += action ? real(0.01) : real(-0.01);\n    reward = p.toll[s.x > real(1.9)];",
-        {"tables": {"toll": gpu_envs.Table([1.0])}},
+        {},
     ),
 }
 
