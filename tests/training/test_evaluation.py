@@ -1,10 +1,14 @@
-"""Evaluations: full episodes, equally many of every replica, so that short ones are no likelier to be counted."""
+"""Evaluations: full episodes, equally many of every replica, so that short ones are no likelier to be counted.
+
+And the policies of a run in a loop of the user's.
+"""
 
 import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
@@ -22,19 +26,6 @@ from gpu_envs.training import RunDirectory, Trainer, evaluate, load_policies, re
 from gpu_envs.training.rollout import evaluation  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def test_short_episodes_are_no_likelier_to_be_counted(device: str) -> None:
-    """Of an undecided policy: 1,600 first episodes, and 100 of each of 16 replicas, have the same mean."""
-    trainer = Trainer(small(device))
-    first = trainer.evaluate(1600, seed=1, greedy=False)["agent"]
-    many = trainer.evaluate(1600, seed=2, num_envs=16, greedy=False)["agent"]
-    assert first.episodes == many.episodes == 1600
-    apart = abs(first.mean - many.mean) / math.hypot(first.interval, many.interval)
-    assert apart < 2  # nearly four deviations
-    assert 18 < first.mean < 28  # CartPole under random actions lasts about 22 steps
-    assert first.mean == first.length
-    assert first.interval == pytest.approx(1.96 * first.std / 40)
 
 
 def test_a_run_with_drawn_parameters_is_evaluated_and_shown(tmp_path: Path, device: str) -> None:
@@ -67,35 +58,18 @@ def test_the_numbers_of_a_plain_loop(episodes: int, num_envs: int | None, env: s
     other = gpu_envs.make(env, count, device=device, output="torch", autoreset_mode="SameStep", **config.params)
     observations, _ = other.reset(seed=derived_seed(11, "evaluation"))
     teams = env == GRID
-    episodes_of: dict[str, list[list[tuple[float, float]]]] = {
-        name: [[] for _ in range(count)] for name in trainer.learners
-    }
-    running: dict[str, Any] = {}
-
-    def of(array: Any, role: str) -> np.ndarray:
-        found: np.ndarray = numpy_of(array[role]) if teams else numpy_of(array)[:, None]
-        return found
-
+    episodes_of: dict[str, list[list[list[float]]]] = {name: [[] for _ in range(count)] for name in trainer.learners}
     while any(len(one) < each for of_role in episodes_of.values() for one in of_role):
         actions: Any = {}
         for name, learner in trainer.learners.items():
             rows = (observations[name] if teams else observations).reshape(-1, learner.policy_rows.features)
             with torch.no_grad():
                 actions[name] = learner.module(rows)[0].argmax(-1).view(count, -1)
-        observations, rewards, terminations, truncations, infos = other.step(
-            actions if teams else actions["agent"][:, 0]
-        )
-        over = numpy_of(infos["_final_obs"])
-        for name in trainer.learners:
-            reward = of(rewards, name).astype(np.float64)
-            total, length = running.get(name, (np.zeros_like(reward), np.zeros_like(reward)))
-            out = running.get(f"{name} out", np.zeros(reward.shape, bool))
-            total, length = total + reward, length + ~out
-            out |= of(terminations, name) | of(truncations, name)
-            for replica in np.flatnonzero(over):
-                episodes_of[name][replica].append((total[replica].mean(), length[replica].mean()))
-            total[over], length[over], out[over] = 0, 0, False
-            running |= {name: (total, length), f"{name} out": out}
+        observations, *_, infos = other.step(actions if teams else actions["agent"][:, 0])
+        for name, by_replica in episodes_of.items():
+            both = [infos["episode"][key][name] if teams else infos["episode"][key] for key in ("r", "l")]
+            for replica in np.flatnonzero(numpy_of(infos["_episode"])):
+                by_replica[replica].append([each[replica].double().mean().item() for each in both])
     assert set(found) == set(trainer.learners)
     for name, by_replica in episodes_of.items():
         counted = np.array([one[:each] for one in by_replica]).reshape(-1, 2)
@@ -137,21 +111,16 @@ def test_an_evaluation_is_of_its_seed_and_leaves_training_alone(device: str) -> 
     assert_same_bits(timeless(undisturbed.state()), timeless(trainer.state()))
 
 
-@pytest.mark.parametrize(("episodes", "num_envs", "counted"), [(1, None, 1), (7, 3, 9), (6, 100, 6)])
-def test_at_least_as_many_as_asked_for(episodes: int, num_envs: int | None, counted: int, device: str) -> None:
-    result = Trainer(small(device)).evaluate(episodes, num_envs=num_envs)["agent"]
-    assert result.episodes == counted
-    if counted == 1:
-        assert (result.std, result.interval) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"episodes": 0}, "episodes is 0"), ({"num_envs": 0}, "num_envs is 0"), ({"num_envs": -1}, "num_envs is -1")],
-)
-def test_no_episodes_are_refused(arguments: dict[str, Any], message: str, device: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Trainer(small(device)).evaluate(**arguments)
+def test_at_least_one_and_as_many_as_asked_for(device: str) -> None:
+    trainer = Trainer(small(device))
+    one = trainer.evaluate(1)["agent"]
+    assert (one.episodes, one.std, one.interval) == (1, 0.0, 0.0)
+    for episodes, num_envs, counted in ((7, 3, 9), (6, 100, 6)):
+        assert trainer.evaluate(episodes, num_envs=num_envs)["agent"].episodes == counted
+    for name, number in (("episodes", 0), ("num_envs", 0), ("num_envs", -1)):
+        wrong: dict[str, Any] = {name: number}
+        with pytest.raises(ValueError, match=f"{name} is {number}"):
+            trainer.evaluate(**wrong)
 
 
 def test_an_episode_without_an_end_is_given_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,23 +144,16 @@ def test_a_run_is_evaluated_as_its_trainer_would(env: str, tmp_path: Path, devic
     assert evaluate(run, episodes=12, device=device, seed=5) != evaluate(run, episodes=12, device=device, seed=6)
 
 
-def test_others_may_take_part_in_an_evaluation(tmp_path: Path, device: str) -> None:
-    run = str(tmp_path / "run")
-    train(small(device, GRID, total_steps=1, run_dir=run), progress=False)
-    own = evaluate(run, episodes=5, device=device)
-    assert evaluate(run, episodes=5, device=device, policies={"runner": "random"}) != own
-    assert evaluate(run, episodes=5, device=device, policies={"runner": f"frozen:{run}"}) == own
-    with pytest.raises(CheckpointError, match="has no policy 'x'; it has tagger, runner"):
-        evaluate(run, episodes=5, device=device, policies={"runner": "x"})
-    with pytest.raises(ValueError, match=r"Did you mean 'runner'\?"):
-        evaluate(run, episodes=5, device=device, policies={"runer": "random"})
-
-
-def test_a_frozen_policy_needs_its_run_no_longer(tmp_path: Path, device: str) -> None:
+def test_frozen_policies_take_part_and_need_their_run_no_longer(tmp_path: Path, device: str) -> None:
     source, run = tmp_path / "source", str(tmp_path / "run")
-    train(small(device, GRID, total_steps=1, run_dir=str(source), seed=4), progress=False)
     policies = {"runner": f"frozen:{source}"}
-    train(small(device, GRID, total_steps=1, run_dir=run, policies=policies), progress=False)
+    for folder, others in ((str(source), {}), (run, policies)):
+        train(small(device, GRID, total_steps=1, run_dir=folder, policies=others), progress=False)
+    own = evaluate(source, episodes=5, device=device)
+    assert evaluate(source, episodes=5, device=device, policies={"runner": "random"}) != own
+    assert evaluate(source, episodes=5, device=device, policies=policies) == own
+    with pytest.raises(CheckpointError, match="has no policy 'x'; it has tagger, runner"):
+        evaluate(source, episodes=5, device=device, policies={"runner": "x"})
     before = evaluate(run, episodes=5, device=device)
     shutil.rmtree(source)
     assert evaluate(run, episodes=5, device=device) == before
@@ -248,3 +210,53 @@ def test_a_shortage_in_an_evaluation_names_its_replicas(device: str, monkeypatch
     message = f"^100 replicas need more than there is on {trainer.device}: lower num_envs to 50 "
     with pytest.raises(MemoryError, match=message):
         trainer.evaluate(200, num_envs=100)
+
+
+# --- in a loop of the user's ---
+
+
+@pytest.fixture(scope="module")
+def negotiating(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with action masks and parts of observations, trained for a moment; other games are in tests/replays."""
+    folder = tmp_path_factory.mktemp("runs") / "RiceN-v0"
+    params = {"num_regions": 3, "negotiation": True}
+    train(small("cpu", "RiceN-v0", total_steps=8 * 16, run_dir=str(folder), params=params), progress=False)
+    return folder
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiating: Path) -> None:
+    found = evaluate(negotiating, episodes=6, greedy=greedy, device=device, seed=5)
+    policies = load_policies(negotiating, device=device)
+    env = policies.make(6, autoreset_mode="SameStep")
+    act = policies.acting_in(env, greedy=greedy, seed=5)
+    observations, _ = env.reset(seed=derived_seed(5, "evaluation"))
+    infos: dict[str, Any] = {"_episode": torch.zeros(6)}
+    while not infos["_episode"].any():  # all episodes are equally long
+        observations, *_, infos = env.step(act(observations))
+    returns = {role: each.double().mean().item() for role, each in infos["episode"]["r"].items()}
+    assert returns == {role: pytest.approx(each.mean, rel=1e-12) for role, each in found.items()}
+
+
+def test_environments_that_do_not_fit_are_refused(negotiating: Path) -> None:
+    policies = load_policies(negotiating, device="cpu")
+    for env, message in (
+        (gpu_envs.make("RiceN-v0", 2, device="cpu", output="numpy"),
+         r"arrays of numpy, .* make it with output='torch', or by make"),
+        (gymnasium.make("CartPole-v1"), r"arrays of another library, "),
+        (gpu_envs.make("RiceN-v0", 2, device="cpu", output="torch", negotiation=True),
+         r"act for 3 region of \d+ features .*, and the environment has 27 region"),
+        (gpu_envs.make("CartPole-v1", 2, device="cpu", output="torch"),
+         r"act for 3 region .*, and the environment has 1 agent"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            policies.acting_in(env)
+
+
+@pytest.mark.cuda
+def test_the_device_is_that_of_the_environment(device: str, negotiating: Path) -> None:
+    if device == "cpu":
+        pytest.skip("needs a CUDA device")
+    policies = load_policies(negotiating, device="cpu")
+    with pytest.raises(ValueError, match=r"the environment is on cuda:0, and the policies are on cpu; load them with"):
+        policies.acting_in(gpu_envs.make("CartPole-v1", 2, device="cuda", output="torch"))

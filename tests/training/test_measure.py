@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +17,6 @@ from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.operations.advantage import MOMENTS, Advantages  # noqa: E402
 from gpu_envs.training.operations.measure import FIGURES, Measure  # noqa: E402
 from gpu_envs.training.operations.ops import SUMS  # noqa: E402
-from gpu_envs.training.policies.networks import PolicyNetworks  # noqa: E402
-from gpu_envs.training.policies.parts import Parts, Split, raise_to_largest  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 
 Tensor = Any
@@ -26,21 +25,17 @@ OFF = 1e-6
 """What moments may be off by, relative to the deviation, whatever the mean: some roundings to float32."""
 
 
-def computed(
-    rewards: Tensor, values: Tensor, alive: Tensor | None, measure: Measure, threads: int | None = None
-) -> list[Tensor]:
-    """Advantages, which without discounts are rewards less values, and returns; rows' moments are left behind."""
-    ends = torch.zeros_like(rewards, dtype=torch.bool)
-    found = [torch.empty_like(rewards), torch.empty_like(rewards)]
-    advantages, returns = found
-    Advantages(str(rewards.device), threads).compute(
+def measured(
+    rewards: Tensor, values: Tensor, alive: Tensor | None = None, threads: int | None = None, group: Any = None
+) -> tuple[Measure, Tensor, Tensor]:
+    """With advantages, which without discounts are rewards less values, and returns."""
+    place, ends = str(rewards.device), torch.zeros_like(rewards, dtype=torch.bool)
+    measure = Measure(rewards.new_full((MOMENTS, rewards.shape[1]), 7.0), place, threads, group or Group())
+    advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
+    Advantages(place, threads).compute(
         rewards, values, ends, ends, alive, values[-1].clone(), 0.0, 0.0, advantages, returns, moments=measure.moments
     )
-    return found
-
-
-def measured(rows: int, device: Any, threads: int | None = None, group: Group | None = None) -> Measure:
-    return Measure(torch.full((MOMENTS, rows), 7.0, device=device), str(device), threads, group or Group())
+    return measure, advantages, returns
 
 
 def written(measure: Measure) -> tuple[list[float], dict[str, float]]:
@@ -85,18 +80,14 @@ def test_moments(steps: int, rows: int, mean: float, spread: float, dead: bool, 
         rewards = rewards.where(alive, math.nan)
         values[0] = values[0].where(alive[0], math.nan)
         values[1:-1] = values[1:-1].where(alive[:-1] | alive[1:], math.nan)  # of no use to those who still were there
-    measure = measured(rows, rewards.device)
-    advantages, returns = computed(rewards, values, alive, measure)
-    check(measure, advantages, returns, alive)
+    check(*measured(rewards, values, alive), alive)
 
 
 def test_moments_of_equal_numbers_and_of_none(device: str) -> None:
     """Nothing is a number of 0 samples, of which nobody asks."""
     rewards, values = torch.full((20, 300), 0.1, device=resolve_device(device)), torch.zeros(21, 300, device=device)
-    measure = measured(300, rewards.device)
     for alive in (None, torch.zeros_like(rewards, dtype=torch.bool)):
-        computed(rewards, values, alive, measure)
-        (mean, inverse), figures = written(measure)
+        (mean, inverse), figures = written(measured(rewards, values, alive)[0])
         assert mean == (np.float32(0.1) if alive is None else 0.0)
         assert inverse == np.float32(1e8)
         assert figures["explained_variance"] == 1.0
@@ -107,9 +98,7 @@ def test_moments_of_what_is_no_number_are_none(wrong: float, device: str) -> Non
     for row in (0, 299):
         rewards, values = horizon(20, 300, 0, 1, device)
         rewards[7, row] = wrong
-        measure = measured(300, rewards.device)
-        computed(rewards, values, None, measure)
-        normaliser, figures = written(measure)
+        normaliser, figures = written(measured(rewards, values)[0])
         assert not all(map(math.isfinite, normaliser))
         assert math.isnan(figures["explained_variance"])
 
@@ -118,8 +107,7 @@ def test_a_measurement_is_the_same_every_time(device: str) -> None:
     rewards, values = horizon(20, 40_000, 5, 1, device)
     found = []
     for threads in (1, 2, 2):
-        measure = measured(40_000, rewards.device, threads)
-        computed(rewards, values, None, measure, threads)
+        measure, *_ = measured(rewards, values, threads=threads)
         found.append((measure.moments.clone(), written(measure)))
     for other in found[1:]:
         assert torch.equal(found[0][0], other[0])
@@ -128,8 +116,7 @@ def test_a_measurement_is_the_same_every_time(device: str) -> None:
 
 def test_a_measurement_begins_the_figures(device: str) -> None:
     rewards, values = horizon(4, 30, 0, 1, device)
-    measure = measured(30, rewards.device)
-    computed(rewards, values, None, measure)
+    measure, *_ = measured(rewards, values)
     for largest in (3.5, 0.0, math.nan):
         measure.largest.fill_(largest)
         _, figures = written(measure)
@@ -161,10 +148,9 @@ def test_moments_of_several_processes(empty: int | None, device: str) -> None:
 
     found: list[Any] = []
     for span in spans:
-        some: Any = Two()
-        measure = measured(span.stop - span.start, rewards.device, None, some)
-        given, worth, present = (part[:, span].contiguous() for part in (rewards, values, alive))
-        found.append(computed(given, worth, present, measure))
+        one, two, three = (part[:, span].contiguous() for part in (rewards, values, alive))
+        measure, *both = measured(one, two, three, group=Two())
+        found.append(both)
         last = measure, written(measure)
     assert [part[0].item() for part in told] == [alive[:, span].sum().item() for span in spans]
     advantages, returns = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
@@ -190,35 +176,6 @@ def test_places_are_where_an_episode_was_truncated(steps: int, groups: int, each
     assert places.tolist() == expected.tolist()
 
 
-def test_the_largest_is_of_the_living(device: str) -> None:
-    rows = torch.tensor([[1.0, -2.0], [math.nan, 1.0], [0.5, math.inf], [-3.0, 0.0]], device=resolve_device(device))
-    alive = torch.tensor([True, False, False, True], device=rows.device)
-    largest = torch.zeros(1, device=rows.device)
-    for some, expected in (
-        ([True, False, False, False], 2.0), ([False] * 4, 2.0), (alive.tolist(), 3.0),
-        ([True, False, True, True], math.inf), ([True] * 4, math.nan), ([True, False, False, True], math.nan),
-    ):  # fmt: skip
-        raise_to_largest(largest, rows, torch.tensor(some, device=rows.device))
-        assert largest.item() == pytest.approx(expected, nan_ok=True)
-    whole = torch.zeros(1, device=rows.device)
-    parts = Parts(rows[:, :1].clone(), torch.tensor([[7.0], [8.0]], device=rows.device), 2, Split(1, 1, 0))
-    raise_to_largest(whole, parts, torch.tensor([True, False, False, False], device=rows.device))
-    assert whole.item() == 7.0
-    raise_to_largest(whole, rows[[0, 3]], None)
-    assert whole.item() == 7.0
-
-
-class Idle(PolicyNetworks):
-    """PolicyNetworks that leave everything to nobody, as those in kernels of our own leave nothing to torch."""
-
-    acts_with_value = False
-
-    def act(self, *_: Any, **__: Any) -> None: ...
-    def values(self, *_: Any, **__: Any) -> None: ...
-    def gradient(self, *_: Any, **__: Any) -> None: ...
-    def learn(self, *_: Any, **__: Any) -> None: ...
-
-
 class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Notes what torch does, without what only looks at memory in another way."""
 
@@ -238,7 +195,7 @@ def test_beside_the_networks_torch_has_next_to_nothing_to_do(env: str, device: s
     trainer: Any = Trainer(small(device, env))
     trainer.roll_out()
     for learner in trainer.learners.values():
-        learner.networks = Idle()
+        learner.networks = Mock(acts_with_value=False)  # leaves nothing to torch, as kernels of our own do
     trainer.learn()
     with Noted() as noted:
         trainer.learn()

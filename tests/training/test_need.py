@@ -41,17 +41,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "half the bits": {"env": FIELD, "precision": "bf16", "hidden": (64, 64)},
     "sac": {"env": "Pendulum-v1", "algorithm": "sac", "warm_up": 0, "batch": 64, "slots": 500},
     "td3": {
-        "env": "Pendulum-v1",
-        "algorithm": "td3",
-        "warm_up": 0,
-        "batch": 64,
-        "updates": 2,
-        "exploration": "state",
+        "env": "Pendulum-v1", "algorithm": "td3", "warm_up": 0, "batch": 64, "updates": 2, "exploration": "state",
         "normalise_observations": True,
     },
     "action masks": {"env": "PicturedCorridor-v0"},
     "a team's action masks": {"env": "MaskedTeam-v0"},
-}
+}  # fmt: skip
 
 FEW, MANY = 64, 128
 
@@ -92,21 +87,16 @@ def test_it_is_what_is_allocated(name: str) -> None:
     assert 0.95 * most / 1.3 < many[1] - few[1] < 1.02 * most
 
 
-class Mine(nn.Module):
-    """A policy of the user's own, for CartPole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 200), nn.Tanh(), nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 3))
-
-    def forward(self, observations: Any) -> tuple[Any, Any]:
-        both = self.body(observations)
-        return both[:, :2], both[:, 2]
+@pytest.mark.parametrize("horizon", [16, 64])
+def test_an_off_policy_run_copies_a_number_of_each_observation(horizon: int) -> None:
+    assert need_of(run_of("sac", "cpu", FEW, horizon=horizon), "cpu").copied == 4 * (horizon + 1)
 
 
 def test_a_module_of_the_users_own_counts() -> None:
-    few, many = (taken(run_of("one pass", "cpu", count), {"agent": Mine()}) for count in (FEW, MANY))
-    worked_out = need_of(run_of("one pass", "cpu", MANY), "cpu", {"agent": Mine()})
+    layers = (nn.Linear(4, 200), nn.Tanh(), nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 2))
+    modules, given = {"agent": nn.Sequential(*layers)}, {"algorithm": "pqn", "epochs": 1, "minibatches": 1}
+    few, many = (taken(run_of("plain", "cpu", count, **given), modules) for count in (FEW, MANY))
+    worked_out = need_of(run_of("plain", "cpu", MANY, **given), "cpu", modules)
     assert many[0] - few[0] == worked_out.stored * (MANY - FEW)
     most = worked_out.of(MANY) - worked_out.of(FEW)
     assert 0.5 * most < many[1] - few[1] < most

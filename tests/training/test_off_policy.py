@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpu_envs.training import Trainer  # noqa: E402
-from gpu_envs.training.learners.off_policy import OffPolicyLearner  # noqa: E402
 from gpu_envs.training.operations import small_batch  # noqa: E402
 from gpu_envs.training.operations.optimiser import Adam  # noqa: E402
 from gpu_envs.training.policies.kernel_update import FunctionsUpdate, KernelUpdate, SmallBatchUpdate  # noqa: E402
@@ -253,37 +252,8 @@ def test_ten_updates_are_those_of_plain_torch(
         near(actor.flat, torch.cat([parameter.flatten() for parameter in plain.actor.parameters()]))
 
 
-@pytest.mark.parametrize("wrong", [False, True])
-@pytest.mark.parametrize("algorithm", ["sac", "td3", "ddpg"])
-def test_a_truncated_episode_goes_on_from_its_own_last_observation(algorithm: str, wrong: bool, device: str) -> None:
-    """What follows in the storage is the next episode's first one: by that the aims are others."""
-    config = off_policy(device, algorithm=algorithm, updates=2, batch=512, tau=1e-4, learning_rate=0.0, fused=False)
-    trainer = Trainer(config)
-    learner: Any = trainer.learners["agent"]
-    trainer.roll_out()
-    learner.conclude(trainer.horizon_env.storage)
-    learner.update()
-    storage = trainer.horizon_env.storage["agent"]
-    rows = storage.observations[:-1].flatten(0, 2)
-    seen = learner.batch.observations
-    places = (seen.unsqueeze(1) == rows.unsqueeze(0)).all(2).float().argmax(1)
-    assert torch.equal(rows[places], seen)
-    truncated = storage.truncations.flatten()[places]
-    assert truncated.any()
-    assert storage.final_obs is not None
-    following = storage.observations[1:].flatten(0, 2)[places]
-    last = following if wrong else storage.final_obs.flatten(0, 2)[places]
-    after = torch.where(truncated.unsqueeze(1), last, following)
-    assert torch.equal(after, learner.batch.next_observations) is not wrong
-    aims = learner.gradient_step.td_targets(learner.batch, learner.batch.next_observations, learner.normals[:512])
-    own = learner.gradient_step.td_targets(learner.batch, after, learner.normals[:512])
-    assert torch.equal(aims, own) is not wrong
-    rewards = storage.rewards.flatten()[places]
-    assert torch.equal(learner.batch.returns, rewards)
-    assert torch.allclose(learner.batch.discounts, torch.full_like(rewards, 0.9))  # nothing terminates
-
-
-def test_nothing_is_expected_after_a_termination(device: str) -> None:
+def test_what_is_learnt_from_is_of_one_episode(device: str) -> None:
+    """What follows a truncation is the episode's own last observation, and after a termination nothing is expected."""
     trainer = Trainer(off_policy(device, FIELD, batch=900, slots=60, horizon=30))
     trainer.iterate(1)
     for name in ("tagger", "runner"):
@@ -292,12 +262,17 @@ def test_nothing_is_expected_after_a_termination(device: str) -> None:
         rows = storage.observations[:-1].flatten(0, 2)
         places = torch.cdist(drawn.observations.double(), rows.double()).argmin(1)
         assert torch.equal(rows[places], drawn.observations)
-        terminated = storage.terminations.flatten()[places]
-        assert torch.equal(drawn.discounts == 0, terminated)
+        terminated, truncated = (kind.flatten()[places] for kind in (storage.terminations, storage.truncations))
         assert storage.alive is not None
         assert storage.alive[:-1].flatten()[places].all()
-        if name == "runner":
-            assert terminated.any()
+        assert torch.equal(drawn.returns, storage.rewards.flatten()[places])
+        torch.testing.assert_close(drawn.discounts, torch.where(terminated, 0.0, 0.9))
+        assert terminated.any()
+        assert storage.final_obs is not None
+        following = storage.observations[1:].flatten(0, 2)[places]
+        after = torch.where(truncated.unsqueeze(1), storage.final_obs.flatten(0, 2)[places], following)
+        assert torch.equal(after[~terminated], drawn.next_observations[~terminated])
+        assert not torch.equal(after[~terminated], following[~terminated])
 
 
 @pytest.mark.parametrize(
@@ -321,9 +296,8 @@ def test_kernels_learn_as_torch_does(settings: dict[str, Any]) -> None:
                 tensor[::3] = 0.0
             update.gradient_step.learn(drawn, update.normals, actor=True)
     for name in ours.learners:
-        mine, other = (trainer.learners[name] for trainer in (ours, theirs))
-        assert isinstance(mine, OffPolicyLearner)
-        assert isinstance(other, OffPolicyLearner)
+        both: tuple[Any, Any] = (ours.learners[name], theirs.learners[name])
+        mine, other = both
         assert isinstance(mine.gradient_step, KernelUpdate)
         assert other.why_torch == "they are turned off"
         for one, another in zip(mine.optimisers, other.optimisers, strict=True):
@@ -363,9 +337,8 @@ def test_a_gpus_kernels_learn_as_torch_does(env: str, kind: type, settings: dict
             learner.waits = 0
             learner.update()
     for name in ours.learners:
-        mine, other = (trainer.learners[name] for trainer in (ours, theirs))
-        assert isinstance(mine, OffPolicyLearner)
-        assert isinstance(other, OffPolicyLearner)
+        both: tuple[Any, Any] = (ours.learners[name], theirs.learners[name])
+        mine, other = both
         assert type(mine.gradient_step) is kind
         sizes = [each.numel() for part in ("critics", "actor") for each in getattr(mine.module, part).parameters()]
         gradients = [torch.cat([adam.gradient for adam in each.optimisers[:2]]).split(sizes) for each in (mine, other)]
@@ -391,8 +364,7 @@ def test_a_small_batchs_steps_are_adams(settings: dict[str, Any], monkeypatch: p
     for _ in range(2):
         trainer = Trainer(off_policy("cuda", "Pendulum-v1", graphs=False, **given, **settings))
         trainer.iterate(4)  # warming up: nothing is learnt
-        learner = trainer.learners["agent"]
-        assert isinstance(learner, OffPolicyLearner)
+        learner: Any = trainer.learners["agent"]
         learners.append(learner)
     within, apart = (learner.gradient_step for learner in learners)
     assert isinstance(within, SmallBatchUpdate)

@@ -4,7 +4,6 @@ import copy
 from typing import Any
 
 import pytest
-from harness import HAS_CUDA
 
 torch = pytest.importorskip("torch")
 
@@ -71,21 +70,6 @@ def test_steps_as_torch_does(max_norm: float | None, betas: tuple[float, float],
     assert found.abs().max() < steps * (most * (366 + 20) * EPS + 2 * EPS)
 
 
-def test_the_module_sees_the_steps(device: str) -> None:
-    net = network(device)
-    inputs = torch.ones(2, 7, device=resolve_device(device))
-    before = net(inputs).detach()
-    run = Run(net, device)
-    assert torch.equal(net(inputs), before)
-    run.step(gradients(net, 0))
-    assert not torch.equal(net(inputs), before)
-    assert torch.equal(run.adam.flat, run.flat())
-    # The first step of Adam is the learning rate against each gradient's sign, less what eps takes: 1e-5 / |gradient|.
-    signs = torch.cat([g.ravel().sign() for g in gradients(net, 0)])
-    moved = (run.flat() - torch.cat([p.detach().ravel() for p in network(device).parameters()])) / -RATE * signs
-    assert 0.9 < moved.median() <= 1 + 100 * EPS
-
-
 @pytest.mark.parametrize(("samples", "stop"), [(0.0, 0), (5.0, 1), (0.0, 1)])
 def test_nothing_changes_without_samples_or_when_stopped(samples: float, stop: int, device: str) -> None:
     run, undisturbed = Run(network(device), device), Run(network(device), device)
@@ -100,30 +84,6 @@ def test_nothing_changes_without_samples_or_when_stopped(samples: float, stop: i
     for each in (run, undisturbed):
         each.step(gradients(run.net, 2))
     assert torch.equal(run.flat(), undisturbed.flat())
-
-
-def test_goes_on_from_a_state(device: str) -> None:
-    run = Run(network(device), device)
-    for step in range(3):
-        run.step(gradients(run.net, step), max_norm=0.5)
-    state, other = run.adam.state(), Run(copy.deepcopy(run.net), device)
-    run.step(gradients(run.net, 3), max_norm=0.5)
-    assert state["steps"].item() == 3  # a copy
-    other.adam.load(state)
-    other.step(gradients(run.net, 3), max_norm=0.5)
-    assert torch.equal(run.flat(), other.flat())
-    assert all(torch.equal(a, b) for a, b in zip(run.adam.state().values(), other.adam.state().values(), strict=True))
-
-
-def test_a_learning_rate_on_the_device(device: str) -> None:
-    run = Run(network(device), device)
-    before = run.flat()
-    run.rate.zero_()
-    run.step(gradients(run.net, 0))
-    assert torch.equal(run.flat(), before)
-    run.rate.fill_(1e-3)
-    run.step(gradients(run.net, 0))
-    assert (run.flat() - before).abs().max() < 1.001e-3
 
 
 def test_wrong_states_gradients_and_parameters_are_named(device: str) -> None:
@@ -164,29 +124,3 @@ def test_a_gradient_of_zero_takes_no_step(device: str) -> None:
     run.step([torch.zeros_like(grad) for grad in gradients(run.net, 0)], max_norm=0.5)
     assert torch.equal(run.flat(), before)
     assert run.norm.item() == 0
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-def test_an_update_can_be_captured_in_a_graph() -> None:
-    run, eager = Run(network("cuda"), "cuda"), Run(network("cuda"), "cuda")
-    run.adam.totals[5] = eager.adam.totals[5] = 3.0
-    grads = gradients(run.net, 0)
-
-    def update(of: Run) -> None:
-        of.adam.gather(grads)
-        of.adam.step(Step(of.rate, 0.5, of.norm, of.stop))
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        update(run)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        update(run)
-    for _ in range(4):
-        graph.replay()
-    for _ in range(5):
-        update(eager)
-    assert torch.equal(run.flat(), eager.flat())

@@ -1,6 +1,5 @@
 """Policies that learn from observations in parts do what they would with whole rows."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from torch import nn  # noqa: E402
 import gpu_envs  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.policies.normalise import ObservationScale  # noqa: E402
-from gpu_envs.training.policies.parts import Parts, Split, chosen_rows, largest_of, whole  # noqa: E402
-from gpu_envs.training.policies.policy import PartedLinear  # noqa: E402
+from gpu_envs.training.policies.parts import Parts, Split, chosen_rows, largest_of, of_living, whole  # noqa: E402
 from gpu_envs.training.record import checkpoint  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env, simulated  # noqa: E402
@@ -57,24 +55,11 @@ def test_parts_stand_for_rows(device: str) -> None:
     assert torch.equal(largest_of(parts), rows.abs().amax(1))
     steps = Parts(parts.own.view(2, 6, -1), parts.shared.view(2, 2, -1), 3, SPLIT)
     assert torch.equal(whole(steps[1:].flatten(0, 1)), rows[6:])
-
-
-@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
-def test_the_first_layer_multiplies_once(device: str, precision: Any) -> None:
-    """The same products, and the same gradients, as with whole rows."""
-    layer = PartedLinear(SPLIT, 16).to(device, precision)
-    parts = parts_of(12, 3, device)
-    parts = parts.made_of(parts.own.to(precision), parts.shared.to(precision))
-    found, expected = layer(parts), layer(parts.whole)
-    torch.testing.assert_close(found, expected)
-    own, shared = layer.weight[:, :8], layer.weight[:, 8:]
-    by_hand = parts.own @ own[:, :7].T + parts.shared.repeat_interleave(3, 0) @ shared[:, :60].T + layer.bias
-    torch.testing.assert_close(found, by_hand)
-    upstream = torch.randn(12, 16, generator=torch.Generator().manual_seed(1), dtype=precision).to(device)
-    mine = torch.autograd.grad(found, list(layer.parameters()), upstream)
-    theirs = torch.autograd.grad(expected, list(layer.parameters()), upstream)
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other)
+    alive = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0], device=device, dtype=torch.bool)
+    parts.own[~alive], parts.shared[3] = torch.nan, torch.nan  # nobody of the last three is left
+    living = whole(of_living(parts, alive))
+    assert torch.equal(living[alive], rows[alive])
+    assert torch.isfinite(living).all()
 
 
 @pytest.mark.parametrize("some_are_out", [False, True])
@@ -85,7 +70,7 @@ def test_statistics_are_those_of_whole_rows(device: str, some_are_out: bool) -> 
     parts = parts_of(12, 3, device)
     one, other = (ObservationScale(67, device) for _ in range(2))
     if alive is not None:
-        parts.own[~alive] = torch.nan
+        parts.own[~alive], parts.shared[3] = torch.nan, torch.nan  # of what nobody sees
     one.learn(parts, alive)
     other.learn(parts.whole, alive)
     torch.testing.assert_close(one.mean, other.mean)
@@ -195,34 +180,13 @@ def test_roles_that_share_otherwise_may_have_one_policy(device: str) -> None:
     assert torch.equal(last[..., 3:], prey.shared_observations[:-1].unsqueeze(2).expand(-1, -1, 3, -1))
 
 
-def test_what_nobody_sees_may_be_no_number(device: str, tmp_path: Path) -> None:
-    """A mean over the living, say, where none is left."""
-    spec = sharing(tmp_path)
-    header = Path(str(spec.header))
-    text = header.read_text().replace(
-        "row[0] = float(w.weather)", "row[0] = float(w.weather) / float(role == PREY ? living(w) : 1)"
-    )
-    count = "FN int living(const World& w) { int n = 0; for (int i = 2; i < 5; ++i) n += w.in_game[i]; return n; }\n"
-    header.write_text(count + text.replace("w.x[i] == 0) w.in_game", "w.elapsed == 3) w.in_game"))
-    with forgotten():
-        gpu_envs.register(dataclasses.replace(spec, id="Dying-v0"))
-        trainer = Trainer(small(device, "Dying-v0", total_steps=8 * 16 * 3, normalise_observations=True))
-        for _ in range(3):
-            trainer.roll_out()
-            trainer.learn()
-        assert all(bool(torch.isfinite(p).all()) for p in trainer.learners["prey"].module.parameters())
-
-
-def test_what_the_trainer_chooses_is_not_a_parameter(device: str) -> None:
-    with pytest.raises(
-        ValueError, match="params names active_heads, which the trainer chooses by itself; leave it out"
+def test_parameters_that_are_the_trainers(device: str) -> None:
+    for env, params, message in (
+        ("Sharing-v0", {"active_heads": True}, "active_heads, which the trainer chooses by itself; leave it out"),
+        ("CartPole-v1", {"statistics": False}, "statistics=False, and the trainer counts episodes by them"),
     ):
-        Trainer(small(device, "Sharing-v0", params={"active_heads": True}))
-
-
-def test_the_trainer_needs_statistics(device: str) -> None:
-    with pytest.raises(ValueError, match="params names statistics=False, and the trainer counts episodes by them"):
-        Trainer(small(device, "CartPole-v1", params={"statistics": False}))
+        with pytest.raises(ValueError, match=f"params names {message}"):
+            Trainer(small(device, env, params=params))
 
 
 def test_a_module_of_ones_own_has_whole_rows(device: str) -> None:

@@ -1,12 +1,16 @@
-"""Actions drawn from a policy's outputs: their probabilities, their frequencies, and the same bits everywhere."""
+"""Actions drawn from a policy's outputs, and the loss: probabilities and gradients against torch's distributions.
 
+And frequencies, and the same bits everywhere.
+"""
+
+import dataclasses
 import math
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from harness import HAS_CUDA
+from harness import assert_same_bits
 from heads import box
 from trainers import SPACES, WIDE_BOX
 
@@ -14,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from gpu_envs.backend import resolve_device  # noqa: E402
 from gpu_envs.training.operations.heads import Head  # noqa: E402
-from gpu_envs.training.operations.ops import Ops  # noqa: E402
+from gpu_envs.training.operations.ops import LossSettings, Ops, Samples  # noqa: E402
 
 Tensor = Any
 EPS = 2.0**-24
@@ -25,7 +29,8 @@ class Draws:
     """What one call of the sampler writes."""
 
     def __init__(self, name: str, parameters: Tensor, device: str, key: int = 1, counter: int = 0, turn: int = 0,
-                 first_row: int = 0, greedy: bool = False, threads: int | None = None) -> None:  # fmt: skip
+                 first_row: int = 0, greedy: bool = False, threads: int | None = None,
+                 mask: Tensor | None = None) -> None:  # fmt: skip
         head = Head.of(SPACES[name])
         rows, place = len(parameters), resolve_device(device)
         kind = torch.int32 if head.kind == "discrete" else torch.float32
@@ -42,6 +47,7 @@ class Draws:
             entropies=self.entropies,
             greedy=greedy,
             first_row=first_row,
+            action_mask=None if mask is None else mask.to(place),
         )
 
     def bits(self) -> list[Tensor]:
@@ -59,39 +65,63 @@ def random_parameters(name: str, rows: int, seed: int = 0) -> Tensor:
     return scale * torch.randn(rows, head.parameters, generator=torch.Generator().manual_seed(seed))
 
 
+def distributions(head: Head, logits: Tensor, mask: Tensor | None) -> list[Any]:
+    """torch's, with -inf where a choice is forbidden; where all of them are, they are alike."""
+    parts = (logits if mask is None else torch.where(mask != 0, logits, -math.inf)).split(head.sizes, 1)
+    alike = [torch.where(part.isneginf().all(1, keepdim=True), 0.0, part) for part in parts]
+    return [torch.distributions.Categorical(logits=part) for part in alike]
+
+
+def log_prob_and_entropy(head: Head, parameters: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    if head.kind == "box":
+        normal = torch.distributions.Normal(parameters[:, : head.width], parameters[:, head.width :].exp())
+        return normal.log_prob(actions).sum(1), normal.entropy().sum(1)
+    parts = distributions(head, parameters, mask)
+    chosen = [part.log_prob(actions[:, d] - head.starts[d]) for d, part in enumerate(parts)]
+    return torch.stack(chosen).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
+
+
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("name", SPACES)
 def test_log_probabilities_and_entropies(name: str, device: str) -> None:
+    """Without masks, and with such as leave some elements nothing; an action that is forbidden would have -inf."""
     head, parameters = Head.of(SPACES[name]), random_parameters(name, 999)
-    drawn = Draws(name, parameters, device)
-    exact, actions = parameters.double(), drawn.actions.cpu()
-    if head.kind == "discrete":
-        starts = torch.tensor(head.starts)
-        parts = [torch.distributions.Categorical(logits=part) for part in exact.split(head.sizes, 1)]
-        log_probs = sum(part.log_prob(actions[:, d] - starts[d]) for d, part in enumerate(parts))
-        entropies = sum(part.entropy() for part in parts)
+    some = (torch.rand(parameters.shape, generator=torch.Generator().manual_seed(1)) < 0.4).to(torch.int8)
+    some[500] = 0
+    for mask in (None, some) if head.kind == "discrete" else (None,):
+        drawn = Draws(name, parameters, device, mask=mask)
+        log_probs, entropies = log_prob_and_entropy(head, parameters.double(), drawn.actions.cpu(), mask)
         # Of each element: a logit less the greatest, below 32, rounds once; the sum of the shares once a choice, and
         # exp and log by an ulp (2 EPS) each; the shares times logits likewise.
         tolerance = head.width * 32 * 2 * EPS + sum(head.sizes) * 4 * EPS * math.log(max(head.sizes))
-    else:
-        normal = torch.distributions.Normal(exact[:, : head.width], exact[:, head.width :].exp())
-        log_probs, entropies = normal.log_prob(actions.double()).sum(1), normal.entropy().sum(1)
-        # Distances below 6 come of a difference of numbers up to 12 and deviations known to 2 ulp, and are squared.
-        tolerance = head.width * 6 * (12 + 6 * 4) * EPS + head.width**2 * 20 * EPS
-    assert (drawn.log_probs.cpu() - log_probs).abs().max() < tolerance
-    assert (drawn.entropies.cpu() - entropies).abs().max() < tolerance
+        if head.kind == "box":
+            # Distances below 6 come of a difference of numbers up to 12 and deviations known to 2 ulp, and are squared.
+            tolerance = head.width * 6 * (12 + 6 * 4) * EPS + head.width**2 * 20 * EPS
+        assert (drawn.log_probs.cpu() - log_probs).abs().max() < tolerance
+        assert (drawn.entropies.cpu() - entropies).abs().max() < tolerance
+    if head.kind == "discrete":
+        assert same(Draws(name, parameters, device), Draws(name, parameters, device, mask=torch.ones_like(some)))
 
 
-def test_frequencies_of_choices(device: str) -> None:
-    rows = 100_000
-    logits = torch.tensor([0.0, 1.0, -1.0, 2.0, -math.inf, 0.5, -3.0])
-    actions = Draws("discrete", logits.repeat(rows, 1), device).actions.cpu()[:, 0] - 3
-    expected = rows * logits.double().softmax(0)
-    counts = torch.bincount(actions, minlength=7)
-    assert counts[4] == 0
-    possible = expected > 0
-    # Pearson's statistic with 5 degrees of freedom exceeds 60 less often than with 6: e^-30 (1 + 30 + 450) = 5e-11.
-    assert ((counts - expected)[possible] ** 2 / expected[possible]).sum() < 60
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("name", [name for name in SPACES if Head.of(SPACES[name]).kind == "discrete"])
+def test_frequencies_of_choices(name: str, device: str) -> None:
+    """Of one distribution, drawn many times, without a mask and with one."""
+    head, rows = Head.of(SPACES[name]), 20_000
+    logits, mask = 0.5 * random_parameters(name, 1), torch.ones(1, head.parameters, dtype=torch.int8)
+    mask[0, [0, head.parameters // 2, -1]] = 0
+    for some in (None, mask):
+        masks = None if some is None else some.repeat(rows, 1)
+        actions = Draws(name, logits.repeat(rows, 1), device, mask=masks).actions.cpu() - torch.tensor(head.starts)
+        for d, part in enumerate(distributions(head, logits.double(), some)):
+            expected = rows * part.probs[0]
+            counts = torch.bincount(actions[:, d], minlength=head.sizes[d])
+            possible = expected > 0
+            assert not counts[~possible].any()
+            freedom = int(possible.sum()) - 1
+            pearson = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+            # 6 deviations of Pearson's statistic, doubled for its skewness
+            assert pearson <= freedom + 2 * 6 * (2 * freedom) ** 0.5 + 1e-9
 
 
 def test_elements_are_independent_of_one_another(device: str) -> None:
@@ -239,21 +269,193 @@ def test_a_head_says_what_it_can_learn() -> None:
             Head.of(space)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-def test_a_graph_draws_anew_when_its_counter_on_the_device_moves() -> None:
-    parameters = random_parameters("box", 100).cuda()
-    actions, log_probs = torch.empty(100, 5, device="cuda"), torch.empty(100, device="cuda")
-    stream, ops = torch.tensor([1, 0], device="cuda"), Ops(Head.of(WIDE_BOX), "cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        ops.sample(parameters, actions, log_probs, stream=stream, turn=2)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        ops.sample(parameters, actions, log_probs, stream=stream, turn=2)
-        stream[1] += 3
-    for counter in (0, 3, 6):
-        graph.replay()
-        assert torch.equal(actions, Draws("box", parameters, "cuda", turn=counter + 2).actions)
+# --- the loss ---
+
+HEADS = {
+    "discrete": Head.of(gymnasium.spaces.Discrete(6, start=-2)),
+    "wide": Head.of(gymnasium.spaces.Discrete(150)),
+    "multidiscrete": Head.of(gymnasium.spaces.MultiDiscrete([5, 2, 9], start=[1, 0, -3])),
+    "many": Head.of(gymnasium.spaces.MultiDiscrete([7] * 12 + [2] * 9)),  # a GPU's warp has a row
+    "more": Head.of(gymnasium.spaces.MultiDiscrete([5] * 40 + [2] * 11)),  # its threads several elements
+    "long": Head.of(gymnasium.spaces.MultiDiscrete([3, 95, 130])),  # rows stay where they are
+    "box": Head.of(gymnasium.spaces.Box(-1, 1, (3,))),
+}
+CASES = [*((name, False) for name in HEADS), *((name, True) for name in HEADS if name != "box")]
+"""Heads, without masks and with them."""
+SETTINGS = {
+    "ppo": LossSettings(value_weight=0.5),
+    "ppo, values clipped": LossSettings(value_clip=0.2, value_weight=0.7),
+    "a2c": LossSettings(clipped=False, value_weight=1.5),
+}
+SCALARS = [0.3, 1.7, 0.05, 0.2]
+"""The advantages' mean, one over their deviation, the entropy's weight, the clip range."""
+
+
+@dataclasses.dataclass
+class Case:
+    """Outputs of a policy, and samples of one that was a little different."""
+
+    head: Head
+    parameters: Tensor
+    values: Tensor
+    batch: Samples
+
+
+def case(name: str, samples: int = 1000, *, masked: bool = False) -> Case:
+    """Masks leave some elements nothing at all."""
+    head, generator = HEADS[name], torch.Generator().manual_seed(samples)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    parameters, mask = normal(samples, head.parameters), None
+    if head.kind == "discrete":
+        allowed = torch.ones(samples, head.parameters)
+        if masked:
+            mask = (torch.rand(samples, head.parameters, generator=generator) < 0.4).to(torch.int8)
+            mask[samples // 2] = 0
+            allowed = mask.float()
+        parts = [torch.where(part.any(1, keepdim=True), part, 1.0) for part in allowed.split(head.sizes, 1)]
+        actions = torch.cat([torch.multinomial(part, 1, generator=generator) for part in parts], 1)
+        actions = (actions + torch.tensor(head.starts)).int()
+    else:
+        actions = parameters[:, : head.width] + parameters[:, head.width :].exp() * normal(samples, head.width)
+    values = normal(samples)
+    others = (normal(samples), normal(samples), normal(samples), values + 0.3 * normal(samples))
+    batch = Samples(actions, *others, action_mask=mask)
+    log_probs = log_prob_and_entropy(head, parameters, actions, mask)[0] + 0.3 * batch.log_probs
+    return Case(head, parameters, values, dataclasses.replace(batch, log_probs=log_probs))
+
+
+def expected_of(case: Case, settings: LossSettings) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by parameters and values, and the sums, in float64."""
+    batch, mean, inverse, entropy_weight, clip = case.batch, *SCALARS
+    parameters, values = case.parameters.double().requires_grad_(), case.values.double().requires_grad_()
+    old, advantages, returns, old_values = (
+        t.double() for t in (batch.log_probs, batch.advantages, batch.returns, batch.values)
+    )
+    log_prob, entropy = log_prob_and_entropy(case.head, parameters, batch.actions, batch.action_mask)
+    ratio = (log_prob - old).exp()
+    advantages = (advantages - mean) * inverse
+    clipped = torch.zeros_like(ratio)
+    if settings.clipped:
+        policy = torch.maximum(-advantages * ratio, -advantages * ratio.clip(1 - clip, 1 + clip))
+        clipped = ((ratio - 1).abs() > clip).double()
+    else:
+        policy = -advantages * log_prob
+    value = 0.5 * (values - returns) ** 2
+    if settings.value_clip is not None:
+        near = old_values + (values - old_values).clip(-settings.value_clip, settings.value_clip)
+        value = torch.maximum(value, 0.5 * (near - returns) ** 2)
+    (policy + settings.value_weight * value - entropy_weight * entropy).sum().backward()
+    kl = ratio - 1 - (log_prob - old)
+    sums = torch.stack([policy, value, entropy, kl, clipped, torch.ones_like(ratio)]).detach()
+    return parameters.grad, values.grad, sums
+
+
+def found_of(case: Case, indices: Tensor | None, settings: LossSettings, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    place = torch.device(resolve_device(device))
+    parts = {f.name: getattr(case.batch, f.name) for f in dataclasses.fields(Samples)}
+    moved: dict[str, Any] = {name: None if part is None else part.to(place) for name, part in parts.items()}
+    batch = Samples(**moved)
+    parameters, values = case.parameters.to(place), case.values.to(place)
+    # (what is written must not be read)
+    outputs = [torch.full_like(parameters, math.nan), torch.full_like(values, math.nan)]
+    outputs.append(torch.full((6, len(values)), math.nan, device=place))
+    given = None if indices is None else indices.to(place)
+    scalars = torch.tensor(SCALARS, device=place)
+    Ops(case.head, device).loss(parameters, values, batch, given, settings, scalars, *outputs)
+    return outputs[0].cpu(), outputs[1].cpu(), outputs[2].cpu()
+
+
+def compare(case: Case, found: tuple[Tensor, Tensor, Tensor], settings: LossSettings) -> None:
+    (by_parameters, by_values, sums), expected = found, expected_of(case, settings)
+    # Log-probabilities: each element's are good to some roundings of what stays below 32, and sums of 150 shares to
+    # 150; Gaussian ones come of squared distances, of deviations known to two units in the last place.
+    error = case.head.width * 64 * EPS + max(case.head.sizes) * 2 * EPS
+    # They enter through a ratio below e^1.5, times an advantage below 8; a Gaussian's are divided by deviations and
+    # multiplied by squared distances, which the gradient itself measures.
+    weight = 8 * math.exp(1.5)
+    bound = weight * error + 32 * EPS * expected[0].abs()
+    assert ((by_parameters - expected[0]).abs() <= bound).all()
+    assert (by_values - expected[1]).abs().max() < 32 * EPS * settings.value_weight
+    assert (sums[0] - expected[2][0]).abs().max() < weight * error + 32 * EPS * expected[2][0].abs().max()
+    assert (sums[1] - expected[2][1]).abs().max() < 64 * EPS * 8
+    assert (sums[2] - expected[2][2]).abs().max() < error
+    assert (sums[3] - expected[2][3]).abs().max() < weight * error
+    assert torch.equal(sums[4:], expected[2][4:].float())
+    if case.batch.action_mask is not None:
+        assert not by_parameters[case.batch.action_mask == 0].any()
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(("name", "masked"), CASES)
+def test_loss_and_gradients(name: str, masked: bool, settings: str, device: str) -> None:
+    """Of all samples; and the same bits of some that indices choose, which repeat and are in no order."""
+    whole = case(name, masked=masked)
+    of_all = found_of(whole, None, SETTINGS[settings], device)
+    compare(whole, of_all, SETTINGS[settings])
+    indices = torch.randint(1000, (333,), generator=torch.Generator().manual_seed(1)).int()
+    part = dataclasses.replace(whole, parameters=whole.parameters[indices], values=whole.values[indices])
+    found = found_of(part, indices, SETTINGS[settings], device)
+    assert torch.equal(found[0], of_all[0][indices])
+    assert torch.equal(found[1], of_all[1][indices])
+    assert torch.equal(found[2], of_all[2][:, indices])
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if name != "box"])
+def test_a_mask_that_forbids_nothing_changes_no_bit(name: str, device: str) -> None:
+    given = case(name)
+    everything = torch.ones(given.parameters.shape, dtype=torch.int8)
+    masked = dataclasses.replace(given, batch=dataclasses.replace(given.batch, action_mask=everything))
+    one, other = (found_of(each, None, SETTINGS["ppo"], device) for each in (given, masked))
+    assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", HEADS)
+def test_the_dead_count_for_nothing(name: str, settings: str, device: str) -> None:
+    whole = case(name)
+    alive = torch.rand(1000, generator=torch.Generator().manual_seed(2)) < 0.6
+
+    def spoilt(part: Tensor) -> Tensor:
+        nonsense = math.nan if part.is_floating_point() else 2**30
+        return torch.where(alive if part.ndim == 1 else alive[:, None], part, nonsense)
+
+    names = [f.name for f in dataclasses.fields(Samples) if f.name not in ("alive", "action_mask")]
+    batch = dataclasses.replace(whole.batch, **{name: spoilt(getattr(whole.batch, name)) for name in names})
+    batch = dataclasses.replace(batch, alive=alive.to(torch.uint8))
+    bad = Case(whole.head, spoilt(whole.parameters), spoilt(whole.values), batch)
+    found, of_all = found_of(bad, None, SETTINGS[settings], device), found_of(whole, None, SETTINGS[settings], device)
+    for one, other in zip(found, of_all, strict=True):
+        kept = alive[:, None] if one.shape == (1000, whole.head.parameters) else alive
+        assert torch.equal(one, torch.where(kept, other, 0.0))
+
+
+def test_a_choice_that_is_never_taken_has_no_gradient(device: str) -> None:
+    one = case("discrete")
+    one.parameters[:, 2] = -math.inf
+    one.batch.actions[one.batch.actions == 0] = 1  # choice 2, for they start at -2
+    found = found_of(one, None, SETTINGS["ppo"], device)
+    assert (found[0][:, 2] == 0).all()
+    assert all(part.isfinite().all() for part in found)
+
+
+@pytest.mark.parametrize(("name", "masked"), CASES)
+def test_the_policy_that_acted_has_ratio_one_exactly(name: str, masked: bool, device: str) -> None:
+    one, place = case(name, masked=masked), torch.device(resolve_device(device))
+    actions, log_probs = one.batch.actions.to(place), torch.empty(1000, device=place)
+    mask = None if one.batch.action_mask is None else one.batch.action_mask.to(place)
+    stream = torch.tensor([1, 2], device=place)
+    Ops(one.head, device).sample(one.parameters.to(place), actions, log_probs, stream=stream, turn=0, action_mask=mask)
+    one.batch = dataclasses.replace(one.batch, actions=actions, log_probs=log_probs)
+    sums = found_of(one, None, SETTINGS["ppo"], device)[2]
+    assert (sums[3] == 0).all()
+    assert (sums[4] == 0).all()
+
+
+def test_as_many_rows_as_samples(device: str) -> None:
+    whole = case("discrete")
+    part = dataclasses.replace(whole, parameters=whole.parameters[:10], values=whole.values[:10])
+    with pytest.raises(ValueError, match="there are 10 rows for 1000 samples; give indices"):
+        found_of(part, None, SETTINGS["ppo"], device)

@@ -72,6 +72,8 @@ def test_a_result_shows_what_it_says(device: str, tmp_path: Path) -> None:
     result = train(config, progress=False)
     log = RunDirectory.open(tmp_path / "run").log()
     assert log["steps"] == [8 * 16 * (i + 1) for i in range(6)] == read_log(tmp_path / "run" / "log.csv")["steps"]
+    kinds = ("return", "length", "entropy", "kl")
+    assert {f"{role}/{kind}" for role in ("tagger", "runner") for kind in kinds} <= set(log)
     shown = result._repr_html_()
     assert shown.startswith(table(result_rows(result)))
     pictures = re.findall(r"<svg.*?</svg>", shown, re.DOTALL)
@@ -93,8 +95,5 @@ def test_a_result_without_a_folder_is_a_table() -> None:
         result = Result(gone, "total_steps", 2, 64, 0.5, {"agent": math.nan})
         assert result._repr_html_() == table(result_rows(result))
         assert ("return", "no episode ended") in result_rows(result)
-
-
-def test_a_result_says_what_torch_ran_on_a_gpu_and_why() -> None:
     result = Result(None, "total_steps", 2, 64, 0.5, {"agent": 1.0}, torch_because={"agent": "it has six layers"})
     assert result_rows(result)[-1] == ("torch ran agent", "it has six layers")

@@ -1,7 +1,5 @@
 """The loop: it learns, stops where it should, says what went wrong, and leaves the process as it was."""
 
-import copy
-import re
 import signal
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, FIELD_PARAMS, GRID, after, rows_of, saved, small, timeless, usual
+from trainers import FIELD, GRID, after, rows_of, saved, small, timeless, usual
 
 torch = pytest.importorskip("torch")
 
@@ -20,8 +18,9 @@ from dropping import Dropping, seeded_dropout  # noqa: E402
 
 from gpu_envs.backend.ahead import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
-from gpu_envs.training import Config, RunDirectory, Schedule, Trainer, evaluate, resume, train, trainer  # noqa: E402
+from gpu_envs.training import Config, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.operations.device_schedule import DeviceSchedules  # noqa: E402
+from gpu_envs.training.presets import PRESETS  # noqa: E402
 from gpu_envs.training.process import memory  # noqa: E402
 from gpu_envs.training.process.settings import interruption, torch_threads  # noqa: E402
 from gpu_envs.training.record.checkpoint import Checkpoints, load  # noqa: E402
@@ -37,8 +36,13 @@ LEARNT: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"num_envs": 128, "gamma": 0.98, "total_steps": 40_000, "seed": 1},
     "a2c": {"num_envs": 64, "horizon": 16, "algorithm": "a2c", "total_steps": 60_000},
     "box": {"env": "Pendulum-v1", "num_envs": 64, "gamma": 0.9, "total_steps": 100_000, **NORMALISED},
-}
-BETTER = {"ppo": (40, 200), "a2c": (40, 80), "box": (-900, -400)}
+    "pqn": {
+        "num_envs": 64, "algorithm": "pqn", "epochs": 4, "minibatches": 8, "layer_norm": True, "activation": "relu",
+        "total_steps": 400_000, "learning_rate": "0:0.001,1:0", "gae_lambda": 0.9, "gamma": 0.98,
+        "epsilon": "0:1,0.2:0.05", "max_grad_norm": 10.0, "seed": 1,
+    },
+}  # fmt: skip
+BETTER = {"ppo": (40, 200), "a2c": (40, 80), "box": (-900, -400), "pqn": (40, 475)}
 """Mean returns: at most the one before training, at least the other after it."""
 
 
@@ -50,19 +54,27 @@ def test_training_raises_the_return(name: str, device: str) -> None:
     worst, least = BETTER[name]
     assert ours.evaluate(100)["agent"].mean < worst
     assert ours.run(progress=False).reason == "total_steps"
-    assert ours.evaluate(100)["agent"].mean > least
+    assert ours.evaluate(200)["agent"].mean >= least
 
 
 @pytest.mark.slow
-def test_a_team_learns(device: str) -> None:
-    """Taggers learn to catch a runner that moves at random."""
-    game: dict[str, Any] = {"params": {"grid_length": 5, "max_episode_steps": 30}, "policies": {"runner": "random"}}
-    ours = Trainer(usual(GRID, device, num_envs=64, horizon=16, total_steps=20_000, learning_rate=0.003, **game))
-    first = ours.evaluate(200)["tagger"]
-    assert ours.run(progress=False).returns.keys() == {"tagger", "runner"}
-    last = ours.evaluate(200)["tagger"]
-    assert last.mean > first.mean
-    assert last.length < 0.6 * first.length  # the runner is caught sooner
+@pytest.mark.parametrize(
+    ("env", "preset", "metric", "share"),
+    [
+        ("SimpleTag-v3", "adversaries", "collisions", 3.0),  # 10 at the end
+        ("SimpleSpread-v3", "default", "distance", 0.75),  # 0.6; the whole preset comes to 0.3
+    ],
+)
+def test_presets_of_particles_learn(env: str, preset: str, metric: str, share: float, device: str) -> None:
+    settings = {**PRESETS[env][preset], "num_envs": 64, "total_steps": 80_000}
+    ours = Trainer(Config(env=env, device=device, run_dir="", **settings))
+
+    def found(greedy: bool) -> float:
+        return next(iter(ours.evaluate(200, greedy=greedy).values())).metrics[metric].mean
+
+    by_chance = found(greedy=False)
+    ours.run(progress=False)
+    assert found(greedy=True) > share * by_chance if share > 1 else found(greedy=True) < share * by_chance
 
 
 def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: str) -> None:
@@ -78,19 +90,9 @@ def test_training_stops_at_the_return_that_is_aimed_at(tmp_path: Path, device: s
     assert resume(run, progress=False).iterations == result.iterations  # it is there already
     assert rows_of(tmp_path / "run" / "log.csv")[-1]["iteration"] == str(result.iterations)
     assert saved(run)["iteration"] == result.iterations
-
-
-def test_an_aim_is_reached_at_the_same_iteration_every_time(device: str) -> None:
-    """What follows it depends on no clock."""
-    steps: dict[str, Any] = {"num_envs": 64, "horizon": 32, "total_steps": 400_000, "learning_rate": 0.003}
-    config = usual("CartPole-v1", device, target_return=60, **steps)
-    ends = []
-    for _ in range(3):
-        ours = Trainer(config)
-        ends.append((ours.run(progress=False).iterations, timeless(ours.state())["learners"]))
-    assert len({iterations for iterations, _ in ends}) == 1
-    assert_same_bits(ends[0][1], ends[1][1])
-    assert_same_bits(ends[0][1], ends[2][1])
+    again = Trainer(config)  # what follows it depends on no clock
+    assert again.run(progress=False).iterations == result.iterations
+    assert_same_bits(saved(run)["learners"], timeless(again.state())["learners"])
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
@@ -100,33 +102,6 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were() -> None:
         ours.iterate(2)
     assert ours.eager_because
     assert torch.rand(3, device="cuda").unique().numel() == 3
-
-
-def test_an_evaluation_draws_no_numbers_of_the_training(tmp_path: Path, device: str) -> None:
-    config = small(device, run_dir=str(tmp_path / "run"))
-    states = []
-    for evaluates in (False, True):
-        ours = Trainer(config, modules=seeded_dropout())
-        before = torch.get_rng_state()
-        ours.iterate(1)
-        if evaluates:
-            assert ours.evaluate(4, seed=1) == ours.evaluate(4, seed=1)
-        ours.iterate(1)
-        assert torch.equal(before, torch.get_rng_state())  # the process keeps its own numbers
-        states.append(timeless(ours.state())["learners"])
-    assert_same_bits(states[0], states[1])
-
-
-def test_a_module_under_training_is_not_filled_with_a_checkpoint(tmp_path: Path, device: str) -> None:
-    config = small(device, run_dir=str(tmp_path / "run"), total_steps=1)
-    train(config, progress=False)
-    ours = Trainer(config)
-    ours.iterate(1)
-    live = ours.learners["agent"].module
-    before = copy.deepcopy(live.state_dict())
-    with pytest.raises(ValueError, match="being trained by another Trainer"):
-        evaluate(tmp_path / "run", episodes=2, device=device, modules={"agent": live})
-    assert_same_bits(before, live.state_dict())
 
 
 def test_schedules_on_the_device_are_the_schedules(device: str) -> None:
@@ -146,24 +121,6 @@ def test_schedules_on_the_device_are_the_schedules(device: str) -> None:
     assert [target.item() for _, target in targets] == [np.float32(schedule.at(done)) for schedule in schedules]
 
 
-@pytest.mark.parametrize("env", [GRID, FIELD])
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_all_roles_of_a_team_are_trained(algorithm: str, env: str, tmp_path: Path, device: str) -> None:
-    run = str(tmp_path / "run")
-    params = FIELD_PARAMS if env == FIELD else {"max_episode_steps": 20}
-    config = small(device, env, params=params, algorithm=algorithm, num_envs=16, total_steps=16 * 16 * 10, run_dir=run)
-    before = {name: one.state()["module"] for name, one in Trainer(config).learners.items()}
-    result = train(config, progress=False)
-    assert all(np.isfinite(value) for value in result.returns.values())
-    for name, learner in saved(run)["learners"].items():
-        for key, weights in learner["module"].items():
-            assert not torch.equal(weights, before[name][key].cpu()), (name, key)
-    (row,) = rows_of(tmp_path / "run" / "log.csv")
-    for role in ("tagger", "runner"):
-        assert {f"{role}/return", f"{role}/length", f"{role}/entropy", f"{role}/kl"} <= set(row)
-    assert set(evaluate(run, episodes=3, device=device)) == {"tagger", "runner"}
-
-
 # --- what goes wrong ---
 
 
@@ -171,20 +128,29 @@ def ruin(learner: Any) -> None:
     next(learner.module.parameters()).data.view(-1)[0] = float("nan")
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", GRID])
-def test_weights_that_are_no_numbers_stop_the_run(env: str, tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize(
+    ("env", "at", "told", "kept"),
+    [
+        # on a GPU the host looks when a later iteration may have spread it
+        *(
+            (env, 8, "iteration 9: (observations|values|log-probabilities|the parameters) of the policy ", [3, 6])
+            for env in ("CartPole-v1", "Pendulum-v1", GRID)
+        ),
+        # in the last step of an update, whose own figures are finite still: the checkpoint is not written
+        ("CartPole-v1", 6, "iteration 6: the parameters of the policy ", [3]),
+    ],
+)
+def test_weights_that_are_no_numbers_stop_the_run(
+    env: str, at: int, told: str, kept: list[int], tmp_path: Path, device: str
+) -> None:
     config = small(device, env, run_dir=str(tmp_path / "run"), checkpoint_interval=3)
     ours = Trainer(config, RunDirectory.create(config.run_dir, config))
-    after(ours, 8, lambda: ruin(next(iter(ours.learners.values()))))
-    with pytest.raises(DivergedError) as caught:
+    after(ours, at, lambda: ruin(next(iter(ours.learners.values()))))
+    with pytest.raises(DivergedError, match=told + "'(agent|tagger)'") as caught:
         ours.run(progress=False)
-    message = str(caught.value)
-    # on a GPU the host looks when a later iteration may have spread it
-    assert re.match(
-        r"iteration 9: (observations|values|log-probabilities|the parameters) of the policy '(agent|tagger)'", message
-    )
-    assert f"the last good checkpoint is {tmp_path / 'run' / 'checkpoints' / 'iteration-00000006.pt'}" in message
-    check_checkpoints(tmp_path / "run", [3, 6])
+    path = tmp_path / "run" / "checkpoints" / f"iteration-{kept[-1]:08d}.pt"
+    assert f"the last good checkpoint is {path}" in str(caught.value)
+    check_checkpoints(tmp_path / "run", kept)
 
 
 def check_checkpoints(run: Path, iterations: list[int]) -> None:
@@ -199,24 +165,9 @@ def check_checkpoints(run: Path, iterations: list[int]) -> None:
 def test_an_observation_that_is_no_number_stops_the_run(value: float, device: str) -> None:
     ours: Any = Trainer(small(device))
     after(ours, 4, lambda: ours.horizon_env.storage["agent"].observations[-1, 2].fill_(value))
-    with pytest.raises(DivergedError, match=r"iteration 5: observations of the policy 'agent'.*there is no checkpoint"):
-        ours.run(progress=False)
-
-
-def test_a_checkpoint_of_weights_that_are_no_numbers_is_not_written(tmp_path: Path, device: str) -> None:
-    """They may come of the last step of an update, whose own figures are finite still."""
-    config = small(device, run_dir=str(tmp_path / "run"), checkpoint_interval=3)
-    ours: Any = Trainer(config, RunDirectory.create(config.run_dir, config))
-    after(ours, 6, lambda: ruin(ours.learners["agent"]))
-    message = r"iteration 6: the parameters of the policy 'agent'.*iteration-00000003.pt"
+    message = "5: observations of the policy 'agent' hold a NaN or an infinity; there is no checkpoint; .*learning_rate"
     with pytest.raises(DivergedError, match=message):
         ours.run(progress=False)
-    check_checkpoints(tmp_path / "run", [3])
-
-
-def test_a_learning_rate_far_too_high_stops_the_run(device: str) -> None:
-    with pytest.raises(DivergedError, match=r"of the policy 'agent' hold a NaN or an infinity.*learning_rate"):
-        Trainer(small(device, learning_rate=1e37, hidden=(16,))).run(progress=False)
 
 
 @pytest.mark.parametrize(
@@ -311,15 +262,6 @@ def test_other_errors_pass() -> None:
             raise error
 
 
-def test_the_environments_own_shortage_is_explained(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: Any) -> None:
-        raise MemoryError("Unable to allocate it")
-
-    monkeypatch.setattr(trainer, "HorizonEnv", none_left)
-    with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
-        Trainer(small(device))
-
-
 # --- the process ---
 
 
@@ -363,12 +305,6 @@ def test_torch_gets_no_more_threads_than_there_are_cores() -> None:
         assert torch.get_num_threads() == available_threads()
 
 
-def test_training_elsewhere_than_in_the_main_thread(device: str) -> None:
-    config = small(device, total_steps=8 * 16 * 3)
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: Trainer(config).run(progress=False)).result().reason == "total_steps"
-
-
 def test_two_threads_train_one_after_the_other(device: str) -> None:
     """Beside one another they would share torch's random numbers, threads and captures: the second is refused."""
     config = small(device, total_steps=8 * 16 * 6)
@@ -377,7 +313,9 @@ def test_two_threads_train_one_after_the_other(device: str) -> None:
     refused: list[str] = []
 
     def beside() -> None:
-        things = (lambda: Trainer(config), lambda: lone.iterate(1), lambda: lone.evaluate(2))
+        things = (
+            lambda: Trainer(config).run(progress=False), lambda: lone.iterate(1), lambda: lone.evaluate(2)
+        )  # fmt: skip
         with ThreadPoolExecutor(1) as pool:
             refused.extend(str(pool.submit(thing).exception()) for thing in things)
 
@@ -424,26 +362,3 @@ def test_getting_ready_learns_nothing(device: str) -> None:
     before = ours.state()
     ours.prepare()
     assert_same_bits(timeless(before), timeless(ours.state()))
-
-
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-@pytest.mark.parametrize("shared", [False, True])
-def test_every_precision_trains(precision: str, shared: bool, device: str) -> None:
-    for env in ("CartPole-v1", "Pendulum-v1"):
-        ours = Trainer(small(device, env, precision=precision, shared_trunk=shared))
-        ours.iterate(3)
-        learner: Any = next(iter(ours.learners.values()))
-        assert np.isfinite(learner.figures.tolist()).all()
-        assert all(tensor.dtype == torch.float32 for tensor in learner.state()["module"].values())
-
-
-def test_training_and_iterating_are_the_same(device: str) -> None:
-    config = small(device, total_steps=8 * 16 * 7, log_interval=3)
-    run, iterated = Trainer(config), Trainer(config)
-    run.run(progress=False)
-    for count in (1, 4, 2):
-        iterated.iterate(count)
-    for state in (states := [timeless(one.state()) for one in (run, iterated)]):
-        del state["recent"]  # iterating keeps no log
-    assert_same_bits(states[0], states[1])
-    assert run.returns == iterated.returns

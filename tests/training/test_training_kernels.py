@@ -34,61 +34,7 @@ EPS = 2.0**-24
 """The rounding error of one operation in float32, relative."""
 
 
-def tensor(values: Any, dtype: Any, device: str) -> Tensor:
-    return torch.as_tensor(np.asarray(values)).to(device=resolve_device(device), dtype=dtype)
-
-
 # --- advantages ---
-
-REWARDS, VALUES = [1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 2.0, 2.0, 4.0]
-# With gamma = lambda = 1/2, so that gamma lambda = 1/4 and every number is exact. Nothing ends:
-#   t=3: delta = 4 + 4/2 - 2 = 4      A = 4
-#   t=2: delta = 3 + 2/2 - 2 = 2      A = 2 + 4/4 = 3
-#   t=1: delta = 2 + 2/2 - 1 = 2      A = 2 + 3/4 = 2.75
-#   t=0: delta = 1 + 1/2 - 1 = 0.5    A = 0.5 + 2.75/4 = 1.1875
-# Terminated at t=1: delta = 2 + 0 - 1 = 1, A = 1, and at t=0 A = 0.5 + 1/4 = 0.75.
-# Truncated at t=1, the final observation worth 6: delta = 2 + 6/2 - 1 = 4, A = 4, and at t=0 A = 0.5 + 4/4 = 1.5.
-# Truncated at t=3, worth 6: delta = 4 + 6/2 - 2 = 5 = A; t=2: 2 + 5/4 = 3.25; t=1: 2 + 3.25/4 = 2.8125;
-#   t=0: 0.5 + 2.8125/4 = 1.203125.
-CASES = {
-    "nothing ends": ({}, [1.1875, 2.75, 3.0, 4.0]),
-    "terminated": ({"terminations": [1]}, [0.75, 1.0, 3.0, 4.0]),
-    "truncated": ({"truncations": [1]}, [1.5, 4.0, 3.0, 4.0]),
-    "both: terminated": ({"terminations": [1], "truncations": [1]}, [0.75, 1.0, 3.0, 4.0]),
-    "truncated at last": ({"truncations": [3]}, [1.203125, 2.8125, 3.25, 5.0]),
-    "dead from then on": ({"terminations": [1], "dead": [2, 3]}, [0.75, 1.0, 0.0, 0.0]),
-    # (dead at t=1 alone: t=0 has delta 0.5, and nothing is carried)
-    "dead in between": ({"dead": [1]}, [0.5, 0.0, 3.0, 4.0]),
-}
-
-
-@pytest.mark.parametrize("per_step", [False, True])
-@pytest.mark.parametrize("case", CASES)
-def test_advantages_by_hand(case: str, per_step: bool, device: str) -> None:
-    marks, expected = CASES[case]
-    flags = {name: tensor([[t in marks.get(name, [])] for t in range(4)], torch.bool, device) for name in (
-        "terminations", "truncations", "dead")}  # fmt: skip
-    rewards = tensor(REWARDS, torch.float32, device)[:, None]
-    rewards = torch.where(flags["dead"], torch.nan, rewards).contiguous()
-    values = tensor(VALUES, torch.float32, device)[:, None].contiguous()
-    bootstrap = tensor([6.0], torch.float32, device)
-    if per_step:
-        bootstrap = torch.where(flags["truncations"], bootstrap, torch.nan).contiguous()
-    advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
-    Advantages(device).compute(
-        rewards,
-        values,
-        flags["terminations"],
-        flags["truncations"],
-        ~flags["dead"] if "dead" in marks else None,
-        bootstrap,
-        0.5,
-        0.5,
-        advantages,
-        returns,
-    )
-    assert advantages[:, 0].tolist() == expected
-    assert returns[:, 0].tolist() == [a + v for a, v in zip(expected, VALUES, strict=False)]
 
 
 def horizon(steps: int, rows: int) -> dict[str, np.ndarray]:
@@ -104,13 +50,14 @@ def horizon(steps: int, rows: int) -> dict[str, np.ndarray]:
 
 
 def placed(arrays: dict[str, np.ndarray], device: str) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(array).to(resolve_device(device)) for name, array in arrays.items()}
+    place = resolve_device(device)
+    return {name: None if array is None else torch.as_tensor(array).to(place) for name, array in arrays.items()}
 
 
 def computed(arrays: dict[str, np.ndarray], device: str, scale: float, threads: int | None = None) -> list[Tensor]:
     given = placed(arrays, device)
     outputs = [torch.empty_like(given["rewards"]) for _ in range(2)]
-    factor = tensor([scale], torch.float32, device)
+    factor = torch.tensor([scale], device=resolve_device(device))
     advantages, returns = outputs
     Advantages(device, threads).compute(
         **given, gamma=0.99, lam=0.95, advantages=advantages, returns=returns, reward_scale=factor
@@ -118,17 +65,27 @@ def computed(arrays: dict[str, np.ndarray], device: str, scale: float, threads: 
     return [output.cpu() for output in outputs]
 
 
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("all_alive", [False, True])
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (7, 3), (8, 64), (33, 1000)])
-def test_advantages_of_random_horizons(steps: int, rows: int, device: str) -> None:
-    h = horizon(steps, rows)
+def test_advantages_of_random_horizons(steps: int, rows: int, all_alive: bool, per_step: bool, device: str) -> None:
+    """Against float64; rewards of the dead, and bootstraps where nothing was truncated, are not read."""
+    h: dict[str, Any] = horizon(steps, rows)
+    alive = h["alive"] | all_alive
+    h |= {"alive": None if all_alive else alive, "rewards": np.where(alive, h["rewards"], np.nan).astype(np.float32)}
+    if per_step:
+        h["bootstrap"][~h["truncations"]] = np.nan
+    else:
+        h["bootstrap"] = h["bootstrap"][0]
     found, returns = computed(h, device, 0.25)
     carried, expected = np.zeros(rows), np.zeros((steps, rows))
+    bootstrap = np.broadcast_to(h["bootstrap"], (steps, rows))
     for t in reversed(range(steps)):
-        ahead = np.where(h["truncations"][t], h["bootstrap"][t], h["values"][t + 1].astype(float))
+        ahead = np.where(h["truncations"][t], bootstrap[t], h["values"][t + 1].astype(float))
         ahead = np.where(h["terminations"][t], 0, ahead)
         carried = np.where(h["terminations"][t] | h["truncations"][t], 0, carried)
         carried = 0.25 * h["rewards"][t] + 0.99 * ahead - h["values"][t] + 0.99 * 0.95 * carried
-        carried = expected[t] = np.where(h["alive"][t], carried, 0)
+        carried = expected[t] = np.where(alive[t], carried, 0)
     # A step rounds five times what stays below 32, and what is carried fades by 0.94: 1 / (1 - 0.94) steps' errors.
     tolerance = 5 * 32 * EPS / (1 - 0.99 * 0.95)
     assert np.abs(found.numpy() - expected).max() < tolerance
@@ -140,45 +97,6 @@ def test_advantages_have_the_same_bits_on_every_device(device: str) -> None:
     one, other = computed(h, "cpu", 0.3, threads=1), computed(h, device, 0.3, threads=2)
     assert torch.equal(one[0], other[0])
     assert torch.equal(one[1], other[1])
-
-
-def test_discounted_by_hand(device: str) -> None:
-    # gamma = 1/2. Row 0, from 4: 4/2 + 1 = 3, then 3/2 + 2 = 3.5 and terminated, then 0/2 + 3 = 3.
-    # Row 1, from 0: 1, and dead for the rest (as if reset): 1 alone is counted.
-    # Row 2, from 2: 2/2 + 1 = 2, truncated; 2; 2/2 + 3 = 4.
-    rewards = tensor([[1, 1, 1], [2, math.nan, 2], [3, math.nan, 3]], torch.float32, device)
-    terminations = tensor([[0, 1, 0], [1, 0, 0], [0, 0, 0]], torch.bool, device)
-    truncations = tensor([[0, 0, 1], [0, 0, 0], [0, 0, 0]], torch.bool, device)
-    alive = tensor([[1, 1, 1], [1, 0, 1], [1, 0, 1]], torch.uint8, device)
-    running = tensor([4, 0, 2], torch.float32, device)
-    total, squares, count = (torch.empty_like(running) for _ in range(3))
-    Advantages(device).discounted(rewards, terminations, truncations, alive, 0.5, running, total, squares, count)
-    assert running.tolist() == [3, 0, 4]
-    assert total.tolist() == [3 + 3.5 + 3, 1, 2 + 2 + 4]
-    assert squares.tolist() == [9 + 12.25 + 9, 1, 4 + 4 + 16]
-    assert count.tolist() == [3, 1, 3]
-
-
-def test_discounted_goes_on_where_it_stopped(device: str) -> None:
-    h = placed(horizon(24, 300), device)
-    kernels, zero = Advantages(device), torch.zeros_like(h["rewards"][0])
-
-    def through(first: int, last: int, running: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rewards, terminations, truncations, alive = (
-            h[name][first:last].contiguous() for name in ("rewards", "terminations", "truncations", "alive")
-        )
-        total, squares, count = zero.clone(), zero.clone(), zero.clone()
-        kernels.discounted(rewards, terminations, truncations, alive, 0.9, running, total, squares, count)
-        return total, squares, count
-
-    at_once, in_parts = zero.clone(), zero.clone()
-    whole, parts = through(0, 24, at_once), [through(0, 11, in_parts), through(11, 24, in_parts)]
-    total, squares, count = (one + other for one, other in zip(*parts, strict=True))
-    assert torch.equal(at_once, in_parts)
-    assert torch.equal(whole[2], count)
-    # 24 sums of what stays below 32, and of its square
-    assert (whole[0] - total).abs().max() < 24 * 24 * 32 * EPS
-    assert (whole[1] - squares).abs().max() < 24 * 24 * 32**2 * EPS
 
 
 def test_a_wrong_tensor_is_named(device: str) -> None:
@@ -225,17 +143,7 @@ def test_a_permutation_has_each_index_once(count: int, device: str) -> None:
     assert torch.equal(found, orders(count, "cpu", 3))
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
-def test_every_index_is_everywhere_equally_often(count: int, device: str) -> None:
-    turns = 7000
-    found = orders(count, device, turns)
-    for place in range(count):
-        counts = torch.bincount(found[:, place], minlength=count)
-        # Pearson's statistic with at most 6 degrees of freedom: above 60 with probability 5e-11.
-        assert ((counts - turns / count) ** 2 / (turns / count)).sum() < 60
-
-
-@pytest.mark.parametrize("count", [3, 4, 5])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_every_order_of_a_few_is_equally_likely(count: int, device: str) -> None:
     possible = math.factorial(count)
     found = orders(count, device, 200 * possible)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from harness import HAS_CUDA, assert_same_bits
-from trainers import FIELD, FIELD_PARAMS, GRID, figures_of, small, timeless, usual
+from trainers import FIELD, FIELD_PARAMS, GRID, figures_of, small, timeless
 
 torch = pytest.importorskip("torch")
 
@@ -122,9 +122,8 @@ def lambda_returns(trainer: Trainer, name: str, best: Any, of_last: Any) -> np.n
     return returns
 
 
-@pytest.mark.parametrize("wrong", [False, True])
-def test_returns_and_an_update_are_those_of_plain_torch(wrong: bool, device: str) -> None:
-    """Truncated episodes go on from their own last observation; from the next one's first, which is wrong, it fails."""
+def test_returns_and_an_update_are_those_of_plain_torch(device: str) -> None:
+    """Truncated episodes go on from their own last observation."""
     config = pqn(
         device, params={"max_episode_steps": 9}, num_envs=6, horizon=20, epochs=1, minibatches=1, learning_rate=0.02,
         gae_lambda=0.7, gamma=0.9, hidden=(9, 5), layer_norm=True, max_grad_norm=None,
@@ -139,15 +138,11 @@ def test_returns_and_an_update_are_those_of_plain_torch(wrong: bool, device: str
     before = [parameter.detach().clone() for parameter in module.parameters()]
     with torch.no_grad():
         best = module(storage.observations.flatten(0, 2).double()).amax(1).view(21, 6).cpu().numpy()
-        last = storage.observations[1:] if wrong else storage.final_obs
-        assert last is not None
-        of_last = module(last.flatten(0, 2).double()).amax(1).view(20, 6).cpu().numpy()
+        assert storage.final_obs is not None
+        of_last = module(storage.final_obs.flatten(0, 2).double()).amax(1).view(20, 6).cpu().numpy()
     expected = lambda_returns(trainer, "agent", best, of_last)
     trainer.learn()
     found = learner.returns.cpu().numpy()
-    if wrong:
-        assert abs(found - expected).max() > 1e-3
-        return
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
     values = module(storage.observations[:-1].flatten(0, 2).double())
     actions = learner.actions.flatten(0, 1).long()
@@ -194,19 +189,6 @@ def test_kernels_value_and_learn_as_torch_does(env: str, precision: str) -> None
         assert (values[0] - values[1]).abs().max() <= off * max(1.0, float(values[1].abs().max()))
 
 
-def test_an_action_is_worth_the_mean_of_its_elements(device: str) -> None:
-    place = resolve_device(device)
-    config = pqn(device, FIELD, params=FIELD_PARAMS, epochs=1, minibatches=1)
-    trainer = Trainer(config)
-    trainer.roll_out()
-    trainer.learn()
-    learner = trainer.learners["runner"]
-    assert learner.policy_rows.head.width == 2
-    assert learner.networks.epsilon is not None
-    assert learner.networks.epsilon.device == torch.device(place)
-    assert np.isfinite(learner.figures.tolist()).all()
-
-
 # --- runs ---
 
 
@@ -225,26 +207,17 @@ def test_a_module_of_the_users_own(device: str) -> None:
         Trainer(pqn(device), modules={"agent": nn.Linear(4, 3)})
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", GRID])
-def test_a_run_goes_on_bit_for_bit(env: str, tmp_path: Path, device: str) -> None:
-    def run(folder: str, **settings: Any) -> Config:
-        given = {
-            "epsilon": "0:0.9,1:0.1",
-            "normalise_observations": True,
-            "normalise_rewards": True,
-            "layer_norm": True,
-        }
-        return pqn(device, env, run_dir=str(tmp_path / folder), **(given | settings))
-
-    whole = Trainer(run("whole"))
+@pytest.mark.parametrize("env", ["CartPole-v1", GRID, FIELD])
+def test_a_run_goes_on_bit_for_bit(env: str, device: str) -> None:
+    switches = dict.fromkeys(("normalise_observations", "normalise_rewards", "layer_norm"), True)
+    whole, half, other = (Trainer(pqn(device, env, epsilon="0:0.9,1:0.1", **switches)) for _ in range(3))
     whole.iterate(8)
-    half = Trainer(run("half"))
     half.iterate(4)
-    state = half.state()
-    other = Trainer(run("half"))
-    other.load(state)
+    other.load(half.state())
     other.iterate(4)
     assert_same_bits(timeless(whole.state()), timeless(other.state()))
+    for learner in whole.learners.values():
+        assert np.isfinite(learner.figures.tolist()).all()
 
 
 def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
@@ -255,9 +228,6 @@ def test_it_is_a_run_like_any_other(tmp_path: Path, device: str) -> None:
     assert "value_loss" in header
     assert not {"kl", "entropy", "policy_loss", "clip_fraction"} & {*header}
     assert resume(tmp_path / "run", total_steps=8 * 16 * 9, progress=False).steps == 8 * 16 * 9
-    opponent = small(device, policies={"agent": "frozen:" + str(tmp_path / "run")})
-    with pytest.raises(ValueError, match="no policy learns"):
-        Trainer(opponent)
 
 
 def test_a_frozen_policy_by_values_plays(tmp_path: Path, device: str) -> None:
@@ -270,15 +240,3 @@ def test_a_frozen_policy_by_values_plays(tmp_path: Path, device: str) -> None:
     other.load(state)
     other.iterate(2)
     assert_same_bits(timeless(trainer.state()), timeless(other.state()))
-
-
-@pytest.mark.slow
-def test_cartpole_is_solved(device: str) -> None:
-    config = usual(
-        "CartPole-v1", device, algorithm="pqn", num_envs=64, horizon=32, epochs=4, minibatches=8, layer_norm=True,
-        activation="relu", total_steps=400_000, learning_rate="0:0.001,1:0", gae_lambda=0.9, gamma=0.98,
-        epsilon="0:1,0.2:0.05", max_grad_norm=10.0, seed=1,
-    )  # fmt: skip
-    trainer = Trainer(config)
-    trainer.run(progress=False)
-    assert trainer.evaluate(200)["agent"].mean >= 475

@@ -5,6 +5,7 @@ Tolerances are counted as in ``test_fused.py``.
 
 import copy
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -266,27 +267,15 @@ def check_gradients(case: Case, given: Given, indices: Any, settings: LossSettin
 
 
 @hopper
-@pytest.mark.parametrize("precision", ROUNDING)
-@pytest.mark.parametrize("name", CASES)
-def test_gradients(name: str, precision: str) -> None:
-    check_gradients(CASES[name], given_of(CASES[name], 3000), None, LossSettings(), precision)
-
-
-@hopper
-@pytest.mark.parametrize("samples", [1, 64, 129, 40_001])
-def test_gradients_of_any_number_of_samples(samples: int) -> None:
-    check_gradients(CASES["Tag"], given_of(CASES["Tag"], samples), None, LossSettings(), "bf16")
-
-
-@hopper
-@pytest.mark.parametrize("precision", ROUNDING)
-@pytest.mark.parametrize("name", ["Tag", "box apart"])
-def test_gradients_in_pieces(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_kernels, "MOST_KEPT", 1)
-    given = given_of(CASES[name], 1000, alive=True)
-    indices = torch.randperm(1000, generator=torch.Generator().manual_seed(1))[:777].int().cuda()
-    check_gradients(CASES[name], given, indices, LossSettings(), precision)
-    check_gradients(CASES[name], given, None, LossSettings(), precision)
+@pytest.mark.parametrize(
+    ("name", "samples", "precision"),
+    [
+        *itertools.product(CASES, [3000], ROUNDING),
+        *itertools.product(["Tag"], [1, 64, 129, 40_001], ["bf16"]),
+    ],
+)
+def test_gradients(name: str, samples: int, precision: str) -> None:
+    check_gradients(CASES[name], given_of(CASES[name], samples), None, LossSettings(), precision)
 
 
 @hopper
@@ -300,15 +289,23 @@ def test_gradients_of_chosen_samples_by_other_losses(name: str, precision: str, 
 
 
 @hopper
-@pytest.mark.parametrize("name", ["Tag", "apart"])
-def test_the_dead_and_the_forbidden_count_for_nothing(name: str) -> None:
-    given = given_of(CASES[name], 2000, alive=True, masked=True)
+@pytest.mark.parametrize("in_pieces", [False, True])
+@pytest.mark.parametrize("precision", ROUNDING)
+@pytest.mark.parametrize("name", ["Tag", "apart", "box apart"])
+def test_the_dead_and_the_forbidden_count_for_nothing(
+    name: str, precision: str, in_pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_pieces:
+        monkeypatch.setattr(wide_kernels, "MOST_KEPT", 1)
+    given = given_of(CASES[name], 2000, alive=True, masked=CASES[name].head.kind == "discrete")
     assert given.batch.alive is not None
     dead = ~given.batch.alive
     given.observations[dead.cpu()] = torch.nan
     for tensor in (given.batch.log_probs, given.batch.advantages, given.batch.returns, given.batch.values):
         tensor[dead] = torch.nan
-    check_gradients(CASES[name], given, None, LossSettings(), "bf16")
+    indices = torch.randperm(2000, generator=torch.Generator().manual_seed(1))[:777].int().cuda()
+    for chosen in (None, indices):
+        check_gradients(CASES[name], given, chosen, LossSettings(), precision)
 
 
 @hopper
@@ -343,6 +340,9 @@ def test_acts_and_values_as_torch_does(name: str, precision: str, greedy: bool) 
     again = torch.zeros(rows, device="cuda")
     wide.values(given.observations.cuda(), again)
     assert not case.shared or torch.equal(values, again)
+    places = torch.randperm(rows, device="cuda")[:333]
+    wide.values(given.observations.cuda(), values[:333], places=places)
+    assert torch.equal(values[:333], again[places])
     off = ROUNDINGS * ROUNDING[precision] * (4 if case.activation != "tanh" else 1)
     assert (again.cpu() - value).abs().max() <= off * max(1.0, float(value.abs().max()))
     if head.kind == "box":
@@ -383,19 +383,6 @@ def test_the_largest_observation(name: str, precision: str) -> None:
             assert found() == pytest.approx(abs(number), nan_ok=True)
             alive = torch.arange(rows, device="cuda") != row
             assert found(alive) == seen[alive].abs().max().item()
-
-
-@hopper
-@pytest.mark.parametrize("precision", ROUNDING)
-def test_values_of_chosen_rows(precision: str) -> None:
-    case, rows = CASES["Tag"], 1000
-    given = given_of(case, rows)
-    wide, _ = wide_of(case, given, precision)
-    observations, places = given.observations.cuda(), torch.randperm(rows, device="cuda")[:333]
-    of_all, chosen = torch.empty(rows, device="cuda"), torch.empty(333, device="cuda")
-    wide.values(observations, of_all)
-    wide.values(observations, chosen, places=places)
-    assert torch.equal(chosen, of_all[places])
 
 
 @hopper
