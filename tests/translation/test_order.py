@@ -1,5 +1,6 @@
 """Operands, arguments, indices, bounds and right sides are evaluated when Python evaluates them."""
 
+import re
 import types
 
 import numpy as np
@@ -43,10 +44,36 @@ CASES = [
     "s.out = (bump(s) in (1, 2)) + 2 * (bump(s) not in (1, 2))",
     # a float, and later what a loop counts with
     "if x > 0: k = 0.5\nelse: k = 1\nfor m in range(3):\n    s.out += k\n    for k in range(2): m = k",
+    # draws from left to right, and only where Python evaluates them
+    "s.out = random.bits() - U",
+    "s.out = random.normal(3.0, 0.0) + U",
+    "s.out = random.uniform(random.uniform(0.0, 0.5), random.uniform(1.0, 2.0))",
+    "while U < 0.9:\n    s.out += 1\n    if s.out > 5:\n        break",
+    "s.out = (U if x > 0 else 0.0) - U",
+    "s.out = mixed(U if x > 0 else 0.0, U if x > 0 else 0.0)",
+    "s.out = min(0.1 < U < 0.5, U) - U",
+    "s.out = (1 if x > 0 and U < 0.5 else 0) + U",
+    "s.out = (1 if not x > 0 or U < 0.5 or U < 0.5 else 0) + U",
+    "s.out, s.r[0] = U if x > 0 else 1, U",
+    "s.f = (x > 0 and U < 0.5) == (U < 0.3)",
+    "s.out = mixed(drawn(random, 1.0 if U < 0.5 else 2.0), drawn(random, 3.0) if x > 0 else 1.0)",
+    "s.out = (U if U < 0.5 else -U) / U",
+    "s.r[AT] += 2.0",
+    "s.r[AT] -= U",
+    "s.r[AT] //= 0.25",
+    "s.r[AT] = U",
+    "s.r[AT] = U if x > 0 else 1.0",
+    "s.out, s.r[AT] = U, U",
+    "s.out = s.r[AT] = U",
+    "l = [0] * 4\nl[AT] += U\ns.out = l[0] + 2 * l[1] + 3 * l[2] + 4 * l[3]",
+    "if x > 1:\n    pass\nelif (U if x > 0 else 0.0) < U:\n    s.out = U",
     # tuples where lists are taken
     "l = (s.k, bump(s), 2.5)\nm = (x,) * 3\ns.out = l[bump(s) % 3] + m[1]",
 ]
 """Statements whose order of evaluation C++ leaves open, or has otherwise."""
+
+SHORT = {"U": "random.uniform(0.0, 1.0)", "AT": "int(random.uniform(0.0, 4.0))"}
+"""What some words in them stand for."""
 
 REPLICAS = 4
 
@@ -55,7 +82,8 @@ REPLICAS = 4
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[types.ModuleType, dict[str, np.ndarray]]:
     """The module with a function for each case, and the state after a step that ran each in some replicas."""
     arguments = "(s: State, p: Params, a: int, b: int, x: float, y: float, random: Random) -> None"
-    texts = [f"def f{n}{arguments}:\n    " + case.replace("\n", "\n    ") + "\n" for n, case in enumerate(CASES)]
+    bodies = [re.sub(r"\b(U|AT)\b", lambda found: SHORT[found[0]], case) for case in CASES]
+    texts = [f"def f{n}{arguments}:\n    " + body.replace("\n", "\n    ") + "\n" for n, body in enumerate(bodies)]
     lines = [
         f"    {'elif' if n else 'if'} action == {n}:\n        f{n}(s, p, s.a, s.b, s.x, s.y, random)"
         for n in range(len(CASES))

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from harness import numpy_of
 from refusals import TEAM, filled, marked, refusal, team_spec
-from small_envs import wrong
 from translation_cases import HEADER, module, rules_of
 
 import gpu_envs
 from gpu_envs.codegen import PRECISIONS
-from gpu_envs.testing import builds
 from gpu_envs.translation.translate import translated
 
 SUM = "team.sum(w.x[i] for i in team.agents())"
@@ -28,7 +26,11 @@ FOLDS = {
     f"w.terminated = {SUM}": "gives floats and ints, and w.terminated holds none",
     f"w.elapsed = {SUM}": "steps are not counted by rules",
     f"w.lfet = {SUM}": "Did you mean 'left'",
-    f"w.mean = {SUM} / AGENTS": r"phase, and assigned to a field by itself\n.*Write w.total = team.sum\(",
+    f"w.mean = {SUM} / AGENTS": (
+        r"team.sum\(...\) is a phase, and assigned to a field by itself\n.*"
+        r"Write w.total = team.sum\(w.x\[i\] for i in team.agents\(\)\), and read w.total in a later phase; "
+        r"a factor stands within, team.sum\(2 \* w.x\[i\] for ...\)"
+    ),
     f"w.mean += {SUM}": "assigned to a field by itself",
     f"w.mean = w.most = {SUM}": "assigned to a field by itself",
     f"w.mean, w.most = {SUM}, 0": "assigned to a field by itself",
@@ -150,20 +152,6 @@ def test_numbers_left_out_as_advised(field: str, tmp_path: Path) -> None:
     assert "sum_over" in translated(spec, spec.check_params({}, 1))
 
 
-def test_a_refusal_whole(tmp_path: Path) -> None:
-    message = refusal(filled(TEAM, f"w.mean = 2.0 * {SUM}  # <--"), spec_of, tmp_path)
-    line = re.search(r"line (\d+)", message)
-    assert line is not None
-    assert message == (
-        "team.sum(...) is a phase, and assigned to a field by itself\n"
-        f'  File "{tmp_path}/rules_of_test.py", line {line[1]}, in step\n'
-        f"    w.mean = 2.0 * {SUM}  # <--\n"
-        f"                   {'^' * len(SUM)}\n"
-        "Write w.total = team.sum(w.x[i] for i in team.agents()), and read w.total in a later phase; a factor stands "
-        "within, team.sum(2 * w.x[i] for ...)"
-    )
-
-
 MARKET = """
 def reset(w: World, p: Params, team: Team) -> None:
     for i in team.agents():
@@ -270,8 +258,3 @@ def test_they_are_numpys(market: gpu_envs.TeamSpec, precision: str, device: str)
     np.testing.assert_allclose(measured["poorest"], wealth.min(1), near)
     np.testing.assert_allclose(measured["sold"], 3 * s["sold"][:, 0], near)
     env.close()
-
-
-@pytest.mark.slow
-def test_they_pass_the_checker(market: gpu_envs.TeamSpec) -> None:
-    assert wrong(builds.phases, market) == ""

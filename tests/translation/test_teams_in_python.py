@@ -6,12 +6,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from nvrtc import compile_with_nvrtc, nvrtc_missing, resources
+from nvrtc import compile_with_nvrtc, nvrtc_missing, programs, resources
 from translation_cases import HEADER, module, rules_of
 
 import gpu_envs
-from gpu_envs.backend.program import Device
-from gpu_envs.codegen import SimulationConfig, generate, layout_of
 
 ROAMING = """
 PUSH = [(1, 0), (-1, 0), (0, 1)]
@@ -155,9 +153,6 @@ def test_long_actions(tmp_path: Path, device: str) -> None:
 
 @pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
 def test_long_actions_are_not_copied(tmp_path: Path) -> None:
-    spec = hauling_spec(tmp_path)
-    config = SimulationConfig(spec, 5000, "SameStep", "float32", 500, spec.check_params({}, 1))
-    layout = layout_of(config, Device(on_gpu=True, processors=132, shared_bytes=227 * 1024), frozenset())
-    (module_name,) = layout.modules
-    found = resources(compile_with_nvrtc(generate(layout, module_name).source).cubin)
+    (program,) = programs(hauling_spec(tmp_path), "SameStep", "float32")
+    found = resources(compile_with_nvrtc(program.source).cubin)
     assert max(count for _, kind, count in found if kind == "local") < 4 * 40  # less than one action has

@@ -4,19 +4,20 @@ import dataclasses
 import math
 import re
 import subprocess
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import nvrtc
 import pytest
 import python_cartpole
 import python_pendulum
 import python_tag_grid
-from harness import MODES, assert_same_bits
-from nvrtc import nvrtc_missing
+from harness import MODES, assert_all_same, assert_same_bits, on_host
+from registered import draw, numpy_by_role, record
+from small_envs import wrong
 from translation_cases import HEADER, computing_spec, functions, module, rules_of, samples
 
 import gpu_envs
@@ -24,8 +25,8 @@ from gpu_envs import rules
 from gpu_envs.backend.nvrtc import compiled
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.backend.toolchain import find_compiler
-from gpu_envs.codegen import PRECISIONS, SimulationConfig, generate, layout_of
-from gpu_envs.testing import check_environment
+from gpu_envs.codegen import PRECISIONS
+from gpu_envs.testing import builds, check_environment
 from gpu_envs.translation.translate import translated
 
 STEPS, REPLICAS = 300, 70
@@ -85,42 +86,18 @@ def twin(env_id: str) -> gpu_envs.Spec:
     return dataclasses.replace(spec, id=f"Python{env_id}", header=rules_of(TWINS[env_id]))
 
 
-def over(flags: Any) -> np.ndarray:
-    """Whose episode has ended, of flags for each replica or, by role, for each agent."""
-    if isinstance(flags, Mapping):
-        return np.asarray(np.concatenate(list(flags.values()), 1).all(1))
-    return np.asarray(flags)
-
-
-def either(one: Any, other: Any) -> Any:
-    return {role: one[role] | other[role] for role in one} if isinstance(one, Mapping) else one | other
-
-
-def played(env: Any, mode: str) -> Iterator[Any]:
-    """What a reset and many random steps give; in Disabled mode, what is over is reset."""
-    space = env.action_space if hasattr(env, "action_space") else gymnasium.spaces.Dict(env.action_spaces)
-    space.seed(1)
-    yield env.reset(seed=2)[0]
-    for _ in range(STEPS):
-        *parts, _ = env.step(space.sample())
-        yield parts
-        ended = over(either(parts[2], parts[3]))
-        if mode == "Disabled" and ended.any():
-            yield env.reset(options={"reset_mask": ended})[0]
-
-
 @pytest.mark.fast_cases(6)
 @pytest.mark.parametrize(("env_id", "variant", "mode", "precision"), CASES)
 def test_the_same_bits_as_the_header(env_id: str, variant: int, mode: str, precision: str, device: str) -> None:
     options = {"autoreset_mode": mode, "precision": precision, "max_episode_steps": 70, **VARIANTS[env_id][variant]}
-    ours = opened(twin(env_id), REPLICAS, device, **options)
-    theirs = opened(gpu_envs.spec(env_id), REPLICAS, "cpu" if precision == "float32" else device, **options)
-    for step, (one, other) in enumerate(zip(played(ours, mode), played(theirs, mode), strict=True)):
-        assert_same_bits(one, other, f"step {step}")
-    assert_same_bits(dict(ours.state), dict(theirs.state), "state")
-    assert_same_bits(ours.episode_metrics, theirs.episode_metrics, "metrics")
-    for env in (ours, theirs):
+    results = []
+    for spec, at in ((twin(env_id), device), (gpu_envs.spec(env_id), "cpu" if precision == "float32" else device)):
+        env = opened(spec, REPLICAS, at, **options)
+        first = numpy_by_role(env, env.reset(seed=2)[0])
+        steps = record(env, draw(env, STEPS))
+        results.append((first, steps, on_host(dict(env.state)), on_host(env.episode_metrics)))
         env.close()
+    assert_all_same(results)
 
 
 # --- what the compilers are given ---
@@ -130,18 +107,16 @@ def specs(folder: Path) -> list[gpu_envs.Spec]:
     return [computing_spec(folder)[0], *(twin(env_id) for env_id in TWINS)]
 
 
-def programs(spec: gpu_envs.Spec, precision: str, *, on_gpu: bool) -> Iterator[Program]:
+def programs(spec: gpu_envs.Spec, precision: str, device: Device) -> Iterator[Program]:
     for params in VARIANTS.get(spec.id.removeprefix("Python"), [{}]):
-        config = SimulationConfig(spec, 5000, "SameStep", precision, 500, spec.check_params(params, 1))
-        layout = layout_of(config, Device(on_gpu=on_gpu, processors=132, shared_bytes=227 * 1024), frozenset())
-        yield from (generate(layout, name) for name in layout.modules)
+        yield from nvrtc.programs(spec, "SameStep", precision, device=device, **params)
 
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("n", range(1 + len(TWINS)))
 def test_no_warnings_on_a_cpu(n: int, precision: str, tmp_path: Path) -> None:
-    for program in programs(specs(tmp_path)[n], precision, on_gpu=False):
+    for program in programs(specs(tmp_path)[n], precision, Device(on_gpu=False)):
         text = tmp_path / "made.cpp"
         text.write_text(program.source)
         flags = ["-std=c++17", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-fopenmp-simd", "-fsyntax-only"]
@@ -151,11 +126,11 @@ def test_no_warnings_on_a_cpu(n: int, precision: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing() or "it is there")
+@pytest.mark.skipif(bool(nvrtc.nvrtc_missing()), reason=nvrtc.nvrtc_missing() or "it is there")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("n", range(1 + len(TWINS)))
 def test_no_warnings_on_a_gpu(n: int, precision: str, tmp_path: Path) -> None:
-    for program in programs(specs(tmp_path)[n], precision, on_gpu=True):
+    for program in programs(specs(tmp_path)[n], precision, nvrtc.H200):
         assert compiled(program.source, program.name, "sm_90a").log == ""
 
 
@@ -176,6 +151,14 @@ def test_lines_are_the_authors(tmp_path: Path) -> None:
             seen += 1
         at += 1
     assert seen > 50
+
+
+@pytest.mark.slow
+def test_an_index_outside_names_the_line_of_python(tmp_path: Path) -> None:
+    text = HEADER + KINDS.replace("s.cells[action] +=", "s.cells[action + 4] +=")
+    spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(module(text, tmp_path, "astray")))
+    line = text[: text.index("action + 4")].count("\n") + 1
+    assert wrong(builds.undefined_values, spec).startswith(f"{tmp_path}/astray.py:{line}: index 5 of 'cells'")
 
 
 # --- whatever rules may use besides ---
@@ -310,168 +293,16 @@ def test_rules_in_python_pass_the_checker(spec_of: Any, tmp_path: Path) -> None:
     check_environment(spec_of(tmp_path), devices=["cpu"])
 
 
-DRAWS = """
-def reset(s: State, p: Params, random: Random) -> None:
-    s.a = random.uniform(0, 1)
-    s.b = random.uniform(0, 1)
-    s.c = random.normal(0, 1)
-    s.d = random.integer(100)
-    s.e = random.integer(7)
-    s.f = random.bits()
-
-def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
-    return 0.0, False
-
-def observe(s: State, p: Params, observation: Observation) -> None:
-    observation[0] = s.a
-"""
-
-MIXED = """
-def drawn(random: Random, n: int) -> int:
-    return random.integer(n)
-
-def reset(s: State, p: Params, random: Random) -> None:
-    s.a = random.uniform(0, 1) - 2 * random.uniform(0, 1) * random.normal(0, 1)
-    s.b = s.c = drawn(random, 100) - drawn(random, 7) / 3 + random.bits()
-    s.d = 1 if s.a > 1000 and random.uniform(0, 1) > 0 else 0
-    s.f = 0
-    while random.uniform(0, 1) < 2:
-        s.f += 1
-        if s.f == 1:
-            break
-    s.e = random.uniform(random.uniform(0, 0), random.uniform(1, 1))
-"""
-
-
-def test_draws_come_in_their_order(tmp_path: Path) -> None:
-    """Within an expression from left to right, and only where Python evaluates them."""
-    spec = gpu_envs.EnvSpec(
-        id="Draws-v0",
-        header=rules_of(module(HEADER + DRAWS, tmp_path, "draws")),
-        state=tuple("abcdef"),
-        params={"unused": gpu_envs.Param(1.0)},
-        observation=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
-        action=gymnasium.spaces.Discrete(2),
-    )
-    mixed = DRAWS.replace(DRAWS[: DRAWS.index("def step")], MIXED)
-    other = dataclasses.replace(spec, id="Mixed-v0", header=rules_of(module(HEADER + mixed, tmp_path, "mixed")))
-    one, two = opened(spec, 100, precision="float64"), opened(other, 100, precision="float64")
-    for env in (one, two):
-        env.reset(seed=5)
-    s, t = one.state, two.state
-    assert_same_bits(t["a"], s["a"] - 2 * s["b"] * s["c"])
-    assert_same_bits(t["b"], s["d"] - s["e"] / 3 + s["f"])
-    assert_same_bits(t["b"], t["c"])
-    assert (t["d"] == 0).all()
-    assert (t["f"] == 1).all()
-    for env in (one, two):
-        env.close()
-
-
-RANDOM_FIELDS = 8
-
-DRAWING = """
-def minus(a: float, b: float) -> float:
-    return a - 2 * b
-
-def drawn(random: Random, scale: float) -> float:
-    return scale * random.uniform(0, 1)
-
-def reset(s: State, p: Params, random: Random) -> None:
-    s.x, s.y, s.yes = 0, 0, False
-    for k in range(4):
-        s.cells[k] = 0
-    {body}
-
-def step(s: State, p: Params, action: Action, random: Random) -> tuple[float, bool]:
-    return 0.0, False
-
-def observe(s: State, p: Params, observation: Observation) -> None:
-    observation[0] = s.x
-"""
-
-ORDERS = [
-    "s.x = (random.uniform(0, 1) if p.on else 0.0) - random.uniform(0, 1)",
-    "s.x = minus(random.uniform(0, 1) if p.on else 0.0, random.uniform(0, 1) if p.on else 0.0)",
-    "s.x = min(0.1 < random.uniform(0, 1) < 0.5, random.uniform(0, 1)) - random.uniform(0, 1)",
-    "s.x = (1 if p.on and random.uniform(0, 1) < 0.5 else 0) + random.uniform(0, 1)",
-    "s.x = (1 if not p.on or random.uniform(0, 1) < 0.5 or random.uniform(0, 1) < 0.5 else 0) + random.uniform(0, 1)",
-    "s.x, s.y = random.uniform(0, 1) if p.on else 1, random.uniform(0, 1)",
-    "s.yes = (p.on and random.uniform(0, 1) < 0.5) == (random.uniform(0, 1) < 0.3)",
-    "s.x = minus(drawn(random, 1.0 if random.uniform(0, 1) < 0.5 else 2.0), drawn(random, 3) if p.on else 1)",
-    "s.x = (random.uniform(0, 1) if random.uniform(0, 1) < 0.5 else -random.uniform(0, 1)) / random.uniform(0, 1)",
-    "s.cells[int(random.uniform(0, 4))] += 2.0",
-    "s.cells[int(random.uniform(0, 4))] -= random.uniform(0, 1)",
-    "s.cells[int(random.uniform(0, 4))] //= 0.25",
-    "s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1)",
-    "s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1) if p.on else 1.0",
-    "s.x, s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1), random.uniform(0, 1)",
-    "s.x = s.cells[int(random.uniform(0, 4))] = random.uniform(0, 1)",
-    "a = [0] * 4; a[int(random.uniform(0, 4))] += random.uniform(0, 1); s.x = a[0] + 2 * a[1] + 3 * a[2] + 4 * a[3]",
-    "if s.x > 1:\n        pass\n    elif (random.uniform(0, 1) if p.on else 0.0) < random.uniform(0, 1):\n"
-    "        s.x = random.uniform(0, 1)",
-]
-"""Statements whose draws Python makes in an order that C++ leaves open, or has otherwise."""
-
-
-class Drawn:
-    """A source that gives these numbers."""
-
-    def __init__(self, numbers: Iterator[float]) -> None:
-        self.numbers = numbers
-
-    def uniform(self, low: float, high: float) -> float:
-        return low + (high - low) * next(self.numbers)
-
-
-def drawing_spec(body: str, folder: Path, state: Mapping[str, gpu_envs.Field]) -> tuple[gpu_envs.EnvSpec, Any]:
-    made = module(HEADER + DRAWING.replace("{body}", body), folder, f"drawing{abs(hash(body))}")
-    spec = gpu_envs.EnvSpec(
-        id="Drawing-v0",
-        header=rules_of(made),
-        state={"x": gpu_envs.Field(), "y": gpu_envs.Field(), "yes": gpu_envs.Field("bool"), **state},
-        params={"on": gpu_envs.Param(True)},
-        observation=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
-        action=gymnasium.spaces.Discrete(2),
-    )
-    return spec, made
-
-
-@pytest.mark.slow
-def test_draws_come_in_pythons_order(tmp_path: Path) -> None:
-    """Python runs the same functions, with the numbers that the device draws one after another."""
-    count = len(ORDERS)
-    cells = {"cells": gpu_envs.Field("real", 4)}
-    body = "\n    ".join(f"s.r{k} = random.uniform(0, 1)" for k in range(RANDOM_FIELDS))
-    plain, _ = drawing_spec(body, tmp_path, {**cells, **{f"r{k}": gpu_envs.Field() for k in range(RANDOM_FIELDS)}})
-    env = opened(plain, 6, precision="float64")
-    env.reset(seed=5)
-    drawn = np.stack([np.array(env.state[f"r{k}"]) for k in range(RANDOM_FIELDS)], 1)
-    env.close()
-    wrong = []
-    for n in range(count):
-        spec, python = drawing_spec(ORDERS[n], tmp_path, cells)
-        env = opened(spec, 6, precision="float64")
-        env.reset(seed=5)
-        for k, numbers in enumerate(drawn):
-            s = types.SimpleNamespace(cells=[0.0] * 4)
-            python.reset(s, types.SimpleNamespace(on=True), Drawn(iter(numbers.tolist())))
-            made = [env.state[name][k].tolist() for name in ("x", "y", "yes", "cells")]
-            if made != [s.x, s.y, s.yes, s.cells]:
-                wrong.append(f"{ORDERS[n]}: {made} and not {[s.x, s.y, s.yes, s.cells]}")
-                break
-        env.close()
-    assert wrong == []
-
-
 def test_the_least_int_is_divided(tmp_path: Path) -> None:
     """By -1 too, where processors stop; what is too large begins anew from the other end."""
-    body = "s.x = -2147483647 + int(s.y) - 1\n    m = int(s.x)\n    k = int(s.y) - 1\n    s.x, s.y = m // k, m % k"
-    spec, _ = drawing_spec(body, tmp_path, {"cells": gpu_envs.Field("real", 4)})
-    env = opened(spec, 2, precision="float64")
+    divided = (
+        "k = random.integer(1) - 1\n    m = -2147483647 + k\n    s.count, s.small, s.on = m // k + m % k, 250, True"
+    )
+    text = KINDS.replace("s.count, s.small, s.on = 3, 250, True", divided)
+    spec = dataclasses.replace(kinds_spec(tmp_path), header=rules_of(module(HEADER + text, tmp_path, "divided")))
+    env = opened(spec, 2)
     env.reset(seed=0)
-    assert np.array(env.state["x"]).tolist() == [-(2.0**31)] * 2
-    assert np.array(env.state["y"]).tolist() == [0] * 2
+    assert env.state["count"].tolist() == [-(2**31)] * 2
     env.close()
 
 
@@ -481,7 +312,7 @@ def made():
         '''Texts
 may begin here.'''
 # and comments
-        s.a = s.b = s.c = s.d = s.e = s.f = 1
+        s.at = 1
 
     return reset
 
@@ -490,11 +321,9 @@ reset = made()
 
 
 def test_nested_functions_with_lines_further_left(tmp_path: Path) -> None:
-    text = HEADER + NESTED + DRAWS[DRAWS.index("def step") :]
-    spec = dataclasses.replace(
-        drawing_spec("pass", tmp_path, {})[0], header=rules_of(module(text, tmp_path)), state=tuple("abcdef")
-    )
-    assert "s.a = " in translated(spec, spec.check_params({}, 1))
+    text = HEADER + NESTED + SEEN[SEEN.index("def step") :]
+    spec = dataclasses.replace(seen_spec(tmp_path), header=rules_of(module(text, tmp_path)))
+    assert "s.at = 1" in translated(spec, spec.check_params({}, 1))
 
 
 def test_rules_are_never_run() -> None:
