@@ -88,7 +88,6 @@ def test_durations_in_a_graph() -> None:
     assert (taken < time.perf_counter() - begin).all()
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_nothing_waits(name: str, mode: str, synchronising: Callable[[str], None]) -> None:
     env = made(name, "cuda", mode, COUNT)

@@ -1,5 +1,7 @@
-"""Noise, delays, sticky actions and pushes against plain models in NumPy, number by number."""
+"""Noise, delays, sticky actions and pushes against plain models in NumPy, number by number; what they draw."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from gpu_envs.wrappers import (  # noqa: E402
     FrameStackObservation,
     ObservationNoise,
     RandomPushes,
+    TorchWrapper,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,20 +103,6 @@ def test_observations(env_id: str, mode: str, delay: int | tuple[int, int], nois
     assert ends >= 2 * COUNT
 
 
-def test_the_last_observation_is_the_same_in_each_mode(device: str) -> None:
-    """In SameStep it is in infos, elsewhere it is what the step returns."""
-    found = []
-    for mode in MODES:
-        env = ObservationNoise(torch_env("Pendulum-v1", COUNT, mode, device), 0.1, delay=(0, 3))
-        env.reset(seed=SEED)
-        for actions in random_actions("Pendulum-v1", LIMIT, COUNT):
-            observations, *_, truncations, infos = env.step(on(device, actions))
-        assert truncations.all()
-        found.append(numpy_of(infos["final_obs"] if mode == "SameStep" else observations))
-    assert_same_bits(found[0], found[1])
-    assert_same_bits(found[0], found[2])
-
-
 def test_spaces_have_room_for_the_noise(device: str) -> None:
     env = torch_env("Pendulum-v1", 4, "SameStep", device)
     low, high = np.array([-1, -1, -8], np.float32), np.array([1, 1, 8], np.float32)
@@ -131,7 +120,6 @@ def test_spaces_have_room_for_the_noise(device: str) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 90])
-@pytest.mark.parametrize("mode", MODES)
 def test_late_stacks_are_stacks_of_late_observations(mode: str, size: int, device: str) -> None:
     """Of 9 numbers, and of more than a block of threads takes at a time."""
     late, stacks = (waiting(torch_env("Pendulum-v1", 9, mode, device)) for _ in range(2))
@@ -243,27 +231,25 @@ def test_several_whole_numbers(make: Make, device: str) -> None:
         clock.stepped(numpy_of(theirs[2] | theirs[3]))
 
 
-def test_what_arrives_first(device: str) -> None:
+@pytest.mark.parametrize(
+    ("env_id", "space", "expected"),
+    [
+        ("Pendulum-v1", gymnasium.spaces.Box(-2, 2, (1,), np.float32), 0.0),
+        ("Pendulum-v1", gymnasium.spaces.Box(0.5, 2, (1,), np.float32), 0.5),
+        ("MountainCar-v0", gymnasium.spaces.Discrete(3), 0),
+    ],
+    ids=str,
+)
+def test_what_arrives_first(env_id: str, space: Any, expected: float, device: str) -> None:
     """Zeros, or what in the bounds is nearest; of whole numbers the first."""
-    for space, expected in (
-        (gymnasium.spaces.Box(-2, 2, (1,), np.float32), 0.0),
-        (gymnasium.spaces.Box(0.5, 2, (1,), np.float32), 0.5),
-    ):
-        env = torch_env("Pendulum-v1", 2, "SameStep", device)
-        env.single_action_space = space
-        late, raw = ActionNoise(env, delay=LIMIT), numpy_env("Pendulum-v1", 2, "SameStep")
-        late.reset(seed=0)
-        raw.reset(seed=0)
-        for actions in random_actions("Pendulum-v1", LIMIT - 1, 2):
-            found = numpy_of(late.step(on(device, actions))[0])
-            np.testing.assert_array_equal(found, raw.step(np.full((2, 1), expected, np.float32))[0])
-    whole = ActionNoise(torch_env("MountainCar-v0", 2, "SameStep", device), delay=3)
-    raw = numpy_env("MountainCar-v0", 2, "SameStep")
-    whole.reset(seed=0)
+    env, raw = torch_env(env_id, 2, "SameStep", device), numpy_env(env_id, 2, "SameStep")
+    env.single_action_space = space
+    late = ActionNoise(env, delay=LIMIT)
+    late.reset(seed=0)
     raw.reset(seed=0)
-    for _ in range(3):
-        found = numpy_of(whole.step(on(device, np.full(2, 2)))[0])
-        np.testing.assert_array_equal(found, raw.step(np.zeros(2, int))[0])
+    for actions in random_actions(env_id, LIMIT - 1, 2):
+        found = numpy_of(late.step(on(device, actions))[0])
+        np.testing.assert_array_equal(found, raw.step(np.full_like(actions, expected))[0])
 
 
 def test_actions_of_any_library_and_type(device: str) -> None:
@@ -357,21 +343,24 @@ def test_pushes(mode: str, interval: int | tuple[int, int], precision: str, devi
     assert pushed > COUNT
 
 
-def test_pushes_of_arrays(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_pushes_of_arrays(tmp_path: Path, distribution: str, device: str) -> None:
     """Each element of a field has its own, and what is not named stays."""
     state = {"x": Field(), "pace": Field(), "wind": Field(shape=(2, 3))}
     spec = walk(tmp_path, more={"state": state}, reset="s.x = s.pace = 0; for (int j = 0; j < 6; ++j) s.wind[j] = 0;")
     env = VectorEnv(spec, COUNT, device=device, output="torch", autoreset_mode="SameStep")
     scale = np.arange(6, dtype=np.float32).reshape(2, 3)
-    ours = RandomPushes(env, {"wind": scale}, interval=2, distribution="uniform")
+    ours = RandomPushes(env, {"wind": scale}, interval=2, distribution=distribution)
     clock, wind = Clock(PUSH, "SameStep"), np.zeros((COUNT, 2, 3), np.float32)
     ours.reset(seed=SEED)
     for _ in range(6):
         ours.step(on(device, np.zeros(COUNT, int)))
         clock.stepped(np.zeros(COUNT, bool))
         if clock.step[0] % 2 == 0:
-            wind += np.stack([scale * clock.uniform(i, 6).reshape(2, 3) for i in range(COUNT)])
-        np.testing.assert_array_equal(numpy_of(env.state["wind"]), wind)
+            numbers = clock.normal if distribution == "normal" else clock.uniform
+            wind += np.stack([scale * numbers(i, 6).reshape(2, 3) for i in range(COUNT)]).astype(np.float32)
+        rounding = 2**-17 * (distribution == "normal")  # float32's of sums up to 60
+        np.testing.assert_allclose(numpy_of(env.state["wind"]), wind, rtol=0, atol=rounding)
         assert not numpy_of(env.state["x"]).any()
 
 
@@ -379,43 +368,93 @@ def test_pushes_of_arrays(tmp_path: Path, device: str) -> None:
 
 
 def test_what_is_wrong_is_said(make: Make) -> None:
+    def refused(error: type[Exception], said: str, wrapper: Any, *args: Any, **options: Any) -> None:
+        with pytest.raises(error, match=said):
+            wrapper(*args, **options)
+
     box, whole = (torch_env(env_id, 3, "SameStep", "cpu") for env_id in ("Pendulum-v1", "CartPole-v1"))
-    wrong: Any
-    for wrong in (-1, (2, 1), (-1, 2), 2**31):
-        with pytest.raises(ValueError, match=r"delay is .*; give a whole number from 0 up, or a pair of them"):
-            ObservationNoise(box, delay=wrong)
-    for wrong in (1.5, "two", (1, 2, 3), (0, 1.5), None):
-        with pytest.raises(TypeError, match=r"delay is .*; give a whole number from 0 up, or a pair of them"):
-            ActionNoise(box, delay=wrong)
-    with pytest.raises(ValueError, match=r"interval is 0; give a whole number from 1 up"):
-        RandomPushes(whole, {"x": 1.0}, interval=0)
-    with pytest.raises(ValueError, match=r"noise has shape \(2,\); give a number, or \(3,\) of them"):
-        ObservationNoise(box, [0.1, 0.2])
-    for wrong in (-0.1, np.nan, np.inf):
-        with pytest.raises(ValueError, match=r"noise is .*; give finite numbers from 0 up"):
-            ActionNoise(box, wrong)
-    with pytest.raises(ValueError, match=r"distribution is 'gaussian'.* Give 'normal' or 'uniform'"):
-        ObservationNoise(box, 0.1, distribution="gaussian")
-    with pytest.raises(TypeError, match=r"noise is 0\.1, and actions are in Discrete\(2\); it is for actions in a Box"):
-        ActionNoise(whole, 0.1)
-    for wrong in (-0.1, 1.1, np.nan):
-        with pytest.raises(ValueError, match=r"repeat_action_probability is .*; give 0 to 1"):
-            ActionNoise(whole, repeat_action_probability=wrong)
-    for env, wrong in ((box, [7.0]), (box, 0.0), (whole, 2), (whole, [0])):
-        with pytest.raises(ValueError, match=r"initial_action is .*, which is no action of (Box|Discrete)"):
-            ActionNoise(env, delay=1, initial_action=wrong)
-    with pytest.raises(
-        ValueError, match=r"the state has no 'x_dott'. Did you mean 'x_dot'\?.* its fields are x, x_dot"
-    ):
-        RandomPushes(whole, {"x_dott": 1.0}, interval=5)
-    with pytest.raises(ValueError, match=r"pushes is empty; name fields of the state: x, x_dot"):
-        RandomPushes(whole, {}, interval=5)
-    with pytest.raises(ValueError, match=r"pushes\['x'\] has shape \(2,\)"):
-        RandomPushes(whole, {"x": [1, 2]}, interval=5)
     crane = make(CRANE, 2, device="cpu", output="torch")
-    with pytest.raises(TypeError, match=r"'x' of the state is torch\.int32; pushes are of real numbers"):
-        RandomPushes(crane, {"x": 1}, interval=5)
+    said = "delay is .*; give a whole number from 0 up, or a pair of them"
+    for early in (-1, (2, 1), (-1, 2), 2**31):
+        refused(ValueError, said, ObservationNoise, box, delay=early)
+    for odd in (1.5, "two", (1, 2, 3), (0, 1.5), None):
+        refused(TypeError, said, ActionNoise, box, delay=odd)
+    refused(ValueError, "interval is 0; give a whole number from 1 up", RandomPushes, whole, {"x": 1.0}, interval=0)
+    refused(ValueError, r"noise has shape \(2,\); give a number, or \(3,\) of them", ObservationNoise, box, [0.1, 0.2])
+    for scale in (-0.1, np.nan, np.inf):
+        refused(ValueError, "noise is .*; give finite numbers from 0 up", ActionNoise, box, scale)
+    said = "distribution is 'gaussian'.* Give 'normal' or 'uniform'"
+    refused(ValueError, said, ObservationNoise, box, 0.1, distribution="gaussian")
+    said = r"noise is 0\.1, and actions are in Discrete\(2\); it is for actions in a Box"
+    refused(TypeError, said, ActionNoise, whole, 0.1)
+    said = "repeat_action_probability is .*; give 0 to 1"
+    for probability in (-0.1, 1.1, np.nan):
+        refused(ValueError, said, ActionNoise, whole, repeat_action_probability=probability)
+    said = r"initial_action is .*, which is no action of (Box|Discrete)"
+    for env, action in ((box, [7.0]), (box, 0.0), (whole, 2), (whole, [0])):
+        refused(ValueError, said, ActionNoise, env, delay=1, initial_action=action)
+    said = r"the state has no 'x_dott'. Did you mean 'x_dot'\?.* its fields are x, x_dot"
+    refused(ValueError, said, RandomPushes, whole, {"x_dott": 1.0}, interval=5)
+    refused(ValueError, r"pushes is empty; name fields of the state: x, x_dot", RandomPushes, whole, {}, interval=5)
+    refused(ValueError, r"pushes\['x'\] has shape \(2,\)", RandomPushes, whole, {"x": [1, 2]}, interval=5)
+    said = r"'x' of the state is torch\.int32; pushes are of real numbers"
+    refused(TypeError, said, RandomPushes, crane, {"x": 1}, interval=5)
     ours = ActionNoise(ClipAction(box), 0.1)
     ours.reset(seed=0)
-    with pytest.raises(ValueError, match=r"actions have shape \(3,\); expected \(3, 1\)"):
-        ours.step(np.zeros(3))
+    refused(ValueError, r"actions have shape \(3,\); expected \(3, 1\)", ours.step, np.zeros(3))
+
+
+# --- of whom the numbers drawn are a function ---
+
+NOISY: dict[str, Callable[[Any], TorchWrapper]] = {
+    "observations": lambda env: ObservationNoise(env, 0.1, delay=(0, 3)),
+    "actions": lambda env: ActionNoise(env, 0.5, delay=(0, 3), repeat_action_probability=0.25),
+    "pushes": lambda env: RandomPushes(env, {"theta_dot": 1.0}, interval=(1, 4)),
+}
+"""Around pendulums."""
+
+
+def run(env: TorchWrapper, device: str, replicas: slice, steps: int = 2 * LIMIT) -> list[Any]:
+    """What steps return, with the actions that these replicas of 60 would be given."""
+    blocks = random_actions("Pendulum-v1", steps, 60)
+    return [[numpy_of(part) for part in env.step(on(device, block[replicas]))[:2]] for block in blocks]
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("name", NOISY)
+def test_a_function_of_the_seed(name: str, mode: str, device: str) -> None:
+    """It is reproduced, whatever came before, and is the same in a batch of any size."""
+    whole = NOISY[name](torch_env("Pendulum-v1", 60, mode, device))
+    whole.reset(seed=SEED)
+    first = run(whole, device, slice(60))
+    whole.reset(seed=SEED)
+    assert_same_bits(first, run(whole, device, slice(60)))
+    some = slice(20, 27)
+    for seed, first_replica in ((SEED + 20, 0), (SEED, 20)):
+        part = NOISY[name](torch_env("Pendulum-v1", 7, mode, device, first_replica=first_replica))
+        part.reset(seed=seed)
+        assert_same_bits([[array[some] for array in step] for step in first], run(part, device, some))
+
+
+def test_nothing_changes_without_noise(env_id: str, mode: str, device: str) -> None:
+    """Not one bit, even of actions outside the bounds and of negative zeros."""
+    plain = waiting(torch_env(env_id, COUNT, mode, device))
+    inner = waiting(torch_env(env_id, COUNT, mode, device))
+    field = next(name for name, values in inner.state.items() if values.dtype.is_floating_point)
+    ours = ObservationNoise(ActionNoise(RandomPushes(inner, {field: 0}, interval=1), 0, delay=0), 0.0, delay=(0, 0))
+    assert (ours.observation_space, ours.action_space) == (plain.observation_space, plain.action_space)
+    assert_same_bits(copied(ours.reset(seed=0)), copied(plain.reset(seed=0)))
+    for actions in random_actions(env_id, 2 * LIMIT, COUNT):
+        found, expected = copied(ours.step(on(device, actions))), copied(plain.step(on(device, actions)))
+        if mode == "SameStep":
+            done = expected[4]["_final_obs"]
+            for each in (found, expected):
+                each[4]["final_obs"] = each[4]["final_obs"][done]
+        assert_same_bits(found, expected)
+
+
+def test_wrappers_around_wrappers_draw_other_numbers(device: str) -> None:
+    plain, once, twice = (torch_env("Pendulum-v1", 4_000, "SameStep", device) for _ in range(3))
+    envs = (plain, ObservationNoise(once, 0.5), ObservationNoise(ObservationNoise(twice, 0.0), 0.5))
+    true, one, other = (numpy_of(env.reset(seed=SEED)[0]).ravel() for env in envs)
+    assert abs(np.corrcoef(one - true, other - true)[0, 1]) < 4 / math.sqrt(len(true))
