@@ -85,14 +85,11 @@ HERE = Path(__file__).parent
 
 AS_SHIPPED = [
     HERE / "backend",
-    *(
-        HERE / "kernels" / f"test_{name}.py"
-        for name in ("compilers", "determinism", "elementary", "math", "parity", "philox")
-    ),
+    *(HERE / "kernels" / f"test_{name}.py" for name in ("determinism", "elementary", "parity", "philox")),
     HERE / "training" / "test_sampler.py",
 ]
 """Tests of compilers and of arithmetic compile as users do; others do not optimise, which takes a quarter of the time
-and gives the same bits, as ``test_compilers.py`` makes sure."""
+and gives the same bits, as ``test_compilers_agree`` makes sure."""
 
 
 @pytest.fixture(autouse=True)

@@ -35,9 +35,6 @@ ROOMS = (
 )
 """From the ground up; what stands in one line knows nothing of the rest of the line."""
 
-MEANT: Mapping[tuple[str, str], str] = {}
-"""Imports that run up or aside and are meant to: by importer and imported, why."""
-
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not in a checkout")
 
 
@@ -67,13 +64,11 @@ def imports(path: Path, known: Mapping[str, Path]) -> Iterator[tuple[int, str]]:
 
 
 def room(module: str) -> str:
-    """The room that a module stands in."""
     first, _, rest = module.partition(".")
     return rest.partition(".")[0] if first == "gpu_envs" else first
 
 
 def height(module: str) -> int:
-    """How high a module's room stands."""
     return next(i for i, rooms in enumerate(ROOMS) if room(module) in rooms)
 
 
@@ -83,29 +78,18 @@ def test_every_room_has_its_place() -> None:
 
 @pytest.mark.slow
 def test_no_import_runs_up() -> None:
-    known, found, unused = modules(), [], dict(MEANT)
+    known, found = modules(), []
     for module, path in known.items():
         for line, imported in imports(path, known):
-            if height(imported) < height(module) or room(imported) == room(module):
-                continue
-            if (module, imported) in MEANT:
-                unused.pop((module, imported), None)
-            else:
+            if height(imported) >= height(module) and room(imported) != room(module):
                 found.append(f"{path.relative_to(ROOT)}:{line}: {module} imports {imported}, which stands no lower")
     assert not found, "\n".join(found)
-    assert not unused, f"no such imports any more: {unused}"
 
 
 def test_no_imports_run_in_a_circle() -> None:
     known = modules()
-    below = {
-        module: {name for _, name in imports(path, known) if name != module and (module, name) not in MEANT}
-        for module, path in known.items()
-    }
+    below = {module: {name for _, name in imports(path, known) if name != module} for module, path in known.items()}
     while free := [module for module, others in below.items() if not others & below.keys()]:
-        for module in free:
-            del below[module]
-    while free := [module for module in below if not any(module in others for others in below.values())]:
         for module in free:
             del below[module]
     assert not below, "\n".join(f"{module} -> {', '.join(sorted(o & below.keys()))}" for module, o in below.items())

@@ -5,11 +5,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cli_tools import run
 from harness import with_package
 
 from gpu_envs.cli import OK, main
@@ -29,20 +30,16 @@ def recipe(target: str, *settings: str) -> list[str]:
     return done.stdout.replace("\\\n", "").splitlines()
 
 
-class Asked:
-    """Stands in for the trainer: remembers the configuration."""
+def trained(target: str, *settings: str) -> Any:
+    (command,) = (line for line in recipe(target, *settings) if "gpu-envs train" in line)
+    found: list[Any] = []
 
-    def train(self, config: Any, **_: Any) -> Any:
-        self.config = config
+    def train(config: Any, **_: Any) -> None:
+        found.append(config)
         raise KeyboardInterrupt
 
-
-def trained(target: str, *settings: str) -> Any:
-    """The configuration with which a target trains."""
-    (command,) = (line for line in recipe(target, *settings) if "gpu-envs train" in line)
-    asked = Asked()
-    assert main(shlex.split(command)[1:], trainer=asked) != OK
-    return asked.config
+    assert main(shlex.split(command)[1:], trainer=SimpleNamespace(train=train)) != OK
+    return found[0]
 
 
 def test_tag_without_a_gpu_is_a_smaller_job_and_says_so_first() -> None:
@@ -63,11 +60,12 @@ def test_train_names_play() -> None:
 
 
 @pytest.mark.parametrize("target", ["train", "test"])
-def test_pip_is_heard(target: str) -> None:
+def test_pip_is_heard_and_installs_tested_versions(target: str) -> None:
     lines = recipe(target)
     calls = [i for i, line in enumerate(lines) if "pip install" in line]
     assert len(calls) == 2
     assert not any(word in lines[i] for i in calls for word in ("--quiet", " -q"))
+    assert all("--constraint constraints.txt" in lines[i] for i in calls)
     assert "Setting up" in lines[calls[0] - 1]
 
 
@@ -76,12 +74,6 @@ def test_the_tests_say_how_long_they_take_and_what_they_leave_out() -> None:
     (runs,) = (i for i, line in enumerate(lines) if "pytest" in line)
     assert "minutes" in lines[runs - 1]
     assert "make test-all" in lines[-1]
-
-
-@pytest.mark.parametrize("target", ["train", "test"])
-def test_what_is_installed_has_tested_versions(target: str) -> None:
-    calls = [line for line in recipe(target) if "pip install" in line]
-    assert all("--constraint constraints.txt" in line for line in calls)
 
 
 def test_the_constraints_name_versions_alone() -> None:
@@ -99,10 +91,9 @@ def test_a_failure_is_named_when_it_happens(tmp_path: Path, processes: list[str]
     file = tmp_path / "test_two.py"
     file.write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    settings = with_package()
-    settings["PYTHONPATH"] += f":{ROOT / 'tests'}:{ROOT / 'tests' / 'support'}"
-    words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", *processes, str(file)]
-    done = subprocess.run(words, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+    paths = f"{with_package()['PYTHONPATH']}:{ROOT / 'tests'}:{ROOT / 'tests' / 'support'}"
+    words = ("-p", "conftest", "-p", "no:cacheprovider", *processes, str(file))
+    done = run(*words, module="pytest", cwd=tmp_path, PYTHONPATH=paths)
     said, _, _ = done.stdout.partition("= FAILURES")
     assert "failed: test_two.py::test_wrong: assert 1 == 2" in said, done.stdout + done.stderr
     assert "test_right" not in said

@@ -40,7 +40,6 @@ def test_they_are_kept_without_outputs(name: str) -> None:
 
 
 def kind_of(text: str) -> str:
-    """What HTML shows."""
     return "player" if "<iframe" in text else "curves" if "<svg" in text else "table" if "<table" in text else "?"
 
 

@@ -50,21 +50,16 @@ def tracked() -> dict[str, str]:
     return {path: entry.split()[0] for entry, path in (line.split("\t") for line in lines)}
 
 
-def test_every_package_is_listed() -> None:
-    setuptools = configuration()["tool"]["setuptools"]
-    found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "gpu_envs").rglob("__init__.py")}
-    for package, folder in LINKS.items():  # whether or not the search above follows symlinks
-        for path in (ROOT / folder).rglob("__init__.py"):
+def test_every_folder_with_python_is_a_package_and_listed() -> None:
+    """A namespace package would break `importlib.resources` on Python 3.11."""
+    found = set()
+    for package, folder in {"gpu_envs": "gpu_envs", **LINKS}.items():  # whether or not searches follow symlinks
+        for path in (ROOT / folder).rglob("*.py"):
+            assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
             found.add(".".join([package, *path.parent.relative_to(ROOT / folder).parts]))
+    setuptools = configuration()["tool"]["setuptools"]
     assert sorted(setuptools["packages"]) == sorted(found)
     assert setuptools["package-dir"] == LINKS
-
-
-def test_every_folder_with_python_is_a_package() -> None:
-    """A namespace package would break `importlib.resources` on Python 3.11."""
-    for top in ("gpu_envs", *LINKS.values()):
-        for path in (ROOT / top).rglob("*.py"):
-            assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
 
 
 @pytest.mark.parametrize("folder", sorted(LINKS.values()))
@@ -179,20 +174,17 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return b"" if file is None else file.read()
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    files = {name for name in contents(wheel) if ".dist-info/" not in name}
+def test_the_wheel_holds_the_package_and_nothing_else_and_says_what_it_is(wheel: Path) -> None:
+    found = contents(wheel)
+    files = {name for name in found if ".dist-info/" not in name}
     assert files == shipped()
     assert {"gpu_envs/kernels/dialect/portable.cuh", "gpu_envs/backend/threads.cpp", "gpu_envs/py.typed"} <= files
     assert "gpu_envs/adapters/gymnasium/__init__.py" in files
-
-
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
-    files = contents(wheel)
-    (metadata,) = (text.decode() for name, text in files.items() if name.endswith(".dist-info/METADATA"))
+    (metadata,) = (text.decode() for name, text in found.items() if name.endswith(".dist-info/METADATA"))
     assert f"\nVersion: {gpu_envs.__version__}\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "\nRequires-Python: >=3.11\n" in metadata
-    assert any(name.endswith("/licenses/LICENSE") for name in files)
+    assert any(name.endswith("/licenses/LICENSE") for name in found)
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ FILE = Path(__file__).parents[1] / "examples" / "planner.py"
 
 @pytest.fixture
 def planner(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The example as a module."""
     spec = importlib.util.spec_from_file_location("planner", FILE)
     assert spec is not None
     assert spec.loader is not None
@@ -42,18 +41,6 @@ def test_it_balances_a_pole_by_choices(planner: Any, device: str) -> None:
 
 
 def test_the_command_line_has_every_field(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [
-        "planner.py",
-        "--device",
-        "cpu",
-        "--trials",
-        "16",
-        "--horizon",
-        "4",
-        "--iterations",
-        "1",
-        "--episodes",
-        "1",
-    ]
+    given = "planner.py --device cpu --trials 16 --horizon 4 --iterations 1 --episodes 1".split()
     monkeypatch.setattr(sys, "argv", [*given, "--env-id", "CartPole-v1", "--method", "cem", "--elites", "0.25"])
     planner.main()

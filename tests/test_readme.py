@@ -32,15 +32,7 @@ NEEDED = {
 """By a word of a block: the library it cannot do without."""
 
 SECTIONS = [
-    "Parameters",
-    "Observations",
-    "Actions",
-    "Rewards",
-    "Ends",
-    "Metrics",
-    "What differs",
-    "Training",
-    "Measured",
+    *("Parameters", "Observations", "Actions", "Rewards", "Ends", "Metrics", "What differs", "Training", "Measured")
 ]
 """Of an environment's page, below what it is."""
 
@@ -78,7 +70,6 @@ def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_are_blocks() -> None:
-    """The pages show how each interface is used."""
     assert len(BLOCKS) >= 19
 
 

@@ -60,16 +60,11 @@ def test_gymnasium_makes_another_of_an_unpickled_environment() -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_is_evaluated(name: str) -> None:
+def test_a_run_is_evaluated_and_goes_on(name: str, tmp_path: Path) -> None:
     training = pytest.importorskip("gpu_envs.training")
     for found in training.evaluate(SAVED / name, episodes=4, device="cpu").values():
         assert found.episodes >= 4
         assert np.isfinite(found.mean)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_goes_on(name: str, tmp_path: Path) -> None:
-    training = pytest.importorskip("gpu_envs.training")
     run = tmp_path / name
     shutil.copytree(SAVED / name, run)
     result = training.resume(run, total_steps=4 * 8 * 9, progress=False)

@@ -104,6 +104,5 @@ def test_the_port_is_as_short_as_the_page_says() -> None:
 
 
 def code_lines(text: str) -> int:
-    """Lines of code in Python."""
     without = re.sub(r'"""(?:.|\n)*?"""', "", text)
     return sum(bool(line.strip()) and not line.strip().startswith("#") for line in without.splitlines())

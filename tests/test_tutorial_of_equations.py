@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,16 +48,10 @@ def trained(folder: Path) -> None:
         assert (folder / words[words.index("--run-dir") + 1] / "config.json").is_file()
 
 
-class Seen(NamedTuple):
-    """What a period brings, ``[num_envs, ...]``."""
-
-    state: dict[str, np.ndarray]
-    rewards: np.ndarray
-    measured: dict[str, np.ndarray]
-
-
-def period(capital: np.ndarray, carbon: np.ndarray, actions: np.ndarray, params: dict[str, Any]) -> Seen:
-    """The page's equations (1) to (8), of capital ``[num_envs, N]`` and carbon ``[num_envs, 1]``."""
+def period(
+    capital: np.ndarray, carbon: np.ndarray, actions: np.ndarray, params: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray]]:
+    """State, rewards and metrics by the page's equations, of capital ``[num_envs, N]`` and carbon ``[num_envs, 1]``."""
     regions = capital.shape[1]
     saved, abated, offered = 0.1 * actions[..., 0], 0.2 * actions[..., 1], 0.2 * actions[..., 2:]
     gross = params["productivity"] * capital ** params["alpha"] / (1 + params["damage"] * carbon**2)
@@ -77,7 +71,7 @@ def period(capital: np.ndarray, carbon: np.ndarray, actions: np.ndarray, params:
         "traded": traded,
     }
     measured = {"saved": saved, "abated": abated, "traded": traded.sum(2) / output}
-    return Seen(
+    return (
         later,
         (1 - solidarity) * utility + solidarity * utility.mean(1, keepdims=True),
         {"carbon": later["carbon"], **{name: values.mean(1) for name, values in measured.items()}},
@@ -97,19 +91,21 @@ def test_the_rules_are_the_equations(precision: str, tolerance: float, device: s
     actions = np.random.default_rng(0).integers(0, 6, (periods, count, 5, 7))
     history = []
     for t in range(periods):
-        expected = period(numpy_of(env.state["capital"]), numpy_of(env.state["carbon"])[:, None], actions[t], params)
+        expected, returns, measured = period(
+            numpy_of(env.state["capital"]), numpy_of(env.state["carbon"])[:, None], actions[t], params
+        )
         observations, rewards, terminations, truncations, infos = env.step({"region": actions[t]})
-        for name, values in expected.state.items():
+        for name, values in expected.items():
             np.testing.assert_allclose(numpy_of(env.state[name]), values, tolerance, tolerance, err_msg=name)
-        np.testing.assert_allclose(rewards["region"], expected.rewards, tolerance, tolerance)
+        np.testing.assert_allclose(rewards["region"], returns, tolerance, tolerance)
         assert (terminations["region"] == (t == periods - 1)).all()
         assert not truncations["region"].any()
         rows = np.broadcast_to(np.eye(5), (count, 5, 5))
-        alike = [expected.state["carbon"][:, None], np.full((count, 1), (t + 1) / periods), expected.state["capital"]]
+        alike = [expected["carbon"][:, None], np.full((count, 1), (t + 1) / periods), expected["capital"]]
         shared = np.broadcast_to(np.concatenate(alike, 1)[:, None], (count, 5, 7))
-        seen = np.concatenate([rows, expected.state["offers"].swapaxes(1, 2), shared], 2)
+        seen = np.concatenate([rows, expected["offers"].swapaxes(1, 2), shared], 2)
         np.testing.assert_allclose(observations["region"], seen, 1e-5, 1e-6)
-        history.append(expected.measured)
+        history.append(measured)
     np.testing.assert_allclose(infos["episode"]["carbon"], history[-1]["carbon"], 1e-5)
     for name in ("saved", "abated", "traded"):
         np.testing.assert_allclose(infos["episode"][name], np.mean([each[name] for each in history], 0), 1e-5)

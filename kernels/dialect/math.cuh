@@ -1,7 +1,7 @@
 // Elementary functions with the same bits on every device: sums, products, fma and integer operations only.
 //
 // Polynomials are minimax fits (Remez exchange) of the reduced function; the error of each is stated beside it, and
-// tests/test_math.py measures the result in units in the last place. Branch-free, so that loops vectorise.
+// tests/kernels/test_elementary.py measures the result in units in the last place. Branch-free, so that loops vectorise.
 
 template <class Real> struct Constants;
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 import gymnasium
 import numpy as np
 from harness import numpy_of
+from random_words import philox
 from translation_cases import rules_of
 
 import gpu_envs
@@ -291,7 +292,8 @@ class Numbers:
 
     def word(self) -> int:
         if self.draws % 4 == 0:
-            self.words = philox(self.seed, [self.draws // 4, *self.counter])
+            counter = np.array([[self.draws // 4, *self.counter]], np.uint64)
+            self.words = philox(counter, (self.seed, 0))[0].tolist()
         self.draws += 1
         return self.words[(self.draws - 1) % 4]
 
@@ -301,15 +303,15 @@ class Numbers:
     def integer(self, n: int) -> int:
         return self.word() * n >> 32
 
+    def bits(self) -> int:
+        return (self.word() ^ 2**31) - 2**31
 
-def philox(key: int, counter: list[int]) -> list[int]:
-    """Philox4x32-10."""
-    low, high, c = key & 0xFFFFFFFF, key >> 32, counter
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ low, b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ high, a & 0xFFFFFFFF]
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return c
+    def normal(self, mean: float, deviation: float) -> float:
+        """Of no deviation."""
+        assert deviation == 0
+        self.word()
+        self.word()
+        return mean
 
 
 @final

@@ -3,6 +3,9 @@
 import contextlib
 import importlib.util
 import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -28,9 +31,6 @@ ALIKE = [spec.id for spec in PARTICLES if spec.id not in ("SimpleTag-v3", "Simpl
 
 TEAM_IDS = [name for name in gpu_envs.ids() if name not in IDS and name not in ALIKE]
 """Environments with a team of agents."""
-
-TAGS = [name for name in TEAM_IDS if name.startswith("Tag")]
-"""Those of taggers and runners."""
 
 SMALLER: dict[str, dict[str, Any]] = {
     "RiceN-v0": {"num_regions": 3},
@@ -81,6 +81,14 @@ def with_package(**settings: str) -> dict[str, str]:
     """The environment of a process that finds this package wherever it is, and all that this process finds."""
     paths = [str(Path(gpu_envs.__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **settings}
+
+
+def run_python(script: str, cwd: Path | None = None, **settings: str) -> str:
+    """What a script writes that runs in a process of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, cwd=cwd, env=with_package(**settings), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def numpy_of(array: Array) -> np.ndarray:

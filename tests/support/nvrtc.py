@@ -39,6 +39,7 @@ def programs(
     checked: bool = False,
     statistics: bool = True,
     drawn: Mapping[str, Distribution] | None = None,
+    device: Device = H200,
     **params: Any,
 ) -> Iterator[Program]:
     """The programs of all drivers."""
@@ -48,7 +49,7 @@ def programs(
         spec, 5000, mode, precision, 500, spec.check_params(params, 1), checked, statistics=statistics,
         drawn=drawn or {},
     )  # fmt: skip
-    layout = layout_of(config, H200, names)
+    layout = layout_of(config, device, names)
     for module in layout.modules:
         yield generate(layout, module)
 

@@ -4,16 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from harness import (
-    IDS,
-    TEAM_IDS,
-)
+from harness import IDS
 from harness import random_actions as actions_of_one
 
 import gpu_envs
 from gpu_envs.pictures import Drawing
-
-ALL_IDS = [*IDS, *TEAM_IDS]
 
 
 def drawing_of(env_id: str) -> Drawing:
