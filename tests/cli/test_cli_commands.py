@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -227,6 +228,20 @@ def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert rows["torch"] == "2.13.0, built for CUDA 13.0, sees the GPU"
     assert advice == "Nothing is missing. "
     assert {row["name"]: row["text"] for row in json.loads(said(capsys, "info", "--json"))} == rows
+
+
+@pytest.mark.parametrize("absent", ["skrl", ""])
+def test_absent_libraries_are_named_with_what_brings_them(
+    absent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def version(name: str) -> str:
+        if name == absent:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    row = rows_of(said(capsys, "info"))["other libraries"]
+    assert row.endswith("; pip install 'gpu_envs[skrl]' would bring the others" if absent else "imageio-ffmpeg 1.0")
 
 
 CUPY_ROW, DRIVER_ROW = "CuPy, NVRTC", "CUDA driver"

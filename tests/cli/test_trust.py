@@ -68,18 +68,20 @@ def test_code_that_nobody_named_is_not_run(
     sys.modules.pop("somewhere", None)
 
 
-def test_what_the_user_named_is_run(stranger: Path) -> None:
+@pytest.mark.parametrize("named", ["stranger/mine.py:MINE", "somewhere:MINE"])
+def test_what_the_user_named_is_run(named: str, stranger: Path) -> None:
     import gpu_envs
 
-    place = f"{stranger / 'mine.py'}:MINE"
+    place = str(stranger.parent / named) if ".py" in named else named
     name(stranger, place)
     uses = (lambda: evaluate(stranger, episodes=2, device="cpu"), lambda: record(stranger, steps=2, device="cpu"))
     for use in (*uses, lambda: resume(stranger, progress=False)):
-        with pytest.raises(UntrustedError, match=r"mine\.py as its environment.*trust=True"):
+        with pytest.raises(UntrustedError, match=r"(mine\.py|'somewhere' .*) as its environment.*trust=True"):
             use()
     gpu_envs.spec(place)
     for use in uses:
         use()
+    sys.modules.pop("somewhere", None)
 
 
 @pytest.mark.slow

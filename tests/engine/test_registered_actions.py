@@ -1,6 +1,7 @@
 """The actions that a step of any registered environment takes, in every type and form, and those it refuses."""
 
 import functools
+import sys
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from registered import (
     take,
 )
 
+import gpu_envs
 from gpu_envs import ActionError
 from gpu_envs.engine.by_role import ByRole
 
@@ -311,6 +313,13 @@ def test_wrong_device_actions_raise_with_host_output(make: Make, variant: Varian
         mixed = {**wrong, first: moved(right[first], Place("cuda", "cupy"))}
         assert_refused(env, lambda: env.step(mixed), ActionError, match)
     take(env, right)
+
+
+def test_numpy_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    env = gpu_envs.make("CartPole-v1", 2, device="cpu")
+    env.reset(seed=0)
+    assert env.step([0, 1])[1].tolist() == [1, 1]
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")

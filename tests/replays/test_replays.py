@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import IDS, TEAM_IDS, Place, assert_same_bits, numpy_of
+from harness import IDS, TEAM_IDS, Place, assert_same_bits, forgotten, numpy_of
 
 import gpu_envs
 from gpu_envs.backend import resolve_device
@@ -176,6 +176,22 @@ def test_mistakes_about_an_id(arguments: dict[str, Any], error: type[Exception],
         pytest.importorskip("torch")
     with pytest.raises(error, match=message):
         record("CartPole-v1", **({"device": "cpu"} | arguments))
+
+
+def test_a_place_is_an_environment_unless_a_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = 'dataclasses.replace(CARTPOLE_V1, id="Placed-v0")'
+    (tmp_path / "placed.py").write_text(
+        f"import dataclasses\nfrom gpu_envs.envs.cartpole import CARTPOLE_V1\nPLACED = {made}\n"
+    )
+    with forgotten():
+        assert record("placed.py:PLACED", steps=2, replicas=1, device="cpu").env == "Placed-v0"
+    (tmp_path / "placed:PLACED").mkdir()
+    pytest.importorskip("torch")
+    with pytest.raises(FileNotFoundError, match="placed:PLACED"):
+        record("placed:PLACED", device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,12 @@ def test_a_shortage_on_a_gpu_says_what_would_fit(monkeypatch: pytest.MonkeyPatch
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 140.00 GiB. GPU 0 has a total of 80 GiB")
     message = "need more than 180.0 GiB on cuda:0, which has 80.0 GiB: lower num_envs to 400, or horizon to 20"
     assert message in advice(usual("CartPole-v1", "cpu", num_envs=1000, horizon=50), error, "cuda:0")
+    small = torch.OutOfMemoryError("CUDA out of memory")  # 1,000,000 replicas of 50 steps take 6 GB at least
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
+    properties.total_memory = 128 * 25 * 10**6
+    assert "lower num_envs to 450,000" in advice(
+        usual("CartPole-v1", "cpu", num_envs=10**6, horizon=50), small, "cuda:0"
+    )
 
 
 def test_other_errors_pass() -> None:
