@@ -1,5 +1,6 @@
 """Programs compiled by NVRTC, and what the compiler says of them."""
 
+import importlib.util
 import pickle
 import re
 import struct
@@ -20,7 +21,9 @@ REGISTERS = {"float32": 128, "float64": 255}
 
 
 def nvrtc_missing() -> str:
-    """Why NVRTC cannot compile here; empty where it can."""
+    """Why NVRTC cannot compile here; empty where it can. torch for a GPU brings NVRTC alone."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed; pip install 'gpu_envs[cuda13]' brings it"
     try:
         version()
     except (ImportError, OSError, RuntimeError) as error:
