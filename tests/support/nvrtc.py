@@ -23,7 +23,7 @@ REGISTERS = {"float32": 128, "float64": 255}
 def nvrtc_missing() -> str:
     """Why NVRTC cannot compile here; empty where it can. torch for a GPU brings NVRTC alone."""
     if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed; pip install 'gpu_envs[cuda13]' brings it"
+        return "CuPy is not installed"
     try:
         version()
     except (ImportError, OSError, RuntimeError) as error:
