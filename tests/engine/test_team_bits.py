@@ -124,7 +124,8 @@ def compare_devices(make: Make, env_id: str, count: int, steps: int, **kwargs: A
 )
 def test_cpu_and_cuda_agree(make: Make, team: Team, automatic: str, precision: str) -> None:
     """Teams of all sizes are the same on the CPU and on CUDA, over all memory, through restarts."""
-    count = 37 if team.taggers + team.runners > 5 else 301  # more than a block of the smallest holds
+    agents = team.taggers + team.runners
+    count = 301 if agents <= 5 else 37 if agents < 300 else 9  # more than a block of the smallest holds
     options: dict[str, Any] = {"autoreset_mode": automatic, "precision": precision, "episode_length": 13}
     compare_devices(make, CONTINUOUS, count, 30, **options, **team.params)
 
@@ -142,7 +143,7 @@ def test_cpu_and_cuda_agree(make: Make, team: Team, automatic: str, precision: s
 def test_cpu_and_cuda_agree_on_the_grid(make: Make, taggers: int, full: bool, automatic: str) -> None:
     """So is the grid world."""
     params = {"num_taggers": taggers, "grid_length": 2 + min(taggers, 898), "use_full_observation": full}
-    count, steps, length = (2, 4, 3) if taggers > 2000 else (37 if taggers > 4 else 301, 30, 13)
+    count, steps, length = (2, 4, 3) if taggers > 2000 else (9 if taggers > 64 else 37 if taggers > 4 else 301, 30, 13)
     compare_devices(make, GRID, count, steps, autoreset_mode=automatic, episode_length=length, **params)
 
 
